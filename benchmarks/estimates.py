@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.alone import alone
 from simulator.basics import registry
-from simulator.errors import SimulatorError
+from simulator.basics.errors import SimulatorError
 from simulator.run.effort import effort
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point

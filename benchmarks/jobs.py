@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.alone import alone, peak_memory
-from simulator.errors import OutOfMemoryError
+from simulator.basics.errors import OutOfMemoryError
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from simulator.api.plans import plan
     from simulator.api.runs import Run, Sweep, play, simulate
     from simulator.cluster.build import build as build_cluster
-    from simulator.api.plans import plan
     from simulator.scenario.from_python import collective_scenario, training_scenario
     from simulator.scenario.load import load_scenario
     from simulator.scenario.records import Scenario

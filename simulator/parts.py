@@ -20,10 +20,10 @@ _HOMES: Final = {
     "transfer_elements": "simulator.records.chunks",
     # Their arrays: what ranks begin with, what they should end with, and the additions of a schedule.
     "DTYPES": "simulator.basics.dtypes",
-    "buffers": "simulator.collectives.inputs",
-    "exact": "simulator.collectives.reduction",
-    "Payload": "simulator.engine.payload",
-    "carry": "simulator.engine.payload",
+    "buffers": "simulator.payload.inputs",
+    "exact": "simulator.payload.reduction",
+    "Payload": "simulator.payload.carry",
+    "carry": "simulator.payload.carry",
     # Their times: points of a sweep, where two lines cross, and a ring of many unlike links.
     "ScalingPoint": "simulator.report.numbers.scaling",
     "crossings": "simulator.report.numbers.scaling",

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog as algorithms
 from simulator.engine.jitter import Jitter
-from simulator.errors import ScenarioError
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.run.scenario_cluster import Clusters

@@ -18,14 +18,15 @@ import pytest
 from simulator.basics import dtypes
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog, inputs
+from simulator.collectives import catalog
 from simulator.collectives.algorithm import Auxiliary, Request
 from simulator.collectives.example import Example
-from simulator.collectives.expected import Numbers, Verdict, judge
 from simulator.collectives.plan import Plan, Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
-from simulator.engine.payload import Payload, ended_order
+from simulator.payload import inputs
+from simulator.payload.carry import Payload, ended_order
+from simulator.payload.judge import Numbers, Verdict, judge
 from simulator.records.operation import Collective
 from simulator.records.timeline import Timeline
 from simulator.records.transfers import Transfers

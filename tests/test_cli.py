@@ -13,8 +13,8 @@ import pytest
 
 import simulator
 from simulator.basics import registry
+from simulator.basics.errors import SimulationError
 from simulator.cli.app import guarded
-from simulator.errors import SimulationError
 from simulator.scenario.schema import schema
 from tests.commands import SMALL, Command, commands_in
 from tests.interrupting import PATIENCE_S

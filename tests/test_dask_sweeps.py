@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
-from simulator.errors import ScenarioError, SimulationError
+from simulator.basics.errors import ScenarioError, SimulationError
 from simulator.run.simulate import Run
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps import dask_cluster

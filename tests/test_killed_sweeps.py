@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import SimulationError
+from simulator.basics.errors import SimulationError
 from simulator.results import run_directory
 from simulator.run.outcome import PointOutcome
 from simulator.run.simulate import Run

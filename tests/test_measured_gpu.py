@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from simulator.basics.errors import ScenarioError
 from simulator.calibration.gpu_fit import FORMAT, GpuFigures, fit_gpu, read_figures
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import ScenarioError
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.step.kernels.kernel_time import duration
 from tests.commands import Command, commands_in

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator.basics.errors import ScenarioError
 from simulator.calibration.training_runs.own_rows import OwnRow, columns, own_rows
 from simulator.calibration.training_runs.rows import measured
-from simulator.errors import ScenarioError
 from tests.commands import Command, commands_in
 
 HEAD = "model,gpu,topology,gpus,seq_len,micro_batch_size,accumulation,framework,sharding,tokens_per_s\n"

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.results.pictures import draw, figures
 from simulator.results.plotted_points import plotted_points
 from simulator.results.scaling_points import scaling_points

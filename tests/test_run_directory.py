@@ -14,8 +14,8 @@ import pytest
 
 import simulator
 from simulator.basics.atomic_files import write_atomically
+from simulator.basics.errors import ScenarioError
 from simulator.cli.interruption import TerminatedError
-from simulator.errors import ScenarioError
 from simulator.results import run_directory
 from simulator.run.outcome import PointOutcome
 from simulator.run.simulate import simulate

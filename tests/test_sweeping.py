@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.run.outcome import PointOutcome
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points

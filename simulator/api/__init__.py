@@ -1,1 +1,1 @@
-"""What Python users get: runs, sweeps and plans that show themselves in a notebook, draw pictures and write their page."""
+"""What Python users get: runs, sweeps and plans that show themselves, draw pictures and write their page."""

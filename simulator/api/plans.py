@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator.errors import ScenarioError, ScenarioWarning
+from simulator.basics.errors import ScenarioError, ScenarioWarning
 from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of, told_number
 from simulator.planner.contradictions import refuse_contradictions
 from simulator.planner.explain import against

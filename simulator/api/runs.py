@@ -13,10 +13,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.engine.payload import Tamper
-from simulator.errors import ScenarioError, one_of
+from simulator.basics.errors import ScenarioError, one_of
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
+from simulator.payload.carry import Tamper
 from simulator.report.views.view import NAME, compressed
 from simulator.results.page.page import keeps_views, point_folder, report_page
 from simulator.run import simulate as core

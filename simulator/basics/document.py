@@ -15,10 +15,10 @@ from typing import Any
 
 import yaml
 
+from simulator.basics.errors import ScenarioError, in_lines, one_line, one_of
 from simulator.basics.input_files import MOST_DIGITS, read_text
 from simulator.basics.plain_data import DEEPEST, at
 from simulator.basics.yaml_dialect import MOST_VALUES, Loader
-from simulator.errors import ScenarioError, in_lines, one_line, one_of
 
 Key = tuple[str | int, ...]
 

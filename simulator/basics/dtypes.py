@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from simulator.errors import UnknownNameError
+from simulator.basics.errors import UnknownNameError
 
 if TYPE_CHECKING:
     import numpy as np

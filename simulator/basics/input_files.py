@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.plain_data import DEEPEST, is_deep
 from simulator.basics.units import format_bytes
-from simulator.errors import ScenarioError
 
 # What people write or a program writes for them (scenarios, topologies, graphs, models): some 150,000 lines.
 MOST_TEXT: Final = 2**24

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Literal
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 
 Extra = Literal["distributed", "parquet"]
 

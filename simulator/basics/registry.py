@@ -13,8 +13,8 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Final, Literal, TypeVar
 
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.basics.spelling import meant
-from simulator.errors import ScenarioError, UnknownNameError
 
 T = TypeVar("T")
 Kind = Literal["topology", "scenario", "gpu", "link", "model", "framework"]

@@ -17,13 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simulator.basics import registry, yaml_dialect
 from simulator.basics.document import load
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_text
 from simulator.calibration.kernels import DTYPES, MatmulTable, fit
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.play import play
-from simulator.errors import ScenarioError
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.model.load import load_model
 from simulator.step.framework import load_framework

@@ -8,12 +8,12 @@ from typing import Final
 
 import typer
 
+from simulator.basics.errors import ScenarioError, SimulatorError, in_lines
 from simulator.basics.units import format_bytes, format_time
 from simulator.cli.console import print_text
 from simulator.cli.progress import progress
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError, SimulatorError, in_lines
 from simulator.run.effort import Effort, effort
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.size import announced, refuse_too_large

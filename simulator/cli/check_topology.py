@@ -8,11 +8,11 @@ from pathlib import Path
 import typer
 
 from simulator.basics import document
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_json
 from simulator.cli.console import print_text
 from simulator.cli.show import in_words, usual_ranks
 from simulator.cluster.build import build, facts
-from simulator.errors import ScenarioError
 
 # A file with one of these at its top is no scenario.
 _KEYS = ("builder", "graph", "nodes")

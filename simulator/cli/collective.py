@@ -13,9 +13,9 @@ import typer
 
 from simulator.basics import units
 from simulator.basics.dtypes import find as find_dtype
+from simulator.basics.errors import ScenarioError, TooLargeError, in_lines
 from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError, TooLargeError, in_lines
 from simulator.report.tables.nccl_table import NcclRow, write_table
 from simulator.run.simulate import Run, simulate
 from simulator.run.size import announced

@@ -11,8 +11,8 @@ from typing import Any, Final
 import typer
 
 from simulator.basics.atomic_files import write_atomically
+from simulator.basics.errors import ScenarioError
 from simulator.cli.console import print_text
-from simulator.errors import ScenarioError
 from simulator.results.run_differences import Change, RunDifferences, differences, key_text, read_run
 
 # Points of one run alone that are named before the rest is counted.

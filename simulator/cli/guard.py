@@ -11,8 +11,8 @@ from typing import Any
 
 import typer
 
+from simulator.basics.errors import DefectError, SimulatorError, one_of
 from simulator.cli.interruption import exit_code, heed_no_more, interruption_behind, word
-from simulator.errors import DefectError, SimulatorError, one_of
 
 
 def guarded(command: Callable[[], Any]) -> int:

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import typer
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
 from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import ScenarioError
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.report.tables.layout import Column, text_columns
 from simulator.scenario.build_training import to_step

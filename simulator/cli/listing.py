@@ -8,8 +8,8 @@ from typing import Final
 import typer
 
 from simulator.basics import registry
+from simulator.basics.errors import UnknownNameError
 from simulator.cli.console import print_table
-from simulator.errors import UnknownNameError
 from simulator.report.tables.layout import text_columns
 
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import typer
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import GIB, format_memory
 from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import ScenarioError
 from simulator.model import conventions
 from simulator.model.head import logits_memory
 from simulator.model.layer import layer_operations

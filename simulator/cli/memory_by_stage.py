@@ -14,13 +14,13 @@ from typing import Any, Final
 import typer
 
 from simulator.basics import document
+from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.basics.plain_data import at
 from simulator.basics.units import GIB, format_duration
 from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import build
-from simulator.errors import ScenarioError, TooLargeError
 from simulator.model.parameters import total
 from simulator.report.tables.layout import Column
 from simulator.scenario.build_training import to_step

@@ -7,7 +7,7 @@ from typing import Literal
 
 import typer
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario.load import check_name
 from simulator.scenario.template import template
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import typer
 
 from simulator.basics.atomic_files import write_atomically
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_time
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, hear, word
 from simulator.cli.plan_output import (
@@ -23,7 +24,6 @@ from simulator.cli.plan_output import (
     print_sizes,
 )
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError
 from simulator.findings.budget import amount_text
 from simulator.planner.asked import Question
 from simulator.planner.contradictions import refuse_contradictions

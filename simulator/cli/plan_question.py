@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from simulator.basics import document as documents
 from simulator.basics import registry
+from simulator.basics.errors import ScenarioError
 from simulator.cli.as_options import as_options
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError
 from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of, told_number
 from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_shape import BEST

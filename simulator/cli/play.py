@@ -10,13 +10,13 @@ from pathlib import Path
 
 import typer
 
+from simulator.basics.errors import ScenarioError, SimulatorError
 from simulator.basics.optional_packages import require_package
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
 from simulator.cli.progress import progress
 from simulator.cli.results_output import print_results
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError, SimulatorError
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.results import run_directory

@@ -11,8 +11,8 @@ import typer
 
 from simulator.basics.counts import number_of
 from simulator.basics.document import Document, parse
+from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.input_files import MOST_DATA, read_json
-from simulator.errors import ScenarioError, one_of
 from simulator.results import run_directory
 from simulator.results.drawn import Undrawn
 from simulator.run.outcome import PointOutcome, read_outcome

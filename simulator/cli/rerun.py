@@ -7,9 +7,9 @@ from pathlib import Path
 
 import typer
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import MOST_DATA, read_bytes
 from simulator.cli.progress import progress
-from simulator.errors import ScenarioError
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
 from simulator.results import run_directory

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from simulator.errors import UnknownNameError
+from simulator.basics.errors import UnknownNameError
 
 KINDS = ("scenario", "topology")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from simulator.errors import ScenarioError, one_of
+from simulator.basics.errors import ScenarioError, one_of
 
 # No cluster has more; a typing error such as 0-99999999999 must not fill the memory.
 _MOST_RANKS: Final = 10_000_000

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import typer
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_bandwidth, format_time
 from simulator.cli.console import print_text
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import ScenarioError
 from simulator.run.size import announced_topology
 
 _DEFAULT_RANKS = 8

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from simulator.basics.counts import number_of
+from simulator.basics.errors import ScenarioError
 from simulator.calibration.table import Table
 from simulator.calibration.training_runs import tables
 from simulator.calibration.training_runs.checks import fitted_system, left_out, without_any
@@ -24,7 +25,6 @@ from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import by_group, by_source, is_fitted, worst
 from simulator.cli.console import print_text, width
 from simulator.cli.progress import progress
-from simulator.errors import ScenarioError
 from simulator.step.framework import Framework
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics import units
+from simulator.basics.errors import ScenarioError, TooLargeError, UnknownNameError, in_lines
 from simulator.basics.this_machine import lacking
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import Cluster, MachineCollective
@@ -21,7 +22,6 @@ from simulator.cluster.graph_file import load_graph
 from simulator.cluster.limits import GraphSize, TopologyLimits
 from simulator.cluster.routing import Router
 from simulator.cluster.topology_file import Topology, load_topology
-from simulator.errors import ScenarioError, TooLargeError, UnknownNameError, in_lines
 
 _MOST_SUGGESTIONS: Final = 2000  # names among which a misspelt link is looked for: difflib is slow
 

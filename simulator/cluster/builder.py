@@ -15,10 +15,10 @@ from typing import Any, Final, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 
+from simulator.basics.errors import UnknownNameError
 from simulator.cluster import builders
 from simulator.cluster.graph import Graph
 from simulator.cluster.limits import GraphSize, TopologyLimits
-from simulator.errors import UnknownNameError
 
 # Parameters that `build` passes; they are no options of a topology file.
 _PASSED_BY_BUILD: Final = ("world_size", "servers")

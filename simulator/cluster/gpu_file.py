@@ -13,11 +13,11 @@ from pydantic import AfterValidator, Field, field_validator
 
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Document, Fault, Key
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import AnySpeed, Memory, Number, Positive, Rate, Speed, Strict, Whole, figures
 from simulator.cluster.locate import read_named
 from simulator.cluster.validation import check
-from simulator.errors import ScenarioError, UnknownNameError
 
 
 def _known(name: str) -> str:

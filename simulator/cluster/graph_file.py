@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from simulator.basics import units
 from simulator.basics.document import Document, Fault, load
+from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.input_files import read_bytes, read_json
 from simulator.cluster.graph import Graph, empty, of_kind
-from simulator.errors import ScenarioError, one_of
 
 _KINDS: Final = ("gpu", "host", "nic", "server", "switch")
 _ENDS: Final = ("gpu", "server")

@@ -25,7 +25,7 @@ from itertools import chain
 from math import fsum
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator.errors import NoRouteError
+from simulator.basics.errors import NoRouteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from simulator.basics.document import Document, Fault
+from simulator.basics.errors import UnknownNameError
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.figure import Strict
@@ -21,7 +22,6 @@ from simulator.cluster.gpu_file import faults_of
 from simulator.cluster.locate import locate, read
 from simulator.cluster.quantity import MOST_PARTS, Bandwidth, Count, Seconds, Size
 from simulator.cluster.validation import check
-from simulator.errors import UnknownNameError
 
 Operation = Literal[
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all"

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_or
 from pydantic import BaseModel, ValidationError
 
 from simulator.basics.document import Document, Fault, Key
-from simulator.errors import one_of
+from simulator.basics.errors import one_of
 
 M = TypeVar("M", bound=BaseModel)
 

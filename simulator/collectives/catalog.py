@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import cache
 
 import simulator.collectives
+from simulator.basics.errors import UnknownNameError
 from simulator.basics.registry import declared
 from simulator.collectives.algorithm import OPERATIONS, Algorithm
-from simulator.errors import UnknownNameError
 
 __all__ = ["OPERATIONS", "find", "names", "operations", "pairs"]
 

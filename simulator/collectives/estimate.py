@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.cluster.caps import nodes_of, rate_caps
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.caps import nodes_of, rate_caps
 from simulator.records.chunks import timed_sizes, transfer_elements
 from simulator.records.operation import Collective
 from simulator.records.transfer_rule import enter, enters

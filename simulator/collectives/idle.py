@@ -15,10 +15,9 @@ import numpy as np
 
 from simulator.basics.arrays import Ints
 from simulator.basics.tolerances import SUM_OF_LATENCIES, SUM_OF_RATES
+from simulator.cluster.caps import HBM_PER_REDUCED_BYTE, nodes_of, rate_caps
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.routing import Route
-from simulator.collectives.caps import nodes_of, rate_caps
-from simulator.collectives.reduction import HBM_PER_REDUCED_BYTE
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,15 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from simulator.basics.dtypes import find as find_dtype
+from simulator.basics.errors import ScenarioError
+from simulator.cluster.caps import spare_of_cards
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
-from simulator.collectives.caps import spare_of_cards
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import constants, on_whole_nodes, runs, source_of
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
-from simulator.errors import ScenarioError
 from simulator.records.operation import Collective
 from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder

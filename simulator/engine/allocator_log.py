@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from simulator.basics.errors import UnknownNameError
 from simulator.engine.allocator import Allocator, CachingAllocator, NoRoomError
 from simulator.engine.expandable_segments import ExpandableAllocator
 from simulator.engine.segments import MemoryBlock, Pool
-from simulator.errors import UnknownNameError
 from simulator.records.timeline import AllocatorEvent
 
 # PyTorch's words: the setting expandable_segments, and what it is without.

@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.cluster.caps import HBM_PER_REDUCED_BYTE, nodes_of, rate_caps
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.route_table import RouteTable
-from simulator.collectives.caps import nodes_of, rate_caps
-from simulator.collectives.reduction import HBM_PER_REDUCED_BYTE
 from simulator.engine.link_pruning import PotentialFlows, all_links, prune_links
 from simulator.engine.path import Path
 from simulator.engine.routes import Routes

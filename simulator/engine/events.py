@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import simpy
 
+from simulator.basics.errors import DeadlockError
 from simulator.basics.intervals import length
 from simulator.cluster.cluster import Cluster
 from simulator.engine.clock import Clock
@@ -22,12 +23,11 @@ from simulator.engine.collective_routing import RoutedCollective, capacities, ro
 from simulator.engine.fabric import Fabric
 from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
 from simulator.engine.kernels_run import Kernels
-from simulator.engine.payload import Payload, carry_all
 from simulator.engine.program_checks import check_program, waiting_text
 from simulator.engine.progress import tell
 from simulator.engine.recording import in_order, memory_events, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
-from simulator.errors import DeadlockError
+from simulator.payload.carry import Payload, carry_all
 from simulator.records.later import LaterValues
 from simulator.records.operation import ISSUE, Collective, Compute, Op
 from simulator.records.program import Program

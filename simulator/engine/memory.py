@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from simulator.basics.errors import OutOfMemoryError
 from simulator.engine.allocator import NoRoomError
 from simulator.engine.allocator_log import LoggedAllocator
-from simulator.errors import OutOfMemoryError
 from simulator.records.operation import Allocate
 from simulator.records.timeline import MemorySample
 

@@ -10,15 +10,15 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Final, Literal
 
+from simulator.basics.errors import SimulationError, TooLargeError
 from simulator.basics.this_machine import lacking
 from simulator.cluster.cluster import Cluster
 from simulator.engine import events
 from simulator.engine.compiled import engine as compiled
 from simulator.engine.compiled import library
 from simulator.engine.jitter import Jitter
-from simulator.engine.payload import Payload, carry_all
 from simulator.engine.recording import refuse_unfit_at_start
-from simulator.errors import SimulationError, TooLargeError
+from simulator.payload.carry import Payload, carry_all
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 

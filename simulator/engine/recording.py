@@ -13,11 +13,11 @@ from functools import partial
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.basics.errors import OutOfMemoryError
 from simulator.cluster.cluster import Cluster
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.engine.memory import Hbm
 from simulator.engine.routes import Routes
-from simulator.errors import OutOfMemoryError
 from simulator.records.later import AllRanks, LaterByRank
 from simulator.records.operation import Allocate, Free, Op
 from simulator.records.program import Program

@@ -10,7 +10,7 @@ from typing import Any
 
 from simulator.findings.comparison import Comparison, Settings, written
 from simulator.findings.search import WIDTH, Bracket, sign_change
-from simulator.report.numbers.measures import Measure
+from simulator.records.measures import Measure
 
 # Places of sizes and sequences are multiples of this where the scenario's own values are.
 _GRAIN = 64

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from simulator.findings.comparison import Comparison, Row
-from simulator.report.numbers.measures import Report, interval_width
+from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.summary import BETWEEN
 
 # Sentences of one kind; a page has all in report.json.

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
+from simulator.basics.errors import SimulatorError
 from simulator.basics.sections import varied
-from simulator.errors import SimulatorError
-from simulator.report.numbers.measures import Measure, Report, find
-from simulator.report.tables.setting_text import labelled
+from simulator.records.measures import Measure, Report, find
+from simulator.records.setting_text import labelled
 from simulator.run.outcome import PointOutcome
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate

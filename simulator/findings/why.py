@@ -12,9 +12,9 @@ from typing import Any, Final
 from simulator.basics.units import format_memory, format_time
 from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.words import listed
+from simulator.records.measures import arrays_text
+from simulator.records.setting_text import labelled
 from simulator.report.numbers.bottleneck import Bottleneck
-from simulator.report.numbers.measures import arrays_text
-from simulator.report.tables.setting_text import labelled
 from simulator.scenario.build_training import framework, optimizer
 from simulator.step.optimizer_update import implementation_of
 from simulator.step.strategies import catalog as strategies

@@ -14,12 +14,12 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
-from simulator.collectives.inputs import result
-from simulator.engine.payload import Payload, Tamper, carry, ended_order
 from simulator.learning.place import is_spread
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank, Units
 from simulator.numerics.flat import flat, unpacked
+from simulator.payload.carry import Payload, Tamper, carry, ended_order
+from simulator.payload.inputs import result
 from simulator.records.operation import Act, Collective, Exchange
 
 Key = TypeVar("Key", bound=Hashable)

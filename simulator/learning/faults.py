@@ -13,11 +13,11 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
-from simulator.engine.payload import Tamper
-from simulator.errors import ScenarioError, one_of
+from simulator.basics.errors import ScenarioError, one_of
 from simulator.learning.place import SENDS_GRADIENTS
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Spoil
+from simulator.payload.carry import Tamper
 from simulator.records.operation import Collective, Computation, Compute, Exchange, Op
 from simulator.records.program import Program
 from simulator.step.spec import InjectedFault

@@ -24,8 +24,8 @@ from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd
 from simulator.numerics.schedule import RateSchedule
-from simulator.records.timeline import Timeline
 from simulator.records.learning import Learning
+from simulator.records.timeline import Timeline
 from simulator.step.plan import StepPlan
 from simulator.step.spec import InjectedFault, Lesson, LossScaling, TrainingStep
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import find
-from simulator.engine.payload import Tamper, ended_order
 from simulator.learning.checks import Checks
 from simulator.learning.exchange import sent
 from simulator.learning.setting import Setting
@@ -22,6 +21,7 @@ from simulator.learning.state import Rank, Units
 from simulator.learning.updating import squares
 from simulator.numerics.flat import flat
 from simulator.numerics.server import Server, added
+from simulator.payload.carry import Tamper, ended_order
 from simulator.records.chunks import chunk_starts
 from simulator.records.operation import Act, Collective, Computation, Exchange
 from simulator.records.timeline import TransferLog

@@ -14,8 +14,7 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
-from simulator.engine.payload import Tamper
-from simulator.errors import SimulationError
+from simulator.basics.errors import SimulationError
 from simulator.learning import exchange, passes, updating
 from simulator.learning.checks import Checks
 from simulator.learning.operation_events import OperationEvent, operation_events
@@ -26,6 +25,7 @@ from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank, Spoil, StepResult, Units
 from simulator.numerics.exchange import Pass, Wanted
 from simulator.numerics.flat import unpacked
+from simulator.payload.carry import Tamper
 from simulator.records.operation import Act, Collective, Computation, Compute, Exchange
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from simulator.basics.document import Document, Fault, Key
-from simulator.errors import ScenarioError, one_of
+from simulator.basics.errors import ScenarioError, one_of
 from simulator.model.shape import LatentAttention, Transformer
 
 # No published model comes near: these keep a slip of the keyboard from filling the memory.

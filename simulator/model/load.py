@@ -11,8 +11,8 @@ from typing import Any
 
 from simulator.basics import registry
 from simulator.basics.document import Document, parse
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_text
-from simulator.errors import ScenarioError
 from simulator.model.huggingface import read_transformer
 from simulator.model.shape import Transformer
 

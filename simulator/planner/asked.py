@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.sections import overlap
-from simulator.errors import ScenarioError, one_of
 from simulator.model.load import load_model
 from simulator.planner.size import refuse_too_large, warning_of
 from simulator.planner.space import LARGEST_MICRO_BATCH, Choices, default_choices, gpus_per_node

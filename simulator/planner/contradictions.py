@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.planner.asked import Question, Said
 from simulator.planner.space import Choices, Refused, settings
 from simulator.step.pipelines import catalog as pipelines

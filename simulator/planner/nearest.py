@@ -13,9 +13,9 @@ from functools import partial
 from itertools import combinations, islice
 from typing import Any, Final
 
+from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
-from simulator.errors import ScenarioError, TooLargeError
 from simulator.planner.bound import Bounds
 from simulator.planner.setting import Setting
 from simulator.planner.space import Choices, Refused, settings

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
-from simulator.errors import ScenarioError
 from simulator.model.load import load_model
 from simulator.planner.bound import Bounds, LeastDurations, Passing
 from simulator.planner.noted import least_by_notes

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from simulator.basics.errors import TooLargeError
 from simulator.basics.this_machine import lacking
-from simulator.errors import TooLargeError
 from simulator.run.size import Size, size_of
 from simulator.scenario.records import Scenario
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from simulator.errors import ScenarioError, TooLargeError
+from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.findings.budget import amounts
 from simulator.planner.asked import Question
 from simulator.planner.search import Plan, Played, search

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Final
 
+from simulator.basics.errors import TooLargeError
 from simulator.cluster.cluster import Cluster
-from simulator.errors import TooLargeError
 from simulator.model.shape import Transformer
 from simulator.planner.setting import Setting, precision_of
 from simulator.scenario.build_training import parallelism, to_step

@@ -20,7 +20,7 @@ from simulator.planner.outside import outside
 from simulator.planner.search import Plan, Played
 from simulator.planner.sensitivity import Changed
 from simulator.planner.sizes import Size
-from simulator.report.numbers.measures import interval_width
+from simulator.records.measures import interval_width
 from simulator.scenario.records import Budget
 
 # Percent of a step below which two times are told as the same.

@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Bools, Ints
+from simulator.basics.errors import TooLargeError
 from simulator.basics.this_machine import lacking
-from simulator.errors import TooLargeError
 from simulator.records.reduction_order import ReductionOrder
 
 # Seen where everybody sends to everybody: planning takes 40 B of each row, playing 600 B with the events engine and

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Bools
+from simulator.basics.errors import SimulationError, TooLargeError
 from simulator.basics.this_machine import lacking
-from simulator.errors import SimulationError, TooLargeError
 from simulator.records.schedule import Repeat, Round, Schedule
 
 Pairs = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]

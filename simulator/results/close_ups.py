@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from simulator.basics.errors import SimulatorError
 from simulator.collectives.plan import Plan
-from simulator.errors import SimulatorError
 from simulator.records.schedule import Schedule
 from simulator.report.plots.plot import CloseUp
 from simulator.results.drawn import Undrawn

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.records.setting_text import labelled
 from simulator.report.plots import catalog as plot_catalog
 from simulator.report.plots.plot import CloseUpPlot, Comparison, ComparisonPlot, Plot, SchedulePlot, Throughput
-from simulator.report.tables.setting_text import labelled
 from simulator.results.close_ups import close_up, schedules
 from simulator.results.drawn import Pictures, Undrawn
 from simulator.results.found_crossings import found_crossings

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.basics.sections import SECTIONS
-from simulator.report.tables.setting_text import label, setting_text
+from simulator.records.setting_text import label, setting_text
 from simulator.results.spoken_of import spoken_of
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import points

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics import document, yaml_dialect
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.basics.sections import SECTIONS, flat
-from simulator.errors import ScenarioError
 from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.axes import KINDS, put, value_of
 from simulator.scenario.shape import adapter, axis_keys, fields

@@ -34,8 +34,8 @@ import simulator
 from simulator.basics import document
 from simulator.basics.atomic_files import remove_drafts, write_atomically
 from simulator.basics.edition import edition
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_json, read_text
-from simulator.errors import ScenarioError
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison
 from simulator.results.page.page import FILE, kept_views, report_page

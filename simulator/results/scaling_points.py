@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from simulator.records.setting_text import labelled
 from simulator.report.numbers.scaling import ScalingPoint
-from simulator.report.tables.setting_text import labelled
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario

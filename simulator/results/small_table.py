@@ -12,8 +12,8 @@ from typing import Any, Final
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, Settings
 from simulator.findings.words import at_text
-from simulator.report.numbers.measures import SAME, Measure, factor_text, percent_text
-from simulator.report.tables.setting_text import label, labelled
+from simulator.records.measures import SAME, Measure, factor_text, percent_text
+from simulator.records.setting_text import label, labelled
 
 # Settings that stand side by side; more become rows.
 _MOST_COLUMNS: Final = 6

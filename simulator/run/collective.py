@@ -12,17 +12,17 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find as find_dtype
+from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.basics.this_machine import lacking
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import inputs
 from simulator.collectives.algorithm import Request
-from simulator.collectives.expected import Numbers, Verdict, judge
 from simulator.collectives.plan import Plan, Task, packed, plan
 from simulator.engine.jitter import Jitter
-from simulator.engine.payload import Payload, Tamper, ended_order
 from simulator.engine.play import play, refuse_too_many, whose
 from simulator.engine.progress import stage
-from simulator.errors import ScenarioError, TooLargeError
+from simulator.payload import inputs
+from simulator.payload.carry import Payload, Tamper, ended_order
+from simulator.payload.judge import Numbers, Verdict, judge
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import summarize, with_link_use
 from simulator.run.played import Played

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from simulator.errors import DefectError
+from simulator.basics.errors import DefectError
 from simulator.report.numbers.finite import not_finite, unusable_links
 from simulator.run.played import Played
 from simulator.scenario.records import Scenario

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from simulator.basics.errors import OutOfMemoryError
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import play
-from simulator.errors import OutOfMemoryError
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.step.plan import few_micro_batches, plan_step, ranks_alone

@@ -9,9 +9,9 @@ import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
+from simulator.basics.errors import ScenarioError, ScenarioWarning
 from simulator.engine.jitter import Jitter
-from simulator.engine.payload import Tamper
-from simulator.errors import ScenarioError, ScenarioWarning
+from simulator.payload.carry import Tamper
 from simulator.run.collective import play_collective
 from simulator.run.defects import refuse_not_finite, told_with
 from simulator.run.played import Played

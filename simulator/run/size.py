@@ -15,11 +15,11 @@ from typing import Final
 
 import numpy as np
 
+from simulator.basics.errors import ScenarioWarning, TooLargeError
 from simulator.basics.this_machine import lacking
 from simulator.basics.units import format_duration, format_memory
 from simulator.cluster.build import build, facts, graph_size
 from simulator.collectives import catalog
-from simulator.errors import ScenarioWarning, TooLargeError
 from simulator.model.flops import model_flops_per_token
 from simulator.model.load import load_model
 from simulator.model.parameters import total

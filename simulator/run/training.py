@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from simulator.basics.errors import OutOfMemoryError, ScenarioError
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import Engine, play, whose
 from simulator.engine.progress import stage
 from simulator.engine.recording import of_ranks
-from simulator.errors import OutOfMemoryError, ScenarioError
 from simulator.learning.learn import learn
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import first_of_stages, summarize_step

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from simulator.errors import one_of
-from simulator.report.numbers import measures
+from simulator.basics.errors import one_of
+from simulator.records import measures
 from simulator.scenario.answer_shape import AGAINST, ALONG, BudgetShape, FindingShape
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.reading import shown

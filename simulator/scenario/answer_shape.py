@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from simulator.report.numbers import measures
+from simulator.records import measures
 from simulator.scenario import reading
 from simulator.scenario.field_types import Shape
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from simulator.basics.arrays import Array
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 
 # numpy itself reads no longer headers (max_header_size of numpy.load); magic, version and length stand before them.
 _LONGEST_HEADER: Final = 10_000 + npy.MAGIC_LEN + 4

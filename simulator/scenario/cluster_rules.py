@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.basics import registry
-from simulator.errors import ScenarioError, UnknownNameError
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.scenario.conflict import Conflict, repeated
 from simulator.scenario.memoized import memoized
 from simulator.scenario.shape import ClusterShape

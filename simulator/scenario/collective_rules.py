@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from simulator.basics import dtypes
-from simulator.errors import one_of
+from simulator.basics.errors import one_of
 from simulator.scenario.conflict import Conflict, repeated
 from simulator.scenario.shape import ClusterShape, CollectiveShape
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from simulator.basics.sections import varied
 from simulator.cluster.build import facts
-from simulator.report.tables.setting_text import label, labelled, setting_text
+from simulator.records.setting_text import label, labelled, setting_text
 from simulator.scenario.records import CollectiveSpec, Scenario
 from simulator.scenario.training_records import ParallelismSpec, PrecisionSpec, TrainingSpec
 from simulator.step.spec import Sharding

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from simulator.basics import dtypes
-from simulator.errors import UnknownNameError, one_of
+from simulator.basics.errors import UnknownNameError, one_of
 from simulator.scenario import reading
 
 _STATES: Final = ("float64", "float32", "float16", "bfloat16")

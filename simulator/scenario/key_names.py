@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Final
 
-from simulator.errors import one_of
+from simulator.basics.errors import one_of
 from simulator.scenario.shape import KINDS, axis_keys
 
 _BATCH: Final = "write global_batch: 512seq for sequences of all ranks together, or 4M for tokens"

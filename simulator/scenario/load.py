@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from simulator.basics import registry, yaml_dialect
 from simulator.basics.document import Document, Fault, Key
 from simulator.basics.document import load as load_document
+from simulator.basics.errors import ScenarioError
 from simulator.basics.plain_data import at
 from simulator.basics.sections import flat, overlap, varied
 from simulator.engine.compiled.library import engine_warnings
-from simulator.errors import ScenarioError
 from simulator.scenario import (
     answer_rules,
     axes,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 
 P = ParamSpec("P")
 Result = TypeVar("Result")

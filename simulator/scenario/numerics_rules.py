@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario.build_training import precision, scaling_rule, sequences
 from simulator.scenario.conflict import Conflict, any_listening
 from simulator.scenario.learning_shape import FaultShape

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.basics.document import Document, Fault, parse
+from simulator.basics.errors import ScenarioError
 from simulator.basics.sections import flat, overlap, varied
-from simulator.errors import ScenarioError
 from simulator.scenario.answer_shape import AGAINST, BudgetShape
 from simulator.scenario.axes import KINDS, place
 from simulator.scenario.key_names import keys_of, unknown_key

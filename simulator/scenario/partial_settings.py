@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from simulator.report.tables.setting_text import setting_text
+from simulator.records.setting_text import setting_text
 from simulator.scenario import build_records
 from simulator.scenario.axes import put
 from simulator.scenario.key_names import ending, keys_of, unknown_key

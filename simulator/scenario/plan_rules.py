@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from simulator.basics.document import Key
-from simulator.errors import one_of
+from simulator.basics.errors import one_of
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.field_types import Shape
 from simulator.scenario.global_batch import sequences_of

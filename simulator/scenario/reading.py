@@ -16,8 +16,8 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from simulator.basics import counts, registry, units
+from simulator.basics.errors import UnknownNameError, one_of
 from simulator.basics.spelling import meant
-from simulator.errors import UnknownNameError, one_of
 
 _LONGEST: Final = 60
 # Largest array that is read: 1 PiB, so that its elements can be counted in 64 bits whatever is done with them.

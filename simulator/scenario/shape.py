@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.fields import FieldInfo
 
 from simulator.basics import dtypes
+from simulator.basics.errors import one_of
 from simulator.basics.sections import SECTIONS
-from simulator.errors import one_of
 from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import reading
 from simulator.scenario.answer_shape import BudgetShape, FindingEntry, FindingShape

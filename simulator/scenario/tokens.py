@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_text
-from simulator.errors import ScenarioError
 
 # Of a file [B]: so many characters take half a gigabyte as numbers, and a model that numpy trains sees a fraction of
 # them.

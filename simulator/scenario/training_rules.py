@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Key
-from simulator.errors import ScenarioError, UnknownNameError
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.scenario import numerics_rules, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.conflict import Conflict, any_listening, any_of, repeated

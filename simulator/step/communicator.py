@@ -11,13 +11,13 @@ from functools import cached_property, partial
 from typing import Final, Literal
 
 from simulator.basics.dtypes import find
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog, parameter_server
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point, ring_shift
 from simulator.collectives.rough import roughly
-from simulator.errors import ScenarioError
 from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule

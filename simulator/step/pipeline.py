@@ -12,8 +12,8 @@ from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import Final
 
+from simulator.basics.errors import TooLargeError
 from simulator.basics.this_machine import lacking
-from simulator.errors import TooLargeError
 from simulator.records.operation import Act, Exchange
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Work

@@ -17,8 +17,8 @@ from typing import Any
 
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.edition import edition
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_json
-from simulator.errors import ScenarioError
 from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.named_files import NamedFiles, digest_of
 from simulator.scenario.records import Scenario

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.basics import registry
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.edition import edition
+from simulator.basics.errors import ScenarioError, SimulationError
 from simulator.basics.optional_packages import require_package
-from simulator.errors import ScenarioError, SimulationError
 from simulator.run.outcome import PointOutcome, failed
 from simulator.scenario.named_files import files_of
 from simulator.scenario.records import Point

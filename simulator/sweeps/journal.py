@@ -17,8 +17,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import MOST_DATA, parse_json, read_bytes
-from simulator.errors import ScenarioError
 from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.records import Point
 from simulator.sweeps.outcome import NumberedPoint

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from simulator.basics.errors import SimulatorError
 from simulator.basics.garbage import collected_later
-from simulator.errors import SimulatorError
 from simulator.run.outcome import PointOutcome, failed
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import Run, simulate

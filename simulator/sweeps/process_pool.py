@@ -24,7 +24,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Final
 
-from simulator.errors import SimulationError
+from simulator.basics.errors import SimulationError
 
 if TYPE_CHECKING:
     from simulator.run.outcome import PointOutcome

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.csv_text import csv_text
 from simulator.basics.sections import SECTIONS
-from simulator.report.tables.setting_text import label
+from simulator.records.setting_text import label
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.shape import axis_keys
 

@@ -20,8 +20,8 @@ from simulator.basics.units import format_bandwidth, format_bytes, format_memory
 from simulator.cli.results_output import print_results
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
-from simulator.report.numbers.measures import factor_text, percent_text
-from simulator.report.tables.setting_text import label
+from simulator.records.measures import factor_text, percent_text
+from simulator.records.setting_text import label
 from simulator.results.drawn import Pictures
 from simulator.results.run_directory import report_text
 from simulator.results.small_table import small_tables

@@ -8,11 +8,11 @@ from itertools import permutations
 import pytest
 
 from simulator.basics import registry
+from simulator.basics.errors import ScenarioError
 from simulator.cluster import builder
 from simulator.cluster.build import build, facts, graph_size
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.graph import of_kind
-from simulator.errors import ScenarioError
 
 NAMES = registry.names("topology")
 SIZES = [1, 2, 3, 7, 8, 16, 20]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import play
-from simulator.errors import ScenarioError
 
 MACHINES = (
     "dgx_a100", "dgx_h100", "dgx_b200", "dgx_h200", "aws_p4de", "aws_p5", "aws_p5en", "aws_p6_b200", "gcp_a3_mega",

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from simulator.basics import registry
+from simulator.basics.errors import DeadlockError
 from simulator.cluster.build import build
 from simulator.engine.compiled.engine import execute
-from simulator.errors import DeadlockError
 from simulator.records.timeline import Timeline
 from simulator.step.framework import Framework, load_framework
 from simulator.step.parallelism import Parallelism

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from simulator.basics.arrays import Floats
+from simulator.basics.errors import DeadlockError, ScenarioWarning, SimulationError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Request
@@ -19,7 +20,6 @@ from simulator.engine.compiled import engine, library
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.engine.play import play
-from simulator.errors import DeadlockError, ScenarioWarning, SimulationError
 from simulator.records.operation import Compute
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline

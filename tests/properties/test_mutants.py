@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from simulator.basics.errors import ScheduleError
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import ROOTED, Request
 from simulator.collectives.verify import verify
-from simulator.errors import ScheduleError
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers, write_out

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from simulator.basics.errors import DeadlockError
 from simulator.cluster.build import build
 from simulator.collectives import catalog as collectives
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute as events
-from simulator.errors import DeadlockError
 from simulator.planner import space
 from simulator.planner.bound import Bounds, LeastDurations
 from simulator.planner.explain import against

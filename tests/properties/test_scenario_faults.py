@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from simulator.basics.errors import ScenarioError
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import REDUCING, ROOTED
-from simulator.errors import ScenarioError
 from simulator.scenario.load import load_scenario
 from tests.playing import NODED
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from simulator.basics.errors import NoRouteError, ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.routing import Router
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import ROOTED, Request
-from simulator.errors import NoRouteError, ScenarioError
 from tests.playing import WIDE_GPU, divisors, equal_nodes, nodes, planned, regular, star, time_of
 
 EXACT = 1e-9

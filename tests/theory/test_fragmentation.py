@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.errors import OutOfMemoryError
+from simulator.basics.errors import OutOfMemoryError
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.artifacts import ArtifactWriter

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.learning.checks import CHECKS, is_sum
 from simulator.learning.faults import flipped
 from simulator.records.learning import Learning

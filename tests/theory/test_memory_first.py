@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import load_scenario
+from simulator.basics.errors import OutOfMemoryError
 from simulator.engine.compiled import engine
 from simulator.engine.jitter import Jitter
-from simulator.errors import OutOfMemoryError
 from simulator.run.advice import advice
 from simulator.run.memory import need
 from simulator.run.scenario_cluster import Clusters

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simulator.basics.arrays import Array
+from simulator.basics.errors import ScenarioError, SimulationError
 from simulator.engine.jitter import Jitter
-from simulator.errors import ScenarioError, SimulationError
 from simulator.learning import passes
 from simulator.learning.learn import gpt_of
 from simulator.learning.setting import Setting

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simulator.basics.arrays import Array
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.numerics import task
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.flat import flat, unpacked

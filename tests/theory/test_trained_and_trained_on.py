@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.numerics.schedule import RateSchedule
 from simulator.records.learning import Learning
 from simulator.run.simulate import Run, simulate

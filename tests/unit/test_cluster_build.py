@@ -12,10 +12,10 @@ from typing import Any
 import networkx as nx
 import pytest
 
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.graph import of_kind
 from simulator.cluster.topology_file import load_topology
-from simulator.errors import ScenarioError, UnknownNameError
 
 STAR = {"builder": "star", "options": {"bandwidth": "10 GB/s", "latency": "1 us"}, "gpu": "l4"}
 ONE_GPU = '{"nodes": [{"id": 1, "kind": "gpu"}], '

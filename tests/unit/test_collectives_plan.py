@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, packed, plan
-from simulator.errors import ScenarioError, UnknownNameError
 from simulator.run.simulate import Run, simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import nodes, planned, regular, star, time_of

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.basics.document import Fault, load, parse, unknown_keys
+from simulator.basics.errors import ScenarioError
 from simulator.basics.yaml_dialect import dump
-from simulator.errors import ScenarioError
 
 
 def refused(text: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simulator.basics.dtypes import DTYPES, find
-from simulator.errors import UnknownNameError
+from simulator.basics.errors import UnknownNameError
 
 STORED = [name for name, dtype in DTYPES.items() if not dtype.compute_only]
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simulator.basics.errors import DeadlockError, OutOfMemoryError
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import Request
 from simulator.collectives.parameter_server import Party, pull
 from simulator.engine.events import execute
-from simulator.errors import DeadlockError, OutOfMemoryError
 from simulator.records.operation import Allocate, Collective, Compute, Free, Op
 from simulator.records.program import Program
 from tests.playing import planned, star, time_of

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
-from simulator.errors import ScenarioError
 from simulator.findings import catalog
 from simulator.findings.along import Axis
 from simulator.findings.answer import Answer, answer
@@ -25,7 +25,7 @@ from simulator.findings.search import WIDTH, sign_change
 from simulator.findings.why import parts_of_step, why
 from simulator.findings.words import bracket_text, bracketed
 from simulator.planner.setting import Setting
-from simulator.report.numbers.measures import find, interval_width, percent_text
+from simulator.records.measures import find, interval_width, percent_text
 from simulator.results.small_table import small_tables
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.answer_shape import FINDINGS

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.calibration.machines import (
     Fit,
     Sweep,
@@ -29,7 +30,6 @@ from simulator.cluster.topology_file import load_topology
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
-from simulator.errors import ScenarioError, UnknownNameError
 
 SIZES = [2**power for power in range(10, 31, 2)]
 GPU = "NVIDIA H100 80GB HBM3"

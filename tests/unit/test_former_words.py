@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.topology_file import load_topology
-from simulator.errors import ScenarioError
 
 SHIPPED = Path(__file__).parents[2] / "topologies" / "dgx_h100.yaml"
 

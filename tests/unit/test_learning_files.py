@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.model.shape import Transformer
 from simulator.scenario.learning_files import parameter_shapes, read_batches, read_initial
 

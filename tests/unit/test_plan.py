@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from simulator.basics import registry
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog
@@ -15,7 +16,6 @@ from simulator.collectives.algorithm import OPERATIONS, Request
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import runs
 from simulator.collectives.plan import Plan, Task, plan
-from simulator.errors import ScenarioError
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import equal_nodes, star

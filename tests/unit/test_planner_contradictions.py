@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.planner.asked import Question, Said, base_scenario
 from simulator.planner.contradictions import refuse_contradictions
 from simulator.planner.setting import Setting

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError, TooLargeError
+from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.planner import nearest
 
 

@@ -10,9 +10,9 @@ import pytest
 from simulator.basics.intervals import length
 from simulator.cluster.build import build
 from simulator.engine.events import execute
+from simulator.records.measures import find
 from simulator.records.timeline import Timeline, by_rank
 from simulator.report.numbers.link_use import link_uses
-from simulator.report.numbers.measures import find
 from simulator.report.plots import dimensions_on_links, memory_by_stage, pipeline
 from simulator.report.plots.plot import CloseUp
 from simulator.run.simulate import simulate

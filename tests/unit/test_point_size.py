@@ -13,13 +13,13 @@ import pytest
 
 from simulator.api import runs as api
 from simulator.basics import registry
+from simulator.basics.errors import ScenarioWarning, SimulatorError, TooLargeError
 from simulator.basics.units import format_duration
 from simulator.cluster.build import build, graph_size
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from simulator.engine.expandable_segments import ExpandableAllocator
 from simulator.engine.segments import LARGE_SEGMENT
-from simulator.errors import ScenarioWarning, SimulatorError, TooLargeError
 from simulator.planner.asked import Question
 from simulator.records.transfers import BYTES_WRITTEN_OUT, write_out
 from simulator.run import size

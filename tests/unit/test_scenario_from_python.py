@@ -8,7 +8,7 @@ from typing import Any, Literal, Required, get_args, get_origin, get_type_hints,
 import pytest
 
 from simulator import Scenario, collective_scenario, load_scenario, simulate, training_scenario
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario import typed_keys
 from simulator.scenario.schema import schema
 from simulator.scenario.shape import PlotsShape

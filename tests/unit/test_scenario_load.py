@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulator.basics import document, yaml_dialect
-from simulator.errors import ScenarioError, UnknownNameError
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.scenario.load import load_scenario, parse_scenario
 from simulator.scenario.records import BucketFusion, BufferFusion, Jitter, Servers
 from tests.scenario_data import changed, told

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import simulator
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.planner.asked import question_of
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved, to_yaml

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simulator.basics import document
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import parse
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import REDUCING, ROOTED
-from simulator.errors import ScenarioError
 from simulator.scenario import shape
 from simulator.scenario.load import load_scenario, parse_scenario, points
 from simulator.scenario.resolve import resolved, time_text, to_yaml

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario.collective_rules import algorithms_with
 from simulator.scenario.load import load_scenario
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from simulator.basics import document, registry, yaml_dialect
 from simulator.basics.document import parse
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, parse_scenario, points

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioWarning
+from simulator.basics.errors import ScenarioWarning
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved

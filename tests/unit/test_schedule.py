@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.basics.errors import SimulationError
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
-from simulator.errors import SimulationError
 from simulator.records.chunks import chunk_sizes, split, transfer_elements
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule

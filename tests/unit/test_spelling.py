@@ -8,10 +8,10 @@ from typing import Any, get_args
 import pytest
 
 from simulator.basics import registry
+from simulator.basics.errors import ScenarioError
 from simulator.basics.spelling import meant, plain
 from simulator.collectives import catalog as algorithms
 from simulator.collectives.algorithm import OPERATIONS
-from simulator.errors import ScenarioError
 from simulator.model.load import load_model
 from simulator.scenario.key_names import ending, keys_of, unknown_key
 from simulator.scenario.load import load_scenario

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from simulator.basics import registry
+from simulator.basics.errors import OutOfMemoryError, ScenarioError, UnknownNameError
 from simulator.calibration.machines import page_text as machines_text
 from simulator.calibration.table import Table
 from simulator.calibration.training_runs import cut_page_text, kernel_checks
@@ -34,7 +35,6 @@ from simulator.calibration.training_runs.rows import BEST_MATMUL, MeasuredRow, c
 from simulator.calibration.training_runs.summary import apart, by_group, errors, of_memory, worst
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.jitter import Jitter
-from simulator.errors import OutOfMemoryError, ScenarioError, UnknownNameError
 from simulator.model.head import head_operations, logits_memory
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.model.layer import layer_operations

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
-from simulator.report.numbers.measures import share_text
+from simulator.records.measures import share_text
 from simulator.report.plots import pipeline
 from simulator.report.plots.plot import CloseUp
 from simulator.report.views.view import _few_names, compressed, decompressed, view_of, within

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import simulator
+from simulator.basics.errors import ScenarioError
 from simulator.basics.sections import flat, varied
-from simulator.errors import ScenarioError
-from simulator.report.tables.setting_text import label
+from simulator.records.setting_text import label
 from simulator.results.plotted_points import as_file_name
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.partial_settings import matching

@@ -9,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.errors import ScenarioError
 from simulator.calibration.machines.records import Fit
 from simulator.calibration.machines.refine import Refinement, refine
 from simulator.calibration.machines.solve import FREE, Fading
 from simulator.calibration.machines.sweep import Sweep, read_sweep
 from simulator.calibration.machines.sweep_cluster import cluster_for
 from simulator.calibration.machines.trials import Trial, trials
-from simulator.errors import ScenarioError
 
 # At most so many of the trials are played at every size, and only those whose loss is at most so many times the best.
 _FINALISTS: Final = 4

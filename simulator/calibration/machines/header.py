@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.errors import ScenarioError
 from simulator.calibration.machines.sweep_parts import NODES, OPERATION, RANKS
 from simulator.collectives.algorithm import OPERATIONS
-from simulator.errors import ScenarioError
 from simulator.report.tables.nccl_csv import is_remark, looks_like_csv
 from simulator.report.tables.nccl_table import count_of
 

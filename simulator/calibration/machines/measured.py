@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.errors import UnknownNameError
 from simulator.calibration.machines.header import operation_of
 from simulator.calibration.machines.sweep import Sweep
-from simulator.errors import UnknownNameError
 
 _FILE: Final = Path(__file__).parents[2] / "catalog" / "measured" / "collectives.csv"
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_bytes
 from simulator.calibration.machines.check import machine_rows
 from simulator.calibration.machines.fitting import fit_sweep
@@ -18,7 +19,6 @@ from simulator.calibration.machines.sweep import Sweep, read_sweeps
 from simulator.cluster.build import build
 from simulator.cluster.topology_file import load_topology
 from simulator.collectives.algorithm import REDUCING
-from simulator.errors import ScenarioError
 
 # Without rows of at least so many bytes a sweep does not tell a rate [B].
 _TELLS_A_RATE: Final = 64 * LARGE

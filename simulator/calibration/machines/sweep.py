@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from simulator.basics import dtypes
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.basics.input_files import MOST_DATA, read_text
 from simulator.calibration.machines.header import MOST_RANKS, Header, header_of
 from simulator.calibration.machines.sweep_parts import parts
 from simulator.collectives.algorithm import OPERATIONS
-from simulator.errors import ScenarioError, UnknownNameError
 from simulator.report.numbers.summary import busbw_factor
 from simulator.report.tables.nccl_file import parse
 from simulator.report.tables.nccl_table import NcclRow

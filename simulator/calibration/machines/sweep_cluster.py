@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.basics import registry
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_bandwidth
 from simulator.calibration.machines.sweep import Sweep
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.errors import ScenarioError
 
 # An assumed link is this many times as fast as the fastest row needs: the fitted cap shall bound flows, not the link.
 _SPARE: Final = 1.25

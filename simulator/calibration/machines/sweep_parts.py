@@ -9,7 +9,7 @@ import csv
 import re
 from typing import Final
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.report.tables.nccl_csv import is_remark, looks_like_csv
 from simulator.report.tables.nccl_table import holds_rows
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from simulator.basics.errors import ScenarioError
 from simulator.calibration.machines.limits import bounds
 from simulator.calibration.machines.records import BEST_SHARE, LARGE, FitRow, TrialSummary, large
 from simulator.calibration.machines.response import Response
@@ -19,7 +20,6 @@ from simulator.calibration.machines.solve import FREE, Constants, Data, Fading, 
 from simulator.calibration.machines.sweep import Sweep
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog
-from simulator.errors import ScenarioError
 
 # What communication libraries run, nearest first. The switch adds where it can; over nodes stages that overlap come
 # near to what NCCL's trees and rings do there.

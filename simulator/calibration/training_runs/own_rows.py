@@ -15,9 +15,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from simulator.basics import registry
 from simulator.basics.dtypes import find
+from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.input_files import read_text
 from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
-from simulator.errors import ScenarioError, one_of
 from simulator.model.cut import ExpertCut
 from simulator.model.load import load_model
 from simulator.step.checkpointing import POLICIES

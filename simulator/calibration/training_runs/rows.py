@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from simulator.basics import registry
 from simulator.basics.document import load
+from simulator.basics.errors import UnknownNameError
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import UnknownNameError
 from simulator.model.load import load_model
 from simulator.model.shape import Transformer
 from simulator.step.framework import Framework

@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Floats
+from simulator.basics.errors import SimulationError
 from simulator.engine.compiled import library
 from simulator.engine.compiled.fields import Problem, ProblemStruct, ResultStruct
 from simulator.engine.progress import tell
-from simulator.errors import SimulationError
 
 PLAYED: Final = 0
 NO_MEMORY: Final = 1

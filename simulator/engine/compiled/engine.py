@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from simulator.basics.errors import SimulationError, TooLargeError
 from simulator.basics.garbage import collected_later
 from simulator.basics.this_machine import lacking
 from simulator.cluster.cluster import Cluster
@@ -21,7 +22,6 @@ from simulator.engine.compiled.timeline import TimelineWriter
 from simulator.engine.jitter import Jitter
 from simulator.engine.program_checks import check_program
 from simulator.engine.progress import stage
-from simulator.errors import SimulationError, TooLargeError
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 

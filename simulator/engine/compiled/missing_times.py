@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.basics.arrays import Floats
+from simulator.basics.errors import DefectError
 from simulator.engine.compiled.core import Times
 from simulator.engine.compiled.fields import Problem
 from simulator.engine.compiled.prepared import Prepared
-from simulator.errors import DefectError
 
 
 def refuse_missing_times(prepared: Prepared, problem: Problem, times: Times) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from simulator.basics.arrays import Floats
+from simulator.basics.errors import DeadlockError
 from simulator.engine.compiled.core import Times
 from simulator.engine.compiled.fields import Problem
 from simulator.engine.compiled.prepared import Prepared
 from simulator.engine.program_checks import waiting_text
-from simulator.errors import DeadlockError
 from simulator.records.operation import Collective
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.found import Finding, Found
 from simulator.findings.words import joined, listed
-from simulator.report.numbers.measures import SAME, Measure, for_reports
-from simulator.report.tables.setting_text import labelled
+from simulator.records.measures import SAME, Measure, for_reports
+from simulator.records.setting_text import labelled
 from simulator.scenario.records import Asked
 
 _USUAL = {"collective": ("time",), "training": ("time", "memory")}

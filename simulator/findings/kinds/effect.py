@@ -8,8 +8,8 @@ from typing import Any, Final
 from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.found import Finding, Found
 from simulator.findings.words import listed
-from simulator.report.numbers.measures import SAME, Measure, for_reports
-from simulator.report.tables.setting_text import label, labelled
+from simulator.records.measures import SAME, Measure, for_reports
+from simulator.records.setting_text import label, labelled
 from simulator.scenario.records import Asked
 
 _USUAL: Final = {"collective": ("time",), "training": ("time",)}

@@ -11,8 +11,8 @@ from simulator.findings.along import Axis, axis_of, sign_changes
 from simulator.findings.comparison import Comparison, Row, Settings
 from simulator.findings.found import Finding, Found
 from simulator.findings.words import at_text, bracket_text, bracketed, joined
-from simulator.report.numbers.measures import Report
-from simulator.report.tables.setting_text import labelled
+from simulator.records.measures import Report
+from simulator.records.setting_text import labelled
 from simulator.scenario.records import Asked
 
 

@@ -11,8 +11,8 @@ from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.found import Finding, Found
 from simulator.findings.search import Bracket
 from simulator.findings.words import bracket_text, bracketed, listed
-from simulator.report.numbers.measures import Measure, for_reports, percent_text
-from simulator.report.tables.setting_text import label, labelled
+from simulator.records.measures import Measure, for_reports, percent_text
+from simulator.records.setting_text import label, labelled
 from simulator.scenario.records import Asked
 
 _USUAL = ("time",)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from simulator.findings.comparison import Comparison
 from simulator.findings.found import Finding, Found
 from simulator.findings.words import joined
-from simulator.report.numbers.measures import for_reports
-from simulator.report.tables.setting_text import labelled
+from simulator.records.measures import for_reports
+from simulator.records.setting_text import labelled
 from simulator.scenario.records import Asked
 
 _USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}

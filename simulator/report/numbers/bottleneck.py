@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simulator.records.measures import arrays_text, percent_text
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.link_use import cable_time, reverse_of
-from simulator.report.numbers.measures import arrays_text, percent_text
 
 # Time of the other direction alone, relative to the bottleneck's own, from which on the directions take turns.
 _TURN: Final = 0.05

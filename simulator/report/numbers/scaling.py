@@ -12,7 +12,7 @@ from itertools import combinations, pairwise
 from typing import Final, Literal
 
 from simulator.basics.units import format_bytes, format_time
-from simulator.report.numbers.measures import factor_text
+from simulator.records.measures import factor_text
 
 Axis = Literal["world_size", "nbytes"]
 Place = tuple[int, int]

@@ -12,14 +12,14 @@ import numpy as np
 
 from simulator.basics.units import format_bandwidth, format_time
 from simulator.collectives.algorithm import REDUCING
-from simulator.collectives.expected import Verdict
 from simulator.collectives.plan import Plan
+from simulator.payload.judge import Verdict
+from simulator.records.measures import arrays_text
 from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.timeline import Timeline, TransferLog
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck, turns_text
 from simulator.report.numbers.link_use import HOLDS_UP, link_uses
-from simulator.report.numbers.measures import arrays_text
 from simulator.report.numbers.shown import Shown
 
 # Between the sources of several constants.

@@ -13,19 +13,17 @@ from typing import Any
 from simulator.basics.intervals import Interval, length, outside
 from simulator.basics.units import format_memory, format_time
 from simulator.cluster.cluster import Cluster
+from simulator.records.learning import Learning
+from simulator.records.measures import share_text
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
-from simulator.report.numbers.measures import share_text
 from simulator.report.numbers.prediction_intervals import Traits, UnmeasuredNetwork, prediction_interval
 from simulator.report.numbers.shown import Shown
 from simulator.report.numbers.summary import BETWEEN
 from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.plan import StepPlan
 from simulator.step.streams import HOST_COPIES, dimension_of
-from simulator.records.learning import Learning
-
-
 
 
 @dataclass(frozen=True, slots=True, repr=False)

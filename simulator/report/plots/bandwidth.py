@@ -16,11 +16,11 @@ from simulator.basics.arrays import Floats
 from simulator.basics.natural_order import natural
 from simulator.basics.units import format_bandwidth, format_bytes, format_time
 from simulator.collectives.algorithm import OPERATIONS
+from simulator.records.measures import percent_text
 from simulator.records.timeline import LinkUse, Timeline
 from simulator.report.numbers.alike_links import AlikeLinks, alike_links
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck, turns_text
 from simulator.report.numbers.link_use import HOLDS_UP, LinkTraffic, link_traffic, link_uses, reverse_of, used
-from simulator.report.numbers.measures import percent_text
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.basics.intervals import length
 from simulator.basics.units import format_time
+from simulator.records.measures import share_text
 from simulator.records.operation import ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
-from simulator.report.numbers.measures import share_text
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from simulator.basics import units
-from simulator.errors import ScenarioError, in_lines
+from simulator.basics.errors import ScenarioError, in_lines
 from simulator.report.tables.nccl_table import DTYPES, MOST_SIZE, REDUCTIONS, NcclRow, Timing, count_of
 
 # Factor to SI of each spelling; names are compared in lower case, with _ for whatever is no letter or digit.

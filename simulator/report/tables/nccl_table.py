@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from simulator.basics import units
-from simulator.errors import ScenarioError, in_lines
+from simulator.basics.errors import ScenarioError, in_lines
 
 # nccl-tests' names for dtypes and reductions, and ours; further spellings come last, since the first one is written.
 DTYPES: Final = {

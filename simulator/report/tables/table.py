@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.sections import SECTIONS
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
+from simulator.records.measures import interval_width, share_text
+from simulator.records.setting_text import label, setting_text
 from simulator.report.numbers.bottleneck import Bottleneck
-from simulator.report.numbers.measures import interval_width, share_text
-from simulator.report.tables.setting_text import label, setting_text
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.records.setting_text import labelled
 from simulator.report.plots import style
-from simulator.report.tables.setting_text import labelled
 from simulator.report.views import view as views
 from simulator.results.page.document import document
 from simulator.results.run_differences import Change, CommonPoint, RunDifferences, key_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from simulator.basics.errors import SimulatorError
 from simulator.cluster.cluster import Cluster
-from simulator.errors import SimulatorError
 from simulator.findings.comparison import Comparison
 from simulator.report.plots.layout import places, selected
 from simulator.run.scenario_cluster import Clusters

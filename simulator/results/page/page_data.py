@@ -10,10 +10,10 @@ from simulator.basics.units import format_memory
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, amount
 from simulator.findings.words import at_text
+from simulator.records.setting_text import label
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.plots import style
 from simulator.report.plots.memory import FARTHEST_LINE
-from simulator.report.tables.setting_text import label
 from simulator.results.page.machine import machines
 from simulator.results.page.point_table import figures
 from simulator.scenario.build_training import to_step

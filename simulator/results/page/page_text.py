@@ -7,14 +7,14 @@ from typing import Final
 
 import simulator
 from simulator.basics.counts import number_of
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import facts as topology_facts
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import ScenarioError
 from simulator.findings.answer import Answer
 from simulator.findings.caveats import sources
 from simulator.findings.comparison import Comparison, Row
-from simulator.report.numbers.measures import Report
+from simulator.records.measures import Report
 from simulator.scenario.records import Scenario
 from simulator.step.framework import load_framework
 

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
 from simulator.findings.comparison import Comparison, Row
-from simulator.report.numbers.measures import interval_width, share_text
-from simulator.report.tables.setting_text import label
+from simulator.records.measures import interval_width, share_text
+from simulator.records.setting_text import label
 from simulator.scenario.payload import PAYLOAD_LIMIT
 
 # More rows make a page slow; table.csv has them all.

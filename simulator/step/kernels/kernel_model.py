@@ -12,9 +12,9 @@ from functools import cache
 from typing import Final
 
 from simulator.basics import dtypes
+from simulator.basics.errors import UnknownNameError
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import UnknownNameError
 from simulator.step.kernels.matmul_time import MatmulConstants, efficiency_of
 
 # The GPU with the most public figures; all others lean on it where they have none of their own.

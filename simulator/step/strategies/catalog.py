@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import cache
 
 import simulator.step.strategies
+from simulator.basics.errors import UnknownNameError
 from simulator.basics.registry import declared
-from simulator.errors import UnknownNameError
 from simulator.step.strategies.strategy import Strategy
 
 

@@ -26,8 +26,6 @@ _OPERATORS: Final[dict[str, Callable[..., Array]]] = {
     "product": np.multiply,
 }
 REDUCTIONS: Final = tuple(_OPERATORS)
-# Bytes of HBM traffic for each byte that the receiver adds to its array: two reads and a write.
-HBM_PER_REDUCED_BYTE: Final = 3.0
 
 
 def accumulate_into(into: Array, other: Array, reduction: str) -> None:

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import Dtype
-from simulator.collectives.inputs import Drawn
-from simulator.collectives.reduction import accumulate_into, exact, finished, overflowed
 from simulator.collectives.verify import chunks_of, holders, promised
+from simulator.payload.inputs import Drawn
+from simulator.payload.reduction import accumulate_into, exact, finished, overflowed
 from simulator.records.chunks import chunk_starts
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule

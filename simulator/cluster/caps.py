@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -79,3 +79,7 @@ def _cards(cluster: Cluster, number: int) -> dict[int, str]:
 def _stays_inside(one: Ints, other: Ints) -> Bools:
     """Whether flows stay in a node; those of servers and switches do: they have no node, or that of all their peers."""
     return np.asarray((one == _NO_NODE) | (other == _NO_NODE) | (one == other))
+
+
+# Bytes of HBM traffic for each byte that the receiver adds to its array: two reads and a write.
+HBM_PER_REDUCED_BYTE: Final = 3.0
