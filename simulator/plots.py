@@ -37,14 +37,14 @@ __all__ = [
 
 def bandwidth(run: Played) -> Figure:
     """How well is each link used over time? The busiest links of a run."""
-    from simulator.report.plots.bandwidth import figure
+    from simulator.report.plots.both.bandwidth_utilization import figure
 
     return figure(run.timeline)
 
 
 def timeline(run: Played, ranks: Collection[int] | None = None) -> Figure:
     """What does each rank do when? All ranks' streams, or some ranks'."""
-    from simulator.report.plots.timeline import figure
+    from simulator.report.plots.both.timeline import figure
 
     told = run.timeline
     if ranks is not None:
@@ -54,21 +54,21 @@ def timeline(run: Played, ranks: Collection[int] | None = None) -> Figure:
 
 def breakdown(runs: Mapping[str, Played]) -> Figure:
     """Where does the time of a training step go? A bar for each run, by its label."""
-    from simulator.report.plots.breakdown import figure
+    from simulator.report.plots.training.breakdown import figure
 
     return figure(_rows(runs))
 
 
 def loss(runs: Mapping[str, Played]) -> Figure:
     """How does the loss fall, over steps and over simulated time? A line for each run of a real training."""
-    from simulator.report.plots.loss import figure
+    from simulator.report.plots.training.loss import figure
 
     return figure(_rows(runs))
 
 
 def memory(run: Played, rank: int = 0) -> Figure:
     """What does one rank of a training step hold over time, against what its GPU has?"""
-    from simulator.report.plots.memory import over_time
+    from simulator.report.plots.training.memory import over_time
 
     samples = [sample for sample in run.timeline.memory if sample.rank == rank]
     return over_time(samples, _capacity(run), end=run.timeline.end)
@@ -76,7 +76,7 @@ def memory(run: Played, rank: int = 0) -> Figure:
 
 def memory_peaks(runs: Mapping[str, Played]) -> Figure:
     """What is held when most is held? A bar for each training step, by its label."""
-    from simulator.report.plots.memory_peaks import Peak, composition
+    from simulator.report.plots.training.memory_peaks import Peak, composition
 
     reports = {label: run.report.to_dict() for label, run in runs.items()}
     peaks = [Peak(label, tuple(report["peak_memory_by_category"].items())) for label, report in reports.items()]
@@ -85,14 +85,14 @@ def memory_peaks(runs: Mapping[str, Played]) -> Figure:
 
 def memory_by_stage(run: Played) -> Figure | None:
     """What does each stage of a pipeline hold at its peak? None where layers are not cut over ranks."""
-    from simulator.report.plots.memory_by_stage import figure
+    from simulator.report.plots.training.memory_by_stage import figure
 
     return figure(_close_up(run))
 
 
 def pipeline(run: Played) -> Figure | None:
     """Which micro-batch passes through which stage when? None where layers are not cut over ranks, or over too many."""
-    from simulator.report.plots.pipeline import figure
+    from simulator.report.plots.training.pipeline import figure
 
     return figure(_close_up(run))
 
@@ -106,21 +106,21 @@ def topology(cluster: Cluster) -> Figure:
 
 def steps(schedule: Schedule) -> Figure:
     """Who holds what after each step of a collective's schedule?"""
-    from simulator.report.plots.steps import figure
+    from simulator.report.plots.collective.steps import figure
 
     return figure(schedule)
 
 
 def time_against_workers(points: Iterable[ScalingPoint]) -> Figure:
     """How does the time of a collective grow with workers? A panel for each size."""
-    from simulator.report.plots import scaling
+    from simulator.report.plots.collective import scaling
 
     return scaling.time_against_workers(tuple(points))
 
 
 def time_against_size(points: Iterable[ScalingPoint]) -> Figure:
     """How does the time of a collective grow with the array? A panel for each number of workers."""
-    from simulator.report.plots import scaling
+    from simulator.report.plots.collective import scaling
 
     return scaling.time_against_size(tuple(points))
 
@@ -128,7 +128,7 @@ def time_against_size(points: Iterable[ScalingPoint]) -> Figure:
 def throughput(rows: Iterable[tuple[str, int, float, float]]) -> Figure:
     """How does training scale with GPUs? From (label of the line, GPUs, tokens/s, MFU) of each point."""
     from simulator.report.plots.plot import Throughput
-    from simulator.report.plots.training_scaling import figure
+    from simulator.report.plots.training.scaling import figure
 
     return figure([Throughput(*row) for row in rows])
 

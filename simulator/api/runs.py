@@ -23,6 +23,7 @@ from simulator.run import simulate as core
 from simulator.run.outcome import PointOutcome
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.size import warn_of_size
+from simulator.scenario import plot_names
 from simulator.scenario.description import describe
 from simulator.scenario.load import check_single_point, load_scenario, points
 from simulator.scenario.records import Scenario
@@ -199,12 +200,11 @@ def _plot(
     point: Mapping[str, Any] | None = None,
     answered: Answer | None = None,
 ) -> Figure:
-    from simulator.report.plots import catalog
     from simulator.results.drawn import Undrawn
     from simulator.results.pictures import figures
     from simulator.results.plotted_points import plotted_points
 
-    there = catalog.names_of("collective" if scenario.training is None else "training")
+    there = plot_names.names_of("collective" if scenario.training is None else "training")
     if kind not in there:
         raise ScenarioError(f"plot: got {kind!r}; {one_of(there, kind)}")
     asked = replace(scenario, plots=(kind,), plotted_points=None if point is None else (dict(point),))

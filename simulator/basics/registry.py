@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
@@ -107,6 +108,13 @@ def find(kind: Kind, name: str) -> Path:
         shown = name if name.isprintable() else repr(name)
         raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or {_some(files)}")
     raise UnknownNameError(kind, name, files)
+
+
+def module_names(package: str) -> tuple[str, ...]:
+    """Return the names of a package's modules, sorted, without importing them."""
+    spec = find_spec(package)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return tuple(sorted(module.name for module in iter_modules(folders)))
 
 
 def declared(package: ModuleType, constant: str, kind: type[T]) -> dict[str, T]:

@@ -16,6 +16,7 @@ from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.run.effort import Effort, effort
 from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import warnings_of
 from simulator.run.size import announced, refuse_too_large
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point, Scenario
@@ -29,7 +30,7 @@ _FEW_POINTS: Final = 100
 def check(source: str, settings: Sequence[str]) -> None:
     """Print the number of points, transfers, which engine plays them, and the memory and time that it takes."""
     scenario = load_scenario(source, as_overrides(settings))
-    print_warnings(scenario.warnings)
+    print_warnings(warnings_of(scenario))
     if scenario.plan is not None:
         _print(scenario, _facts_of_plan(scenario))
         return

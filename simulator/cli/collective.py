@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import typer
@@ -17,7 +17,7 @@ from simulator.basics.errors import ScenarioError, TooLargeError, in_lines
 from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
 from simulator.report.tables.nccl_table import NcclRow, write_table
-from simulator.run.simulate import Run, simulate
+from simulator.run.simulate import simulate_point, warnings_of
 from simulator.run.size import announced
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
@@ -83,8 +83,9 @@ def table(
     with _options_for_keys():
         print_warnings([_as_typed(announced(scenarios))])
     for size, scenario in zip(nbytes_list, scenarios, strict=True):
-        run = _simulated(scenario)
-        warnings |= dict.fromkeys(run.scenario.warnings)
+        with _options_for_keys():
+            run = simulate_point(scenario)
+        warnings |= dict.fromkeys(warnings_of(run.scenario))
         points.append(
             {"settings": {"collective.size": size}, "engine": run.timeline.engine, "report": run.report.to_dict()}
         )
@@ -147,11 +148,6 @@ def _options_for_keys() -> Iterator[None]:
 @_options_for_keys()
 def _loaded(data: dict[str, Any]) -> Scenario:
     return load_scenario(data)
-
-
-@_options_for_keys()
-def _simulated(scenario: Scenario) -> Run:
-    return replace(simulate(replace(scenario, warnings=())), scenario=scenario)
 
 
 def _as_typed(message: str) -> str:

@@ -89,10 +89,10 @@ def _builders() -> None:
 
 
 def _plots() -> None:
-    from simulator.report.plots import catalog
+    from simulator.scenario.plot_names import names, names_of
 
     kinds = ("collective", "training")
-    rows = [(name, ", ".join(kind for kind in kinds if name in catalog.names_of(kind))) for name in catalog.names()]
+    rows = [(name, ", ".join(kind for kind in kinds if name in names_of(kind))) for name in names()]
     _below(("plot", "of"), rows)
 
 

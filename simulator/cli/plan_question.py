@@ -12,6 +12,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.cli.as_options import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of, told_number
+from simulator.run.simulate import warnings_of
 from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_shape import BEST
 from simulator.scenario.records import Budget, Scenario
@@ -88,7 +89,7 @@ def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> Ques
     if registry.shipped("model", source) is not None or source.endswith(".json"):
         raise ScenarioError("--topology: missing; a plan of a model is on one: write --topology dgx_h100 --gpus 8")
     scenario = load_scenario(source, settings)
-    print_warnings(scenario.warnings)
+    print_warnings(warnings_of(scenario))
     return question_of(scenario)
 
 

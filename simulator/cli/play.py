@@ -23,7 +23,7 @@ from simulator.results import run_directory
 from simulator.results.drawn import Pictures
 from simulator.results.page.page import keeps_views
 from simulator.run.outcome import PointOutcome
-from simulator.run.simulate import check_ranks
+from simulator.run.simulate import check_ranks, warnings_of
 from simulator.run.size import announced
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
@@ -70,7 +70,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     began = time.perf_counter()
     options.check()
     scenario = _loaded(source, settings, options)
-    print_warnings(scenario.warnings)
+    print_warnings(warnings_of(scenario))
     if scenario.plan is not None:
         _plan(scenario, options)
         return

@@ -77,7 +77,7 @@ def _check_kind(scenario: Scenario, kind: str, *, alone: bool) -> None:
     from simulator.report.plots.plot import ComparisonPlot
 
     played = "collective" if scenario.training is None else "training"
-    plots = {plot.name: plot for plot in catalog.of(played)}
+    plots = catalog.of(played)
     if kind not in plots:
         raise ScenarioError(f"--kind: got {kind!r}; {one_of(plots, kind)}")
     if alone and isinstance(plots[kind], ComparisonPlot):

@@ -62,7 +62,7 @@ def draw(
             undrawn.append(undrawn_text(name, figure))
         else:
             files.append(style.save(figure, folder / "plots", name, svg=svg))
-    close = any(isinstance(plot, CloseUpPlot) for plot in _wanted(scenario))
+    close = any(isinstance(plot, CloseUpPlot) for plot in _wanted(scenario).values())
     return Pictures(tuple(files), chosen.left_out if close else "", tuple(undrawn))
 
 
@@ -86,9 +86,9 @@ def figures(
         yield name, figure
 
 
-def _wanted(scenario: Scenario) -> list[Plot]:
+def _wanted(scenario: Scenario) -> dict[str, Plot]:
     kind = "collective" if scenario.training is None else "training"
-    return [plot for plot in plot_catalog.of(kind) if plot.name in scenario.plots]
+    return {name: plot for name, plot in plot_catalog.of(kind).items() if name in scenario.plots}
 
 
 def _pictures(
@@ -99,25 +99,27 @@ def _pictures(
 ) -> Iterator[_Picture]:
     wanted, compared = _wanted(scenario), _comparison(scenario, outcomes, findings)
     in_common = describe_point(scenario, {})
-    for plot in wanted:
+    for plot in wanted.values():
         if isinstance(plot, ComparisonPlot):
             yield from ((name, figure, in_common) for name, figure in plot.figures(compared).items())
-    yield from _of_points(scenario, chosen, [plot for plot in wanted if isinstance(plot, CloseUpPlot)])
-    small = [plot for plot in wanted if isinstance(plot, SchedulePlot)]
+    yield from _of_points(
+        scenario, chosen, {name: plot for name, plot in wanted.items() if isinstance(plot, CloseUpPlot)}
+    )
+    small = {name: plot for name, plot in wanted.items() if isinstance(plot, SchedulePlot)}
     for suffix, point, schedule in schedules(scenario, chosen) if small else ():
-        for plot in small:
+        for name, plot in small.items():
             figure = plot.figure(schedule) or Undrawn(_NOTHING)
-            yield f"{plot.name}{suffix}", figure, describe_point(scenario, point.settings)
+            yield f"{name}{suffix}", figure, describe_point(scenario, point.settings)
 
 
-def _of_points(scenario: Scenario, chosen: PlottedPoints, wanted: Sequence[CloseUpPlot]) -> Iterator[_Picture]:
+def _of_points(scenario: Scenario, chosen: PlottedPoints, wanted: Mapping[str, CloseUpPlot]) -> Iterator[_Picture]:
     all_points = points(scenario)
     for place, suffix in chosen.names.items() if wanted else ():
         point = all_points[place]
-        looked_at = close_up(point.scenario, links=any(plot.links for plot in wanted))
-        for plot in wanted:
+        looked_at = close_up(point.scenario, links=any(plot.links for plot in wanted.values()))
+        for name, plot in wanted.items():
             figure = looked_at if isinstance(looked_at, Undrawn) else plot.figure(looked_at) or Undrawn(_NOTHING)
-            yield f"{plot.name}{suffix}", figure, describe_point(scenario, point.settings)
+            yield f"{name}{suffix}", figure, describe_point(scenario, point.settings)
 
 
 def _comparison(

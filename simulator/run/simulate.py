@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from simulator.basics.errors import ScenarioError, ScenarioWarning
+from simulator.engine.compiled.library import engine_warnings
 from simulator.engine.jitter import Jitter
 from simulator.payload.carry import Tamper
 from simulator.run.collective import play_collective
@@ -70,9 +71,21 @@ def simulate(
     ScenarioWarning
         A key of the scenario changes no number, or there is no compiled core.
     """
-    check_ranks(scenario, keep or ())
     check_single_point(scenario)
     warn_of(scenario)
+    return simulate_point(scenario, tamper=tamper, limit_memory=limit_memory, keep=keep, clusters=clusters)
+
+
+def simulate_point(
+    scenario: Scenario,
+    *,
+    tamper: Tamper | None = None,
+    limit_memory: bool = True,
+    keep: Collection[int] | None = None,
+    clusters: Clusters | None = None,
+) -> Run:
+    """Simulate a point of a scenario whose warnings have been given; otherwise as `simulate`."""
+    check_ranks(scenario, keep or ())
     refuse_too_large(scenario)
     cluster = (clusters or Clusters()).of(scenario)
     jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
@@ -86,9 +99,14 @@ def simulate(
     return Run(scenario=scenario, **{field.name: getattr(played, field.name) for field in fields(played)})
 
 
+def warnings_of(scenario: Scenario) -> tuple[str, ...]:
+    """Return what a user should be told of a scenario: keys without effect, and an engine that is not there."""
+    return (*scenario.warnings, *engine_warnings(scenario.engine))
+
+
 def warn_of(scenario: Scenario) -> None:
-    """Warn the caller's caller of what its loading has found, once a scenario: its points have no warnings."""
-    for line in scenario.warnings:
+    """Issue the warnings of a scenario at the caller's caller; `simulate_point` repeats them for none of its points."""
+    for line in warnings_of(scenario):
         warnings.warn(line, ScenarioWarning, stacklevel=3)
 
 

@@ -11,8 +11,7 @@ from typing import Any, Final, cast
 
 from pydantic import ValidationError
 
-from simulator.report.plots import catalog as plot_catalog
-from simulator.scenario import build_training, collective_rules
+from simulator.scenario import build_training, collective_rules, plot_names
 from simulator.scenario.answer_shape import FindingShape
 from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.plan_shape import PlanShape
@@ -53,7 +52,7 @@ def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Sc
         answer=tuple(_asked(asked) for asked in shape.answer),
         budget=None if shape.budget is None else Budget(**shape.budget.model_dump()),
         plan=None if shape.plan is None or shape.training is None else _plan(shape.plan, shape.training.seq_len),
-        plots=tuple(dict.fromkeys(plots_of(shape.kind) if plotted.kinds is None else plotted.kinds)),
+        plots=tuple(dict.fromkeys(plot_names.names_of(shape.kind) if plotted.kinds is None else plotted.kinds)),
         plotted_points=tuple(points) if isinstance(points, list) else cast(Any, points),
         source=source,
         base=base,
@@ -78,11 +77,6 @@ def _asked(shape: FindingShape) -> Asked:
         ends = [_plain_number(shape.along, end) for end in ends]
     between = (ends[0], ends[-1]) if ends else None
     return Asked(shape.finding, tuple(shape.of), shape.along, between, shape.margin)
-
-
-def plots_of(kind: str) -> tuple[str, ...]:
-    """Figures that there are for a collective, or for a training step."""
-    return plot_catalog.names_of(kind)
 
 
 def _axes(axes: Mapping[str, list[Any]]) -> dict[str, tuple[Any, ...]]:

@@ -19,7 +19,6 @@ from simulator.basics.document import load as load_document
 from simulator.basics.errors import ScenarioError
 from simulator.basics.plain_data import at
 from simulator.basics.sections import flat, overlap, varied
-from simulator.engine.compiled.library import engine_warnings
 from simulator.scenario import (
     answer_rules,
     axes,
@@ -29,6 +28,7 @@ from simulator.scenario import (
     error_messages,
     overrides,
     plan_rules,
+    plot_names,
     training_rules,
 )
 from simulator.scenario.conflict import Conflict
@@ -115,8 +115,7 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
     of_options = (replace(fault, key=()) for fault in unset)
     document.refuse([*overrides.renamed([*document.faults, *of_data], applied), *of_options])
     sound = cast(ScenarioShape, shape)  # `refuse` has raised where there is none
-    vain = document.lines(overrides.renamed(_warnings(document, sound, unused), applied))
-    warnings = (*vain, *engine_warnings(sound.engine))
+    warnings = tuple(document.lines(overrides.renamed(_warnings(document, sound, unused), applied)))
     scenario = replace(build_records.scenario(sound, document.question, document.source, base), warnings=warnings)
     document.refuse(overrides.renamed(_without_points(document, scenario), applied))
     return scenario
@@ -278,7 +277,7 @@ def _broken(
         yield from collective_rules.conflicts(shape.collective, shape.cluster, facts)
     if shape.training is not None:
         yield from training_rules.conflicts(shape.training, shape.cluster, facts, files, base)
-    possible = build_records.plots_of(shape.kind)
+    possible = plot_names.names_of(shape.kind)
     listed: Key = ("plots",) if isinstance(shape.plots, list) else ("plots", "kinds")
     for i, plot in enumerate(shape.plotted.kinds or ()):
         if plot not in possible:

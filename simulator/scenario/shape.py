@@ -16,8 +16,7 @@ from pydantic.fields import FieldInfo
 from simulator.basics import dtypes
 from simulator.basics.errors import one_of
 from simulator.basics.sections import SECTIONS
-from simulator.report.plots import catalog as plot_catalog
-from simulator.scenario import reading
+from simulator.scenario import plot_names, reading
 from simulator.scenario.answer_shape import BudgetShape, FindingEntry, FindingShape
 from simulator.scenario.field_types import Count, LargeCount, LeftOut, Rank, Shape, stored_dtypes
 from simulator.scenario.layer_policies import LayersShape
@@ -168,7 +167,7 @@ def _partial_settings(value: Any) -> str | list[dict[str, Any]]:
     return settings
 
 
-PlotName = Annotated[str, reading.choice(plot_catalog.names())]
+PlotName = Annotated[str, reading.choice(plot_names.names())]
 
 
 class PlotsShape(Shape):

@@ -11,7 +11,7 @@ from simulator.basics.errors import SimulatorError
 from simulator.basics.garbage import collected_later
 from simulator.run.outcome import PointOutcome, failed
 from simulator.run.scenario_cluster import Clusters
-from simulator.run.simulate import Run, simulate
+from simulator.run.simulate import Run, simulate_point
 from simulator.scenario.records import Point
 from simulator.sweeps.artifacts import ArtifactWriter
 
@@ -37,7 +37,7 @@ def play_alone(
         The point cannot be played.
     """
     ranks = keep.ranks if isinstance(keep, ArtifactWriter) else None
-    run = simulate(point.scenario, limit_memory=limit_memory, keep=ranks, clusters=clusters)
+    run = simulate_point(point.scenario, limit_memory=limit_memory, keep=ranks, clusters=clusters)
     if keep is not None:
         keep(index, run)
     return PointOutcome(index, point.settings, run.timeline.engine, run.report.to_dict())

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from simulator.report.plots import breakdown, memory_vs_time, training_scaling
 from simulator.report.plots.plot import Throughput
+from simulator.report.plots.training import breakdown, memory_vs_time
+from simulator.report.plots.training import scaling as training_scaling
 
 LABEL = "80 % prediction interval"
 

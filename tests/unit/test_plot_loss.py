@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.report.plots import loss as plot_loss
+from simulator.report.plots.training import loss as plot_loss
 
 
 def run(losses: list[float], seconds: float, **more: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from simulator.engine.events import execute
 from simulator.records.measures import find
 from simulator.records.timeline import Timeline, by_rank
 from simulator.report.numbers.link_use import link_uses
-from simulator.report.plots import dimensions_on_links, memory_by_stage, pipeline
 from simulator.report.plots.plot import CloseUp
+from simulator.report.plots.training import dimensions_on_links, memory_by_stage, pipeline
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.step.parallelism import Parallelism

@@ -12,7 +12,7 @@ from simulator.records.schedule import Round, Schedule
 from simulator.records.timeline import LinkUse, RouteLinks, Sent, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
 from simulator.report.numbers.link_use import cable_time, link_traffic, link_uses
-from simulator.report.plots import bandwidth as plot_bandwidth
+from simulator.report.plots.both import bandwidth_utilization as plot_bandwidth
 from simulator.report.plots.plot import CloseUp
 
 Flow = tuple[float, float, float, int]  # bytes, enter, end, route

@@ -21,11 +21,11 @@ from simulator.engine.allocator_log import LoggedAllocator
 from simulator.records.timeline import AllocatorEvent, MemorySample, Timeline
 from simulator.report.numbers.holders import held_at
 from simulator.report.numbers.memory_steps import thinned
-from simulator.report.plots import memory as plot_memory
-from simulator.report.plots import memory_peaks as plot_memory_peaks
 from simulator.report.plots import style
-from simulator.report.plots.memory_peaks import Peak
 from simulator.report.plots.plot import CloseUp
+from simulator.report.plots.training import memory as plot_memory
+from simulator.report.plots.training import memory_peaks as plot_memory_peaks
+from simulator.report.plots.training.memory_peaks import Peak
 from simulator.report.traces.memory_snapshot import reserved, snapshot, write
 
 MIB, GIB = 2**20, 2**30
@@ -372,7 +372,7 @@ def test_bars_are_parted_in_one_order_and_told_in_numbers(tmp_path: Path) -> Non
 
 def test_matplotlib_is_not_loaded_before_something_is_drawn() -> None:
     code = (
-        "import sys, simulator.report.plots.memory, simulator.report.plots.memory_peaks; "
+        "import sys, simulator.report.plots.training.memory, simulator.report.plots.training.memory_peaks; "
         "sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

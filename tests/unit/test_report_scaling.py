@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simulator.report.plots import style
-from simulator.report.plots.scaling import ScalingPoint, crossings, figures, finding, headline, spread
+from simulator.report.plots.collective.scaling import ScalingPoint, crossings, figures, finding, headline, spread
 
 LATENCY = 1e-5
 BANDWIDTH = 12.5e9

@@ -6,8 +6,8 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from simulator.collectives.verify import promised
 from simulator.records.schedule import Schedule
-from simulator.report.plots import steps as plot_steps
-from simulator.report.plots.steps import origins_text, replay
+from simulator.report.plots.collective import steps as plot_steps
+from simulator.report.plots.collective.steps import origins_text, replay
 
 
 def plan(algorithm: str, operation: str, ranks: int) -> Schedule:

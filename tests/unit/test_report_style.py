@@ -13,11 +13,11 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.ring import all_reduce
 from simulator.records.timeline import LinkUse, Span, Timeline
 from simulator.report.numbers.scaling import ScalingPoint
-from simulator.report.plots import bandwidth as plot_bandwidth
-from simulator.report.plots import scaling as plot_scaling
-from simulator.report.plots import steps as plot_steps
 from simulator.report.plots import style
-from simulator.report.plots import timeline as plot_timeline
+from simulator.report.plots.both import bandwidth_utilization as plot_bandwidth
+from simulator.report.plots.both import timeline as plot_timeline
+from simulator.report.plots.collective import scaling as plot_scaling
+from simulator.report.plots.collective import steps as plot_steps
 
 
 def test_the_user_s_own_settings_are_untouched_after_drawing() -> None:

@@ -11,8 +11,8 @@ from simulator.collectives.ring import all_reduce
 from simulator.records.timeline import RouteLinks, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
 from simulator.report.plots import style
-from simulator.report.plots import timeline as plot_timeline
-from simulator.report.plots.timeline import _Bar, merge
+from simulator.report.plots.both import timeline as plot_timeline
+from simulator.report.plots.both.timeline import _Bar, merge
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from simulator.basics import document, registry, yaml_dialect
 from simulator.basics.document import parse
 from simulator.basics.errors import ScenarioError
-from simulator.report.plots import catalog as plot_catalog
+from simulator.scenario import plot_names
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, parse_scenario, points
 from simulator.scenario.records import Scenario, TrainingSpec
@@ -313,7 +313,7 @@ def test_the_template_of_a_step_loads_as_it_stands_and_in_its_long_form() -> Non
     text = template("demo", "How fast is it?", "training")
     scenario = parse_scenario(document.parse(text), Path())
     assert scenario.training is not None
-    assert scenario.plots == plot_catalog.names_of("training")
+    assert scenario.plots == plot_names.names_of("training")
     assert len(points(scenario)) == 2 * 3 * 2
     long = text.replace("  sharding: zero3 ", "  # ").replace("  precision: bf16 ", "  # ")
     long = long.replace("  # sharding:", "  sharding:").replace("  # precision:", "  precision:")
@@ -457,7 +457,7 @@ def test_a_collective_and_a_step_exclude_each_other() -> None:
 
 def test_figures_of_the_other_kind_are_faults() -> None:
     (line,) = told(with_keys(plots=["timeline", "steps"]))
-    drawn = ", ".join(plot_catalog.names_of("training"))
+    drawn = ", ".join(plot_names.names_of("training"))
     assert line == f"plots.1: got 'steps'; of a training step there are {drawn}"
     collective = {k: v for k, v in BASE.items() if k != "training"}
     collective |= {"collective": {"operation": "all_reduce", "size": "1 MiB"}, "plots": ["memory"]}

@@ -10,8 +10,8 @@ import pytest
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
 from simulator.records.measures import share_text
-from simulator.report.plots import pipeline
 from simulator.report.plots.plot import CloseUp
+from simulator.report.plots.training import pipeline
 from simulator.report.views.view import _few_names, compressed, decompressed, view_of, within
 from simulator.results.page.page import report_page, without_files
 from simulator.results.page.page_data import page_data

@@ -1,4 +1,4 @@
-"""What does a plot's file declare: its name in scenario files, the kinds of scenario it is of, what it is drawn from?
+"""What does a plot's file declare: what it is drawn from, and by which function?
 
 Rule: one class for each thing that a plot may be drawn from: all points compared, one point's timeline, a schedule. A
 plot that needs something else adds a class here, and says in `results/pictures.py` where that comes from.
@@ -84,18 +84,7 @@ class CloseUp:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot of some kinds of scenario.
-
-    Attributes
-    ----------
-    name : str
-        In scenario files (`plots: [...]`).
-    of : tuple of str
-        "collective", "training".
-    """
-
-    name: str
-    of: tuple[str, ...]
+    """What a plot's module declares as PLOT; the plot's name in scenario files is the name of its module."""
 
 
 @dataclass(frozen=True, slots=True)

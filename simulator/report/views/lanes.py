@@ -11,7 +11,7 @@ import numpy as np
 from simulator.basics.arrays import Floats
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.participants import Participant, Traffic, traffic
-from simulator.report.plots.pipeline import first_of_stages, passes
+from simulator.report.plots.training.pipeline import first_of_stages, passes
 from simulator.step.streams import dimension_of
 
 # Unlike ranks that are shown; the first, the last to end and slow ones are always among them.

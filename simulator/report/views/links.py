@@ -11,7 +11,7 @@ from simulator.basics.arrays import Floats
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.alike_links import AlikeLinks, alike_links, directed_kind
 from simulator.report.numbers.link_use import link_traffic
-from simulator.report.plots.bandwidth import on_links
+from simulator.report.plots.both.bandwidth_utilization import on_links
 
 # Columns of time of a row.
 _BINS: Final = 160

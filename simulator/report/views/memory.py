@@ -8,7 +8,7 @@ from typing import Any, Final
 from simulator.records.timeline import Timeline, by_rank
 from simulator.report.numbers.holders import held_at
 from simulator.report.numbers.memory_steps import thinned
-from simulator.report.plots.memory import shown_categories, with_rest
+from simulator.report.plots.training.memory import shown_categories, with_rest
 
 # More steps than pixels cannot be seen.
 _MOST_STEPS: Final = 1500

@@ -13,7 +13,7 @@ from simulator.findings.words import at_text
 from simulator.records.setting_text import label
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.plots import style
-from simulator.report.plots.memory import FARTHEST_LINE
+from simulator.report.plots.training.memory import FARTHEST_LINE
 from simulator.results.page.machine import machines
 from simulator.results.page.point_table import figures
 from simulator.scenario.build_training import to_step

@@ -197,4 +197,4 @@ def _legend(fig: Figure, stages: Sequence[Sequence[Span]]) -> None:
     fig.legend(handles=handles, loc="outside lower left", ncols=len(handles), title=note, alignment="left")
 
 
-PLOT = CloseUpPlot("pipeline", of=("training",), figure=figure)
+PLOT = CloseUpPlot(figure=figure)

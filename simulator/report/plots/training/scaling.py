@@ -98,4 +98,4 @@ def _of_steps(compared: Comparison) -> dict[str, Figure]:
     return {"scaling": figure(compared.throughputs)} if compared.throughputs else {}
 
 
-PLOT = ComparisonPlot("scaling", of=("training",), figures=_of_steps)
+PLOT = ComparisonPlot(figures=_of_steps)

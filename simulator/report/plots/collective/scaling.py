@@ -244,4 +244,4 @@ def _of_collectives(compared: Comparison) -> dict[str, Figure]:
     return figures(compared.times, compared.crossings) if len(compared.times) > 1 else {}
 
 
-PLOT = ComparisonPlot("scaling", of=("collective",), figures=_of_collectives)
+PLOT = ComparisonPlot(figures=_of_collectives)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.basics.units import byte_unit, format_memory
 from simulator.report.plots import style
-from simulator.report.plots.memory import (
+from simulator.report.plots.plot import Comparison, ComparisonPlot
+from simulator.report.plots.stacked_bars import stacked_bars
+from simulator.report.plots.training.memory import (
     FARTHEST_LINE,
     bytes_axis,
     distance,
     shown_categories,
     with_rest,
 )
-from simulator.report.plots.plot import Comparison, ComparisonPlot
-from simulator.report.plots.stacked_bars import stacked_bars
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,4 +151,4 @@ def _of_steps(compared: Comparison) -> dict[str, Figure]:
     return {"memory_peaks": composition(peaks, float(capacities.pop()) if len(capacities) == 1 else float("inf"))}
 
 
-PLOT = ComparisonPlot("memory_peaks", of=("training",), figures=_of_steps)
+PLOT = ComparisonPlot(figures=_of_steps)

@@ -165,4 +165,4 @@ def _of_steps(compared: Comparison) -> dict[str, Figure]:
     return {"breakdown": figure(compared.rows)} if compared.rows else {}
 
 
-PLOT = ComparisonPlot("breakdown", of=("training",), figures=_of_steps)
+PLOT = ComparisonPlot(figures=_of_steps)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import format_memory
 from simulator.report.plots import style
-from simulator.report.plots.memory import bytes_axis
 from simulator.report.plots.plot import Comparison, ComparisonPlot
 from simulator.report.plots.side_labels import LINE, NamedPoint, name_points
+from simulator.report.plots.training.memory import bytes_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,4 +118,4 @@ def _of_steps(compared: Comparison) -> dict[str, Figure]:
     return {"memory_vs_time": figure(compared.rows)} if len(compared.rows) > 1 else {}
 
 
-PLOT = ComparisonPlot("memory_vs_time", of=("training",), figures=_of_steps)
+PLOT = ComparisonPlot(figures=_of_steps)

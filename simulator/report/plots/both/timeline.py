@@ -357,4 +357,4 @@ def _of_point(close_up: CloseUp) -> Figure:
     return figure(close_up.timeline, close_up.groups, close_up.slow)
 
 
-PLOT = CloseUpPlot("timeline", of=("collective", "training"), figure=_of_point)
+PLOT = CloseUpPlot(figure=_of_point)

@@ -288,4 +288,4 @@ def _of_schedule(schedule: Schedule) -> Figure | None:
     return figure(schedule) if schedule.world_size <= _MOST_DRAWN else None
 
 
-PLOT = SchedulePlot("steps", of=("collective",), figure=_of_schedule)
+PLOT = SchedulePlot(figure=_of_schedule)

@@ -15,9 +15,9 @@ import numpy as np
 from simulator.basics.units import format_bytes
 from simulator.records.timeline import Timeline, TransferLog
 from simulator.report.plots import style
-from simulator.report.plots.memory import bytes_axis
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 from simulator.report.plots.stacked_bars import stacked_bars
+from simulator.report.plots.training.memory import bytes_axis
 from simulator.step.streams import dimension_of
 
 if TYPE_CHECKING:
@@ -118,4 +118,4 @@ def figure(close_up: CloseUp) -> Figure | None:
     return fig
 
 
-PLOT = CloseUpPlot("dimensions_on_links", of=("training",), figure=figure, links=True)
+PLOT = CloseUpPlot(figure=figure, links=True)

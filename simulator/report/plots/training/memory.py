@@ -253,4 +253,4 @@ def _of_point(close_up: CloseUp) -> Figure | None:
     return over_time(samples, capacity, end=end, reserved=[(0.0, taken)], title=finding(samples) + with_holes)
 
 
-PLOT = CloseUpPlot("memory", of=("training",), figure=_of_point)
+PLOT = CloseUpPlot(figure=_of_point)

@@ -247,4 +247,4 @@ def _sentence(text: str) -> Figure:
     return fig
 
 
-PLOT = CloseUpPlot("bandwidth_utilization", of=("collective", "training"), figure=_of_point, links=True)
+PLOT = CloseUpPlot(figure=_of_point, links=True)

@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Final
 from simulator.basics.units import format_memory
 from simulator.records.timeline import MemorySample, by_rank
 from simulator.report.plots import style
-from simulator.report.plots.memory import FARTHEST_LINE, bytes_axis, distance, peak_of, shown_categories, with_rest
-from simulator.report.plots.pipeline import first_of_stages
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 from simulator.report.plots.stacked_bars import stacked_bars
+from simulator.report.plots.training.memory import (
+    FARTHEST_LINE,
+    bytes_axis,
+    distance,
+    peak_of,
+    shown_categories,
+    with_rest,
+)
+from simulator.report.plots.training.pipeline import first_of_stages
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,4 +73,4 @@ def figure(close_up: CloseUp) -> Figure | None:
     return fig
 
 
-PLOT = CloseUpPlot("memory_by_stage", of=("training",), figure=figure)
+PLOT = CloseUpPlot(figure=figure)

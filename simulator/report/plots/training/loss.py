@@ -216,4 +216,4 @@ def _of_real_training(compared: Comparison) -> dict[str, Figure]:
     return {"loss": figure(learned)} if learned else {}
 
 
-PLOT = ComparisonPlot("loss", of=("training",), figures=_of_real_training)
+PLOT = ComparisonPlot(figures=_of_real_training)

@@ -1,0 +1,1 @@
+"""Plots of collectives: each module is one plot, named by its file."""
