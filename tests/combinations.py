@@ -21,8 +21,8 @@ from simulator.scenario.records import Scenario
 from simulator.scenario.training_shape import frameworks
 from simulator.step.pipelines import catalog as pipelines
 from simulator.step.plan import plan_step
+from simulator.step.spec import Updater
 from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
 from tests.engines import simulated_alike
 
 MOST_RANKS: Final = 48

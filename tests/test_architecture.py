@@ -148,20 +148,10 @@ def test_a_plot_is_one_file_that_is_found_by_itself() -> None:
     assert [name for name in plot_names.names() if f'"{name}"' in pictures] == []
 
 
-def imports_when_run(module: Path) -> Iterator[str]:
-    """Modules of the package that a module imports, at its top or inside functions, but not for its types alone."""
-    tree = ast.parse(module.read_text())
-    for_types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
+def imports_of(module: Path) -> Iterator[str]:
+    """Return the modules of the package that a module imports: at its top, inside functions, or for its types alone."""
     names = {name_of(path) for path in MODULES}
-    for node in ast.walk(tree):
-        if id(node) in for_types:
-            continue
+    for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             wanted = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name if name in names else node.module for name in wanted)
@@ -173,15 +163,28 @@ def name_of(module: Path) -> str:
     return ".".join(module.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def test_no_modules_import_each_other_not_even_late() -> None:
+def import_graph() -> nx.DiGraph:
+    """Return the graph of modules, with an edge from each to the modules that it imports."""
     graph = nx.DiGraph()
     for module in MODULES:
-        found = (name for name in imports_when_run(module) if name.startswith("simulator."))
+        found = (name for name in imports_of(module) if name.startswith("simulator."))
         graph.add_edges_from((name_of(module), name) for name in found)
-    assert [sorted(ring) for ring in nx.strongly_connected_components(graph) if len(ring) > 1] == []
+    return graph
+
+
+def test_no_modules_import_each_other() -> None:
+    assert [sorted(ring) for ring in nx.strongly_connected_components(import_graph()) if len(ring) > 1] == []
+
+
+def test_packages_have_at_most_ten_layers() -> None:
+    """Packages on the longest chain of imports between packages; the single modules above them are doors."""
+    folders = {path.parent.name for path in (ROOT / "simulator").glob("*/__init__.py")}
+    ends = ((one.split(".")[1], other.split(".")[1]) for one, other in import_graph().edges if one != "simulator")
+    packages = nx.DiGraph(end for end in ends if end[0] != end[1] and folders.issuperset(end))
+    assert nx.dag_longest_path_length(packages) + 1 <= 10
 
 
 def test_the_whole_way_is_said_on_one_page() -> None:
-    assert len((ROOT / "simulator" / "run.py").read_text().splitlines()) <= 100
+    assert len((ROOT / "simulator" / "run" / "simulate.py").read_text().splitlines()) <= 100
     loose = {module.stem for module in (ROOT / "simulator").glob("*.py")}
-    assert loose == {"__init__", "__main__", "api", "errors", "parts", "plots", "run"}
+    assert loose == {"__init__", "__main__", "errors", "parts", "plots"}

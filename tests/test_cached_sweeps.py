@@ -62,7 +62,7 @@ def test_what_is_kept_is_not_played_again_and_the_report_is_the_same_to_the_byte
     assert cli("run", "both.yaml", "--out", "plain").code == 0
     assert cli("run", "both.yaml", "--out", "first", "--cache", "kept").code == 0
     assert contents(tmp_path / "first") == contents(tmp_path / "plain")
-    monkeypatch.setattr("simulator.sweeps.outcome.simulate", must_not_play)
+    monkeypatch.setattr("simulator.sweeps.outcome.simulate_point", must_not_play)
     assert cli("run", "both.yaml", "--out", "again", "--cache", "kept").code == 0
     left = contents(tmp_path / "again")
     # What happened when is not kept, so that the page has no timelines, and says so.
@@ -75,7 +75,7 @@ def test_sweep_gives_the_same_table_from_a_cache(tmp_path: Path, monkeypatch: py
     scenario = load_scenario(project(tmp_path) / "own.yaml")
     axes = {"cluster.world_size": [2, 4], "seed": [0, 1]}
     first = sweep(scenario, axes, cache=tmp_path / "kept")
-    monkeypatch.setattr("simulator.sweeps.outcome.simulate", must_not_play)
+    monkeypatch.setattr("simulator.sweeps.outcome.simulate_point", must_not_play)
     assert sweep(scenario, axes, cache=str(tmp_path / "kept")).equals(first)
     fewer = sweep(scenario, {"cluster.world_size": [4]}, cache=tmp_path / "kept")
     assert fewer["time_s"].tolist() == first["time_s"].tolist()[2:3]

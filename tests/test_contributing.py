@@ -53,7 +53,7 @@ def test_the_plot_says_who_waits() -> None:
     cluster: dict[str, Any] = {"topology": "star_100g", "world_size": 2}
     collective = {"operation": "broadcast", "algorithm": "chain", "size": "1 MiB"}
     run = simulate(load_scenario({"name": "drawn", "cluster": cluster, "collective": collective}))
-    drawn = module("simulator/report/plots/idle.py").PLOT.figure(CloseUp(run.timeline, 0.0))
+    drawn = module("simulator/report/plots/both/idle.py").PLOT.figure(CloseUp(run.timeline, 0.0))
     assert "waits longest" in drawn.get_suptitle()
     assert drawn.axes[0].get_ylabel() == "idle time [s]"
 

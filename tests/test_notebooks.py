@@ -18,7 +18,7 @@ from tools.notebooks import FOLDER, code_cells, digest, execute, read
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 # One of them measures how long it takes, and asks for the largest cluster that there is time for.
 LIBRARIES = {"numpy", "pandas", "matplotlib", "os", "time", "warnings"}
-PUBLIC = {"simulator", "simulator.basics.errors", "simulator.parts"}
+PUBLIC = {"simulator", "simulator.errors", "simulator.parts"}
 # Of a file, pictures included.
 MOST_BYTES = 300_000
 FIGURES = {

@@ -17,9 +17,8 @@ from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import TrainingReport, summarize_step
 from simulator.step.plan import StepPlan, plan_step
-from simulator.step.spec import Sharding, TrainingStep
+from simulator.step.spec import Sharding, TrainingStep, Updater
 from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
 
 EVERY_STRATEGY = strategies.names()
 # Ranks that sum their gradients among themselves, and those of them that update a part each.

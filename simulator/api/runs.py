@@ -20,6 +20,7 @@ from simulator.payload.carry import Tamper
 from simulator.report.views.view import NAME, compressed
 from simulator.results.page.page import keeps_views, point_folder, report_page
 from simulator.run import simulate as core
+from simulator.run.checks import warn_of
 from simulator.run.outcome import PointOutcome
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.size import warn_of_size
@@ -181,7 +182,7 @@ def play(
     """
     loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     swept = with_axes(loaded, axes or {})
-    core.warn_of(swept)
+    warn_of(swept)
     numbered = list(enumerate(points(swept)))
     warn_of_size(point.scenario for _, point in numbered)
     with tempfile.TemporaryDirectory() as scratch:

@@ -14,9 +14,9 @@ from simulator.cli.console import print_text
 from simulator.cli.progress import progress
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
+from simulator.run.checks import warnings_of
 from simulator.run.effort import Effort, effort
 from simulator.run.scenario_cluster import Clusters
-from simulator.run.simulate import warnings_of
 from simulator.run.size import announced, refuse_too_large
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point, Scenario

@@ -17,7 +17,8 @@ from simulator.basics.errors import ScenarioError, TooLargeError, in_lines
 from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
 from simulator.report.tables.nccl_table import NcclRow, write_table
-from simulator.run.simulate import simulate_point, warnings_of
+from simulator.run.checks import warnings_of
+from simulator.run.simulate import simulate_point
 from simulator.run.size import announced
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario

@@ -97,8 +97,8 @@ def _plots() -> None:
 
 
 def _strategies() -> None:
+    from simulator.step.spec import State
     from simulator.step.strategies import catalog
-    from simulator.step.strategies.strategy import State
 
     rows = []
     for name in catalog.names():

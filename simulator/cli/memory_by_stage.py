@@ -26,10 +26,9 @@ from simulator.report.tables.layout import Column
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.step.pipeline import Pipeline
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import TrainingStep, Updater
 from simulator.step.stage_memory import StageMemory, stage_memory
 from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
 
 # Time of a pass, measured on one of two cores, and the time from which the command begins with a warning [s].
 _A_PASS: Final = 7e-6

@@ -12,7 +12,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.cli.as_options import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of, told_number
-from simulator.run.simulate import warnings_of
+from simulator.run.checks import warnings_of
 from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_shape import BEST
 from simulator.scenario.records import Budget, Scenario

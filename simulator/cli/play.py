@@ -22,8 +22,8 @@ from simulator.findings.comparison import Comparison
 from simulator.results import run_directory
 from simulator.results.drawn import Pictures
 from simulator.results.page.page import keeps_views
+from simulator.run.checks import check_ranks, warnings_of
 from simulator.run.outcome import PointOutcome
-from simulator.run.simulate import check_ranks, warnings_of
 from simulator.run.size import announced
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario

@@ -17,8 +17,8 @@ from simulator.records.setting_text import labelled
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.scenario.build_training import framework, optimizer
 from simulator.step.optimizer_update import implementation_of
+from simulator.step.spec import Updater
 from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
 
 # A part of a difference below this share of it is not told.
 _TOLD: Final = 0.1

@@ -17,7 +17,7 @@ from simulator.numerics.share import Share, is_cut
 from simulator.records.operation import Collective, Computation, Compute, Exchange, Op
 from simulator.step.pipeline import Pipeline
 from simulator.step.plan import StepPlan
-from simulator.step.strategies.strategy import Updater
+from simulator.step.spec import Updater
 
 # What gathers or sums all ranks' gradients of a micro-batch; over copies of the states they are summed once more.
 SENDS_GRADIENTS: Final = frozenset({Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER, Exchange.PUSH})

@@ -20,7 +20,7 @@ from simulator.step.checkpointing import policy_of
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Work
 from simulator.step.plan import StepPlan
-from simulator.step.strategies.strategy import Updater
+from simulator.step.spec import Updater
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from simulator.numerics.optimizer import fresh
 from simulator.numerics.scaling import Scale, static_scaler
 from simulator.numerics.server import Server
 from simulator.step.plan import StepPlan
-from simulator.step.strategies.strategy import Gathering, Updater
+from simulator.step.spec import Gathering, Updater
 
 
 def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | None = None) -> Training:

@@ -33,11 +33,11 @@ from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Work
 from simulator.step.plan import groups_of
 from simulator.step.process_groups import Groups
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import TrainingStep, Updater
 from simulator.step.stages import cuts_of_stages
 from simulator.step.states import states
 from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit, units
 
 
@@ -227,7 +227,7 @@ class Bounds:
         self, step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, int]], resident: int
     ) -> tuple[float, int]:
         """The optimizer's kernels [s], which a host's are not, and what is held all the time [B]."""
-        kept = states(step, strategy, parts, resident)
+        kept = states(step, strategy.shards, strategy.updater, parts, resident)
         nbytes = kept.parameters + kept.optimizer
         if strategy.updater is Updater.SERVERS or step.offload is not None:
             return 0.0, nbytes

@@ -23,9 +23,8 @@ from simulator.scenario.training_records import ParallelismSpec, TrainingSpec
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines import catalog as pipelines
 from simulator.step.plan import check_cut
-from simulator.step.spec import Offload, TrainingStep
+from simulator.step.spec import Offload, TrainingStep, Updater
 from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
 
 # Default for the sequences of the largest micro-batch.
 LARGEST_MICRO_BATCH: Final = 8

@@ -1,8 +1,8 @@
 """When a transfer enters its links: the rule of transfers, as docs/design.md states it.
 
 Rule: the one place of this expression, for numbers (`enter`) and for columns (`enters`). Inner loops write it out for
-speed and say so: `collective_play`'s `start`, `recurrence.by_rounds`, and of the compiled core in_order.h and
-followed.h; tests hold all of them to it.
+speed and say so: `collective_play`'s `start`, `recurrence.by_rounds`, and of the compiled core transfers.h;
+tests hold all of them to it.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """The whole way of one scenario: build the cluster, then plan, execute and summarise its collective or training step.
 
-Rule: one direction, and nothing is decided here that a stop on the way can decide. The two halves stand in playing/.
+The way goes in one direction, and every decision is made by the module that it belongs to. The second half of the way
+is `collective.py` or `training.py`.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
-from simulator.basics.errors import ScenarioError, ScenarioWarning
-from simulator.engine.compiled.library import engine_warnings
 from simulator.engine.jitter import Jitter
 from simulator.payload.carry import Tamper
+from simulator.run.checks import check_ranks, warn_of
 from simulator.run.collective import play_collective
 from simulator.run.defects import refuse_not_finite, told_with
 from simulator.run.played import Played
@@ -97,22 +96,3 @@ def simulate_point(
             played = play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
         refuse_not_finite(played)
     return Run(scenario=scenario, **{field.name: getattr(played, field.name) for field in fields(played)})
-
-
-def warnings_of(scenario: Scenario) -> tuple[str, ...]:
-    """Return what a user should be told of a scenario: keys without effect, and an engine that is not there."""
-    return (*scenario.warnings, *engine_warnings(scenario.engine))
-
-
-def warn_of(scenario: Scenario) -> None:
-    """Issue the warnings of a scenario at the caller's caller; `simulate_point` repeats them for none of its points."""
-    for line in warnings_of(scenario):
-        warnings.warn(line, ScenarioWarning, stacklevel=3)
-
-
-def check_ranks(scenario: Scenario, ranks: Collection[int]) -> None:
-    """ScenarioError where a rank is not there."""
-    last = scenario.cluster.world_size - 1
-    absent = [rank for rank in ranks if not 0 <= rank <= last]
-    if absent:
-        raise ScenarioError(f"{scenario.source}: operations of rank {absent[0]} cannot be kept; ranks are 0 .. {last}")

@@ -20,8 +20,8 @@ from simulator.scenario.memoized import memoized
 from simulator.scenario.shape import ClusterShape
 from simulator.scenario.tokens import read_tokens
 from simulator.scenario.training_shape import TrainingShape
+from simulator.step.spec import Updater
 from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer

@@ -14,9 +14,9 @@ from simulator.scenario.conflict import Conflict
 from simulator.scenario.training_shape import TrainingShape
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import PipelineShape
+from simulator.step.spec import Updater
 from simulator.step.stages import layers_of_stages, refusal_of_layers
 from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer

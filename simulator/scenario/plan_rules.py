@@ -20,8 +20,8 @@ from simulator.scenario.plan_shape import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, P
 from simulator.scenario.records import Scenario
 from simulator.scenario.shape import ScenarioShape, adapter
 from simulator.scenario.training_shape import PRECISIONS
+from simulator.step.spec import Updater
 from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
 
 _TELLS: Final = ("answer", "baseline", "plots")
 

@@ -22,9 +22,8 @@ from simulator.scenario.conflict import Conflict, any_listening, any_of, repeate
 from simulator.scenario.memoized import memoized
 from simulator.scenario.shape import ClusterShape
 from simulator.scenario.training_shape import TrainingShape
-from simulator.step.spec import OPTIMIZERS
+from simulator.step.spec import OPTIMIZERS, Updater
 from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts

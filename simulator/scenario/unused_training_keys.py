@@ -14,8 +14,8 @@ from simulator.scenario.build_training import precision, scaling_rule, ulysses_r
 from simulator.scenario.learning_shape import LearningShape
 from simulator.scenario.training_shape import TrainingShape
 from simulator.step.pipelines import catalog as pipelines
+from simulator.step.spec import Updater
 from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
 
 # Options of `sharding` that strategies without a use for them ignore; other options would change what a strategy means,
 # and training_rules.py refuses them.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from simulator.step.spec import Offload, TrainingStep
+from simulator.step.spec import Offload, TrainingStep, Updater
 from simulator.step.strategies import catalog
-from simulator.step.strategies.strategy import Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)

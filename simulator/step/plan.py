@@ -271,7 +271,8 @@ def _noted(
         whole = strategy.keeps_whole_gradients(step.sharding)
         order = pipeline.passes(stage)
         passes = Passes(builder, step, own, groups.shard_size, groups.size("expert data"), whole, chunks, order)
-        rank_states = states(step, strategy, passes.elements_by_ranks(), sum(unit.resident for unit in own))
+        resident = sum(unit.resident for unit in own)
+        rank_states = states(step, strategy.shards, strategy.updater, passes.elements_by_ranks(), resident)
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
         if whole and step.framework.gradient_buffers:

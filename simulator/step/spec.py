@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
 from simulator.model.shape import Transformer
@@ -348,3 +349,35 @@ class TrainingStep:
     def rounds(self) -> int:
         """Optimizer steps of a worker that one plan covers: where nobody waits, steps cannot be told apart."""
         return self.steps if self.sharding.asynchronous else 1
+
+
+class State(Enum):
+    """Model states, in the order in which ZeRO's stages shard them [1]_."""
+
+    OPTIMIZER = "optimizer states"
+    GRADIENTS = "gradients"
+    PARAMETERS = "parameters"
+
+
+class Updater(Enum):
+    """Who runs the optimizer."""
+
+    EVERY_RANK = "every rank updates the whole model"
+    OWNERS = "every rank updates its own part"
+    SERVERS = "servers update, each its own part"
+
+
+class Gathering(Enum):
+    """How parameters that others have updated reach a rank."""
+
+    NOT_NEEDED = "every rank has updated all of them itself"
+    AFTER_UPDATE = "one all-gather behind the update"
+    BEFORE_USE = "each unit is gathered when its turn comes"
+    PULLED = "workers pull them from the servers"
+
+
+class Sending(Enum):
+    """Which micro-batches of a step communicate gradients."""
+
+    LAST = "the last micro-batch"
+    EVERY = "every micro-batch"

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.basics.dtypes import find
-from simulator.step.spec import TrainingStep
-from simulator.step.strategies.strategy import State, Strategy, Updater
+from simulator.step.spec import State, TrainingStep, Updater
 
 STATE_BYTES = 4  # optimizer states are float32 [B]
 
@@ -58,16 +57,22 @@ def shard(elements: int, ranks: int) -> int:
     return -(-elements // ranks)
 
 
-def states(step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, int]], resident: int = 0) -> States:
+def states(
+    step: TrainingStep,
+    shards: frozenset[State],
+    updater: Updater,
+    parts: Sequence[tuple[int, int]],
+    resident: int = 0,
+) -> States:
     """States of a rank that computes with so many parameters [1]_, of which `resident` stay whole on every rank.
 
     `parts` are parameters and the ranks over which they may be sharded: experts have ranks of their own. With
     offloading [2]_ the GPU keeps working parameters only. A parameter server's workers keep these too.
     """
-    precision, sharded = step.precision, State.PARAMETERS in strategy.shards
+    precision, sharded = step.precision, State.PARAMETERS in shards
     elements, own = sum(count for count, _ in parts), sum(shard(count, ranks) for count, ranks in parts)
     on_gpu = own if sharded else elements
-    updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[strategy.updater]
+    updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[updater]
     p, g = find(precision.params).itemsize, find(precision.grads).itemsize
     master = 0 if precision.master is None else find(precision.master).itemsize
     numbers = step.optimizer.states * STATE_BYTES

@@ -13,9 +13,9 @@ from simulator.step.optimizer_update import temporary_bytes, update_cost
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import LossScaling, Offload
+from simulator.step.spec import Gathering, LossScaling, Offload, Updater
 from simulator.step.states import States, shard
-from simulator.step.strategies.strategy import Gathering, Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 
 
 def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.basics.errors import ScenarioError
+from simulator.run.checks import warn_of
 from simulator.run.outcome import PointOutcome
 from simulator.run.scenario_cluster import Clusters
-from simulator.run.simulate import warn_of
 from simulator.run.size import warn_of_size
 from simulator.scenario.load import check_scenario, load_scenario, points
 from simulator.scenario.records import Scenario

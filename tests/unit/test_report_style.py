@@ -46,7 +46,7 @@ def test_a_time_axis_has_the_unit_that_fits(end: float, label: str) -> None:
 
 
 def test_importing_the_figures_does_not_import_matplotlib() -> None:
-    names = ("bandwidth", "scaling", "steps", "timeline", "topology")
+    names = ("both.bandwidth_utilization", "collective.scaling", "collective.steps", "both.timeline", "topology")
     imports = ", ".join(f"simulator.report.plots.{name}" for name in names)
     program = f"import sys, {imports}; sys.exit('matplotlib' in sys.modules or 'networkx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -10,10 +10,10 @@ From a Program to a Timeline
     rows, bytes and routes together. `problem` writes all of it into the flat arrays that problem.h explains
     (`operation_lists`, `instances`); `fields` has their names and types, `columns` puts them together.
 3.  `core` calls the C library that `library` has built. core.c has the loop; streams.h plays streams and kernels,
-    followed.h collectives by the clock of clock.h; fabric.h shares links among flows; noise.h draws.
-4.  A collective that meets no other on its links needs no clock: in_order.h computes its transfers in their order when
-    the last rank has come, and hands it to the clock as soon as another one comes to its links. Rings of very many
-    rounds have closed recurrences (recurrence.h).
+    transfers.h collectives by the clock of clock.h; fabric.h shares links among flows; noise.h draws.
+4.  A collective that meets no other on its links needs no clock: transfers.h computes its transfers in their order
+    when the last rank has come, and hands it to the clock as soon as another one comes to its links. Rings of very
+    many rounds have closed recurrences (recurrence.h).
 5.  `timeline` writes the Timeline; `busiest_link` finds the bottleneck where there are too many transfers to book every
     link; `stuck` says who waits for whom where a program cannot go on.
 

@@ -8,7 +8,7 @@
  * all have come, needs no clock: when the last rank has come, its transfers are computed in the order of their numbers
  * (`play_in_order`). If another comes to its links meanwhile, it is followed from that moment on (`follow`).
  */
-#include "in_order.h"
+#include "transfers.h"
 
 /* ---- ranks come to collectives ---- */
 

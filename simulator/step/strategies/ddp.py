@@ -18,9 +18,9 @@ from simulator.step.passes import Passes
 from simulator.step.pipelines.schedule import Pass
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Sharding
+from simulator.step.spec import Gathering, Sending, Sharding, Updater
 from simulator.step.stages import Chunk
-from simulator.step.strategies.strategy import Gathering, Sending, Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit
 
 

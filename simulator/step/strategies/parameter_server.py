@@ -21,9 +21,9 @@ from simulator.basics.dtypes import find
 from simulator.records.operation import Act, Computation, Exchange
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Offload, Sharding, TrainingStep
+from simulator.step.spec import Gathering, Offload, Sending, Sharding, State, TrainingStep, Updater
 from simulator.step.strategies.ddp import Bucket, Bucketing
-from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit
 
 # Servers are nodes of processors, like the hosts of offloaded optimizers.

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Protocol
+
+from simulator.step.spec import Gathering, Sending, State, Updater
 
 if TYPE_CHECKING:
     from simulator.step.passes import Passes
@@ -23,38 +24,6 @@ if TYPE_CHECKING:
     from simulator.step.spec import Sharding
     from simulator.step.stages import Chunk
     from simulator.step.units import Unit
-
-
-class State(Enum):
-    """Model states, in the order in which ZeRO's stages shard them [1]_."""
-
-    OPTIMIZER = "optimizer states"
-    GRADIENTS = "gradients"
-    PARAMETERS = "parameters"
-
-
-class Updater(Enum):
-    """Who runs the optimizer."""
-
-    EVERY_RANK = "every rank updates the whole model"
-    OWNERS = "every rank updates its own part"
-    SERVERS = "servers update, each its own part"
-
-
-class Gathering(Enum):
-    """How parameters that others have updated reach a rank."""
-
-    NOT_NEEDED = "every rank has updated all of them itself"
-    AFTER_UPDATE = "one all-gather behind the update"
-    BEFORE_USE = "each unit is gathered when its turn comes"
-    PULLED = "workers pull them from the servers"
-
-
-class Sending(Enum):
-    """Which micro-batches of a step communicate gradients."""
-
-    LAST = "the last micro-batch"
-    EVERY = "every micro-batch"
 
 
 class Planned(Protocol):

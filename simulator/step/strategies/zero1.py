@@ -6,10 +6,10 @@ from __future__ import annotations
 from simulator.records.operation import Act, Exchange
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Sharding
+from simulator.step.spec import Gathering, Sending, Sharding, State, Updater
 from simulator.step.states import shard
 from simulator.step.strategies.ddp import Bucket, Bucketing
-from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Sharding
+from simulator.step.spec import Gathering, Sending, Sharding, State, Updater
 from simulator.step.strategies.ddp import Bucket, Bucketing
-from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 from simulator.step.strategies.zero1 import scatter
 from simulator.step.units import Unit
 

@@ -23,10 +23,10 @@ from simulator.step.passes import Passes
 from simulator.step.pipelines.schedule import Pass, Work
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Sharding
+from simulator.step.spec import Gathering, Sending, Sharding, State, Updater
 from simulator.step.stages import Chunk
 from simulator.step.states import shard
-from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit
 
 STREAM = "communication"
