@@ -11,14 +11,14 @@ from simulator.basics.document import parse
 from simulator.calibration.machines.check import left_out, machine_rows, shipped_rows
 from simulator.calibration.machines.fit_writing import section
 from simulator.calibration.machines.fitting import fit_sweep
-from simulator.calibration.machines.measured import measured_sweep, measured_sweeps
-from simulator.calibration.machines.over_nodes import over_nodes
 from simulator.calibration.machines.records import FitRow, constants, large
-from simulator.calibration.machines.shipped import FITTED, RINGS, ring_fading, sections
 from simulator.calibration.machines.solve import FREE, Fading
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.topology_file import load_topology
+from tools.validation.measured_collectives import measured_sweep, measured_sweeps
+from tools.validation.over_nodes import over_nodes
+from tools.validation.shipped_machines import FITTED, RINGS, ring_fading, sections
 
 
 def shipped(name: str) -> tuple[Cluster, MachineCollective]:

@@ -2,7 +2,7 @@
 
 Rule: nothing is assumed. The errors are those of every measured collective of the catalog, simulated as if no
 collective of any machine had been measured: catalog/measured/network_errors.csv, written by `python -m
-simulator.calibration.machines.page`.
+tools.validation.machines_page`.
 
 Such a collective pays nothing to start and fills its links. That is a best case: measured ones take longer, the more
 so the shorter they are. Each sweep therefore counts with the row that takes about as long as the collective in

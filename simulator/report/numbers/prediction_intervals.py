@@ -1,7 +1,7 @@
 """How far may a prediction be from what will be measured? Intervals from the errors of measured runs like it.
 
 Rule: nothing is assumed of how errors are distributed; they are those of catalog/measured/residuals.csv, written by
-`python -m simulator.calibration.training_runs.page`. Each run has two: as played with all constants, and as if its
+`python -m tools.validation.training_page`. Each run has two: as played with all constants, and as if its
 source had never been seen. The second stand for a framework or a chip of which no run was measured.
 
 A measured value lies within the prediction divided and multiplied by e^h, where h is the size of error that 80 (95) %

@@ -16,7 +16,7 @@ from simulator.collectives.plan import Task, plan
 from simulator.engine.play import play
 from simulator.report.numbers.summary import busbw_factor
 
-_FILE: Final = Path(__file__).parents[2] / "catalog" / "measured" / "collectives_over_nodes.csv"
+_FILE: Final = Path(__file__).parents[2] / "simulator" / "catalog" / "measured" / "collectives_over_nodes.csv"
 _DTYPE: Final = "bfloat16"
 _ITEMSIZE: Final = 2
 

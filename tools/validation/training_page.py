@@ -1,5 +1,5 @@
 """How are the pages docs/validation.md and docs/validation_cut.md written? By `python -m
-simulator.calibration.training_runs.page [FOLDER] [KEPT] [JOBS]`.
+tools.validation.training_page [FOLDER] [KEPT] [JOBS]`.
 
 Rule: all measured rows are played, and every number in a table is computed from them; only words (page_text.py,
 cut_page_text.py) are written by hand. KEPT is a file of rows that are played already (`simulator validate --kept`).
@@ -15,13 +15,21 @@ from typing import Final
 from simulator.calibration.training_runs import tables
 from simulator.calibration.training_runs.ablation import ablation
 from simulator.calibration.training_runs.checks import fitted_system
-from simulator.calibration.training_runs.coverage import coverage_table
-from simulator.calibration.training_runs.cut_page import cut_of, gpu_of, gpus_of, size_of, write_cut
 from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.kept import play_on
-from simulator.calibration.training_runs.left_out import play_unseen, source_of
 from simulator.calibration.training_runs.own_rows import columns
-from simulator.calibration.training_runs.page_text import (
+from simulator.calibration.training_runs.playing import PlayedRow, frameworks
+from simulator.calibration.training_runs.rows import measured
+from simulator.calibration.training_runs.summary import apart, errors
+from simulator.model.parameters import total
+from simulator.report.numbers.prediction_intervals import TABLE
+from simulator.report.plots import style
+from tools.validation import error_plot as plot_validation
+from tools.validation.coverage import coverage_table
+from tools.validation.cross_validation import play_unseen, source_of
+from tools.validation.cut_page import cut_of, gpu_of, gpus_of, size_of, write_cut
+from tools.validation.residuals import residuals, write_residuals
+from tools.validation.training_text import (
     ABLATION,
     APART,
     BEFORE,
@@ -37,14 +45,6 @@ from simulator.calibration.training_runs.page_text import (
     SHORT,
     WORST,
 )
-from simulator.calibration.training_runs.playing import PlayedRow, frameworks
-from simulator.calibration.training_runs.residuals import residuals, write_residuals
-from simulator.calibration.training_runs.rows import measured
-from simulator.calibration.training_runs.summary import apart, errors
-from simulator.model.parameters import total
-from simulator.report.numbers.prediction_intervals import TABLE
-from simulator.report.plots import style
-from simulator.report.plots import validation as plot_validation
 
 
 def write(folder: Path, outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow], jobs: int = 2) -> None:

@@ -14,7 +14,7 @@ How near does a played training step come to a real one? This page plays every r
 and expert parallelism; more of these in [validation_cut.md](validation_cut.md)). There are 1,398 rows, of which 677
 were timed and 721 are composed by their source of profiled pieces. Of the timed ones 38 are disturbed, so that most
 tables and the picture are of 639. Each row names its source. The page is written by `python -m
-simulator.calibration.training_runs.page`; `simulator validate` prints tables of it in about four minutes on two cores,
+tools.validation.training_page`; `simulator validate` prints tables of it in about four minutes on two cores,
 `--source NAME` those of one source, `--csv FILE` of your own runs (below).
 
 Every row is planned and played: kernels, memory, collectives beside them. Of many micro-batches a few are played, and

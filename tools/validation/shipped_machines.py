@@ -1,4 +1,4 @@
-"""Which constants do the shipped topologies have? `python -m simulator.calibration.machines.shipped` writes them anew.
+"""Which constants do the shipped topologies have? `python -m tools.validation.shipped_machines` writes them anew.
 
 Rule: the source of a constant that was not measured on that machine says so, and names the machine that it is taken
 from.
@@ -14,11 +14,11 @@ from typing import Final
 
 from simulator.calibration.machines.fit_writing import section, without_section
 from simulator.calibration.machines.fitting import fit_sweep
-from simulator.calibration.machines.measured import measured_sweep
 from simulator.calibration.machines.solve import FREE, Constants, Fading
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.topology_file import MeasuredOperation
 from simulator.collectives.constants import NETWORK_STEP
+from tools.validation.measured_collectives import measured_sweep
 
 # Sweeps of all_reduce that the constants are fitted to; the table's others only check them.
 FITTED: Final = ("8_a100", "p4de_16_a100", "8_h100", "p5_16_h100", "8_b200", "16_b200")

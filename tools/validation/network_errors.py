@@ -13,17 +13,17 @@ from typing import Final
 
 from simulator.basics.csv_text import csv_text
 from simulator.calibration.machines.check import shipped_rows
-from simulator.calibration.machines.measured import measured_sweeps
-from simulator.calibration.machines.over_nodes import over_nodes
 from simulator.calibration.machines.records import large
 from simulator.calibration.table import Table
 from simulator.report.numbers.network_errors import NetworkError, error_size
 from simulator.report.numbers.prediction_intervals import SHARES
+from tools.validation.measured_collectives import measured_sweeps
+from tools.validation.over_nodes import over_nodes
 
 _HEAD: Final = """\
 # Errors of measured collectives, ln(measured / simulated), simulated as if no collective of any machine had been
 # measured: without start-ups and caps, by the ratings and latencies of links alone; seconds are the simulated ones.
-# Written by `python -m simulator.calibration.machines.page` from collectives.csv (from 1 MiB up) and
+# Written by `python -m tools.validation.machines_page` from collectives.csv (from 1 MiB up) and
 # collectives_over_nodes.csv (each number of nodes is a sweep of one size).
 """
 _COLUMNS: Final = ("source", "sweep", "seconds", "error")

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from simulator.basics.csv_text import csv_text
-from simulator.calibration.training_runs.left_out import source_of
 from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.report.numbers.prediction_intervals import Residual, Traits
+from tools.validation.cross_validation import source_of
 
 _HEAD: Final = """\
 # Errors of measured runs: ln(measured / played) of a step's time and of peak memory, with all constants, and (unseen)
 # as if nobody had seen their source: what is left without the constants that were fitted to it. Written by
-# `python -m simulator.calibration.training_runs.page`; sources and rows: training.csv and training_cut.csv.
+# `python -m tools.validation.training_page`; sources and rows: training.csv and training_cut.csv.
 source,framework,chip,eight_bit,cut,nodes,time,unseen_time,memory,unseen_memory
 """
 

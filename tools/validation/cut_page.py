@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from simulator.calibration.training_runs import tables
-from simulator.calibration.training_runs.cut_page_text import BEFORE, COMPOSED, NARROW, PARTS, WHY, WORST
 from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.summary import by, by_source
 from simulator.model.parameters import total
+from tools.validation.cut_text import BEFORE, COMPOSED, NARROW, PARTS, WHY, WORST
 
 # Most GPUs, and most parameters [10^9], of each part but the last.
 _GPUS: Final = (8, 64, 512)

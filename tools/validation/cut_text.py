@@ -12,7 +12,7 @@ BEFORE: Final = """# Models cut over ranks: measured against simulated
 How near does a played step come to a real one where tensors, layers, sequences or experts are cut over ranks? Every
 row of `simulator/catalog/measured/training_cut.csv` is played as its source describes it; what a source leaves open
 is said there, source by source and row by row (`assumed`). The page is written by `python -m
-simulator.calibration.training_runs.page docs cut`; `simulator validate --source NAME` prints the same figures for
+tools.validation.training_page docs cut`; `simulator validate --source NAME` prints the same figures for
 one source, `--every K` for each K-th row.
 
 Each source is played with its framework's own constants (`simulator/catalog/frameworks`), which were fitted to some of

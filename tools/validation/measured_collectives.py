@@ -14,7 +14,7 @@ from simulator.basics.errors import UnknownNameError
 from simulator.calibration.machines.header import operation_of
 from simulator.calibration.machines.sweep import Sweep
 
-_FILE: Final = Path(__file__).parents[2] / "catalog" / "measured" / "collectives.csv"
+_FILE: Final = Path(__file__).parents[2] / "simulator" / "catalog" / "measured" / "collectives.csv"
 
 
 @dataclass(frozen=True, slots=True)

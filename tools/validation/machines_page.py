@@ -1,4 +1,4 @@
-"""How is the page docs/measured.md written, with its figure? By `python -m simulator.calibration.machines.page`.
+"""How is the page docs/measured.md written, with its figure? By `python -m tools.validation.machines_page`.
 
 Rule: every number on the page is computed here from the table and the shipped topologies; only words (page_text.py) are
 written by hand.
@@ -15,13 +15,18 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.units import format_bytes, format_time
-from simulator.calibration.machines.best_case import best_case_table, network_errors, write_network_errors
 from simulator.calibration.machines.check import left_out, machine_rows, shipped_rows
 from simulator.calibration.machines.fit_writing import written
 from simulator.calibration.machines.fitting import fit_sweep
-from simulator.calibration.machines.measured import MeasuredSweep, measured_sweeps
-from simulator.calibration.machines.over_nodes import over_nodes
-from simulator.calibration.machines.page_text import (
+from simulator.calibration.machines.records import FitRow, constants, large
+from simulator.calibration.machines.solve import FREE, Fading
+from simulator.calibration.table import Table
+from simulator.cluster.build import build
+from simulator.cluster.cluster import MachineCollective
+from simulator.report.numbers.network_errors import TABLE, NetworkError
+from simulator.report.plots import style
+from tools.validation import measured_plot as plot_measured
+from tools.validation.machines_text import (
     AFTER,
     BEFORE,
     BEST_CASE,
@@ -33,15 +38,10 @@ from simulator.calibration.machines.page_text import (
     WHY,
     XLA,
 )
-from simulator.calibration.machines.records import FitRow, constants, large
-from simulator.calibration.machines.shipped import FITTED, RINGS, ring_fading
-from simulator.calibration.machines.solve import FREE, Fading
-from simulator.calibration.table import Table
-from simulator.cluster.build import build
-from simulator.cluster.cluster import MachineCollective
-from simulator.report.numbers.network_errors import TABLE, NetworkError
-from simulator.report.plots import measured as plot_measured
-from simulator.report.plots import style
+from tools.validation.measured_collectives import MeasuredSweep, measured_sweeps
+from tools.validation.network_errors import best_case_table, network_errors, write_network_errors
+from tools.validation.over_nodes import over_nodes
+from tools.validation.shipped_machines import FITTED, RINGS, ring_fading
 
 _NAMES: Final = {
     "8_a100": "8 A100",

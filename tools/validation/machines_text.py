@@ -11,8 +11,8 @@ BEFORE: Final = """# Measured against simulated
 
 How near does a played all-reduce come to a real one? This page holds six measured sweeps of nccl-tests (float32, out
 of place) against the shipped topologies. The sweeps and their sources are in
-`simulator/catalog/measured/collectives.csv`. It is written by `python -m simulator.calibration.machines.page`; the
-constants in the topology files by `python -m simulator.calibration.machines.shipped`.
+`simulator/catalog/measured/collectives.csv`. It is written by `python -m tools.validation.machines_page`; the
+constants in the topology files by `python -m tools.validation.shipped_machines`.
 
 A machine has at most five constants. The simulator plays the algorithm that the machine runs on its links, and
 
