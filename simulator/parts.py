@@ -8,12 +8,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
-_HOMES: Final = {
+_HOMES: Final[dict[str, str | tuple[str, str]]] = {
     # Collectives without a clock: what an algorithm sends, and whether it is right.
     "OPERATIONS": "simulator.collectives.algorithm",
     "Request": "simulator.collectives.algorithm",
     "least_volume": "simulator.collectives.algorithm",
-    "algorithms": "simulator.collectives.catalog",
+    "algorithms": ("simulator.collectives.algorithm", "ALGORITHMS"),
     "verify": "simulator.collectives.verify",
     "write_out": "simulator.records.transfers",
     "chunk_sizes": "simulator.records.chunks",
@@ -50,7 +50,7 @@ _HOMES: Final = {
     "held_at": "simulator.report.numbers.holders",
     "PassTimes": "simulator.step.pipelines.schedule",
     "PipelineShape": "simulator.step.pipelines.schedule",
-    "pipelines": "simulator.step.pipelines.catalog",
+    "pipelines": ("simulator.step.pipelines.schedule", "SCHEDULES"),
     # The arithmetic of real training.
     "Gpt": "simulator.numerics.gpt",
     "HbmCounter": "simulator.numerics.hbm_counter",
@@ -66,7 +66,7 @@ _HOMES: Final = {
     "tiles": "simulator.numerics.flash",
 }
 # Names that are modules themselves, whose functions are `names`, `find` and the like.
-_MODULES: Final = ("algorithms", "conventions", "pipelines", "task")
+_MODULES: Final = ("conventions", "task")
 
 __all__ = sorted(_HOMES)
 
@@ -74,5 +74,7 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'simulator.parts' has no attribute {name!r}; it has {', '.join(__all__)}")
-    home = import_module(_HOMES[name])
-    return home if name in _MODULES else getattr(home, name)
+    home = _HOMES[name]
+    module, attribute = home if isinstance(home, tuple) else (home, name)
+    loaded = import_module(module)
+    return loaded if name in _MODULES else getattr(loaded, attribute)

@@ -18,8 +18,7 @@ import pytest
 from simulator.basics import dtypes
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Auxiliary, Request
+from simulator.collectives.algorithm import ALGORITHMS, Auxiliary, Request
 from simulator.collectives.example import Example
 from simulator.collectives.plan import Plan, Task, plan
 from simulator.engine.events import execute
@@ -34,8 +33,8 @@ from simulator.records.transfers import Transfers
 Array = npt.NDArray[Any]
 
 # Algorithms that need to know which ranks share a node; of these some are told so by the request alone.
-NODED = tuple(name for name in catalog.names() if "nodes" in catalog.find(name).options)
-OVER_SWITCHES = tuple(name for name in NODED if catalog.find(name).auxiliary is Auxiliary.SWITCHES)
+NODED = tuple(name for name in ALGORITHMS.names() if "nodes" in ALGORITHMS.find(name).options)
+OVER_SWITCHES = tuple(name for name in NODED if ALGORITHMS.find(name).auxiliary is Auxiliary.SWITCHES)
 TOLD_NODES = tuple(name for name in NODED if name not in OVER_SWITCHES)
 
 # HBM so wide that it never counts, and nothing else of interest.

@@ -10,8 +10,7 @@ import numpy as np
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import ALGORITHMS, Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Collective, Compute, Op, content
@@ -65,7 +64,7 @@ def collective(generator: np.random.Generator, algorithms: tuple[str, ...]) -> C
     algorithm = str(generator.choice(algorithms))
     own = algorithm == "parameter_server" and name == "star_100g"
     cluster = drawn_cluster(generator, name, ranks, servers=1 if own else 0)
-    operation: Any = str(generator.choice(sorted(catalog.operations(algorithm))))
+    operation: Any = str(generator.choice(sorted(ALGORITHMS.operations(algorithm))))
     facts: dict[str, Any] = {}
     if algorithm in ("hierarchical", "blueconnect"):
         size = int(generator.choice([s for s in range(1, ranks + 1) if ranks % s == 0]))

@@ -104,12 +104,12 @@ def test_playing_a_scenario_draws_nothing() -> None:
 
 
 def test_an_algorithm_is_one_file_that_is_found_by_itself() -> None:
-    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import ALGORITHMS
 
     folder = ROOT / "simulator" / "collectives"
     declaring = {m.stem for m in folder.glob("*.py") if "\nALGORITHM = " in m.read_text()}
-    assert set(catalog.names()) == declaring
-    for name in catalog.names():
+    assert set(ALGORITHMS.names()) == declaring
+    for name in ALGORITHMS.names():
         # Nobody else knows it by name, but for the choice, which falls back on a ring where nothing is foreseen.
         users = [m.stem for m in folder.glob("*.py") if f'"{name}"' in m.read_text() and m.stem != name]
         assert set(users) <= {"choose"}, name
@@ -117,23 +117,23 @@ def test_an_algorithm_is_one_file_that_is_found_by_itself() -> None:
 
 def test_nobody_asks_for_a_strategy_by_its_name() -> None:
     """What differs between strategies stands in their records; comparing names is how one of them is forgotten."""
-    from simulator.step.strategies import catalog
+    from simulator.step.strategies.strategy import STRATEGIES
 
     asking = []
     for module in MODULES:
         for node in ast.walk(ast.parse(module.read_text())):
             parts = ast.walk(node) if isinstance(node, ast.Compare | ast.MatchValue) else ()
-            if any(isinstance(part, ast.Constant) and part.value in catalog.names() for part in parts):
+            if any(isinstance(part, ast.Constant) and part.value in STRATEGIES.names() for part in parts):
                 asking.append(f"{module.relative_to(ROOT)}:{node.lineno}")
     assert asking == []
 
 
 def test_a_strategy_is_one_file_that_is_found_by_itself() -> None:
-    from simulator.step.strategies import catalog
+    from simulator.step.strategies.strategy import STRATEGIES
 
     folder = ROOT / "simulator" / "step" / "strategies"
-    assert set(catalog.names()) == {m.stem for m in folder.glob("*.py") if "\nSTRATEGY = " in m.read_text()}
-    assert [name for name in catalog.names() if catalog.find(name).name != name] == []
+    assert set(STRATEGIES.names()) == {m.stem for m in folder.glob("*.py") if "\nSTRATEGY = " in m.read_text()}
+    assert [name for name in STRATEGIES.names() if STRATEGIES.find(name).name != name] == []
 
 
 def test_a_plot_is_one_file_that_is_found_by_itself() -> None:

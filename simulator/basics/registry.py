@@ -7,17 +7,14 @@ Rule: nothing is registered by hand; what is in a folder can be named. Other spe
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from types import ModuleType
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.basics.spelling import meant
 
-T = TypeVar("T")
 Kind = Literal["topology", "scenario", "gpu", "link", "model", "framework"]
 
 _PACKAGE: Final = Path(__file__).parents[1]
@@ -115,15 +112,6 @@ def module_names(package: str) -> tuple[str, ...]:
     spec = find_spec(package)
     folders = spec.submodule_search_locations if spec is not None else None
     return tuple(sorted(module.name for module in iter_modules(folders)))
-
-
-def declared(package: ModuleType, constant: str, kind: type[T]) -> dict[str, T]:
-    """What modules of a package declare under a constant's name, by module; modules without it are left out."""
-    loaded = {
-        module.name: import_module(f"{package.__name__}.{module.name}") for module in iter_modules(package.__path__)
-    }
-    values = {name: getattr(module, constant, None) for name, module in loaded.items()}
-    return {name: value for name, value in values.items() if isinstance(value, kind)}
 
 
 def _some(names: dict[str, Path]) -> str:

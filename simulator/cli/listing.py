@@ -64,9 +64,9 @@ def _below(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _algorithms() -> None:
-    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import ALGORITHMS
 
-    _below(_NO_HEADINGS, [(name, ", ".join(catalog.operations(name))) for name in catalog.names()])
+    _below(_NO_HEADINGS, [(name, ", ".join(ALGORITHMS.operations(name))) for name in ALGORITHMS.names()])
 
 
 def _builders() -> None:
@@ -98,11 +98,11 @@ def _plots() -> None:
 
 def _strategies() -> None:
     from simulator.step.spec import State
-    from simulator.step.strategies import catalog
+    from simulator.step.strategies.strategy import STRATEGIES
 
     rows = []
-    for name in catalog.names():
-        strategy = catalog.find(name)
+    for name in STRATEGIES.names():
+        strategy = STRATEGIES.find(name)
         shards = ", ".join(state.value for state in State if state in strategy.shards) or "-"
         gathered = strategy.gathering.value
         rows.append((name, shards, strategy.updater.value, gathered, ", ".join(sorted(strategy.options))))
@@ -110,9 +110,9 @@ def _strategies() -> None:
 
 
 def _operations() -> None:
-    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import ALGORITHMS, OPERATIONS
 
-    able = {op: [name for name in catalog.names() if op in catalog.operations(name)] for op in catalog.OPERATIONS}
+    able = {op: [name for name in ALGORITHMS.names() if op in ALGORITHMS.operations(name)] for op in OPERATIONS}
     _below(_NO_HEADINGS, [(op, ", ".join(names)) for op, names in able.items()])
 
 

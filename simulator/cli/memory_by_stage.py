@@ -28,7 +28,7 @@ from simulator.scenario.load import load_scenario
 from simulator.step.pipeline import Pipeline
 from simulator.step.spec import TrainingStep, Updater
 from simulator.step.stage_memory import StageMemory, stage_memory
-from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import STRATEGIES
 
 # Time of a pass, measured on one of two cores, and the time from which the command begins with a warning [s].
 _A_PASS: Final = 7e-6
@@ -120,8 +120,8 @@ def _found(options: Mapping[str, Any]) -> _Found:
     spec = scenario.training
     if spec is None:
         raise TypeError("a scenario of a training step has a training step")
-    if strategies.find(spec.sharding.strategy).updater is Updater.SERVERS:
-        names = [name for name in strategies.names() if strategies.find(name).updater is not Updater.SERVERS]
+    if STRATEGIES.find(spec.sharding.strategy).updater is Updater.SERVERS:
+        names = [name for name in STRATEGIES.names() if STRATEGIES.find(name).updater is not Updater.SERVERS]
         name = spec.sharding.strategy
         raise ScenarioError(
             f"--sharding: got {name!r}, whose servers hold what ranks do not; one of {', '.join(names)}"

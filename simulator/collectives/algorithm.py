@@ -11,6 +11,7 @@ from enum import Enum
 from math import ceil, log2
 from typing import Final, Literal, NamedTuple
 
+from simulator.basics.catalog import Catalog
 from simulator.cluster.cluster import Steps
 from simulator.collectives.example import Example, plain
 from simulator.collectives.idle import IdleNetwork
@@ -262,3 +263,19 @@ def one_a_node(request: Request) -> bool:
 def always(request: Request) -> bool:
     """True, for all requests."""
     return True
+
+
+class _Algorithms(Catalog[Algorithm]):
+    """The collective algorithms that exist."""
+
+    def operations(self, name: str) -> tuple[str, ...]:
+        """Return the operations that an algorithm can carry out, in the order of OPERATIONS."""
+        plans = self.find(name).plans
+        return tuple(operation for operation in OPERATIONS if operation in plans)
+
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Return every pair of an algorithm and an operation that it can carry out."""
+        return tuple((name, operation) for name in self.names() for operation in self.operations(name))
+
+
+ALGORITHMS: Final = _Algorithms("simulator.collectives", "ALGORITHM", Algorithm, "algorithm")

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import REDUCING, Request
+from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Request
 
 # What a step of a ring takes over the network, by NCCL's own model of its Simple protocol [s] (src/graph/tuning.cc,
 # hwLat).
@@ -34,7 +33,7 @@ def constants(cluster: Cluster, request: Request, group: tuple[int, ...], algori
     measured = runs(cluster, request, group) or next(filter(None, nearest), None)
     if measured is None or measured.algorithm == algorithm:
         return measured
-    wanted, known = catalog.find(algorithm), catalog.find(measured.algorithm)
+    wanted, known = ALGORITHMS.find(algorithm), ALGORITHMS.find(measured.algorithm)
     more = max(0.0, wanted.steps(request).across - known.steps(request).across)
     later = 0.0 if measured.cross_step else more * NETWORK_STEP
     share = wanted.share_of_ring / known.share_of_ring
@@ -71,4 +70,4 @@ def _nearest(cluster: Cluster, request: Request, group: tuple[int, ...]) -> tupl
 def _fills_nodes(request: Request, machine: MachineCollective) -> bool:
     """Whether enough ranks of every node take part for what the machine runs."""
     in_node = min(map(len, request.nodes), default=request.world_size)
-    return in_node >= catalog.find(machine.algorithm).fewest_in_node
+    return in_node >= ALGORITHMS.find(machine.algorithm).fewest_in_node

@@ -15,8 +15,7 @@ from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.caps import spare_of_cards
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
+from simulator.collectives.algorithm import ALGORITHMS, Algorithm, Auxiliary, Request, Sizes
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import constants, on_whole_nodes, runs, source_of
 from simulator.collectives.estimate import estimate
@@ -100,9 +99,9 @@ def plan(cluster: Cluster, task: Task) -> Plan:
         raise ScenarioError(f"collective.reduction: got 'average' of {task.dtype}; integers cannot be divided; use sum")
     task = replace(task, request=_with_nodes(cluster, task))
     name, why = (task.algorithm, "as asked") if task.algorithm != "auto" else _chosen(cluster, task)
-    algorithm = catalog.find(name)
+    algorithm = ALGORITHMS.find(name)
     if task.request.operation not in algorithm.plans:
-        able = ", ".join(catalog.operations(name))
+        able = ", ".join(ALGORITHMS.operations(name))
         raise ScenarioError(f"collective.algorithm: got {name!r}, which has no {task.request.operation}; it has {able}")
     ops, predicted = [], 0.0
     foreseen = True
@@ -167,14 +166,14 @@ def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
         return own.algorithm, f"{cluster.name} runs {own.algorithm} ({own.source or 'its topology file'})"
     able = [
         name
-        for name in catalog.names()
+        for name in ALGORITHMS.names()
         # Parameter servers would need further machines, which the user has not asked for.
-        if request.operation in catalog.find(name).plans and catalog.find(name).auxiliary is not Auxiliary.SERVERS
+        if request.operation in ALGORITHMS.find(name).plans and ALGORITHMS.find(name).auxiliary is not Auxiliary.SERVERS
     ]
-    in_libraries = [name for name in able if cluster.collectives and catalog.find(name).in_libraries(request)]
-    meant = [name for name in in_libraries or able if catalog.find(name).by_choice(request)]
+    in_libraries = [name for name in able if cluster.collectives and ALGORITHMS.find(name).in_libraries(request)]
+    meant = [name for name in in_libraries or able if ALGORITHMS.find(name).by_choice(request)]
     name, why = choose(_candidates(cluster, task, meant) or _candidates(cluster, task, able))
-    left = [other for other in able if not catalog.find(other).by_choice(request)]
+    left = [other for other in able if not ALGORITHMS.find(other).by_choice(request)]
     many = left and not in_libraries and name in meant
     return name, f"{why}; too many to one at {request.world_size} ranks: {', '.join(left)}" if many else why
 
@@ -186,7 +185,7 @@ def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Cand
         made = _tried(cluster, task, name)
         if made is not None:
             request, op = made
-            algorithm = catalog.find(name)
+            algorithm = ALGORITHMS.find(name)
             time = algorithm.closed_form(request, _sizes(op), _network(cluster, task.group, op))
             exact, usual = time is not None, algorithm.in_libraries(request)
             candidates.append(Candidate(name, time if exact else estimate(cluster, op), exact, usual))
@@ -195,7 +194,7 @@ def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Cand
 
 def _tried(cluster: Cluster, task: Task, name: str) -> tuple[Request, Collective] | None:
     """An algorithm's collective on this group; None where it cannot run, for example because nodes are not full."""
-    algorithm = catalog.find(name)
+    algorithm = ALGORITHMS.find(name)
     if task.request.operation not in algorithm.plans:
         return None
     try:
@@ -257,7 +256,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
 @lru_cache(maxsize=256)
 def _schedule(name: str, request: Request) -> Schedule:
     """The schedule of a request, cached, because groups that run the same request at once share it."""
-    return catalog.find(name).plans[request.operation](request)
+    return ALGORITHMS.find(name).plans[request.operation](request)
 
 
 def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:

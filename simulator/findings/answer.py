@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.basics.units import format_memory
-from simulator.findings import budget, catalog
+from simulator.findings import budget
 from simulator.findings.caveats import Caveat, caveats
 from simulator.findings.comparison import Comparison
-from simulator.findings.found import Found
+from simulator.findings.found import FINDING_KINDS, Found
 from simulator.findings.front import front
 from simulator.findings.why import Why, why
 from simulator.scenario.records import Asked
@@ -85,7 +85,7 @@ def answer(compared: Comparison) -> Answer:
         error = f"No point could be played: {outcomes[0].error}." if outcomes else "No point was played."
         return Answer(scenario.question, (error,), "", (), (), [], [], 0, {})
     asked = scenario.answer or _usual(compared)
-    tried = [(entry, catalog.find(entry.finding).find(compared, entry)) for entry in asked]
+    tried = [(entry, FINDING_KINDS.find(entry.finding).find(compared, entry)) for entry in asked]
     found = tuple(one for _, one in tried if one is not None)
     untold = [_untold(entry) for entry, one in tried if one is None and scenario.answer]
     spoken = tuple(dict.fromkeys(index for one in found[:1] for index in one.spoken)) or _first_that_fits(compared)

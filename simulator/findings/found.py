@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from simulator.basics.catalog import Catalog
 from simulator.findings.comparison import Comparison
 from simulator.scenario.records import Asked
 
@@ -50,3 +51,6 @@ class Finding:
 
     name: str
     find: Callable[[Comparison, Asked], Found | None]
+
+
+FINDING_KINDS: Final = Catalog("simulator.findings.kinds", "FINDING", Finding, "finding")

@@ -18,7 +18,7 @@ from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.scenario.build_training import framework, optimizer
 from simulator.step.optimizer_update import implementation_of
 from simulator.step.spec import Updater
-from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import STRATEGIES
 
 # A part of a difference below this share of it is not told.
 _TOLD: Final = 0.1
@@ -115,7 +115,7 @@ def _implementations(rows: list[Row]) -> str:
         implementation_of(optimizer(training.optimizer), framework(training.framework))
         for training in trainings
         if training.offload.what == "none"
-        and strategies.find(training.sharding.strategy).updater is not Updater.SERVERS
+        and STRATEGIES.find(training.sharding.strategy).updater is not Updater.SERVERS
     )
     if not names:
         return ""

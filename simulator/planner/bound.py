@@ -36,8 +36,7 @@ from simulator.step.process_groups import Groups
 from simulator.step.spec import TrainingStep, Updater
 from simulator.step.stages import cuts_of_stages
 from simulator.step.states import states
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Strategy
+from simulator.step.strategies.strategy import STRATEGIES, Strategy
 from simulator.step.units import Unit, units
 
 
@@ -178,7 +177,7 @@ class Bounds:
         return self._between[key]
 
     def _times_of_units(self, setting: Setting, step: TrainingStep, groups: Groups) -> _UnitTimes:
-        strategy = strategies.find(step.sharding.strategy)
+        strategy = STRATEGIES.find(step.sharding.strategy)
         cut = step.parallelism.cut()
         # Whether others have a layer's parameters, and its experts, is all that counts.
         shared = groups.data_parallel > 1, groups.data_parallel * cut.tensor > cut.experts.tensor * cut.experts.ranks
@@ -204,7 +203,7 @@ class Bounds:
         self, setting: Setting, step: TrainingStep, pipeline: Pipeline, held: Sequence[Sequence[int]], groups: Groups
     ) -> list[_Rank]:
         """What each place of the pipeline updates and holds at least."""
-        strategy, shape = strategies.find(step.sharding.strategy), pipeline.shape
+        strategy, shape = STRATEGIES.find(step.sharding.strategy), pipeline.shape
         whole = strategy.keeps_whole_gradients(step.sharding)
         gradient = find(step.precision.grads).itemsize if whole and step.offload is None else 0
         ranks = []

@@ -12,7 +12,7 @@ from dataclasses import replace
 from simulator.basics.errors import ScenarioError
 from simulator.planner.asked import Question, Said
 from simulator.planner.space import Choices, Refused, settings
-from simulator.step.pipelines import catalog as pipelines
+from simulator.step.pipelines.schedule import SCHEDULES
 
 
 def refuse_contradictions(question: Question) -> None:
@@ -45,7 +45,7 @@ def _without_effect(choices: Choices, said: dict[str, Said]) -> Iterator[tuple[S
         return
     if not piped:
         yield said["virtual_stages"], no_pipeline
-    if all(pipelines.find(str(name)).chunks is not None for name in values["schedule"]):
+    if all(SCHEDULES.find(str(name)).chunks is not None for name in values["schedule"]):
         names = ", ".join(map(str, values["schedule"]))
         yield said["virtual_stages"], f"of the schedules that are left ({names}) each has its own number of them"
 

@@ -18,7 +18,7 @@ from simulator.scenario.build_training import to_step
 from simulator.scenario.records import Scenario
 from simulator.step.framework import BARE
 from simulator.step.kernel_timer import is_eight_bit
-from simulator.step.pipelines import catalog as pipelines
+from simulator.step.pipelines.schedule import SCHEDULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Kind:
 
 
 # How a model is cut over ranks, and its passes ordered: what a framework's own constants depend on most.
-_CUTS: Final = frozenset({"tp", "pp", "cp", "ep", *pipelines.names()})
+_CUTS: Final = frozenset({"tp", "pp", "cp", "ep", *SCHEDULES.names()})
 # Choices of which a larger one than any measured is outside, and in which words.
 _SIZES: Final[Mapping[str, str]] = {
     "gpus": "GPUs", "tp": "tensor-parallel ranks", "pp": "pipeline stages", "cp": "context-parallel ranks",

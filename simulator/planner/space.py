@@ -21,10 +21,10 @@ from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_records import ParallelismSpec, TrainingSpec
 from simulator.step.pipeline import Pipeline
-from simulator.step.pipelines import catalog as pipelines
+from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import check_cut
 from simulator.step.spec import Offload, TrainingStep, Updater
-from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import STRATEGIES
 
 # Default for the sequences of the largest micro-batch.
 LARGEST_MICRO_BATCH: Final = 8
@@ -229,7 +229,7 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
                 rest = product(*(values[name] for name in ("checkpointing", "offload", "precision", "framework")))
                 for checkpointing, offload, precision, framework in rest:
                     if sharding not in able[offload]:
-                        who = strategies.find(sharding).updater.value
+                        who = STRATEGIES.find(sharding).updater.value
                         refused.note("offload must be of ranks that own a part", f"with {sharding} {who}")
                         continue
                     if dp * cp == 1 and sharding != able[offload][0]:
@@ -243,12 +243,12 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
 
 def _shardings(names: Sequence[str], offload: str) -> list[str]:
     """Shardings that go with an offload: the host updates for ranks that own what they update."""
-    return [name for name in names if offload == "none" or strategies.find(name).updater is Updater.OWNERS]
+    return [name for name in names if offload == "none" or STRATEGIES.find(name).updater is Updater.OWNERS]
 
 
 def _shares(sharding: str, shard_size: int, dp: int) -> bool:
     """Whether so many data-parallel ranks can share one copy of the states, and others have further copies."""
-    return strategies.find(sharding).shards_parameters and dp % shard_size == 0 and shard_size < dp
+    return STRATEGIES.find(sharding).shards_parameters and dp % shard_size == 0 and shard_size < dp
 
 
 def _orders(values: Mapping[str, tuple[Any, ...]], pp: int) -> Iterator[tuple[str, int]]:
@@ -257,7 +257,7 @@ def _orders(values: Mapping[str, tuple[Any, ...]], pp: int) -> Iterator[tuple[st
         yield "1f1b", 1
         return
     for name in values["schedule"]:
-        schedule = pipelines.find(str(name))
+        schedule = SCHEDULES.find(str(name))
         if schedule.chunks is not None:
             yield schedule.name, 1
         else:

@@ -9,7 +9,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.engine.progress import stage
 from simulator.scenario.records import Scenario
-from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import STRATEGIES
 
 # Vertices of the clusters that points of a sweep share, all together, before the oldest goes: some 200 MB.
 _MOST_VERTICES: Final = 100_000
@@ -56,4 +56,4 @@ def servers_of(scenario: Scenario) -> int:
     collective, training = scenario.collective, scenario.training
     if collective is not None and collective.servers is not None and collective.servers.on == "own":
         return collective.servers.count
-    return strategies.find(training.sharding.strategy).servers(training.sharding) if training is not None else 0
+    return STRATEGIES.find(training.sharding.strategy).servers(training.sharding) if training is not None else 0

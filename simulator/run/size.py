@@ -19,7 +19,7 @@ from simulator.basics.errors import ScenarioWarning, TooLargeError
 from simulator.basics.this_machine import lacking
 from simulator.basics.units import format_duration, format_memory
 from simulator.cluster.build import build, facts, graph_size
-from simulator.collectives import catalog
+from simulator.collectives.algorithm import ALGORITHMS
 from simulator.model.flops import model_flops_per_token
 from simulator.model.load import load_model
 from simulator.model.parameters import total
@@ -247,9 +247,9 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
         f"cluster.world_size: {ranks:,} ranks", "each with its routes", "take fewer ranks",
         ranks * _BYTES_A_RANK, ranks * _A_RANK,
     )  # fmt: skip
-    if spec.algorithm == "auto" or "nodes" in catalog.find(spec.algorithm).options:
+    if spec.algorithm == "auto" or "nodes" in ALGORITHMS.find(spec.algorithm).options:
         return (each,)  # the transfers depend on the cluster
-    schedule = catalog.find(spec.algorithm).plans[spec.operation](request)
+    schedule = ALGORITHMS.find(spec.algorithm).plans[spec.operation](request)
     nbytes, seconds = schedule.rows * _BYTES_A_ROW, schedule.rows * _A_ROW
     if request.chunks:
         asked = f"collective.chunks: {request.chunks:,} pieces over {ranks:,} ranks"

@@ -27,8 +27,8 @@ from simulator.scenario.reading import shown
 from simulator.scenario.shape import KINDS as PLAYED
 from simulator.scenario.shape import adapter, axis_keys, default_of, fields
 from simulator.scenario.training_shape import without_short_form
-from simulator.step.pipelines import catalog as pipelines
-from simulator.step.strategies import catalog as strategies
+from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.strategies.strategy import STRATEGIES
 
 KINDS: Final = ("compare", "sweep")
 # Each point is played and reported; more would take days, so a mistyped axis is refused at once.
@@ -45,11 +45,11 @@ def _of_optimizers() -> dict[str, Sequence[str]]:
 
 def _of_shardings() -> dict[str, Sequence[str]]:
     names = (name for name in fields(("training", "sharding")) if name != "strategy")
-    return {f"training.sharding.{name}": strategies.listening(name) for name in names}
+    return {f"training.sharding.{name}": STRATEGIES.listening(name) for name in names}
 
 
 def _of_schedules() -> dict[str, Sequence[str]]:
-    known = [pipelines.find(name) for name in pipelines.names()]
+    known = [SCHEDULES.find(name) for name in SCHEDULES.names()]
     return {
         "training.parallelism.virtual_stages": [one.name for one in known if one.chunks is None],
         "training.parallelism.microbatch_group": [one.name for one in known if one.grouped],

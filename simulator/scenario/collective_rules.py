@@ -22,18 +22,17 @@ OPTIONS: Final = {"servers": "servers", "rank_order": "rank_order", "chunks": "c
 
 def algorithms_with(option: str) -> tuple[str, ...]:
     """Algorithms that read one of OPTIONS."""
-    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import ALGORITHMS
 
-    able = tuple(name for name in catalog.names() if OPTIONS[option] in catalog.find(name).options)
+    able = tuple(name for name in ALGORITHMS.names() if OPTIONS[option] in ALGORITHMS.find(name).options)
     # An algorithm that reduces in switches uses the nodes that the machine has, so their size cannot be chosen.
     return tuple(name for name in able if not _in_switch(name)) if option == "group_size" else able
 
 
 def _in_switch(name: str) -> bool:
-    from simulator.collectives import catalog
-    from simulator.collectives.algorithm import Auxiliary
+    from simulator.collectives.algorithm import ALGORITHMS, Auxiliary
 
-    return name in catalog.names() and catalog.find(name).auxiliary is Auxiliary.SWITCHES
+    return name in ALGORITHMS.names() and ALGORITHMS.find(name).auxiliary is Auxiliary.SWITCHES
 
 
 def conflicts(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Conflict]:
@@ -83,11 +82,11 @@ def _group(shape: CollectiveShape, world_size: int) -> Iterator[Conflict]:
 
 
 def _algorithm(shape: CollectiveShape) -> Iterator[Conflict]:
-    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import ALGORITHMS
 
-    if shape.algorithm == "auto" or shape.operation in catalog.operations(shape.algorithm):
+    if shape.algorithm == "auto" or shape.operation in ALGORITHMS.operations(shape.algorithm):
         return
-    able = [name for name in catalog.names() if shape.operation in catalog.operations(name)]
+    able = [name for name in ALGORITHMS.names() if shape.operation in ALGORITHMS.operations(name)]
     yield _conflict(
         "algorithm",
         f"got {shape.algorithm!r}, which cannot do {shape.operation}; {one_of([*able, 'auto'], shape.algorithm)}",
@@ -185,7 +184,7 @@ def _servers(shape: CollectiveShape, ranks: int, facts: TopologyFacts | None) ->
 
 
 def _group_size(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
-    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import ALGORITHMS
 
     if shape.algorithm not in algorithms_with("group_size"):
         return
@@ -193,7 +192,7 @@ def _group_size(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
         fits = [str(d) for d in range(1, min(ranks, 64) + 1) if ranks % d == 0]
         message = f"got {shape.group_size}; must divide the {ranks} ranks of the group; try {', '.join(fits[-3:])}"
         yield _conflict("group_size", message, "group", "cluster.world_size")
-    if shape.operation in catalog.find(shape.algorithm).whole and shape.chunks not in (None, 1):
+    if shape.operation in ALGORITHMS.find(shape.algorithm).whole and shape.chunks not in (None, 1):
         message = f"got {shape.chunks}; {shape.algorithm} {shape.operation} is not cut into pieces; remove it"
         yield _conflict("chunks", message, "operation", "algorithm", of_key=True)
 

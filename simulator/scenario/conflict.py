@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulator.basics.document import Key
-from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import STRATEGIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +58,4 @@ def any_of(names: Iterable[str]) -> str:
 
 def any_listening(option: str) -> str:
     """Strategies that an option of `sharding` makes a difference to, as advice."""
-    return any_of(strategies.listening(option))
+    return any_of(STRATEGIES.listening(option))

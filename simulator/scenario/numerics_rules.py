@@ -21,7 +21,7 @@ from simulator.scenario.shape import ClusterShape
 from simulator.scenario.tokens import read_tokens
 from simulator.scenario.training_shape import TrainingShape
 from simulator.step.spec import Updater
-from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import STRATEGIES
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
@@ -140,7 +140,7 @@ def _sharding_asynchronous(shape: TrainingShape, cluster: ClusterShape) -> Itera
         yield _conflict("sharding.staleness", message, "training.sharding.asynchronous")
     if not sharding.asynchronous:
         return
-    if "asynchronous" not in strategies.find(sharding.strategy).options:
+    if "asynchronous" not in STRATEGIES.find(sharding.strategy).options:
         able = any_listening("asynchronous")
         message = f"got true, but with {sharding.strategy} ranks sum their gradients together; write {able}"
         yield _conflict("sharding.asynchronous", message, "training.sharding.strategy")
@@ -153,7 +153,7 @@ def _sharding_asynchronous(shape: TrainingShape, cluster: ClusterShape) -> Itera
 
 
 def _clip_norm(shape: TrainingShape) -> Iterator[Conflict]:
-    if shape.clip_norm is not None and strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
+    if shape.clip_norm is not None and STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
         message = f"got {shape.clip_norm:g}, but servers update before they know the whole norm; leave it out"
         yield _conflict("clip_norm", message, "training.sharding.strategy")
 
@@ -204,7 +204,7 @@ def _optimizer(shape: TrainingShape) -> Iterator[Conflict]:
 
 
 def _loss_scaling(shape: TrainingShape) -> Iterator[Conflict]:
-    served = strategies.find(shape.sharding.strategy).updater is Updater.SERVERS
+    served = STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS
     if served and scaling_rule(shape.loss_scaling, shape.precision) != "none":
         message = "servers apply gradients without looking for overflows; write none, or precision: bf16"
         yield _conflict("loss_scaling", message, "training.sharding.strategy", "training.precision.params")

@@ -12,11 +12,10 @@ from simulator.model.cut import context_refusal, expert_tensor_refusal, experts_
 from simulator.scenario.build_training import parallelism
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.training_shape import TrainingShape
-from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import PipelineShape
+from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape
 from simulator.step.spec import Updater
 from simulator.step.stages import layers_of_stages, refusal_of_layers
-from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import STRATEGIES
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
@@ -67,14 +66,14 @@ def conflicts(shape: TrainingShape, model: Transformer | None, world_size: int |
         yield from _pipeline(shape, model)
     kinds = (("tp", wanted.tp), ("pp", wanted.pp), ("cp", wanted.cp))
     key, size = next(kind for kind in kinds if kind[1] > 1)
-    if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
+    if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
         message = f"got {size}, but a parameter server's workers hold a whole model; write sharding: ddp or zero3"
         yield _conflict(key, message, "training.sharding.strategy")
 
 
 def _whole(shape: TrainingShape) -> bool:
     """Whether every rank updates all that it computes with."""
-    return strategies.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
+    return STRATEGIES.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
 
 
 def _numbers(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
@@ -154,7 +153,7 @@ def _experts(shape: TrainingShape, model: Transformer, world_size: int | None) -
     if sharding.shard_size is not None or not isinstance(sharding.reshard_after_forward, bool):
         message = f"got {e}, but with sharding groups of their own experts are not built yet; leave these out"
         yield _conflict("ep", message, "training.sharding.shard_size", "training.sharding.reshard_after_forward")
-    if strategies.find(sharding.strategy).updater is Updater.SERVERS:
+    if STRATEGIES.find(sharding.strategy).updater is Updater.SERVERS:
         message = f"got {e}, but a parameter server's workers hold a whole model; write sharding: ddp or zero3"
         yield _conflict("ep", message, "training.sharding.strategy")
 
@@ -174,7 +173,7 @@ def _context(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
 
 def _pipeline(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
     wanted = parallelism(shape.parallelism)
-    schedule = catalog.find(wanted.schedule)
+    schedule = SCHEDULES.find(wanted.schedule)
     chunks = schedule.chunks or wanted.virtual_stages
     involved = ("training.parallelism.pp", "training.gradient_accumulation_steps", "training.global_batch")
     order = PipelineShape(wanted.pp, shape.gradient_accumulation_steps, chunks, wanted.microbatch_group or wanted.pp)

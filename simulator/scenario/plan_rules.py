@@ -21,7 +21,7 @@ from simulator.scenario.records import Scenario
 from simulator.scenario.shape import ScenarioShape, adapter
 from simulator.scenario.training_shape import PRECISIONS
 from simulator.step.spec import Updater
-from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import STRATEGIES
 
 _TELLS: Final = ("answer", "baseline", "plots")
 
@@ -75,7 +75,7 @@ def value_of(name: str, value: Any) -> Any:
     ValueError
         The key cannot have it, or a plan is without it.
     """
-    if name == "sharding" and value in strategies.names() and strategies.find(value).updater is Updater.SERVERS:
+    if name == "sharding" and value in STRATEGIES.names() and STRATEGIES.find(value).updater is Updater.SERVERS:
         raise ValueError(f"got {value!r}, whose servers hold what ranks do not; a plan is without")
     if name == "precision":
         if value not in PRECISIONS:

@@ -34,9 +34,9 @@ from simulator.scenario.training_shape import (
 
 
 def _algorithms() -> tuple[str, ...]:
-    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import ALGORITHMS
 
-    return ("auto", *catalog.names())
+    return ("auto", *ALGORITHMS.names())
 
 
 def _operations() -> tuple[str, ...]:

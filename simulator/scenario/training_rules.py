@@ -23,7 +23,7 @@ from simulator.scenario.memoized import memoized
 from simulator.scenario.shape import ClusterShape
 from simulator.scenario.training_shape import TrainingShape
 from simulator.step.spec import OPTIMIZERS, Updater
-from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import STRATEGIES
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
@@ -115,7 +115,7 @@ def _shard_size(shape: TrainingShape, copies: int) -> Iterator[Conflict]:
     if size is None:
         return
     involved = ("training.sharding.strategy", "cluster.world_size")
-    if "shard_size" not in strategies.find(shape.sharding.strategy).options:
+    if "shard_size" not in STRATEGIES.find(shape.sharding.strategy).options:
         able = any_listening("shard_size")
         message = f"got {size}, but {shape.sharding.strategy} has no sharding groups; leave it out, or write {able}"
         yield _conflict("sharding.shard_size", message, *involved)
@@ -132,7 +132,7 @@ def _reshard_after_forward(shape: TrainingShape, copies: int) -> Iterator[Confli
     if isinstance(ranks, bool):
         return
     involved = ("training.sharding.strategy", "training.sharding.shard_size", "cluster.world_size")
-    if not strategies.find(shape.sharding.strategy).shards_parameters:
+    if not STRATEGIES.find(shape.sharding.strategy).shards_parameters:
         able = any_listening("reshard_after_forward")
         message = f"got {ranks}, but {shape.sharding.strategy} gathers no parameters; leave it out, or write {able}"
         yield _conflict("sharding.reshard_after_forward", message, *involved)
@@ -145,12 +145,12 @@ def _reshard_after_forward(shape: TrainingShape, copies: int) -> Iterator[Confli
 
 def _algorithm(shape: TrainingShape) -> Iterator[Conflict]:
     """The algorithm must have all operations of the strategy; every strategy also sums the gradient's norm."""
-    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import ALGORITHMS
 
     if shape.algorithm == "auto":
         return
-    needed = strategies.find(shape.sharding.strategy).operations
-    able = catalog.operations(shape.algorithm)
+    needed = STRATEGIES.find(shape.sharding.strategy).operations
+    able = ALGORITHMS.operations(shape.algorithm)
     missing = [operation for operation in needed if operation not in able]
     if missing:
         message = f"got {shape.algorithm!r}, which has no {missing[0]}; {shape.sharding.strategy} needs it"
@@ -158,7 +158,7 @@ def _algorithm(shape: TrainingShape) -> Iterator[Conflict]:
 
 
 def _gradient_sync(shape: TrainingShape) -> Iterator[Conflict]:
-    strategy, sync = strategies.find(shape.sharding.strategy), shape.sharding.gradient_sync
+    strategy, sync = STRATEGIES.find(shape.sharding.strategy), shape.sharding.gradient_sync
     if sync != "every" and "gradient_sync" not in strategy.options:
         when, able = strategy.sending.value, any_listening("gradient_sync")
         message = f"got {sync!r}, but {strategy.name} communicates gradients in {when}; leave it out, or write {able}"
@@ -167,7 +167,7 @@ def _gradient_sync(shape: TrainingShape) -> Iterator[Conflict]:
 
 def _servers(shape: TrainingShape, world_size: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
     sharding = shape.sharding
-    if strategies.find(sharding.strategy).updater is not Updater.SERVERS:
+    if STRATEGIES.find(sharding.strategy).updater is not Updater.SERVERS:
         return
     if world_size < 2:
         message = f"got {sharding.strategy!r}, which takes at least 2 workers; write ddp for one"
@@ -189,9 +189,9 @@ def _optimizer(shape: TrainingShape) -> Iterator[Conflict]:
 
 
 def _offload(shape: TrainingShape) -> Iterator[Conflict]:
-    strategy = strategies.find(shape.sharding.strategy)
+    strategy = STRATEGIES.find(shape.sharding.strategy)
     if shape.offload.what != "none" and strategy.updater is not Updater.OWNERS:
-        able = any_of(name for name in strategies.names() if strategies.find(name).updater is Updater.OWNERS)
+        able = any_of(name for name in STRATEGIES.names() if STRATEGIES.find(name).updater is Updater.OWNERS)
         message = (
             f"got {shape.offload.what!r}, but with {strategy.name} {strategy.updater.value}; write sharding: {able}"
         )

@@ -29,10 +29,10 @@ from simulator.scenario.learning_shape import (
 from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
 from simulator.scenario.short_form import Short
 from simulator.step.framework import IMPLEMENTATIONS
-from simulator.step.pipelines import catalog as pipelines
+from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.rank_grid import ORDER
 from simulator.step.spec import OPTIMIZERS, Offload
-from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import STRATEGIES
 
 
 def frameworks() -> tuple[str, ...]:
@@ -41,9 +41,9 @@ def frameworks() -> tuple[str, ...]:
 
 
 def _algorithms() -> tuple[str, ...]:
-    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import ALGORITHMS
 
-    return ("auto", *catalog.names())
+    return ("auto", *ALGORITHMS.names())
 
 
 ALLOCATORS: Final = ("caching", "expandable_segments")
@@ -102,7 +102,7 @@ SHORT_OPTIMIZERS: Final = Short(
     {**{name: {"name": name} for name in OPTIMIZERS}, **{name: {"name": of} for name, of in _SAME_OPTIMIZERS.items()}},
     _OTHER_OPTIMIZERS,
 )
-SHARDINGS: Final = Short({name: {"strategy": name} for name in strategies.names()}, _OTHER_STRATEGIES)
+SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES.names()}, _OTHER_STRATEGIES)
 SHORT_PRECISIONS: Final = Short(PRECISIONS, _OTHER_PRECISIONS)
 SHORT_OFFLOADS: Final = Short(OFFLOADS, _OTHER_OFFLOADS)
 # Where a word may stand for a mapping; an axis that goes below it needs the mapping.
@@ -225,7 +225,7 @@ class ParallelismShape(Shape):
         default="none",
         description="tp: matmuls in pieces while others go round a ring; or exchanges beside them.",
     )
-    schedule: Annotated[str, reading.choice(pipelines.names(), _OTHER_SCHEDULES)] = Field(
+    schedule: Annotated[str, reading.choice(SCHEDULES.names(), _OTHER_SCHEDULES)] = Field(
         default="1f1b", description="pp: in which order micro-batches pass through the stages."
     )
     virtual_stages: Count = Field(default=1, description="pp: stages of a rank, where the schedule leaves that open.")
@@ -249,7 +249,7 @@ class ParallelismShape(Shape):
 class ShardingShape(Shape):
     """How model states are spread over data-parallel ranks."""
 
-    strategy: Annotated[str, reading.choice(strategies.names(), _OTHER_STRATEGIES)] = Field(
+    strategy: Annotated[str, reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES)] = Field(
         default="zero3", description="What is spread: nothing, optimizer states, also gradients, also parameters."
     )
     reshard_after_forward: Annotated[bool | int, _reshard()] = Field(

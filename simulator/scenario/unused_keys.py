@@ -124,12 +124,11 @@ def _without_kernels(
 
 def _leaves_memory_alone(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None) -> str:
     """Why no GPU reads and writes its memory to add up; empty if one may."""
-    from simulator.collectives import catalog
-    from simulator.collectives.algorithm import REDUCING, Auxiliary
+    from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Auxiliary
 
     if shape.operation not in REDUCING:
         return f"{shape.operation} adds nothing up, so that no GPU's own speed counts"
-    auxiliary = catalog.find(shape.algorithm).auxiliary if shape.algorithm in catalog.names() else Auxiliary.NONE
+    auxiliary = ALGORITHMS.find(shape.algorithm).auxiliary if shape.algorithm in ALGORITHMS.names() else Auxiliary.NONE
     if auxiliary is Auxiliary.SERVERS and (shape.servers is None or shape.servers.on == "own"):
         return "servers of their own add up, so that no GPU's own speed counts"
     node = None if facts is None else facts.node_size

@@ -13,9 +13,9 @@ from simulator.basics.document import Key
 from simulator.scenario.build_training import precision, scaling_rule, ulysses_ranks, with_accumulation
 from simulator.scenario.learning_shape import LearningShape
 from simulator.scenario.training_shape import TrainingShape
-from simulator.step.pipelines import catalog as pipelines
+from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.spec import Updater
-from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import STRATEGIES
 
 # Options of `sharding` that strategies without a use for them ignore; other options would change what a strategy means,
 # and training_rules.py refuses them.
@@ -54,7 +54,7 @@ def unused(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
         yield ("training", "offload", "host_rate"), "nothing lies with the host; write offload: {what: optimizer}"
     else:
         yield ("training", "optimizer", "implementation"), "the host updates, by a fused loop over all states"
-    if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
+    if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
         yield ("training", "optimizer", "implementation"), "servers update, and no GPU does"
     if world_size == 1:
         yield from dict.fromkeys(_BETWEEN_RANKS, _ALONE).items()
@@ -77,7 +77,7 @@ def _without_numbers(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
 
 def _loss_scaling(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
     rule, key = scaling_rule(shape.loss_scaling, shape.precision), ("training", "loss_scaling")
-    if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
+    if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
         for name in ("rule", "start", "interval", "shared"):
             yield (*key, name), "servers apply gradients without looking for overflows"
         return
@@ -95,7 +95,7 @@ def _loss_scaling(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
 def _sharding(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
     sharding = shape.sharding
     for name in _IGNORED_OPTIONS:
-        able = strategies.listening(name)
+        able = STRATEGIES.listening(name)
         if sharding.strategy not in able:
             yield ("training", "sharding", name), f"counts for {', '.join(able)}, not for {sharding.strategy}"
     key, once = ("training", "sharding", "gradient_sync"), shape.gradient_accumulation_steps == 1
@@ -120,7 +120,7 @@ def _attention(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
 
 
 def _collectives(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
-    if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
+    if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
         for name in ("collectives", "algorithm"):
             yield ("training", name), "workers send to servers and have no collectives"
     elif shape.numerics:
@@ -149,7 +149,7 @@ def _parallelism(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, s
         for name in ("schedule", "virtual_stages", "microbatch_group", "stages"):
             yield (*key, name), "counts with pp above 1"
         return
-    schedule = pipelines.find(wanted.schedule)
+    schedule = SCHEDULES.find(wanted.schedule)
     if schedule.chunks is not None:
         yield (*key, "virtual_stages"), f"{wanted.schedule} has {schedule.chunks} stages a rank"
     if not schedule.grouped:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from simulator.step.spec import Offload, TrainingStep, Updater
-from simulator.step.strategies import catalog
-from simulator.step.strategies.strategy import Strategy
+from simulator.step.strategies.strategy import STRATEGIES, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def _micro_batch(size: int, accumulation: int) -> Callable[[TrainingStep], Train
 
 
 def _shardings(step: TrainingStep) -> Iterator[Change]:
-    sharding, strategy = step.sharding, catalog.find(step.sharding.strategy)
+    sharding, strategy = step.sharding, STRATEGIES.find(step.sharding.strategy)
     for name in _sharding_more(strategy):
         yield Change("sharding", f"sharding: {name}", _sharded(strategy=name))
     if strategy.shards_parameters and sharding.reshard_after_forward is False:
@@ -117,7 +116,7 @@ def _sharded(**keys: object) -> Callable[[TrainingStep], TrainingStep]:
 
 def _offloaded(old: TrainingStep) -> TrainingStep | None:
     """The optimizer with the host; None where ranks update other parts than those that they own."""
-    able = catalog.find(old.sharding.strategy).updater is Updater.OWNERS
+    able = STRATEGIES.find(old.sharding.strategy).updater is Updater.OWNERS
     return replace(old, offload=Offload()) if able else None
 
 
@@ -125,6 +124,6 @@ def _sharding_more(strategy: Strategy) -> list[str]:
     """Names of strategies that shard what this one does and more, the least first; servers keep to themselves."""
     if strategy.updater is Updater.SERVERS:
         return []
-    others = [catalog.find(name) for name in catalog.names()]
+    others = [STRATEGIES.find(name) for name in STRATEGIES.names()]
     more = [other for other in others if other.shards > strategy.shards and other.updater is Updater.OWNERS]
     return [other.name for other in sorted(more, key=lambda other: len(other.shards))]

@@ -13,8 +13,8 @@ from typing import Final, Literal
 from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog, parameter_server
-from simulator.collectives.algorithm import Request
+from simulator.collectives import parameter_server
+from simulator.collectives.algorithm import ALGORITHMS, Request
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point, ring_shift
 from simulator.collectives.rough import roughly
@@ -92,7 +92,7 @@ class Communicator:
             )
         if key not in self._planned:
             # What a strategy needs an algorithm has, or it was refused; a cut model exchanges in other ways too.
-            able = self.algorithm == "auto" or operation in catalog.operations(self.algorithm)
+            able = self.algorithm == "auto" or operation in ALGORITHMS.operations(self.algorithm)
             algorithm = self.algorithm if able else "auto"
             task = Task(Request(operation, len(group), elements), algorithm, group, dtype)
             try:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from simulator.model.cut import ONE_PLACE, Context, Cut, ExpertCut
-from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import Placement
+from simulator.step.pipelines.schedule import SCHEDULES, Placement
 from simulator.step.rank_grid import ORDER, Kind, RankGrid
 
 
@@ -85,12 +84,12 @@ class Parallelism:
     @property
     def apart(self) -> bool:
         """Whether embedding and head lie on different ranks."""
-        return self.pp > 1 and catalog.find(self.schedule).placement is Placement.LOOP
+        return self.pp > 1 and SCHEDULES.find(self.schedule).placement is Placement.LOOP
 
     @property
     def mirrored(self) -> bool:
         """Whether a second copy of the model runs through the pipeline from its other end."""
-        return self.pp > 1 and catalog.find(self.schedule).placement is Placement.BOTH_WAYS
+        return self.pp > 1 and SCHEDULES.find(self.schedule).placement is Placement.BOTH_WAYS
 
     def holders(self, world_size: int) -> int:
         """Ranks of a cluster that hold the same part of the model."""

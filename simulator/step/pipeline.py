@@ -15,8 +15,7 @@ from typing import Final
 from simulator.basics.errors import TooLargeError
 from simulator.basics.this_machine import lacking
 from simulator.records.operation import Act, Exchange
-from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Work
+from simulator.step.pipelines.schedule import SCHEDULES, Order, Pass, PipelineSchedule, PipelineShape, Work
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.stages import Chunk, layers_of_stages, refusal_of_layers, units_of_stages
@@ -61,7 +60,7 @@ class Pipeline:
             This machine cannot hold the order of passes.
         """
         asked = step.parallelism
-        schedule = catalog.find(asked.schedule if asked.pp > 1 else "1f1b")
+        schedule = SCHEDULES.find(asked.schedule if asked.pp > 1 else "1f1b")
         chunks = schedule.chunks or asked.virtual_stages
         shape = PipelineShape(asked.pp, step.accumulation, chunks, asked.microbatch_group or asked.pp)
         refused = schedule.refusal(shape) if asked.pp > 1 else ""

@@ -26,8 +26,7 @@ from simulator.step.process_groups import Groups, NotedList, for_every_rank
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.states import States, states
-from simulator.step.strategies import catalog
-from simulator.step.strategies.strategy import Planned, Strategy
+from simulator.step.strategies.strategy import STRATEGIES, Planned, Strategy
 from simulator.step.streams import HOST_COPIES, dimension_of
 from simulator.step.units import units
 from simulator.step.update import update
@@ -100,7 +99,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     return StepPlan(
         program=Program(ranks),
         step=step,
-        strategy=catalog.find(step.sharding.strategy),
+        strategy=STRATEGIES.find(step.sharding.strategy),
         tokens=tokens,
         model_flops=model,
         hardware_flops=model + recomputed * step.accumulation * (cluster.world_size // len(stages)),
@@ -253,7 +252,7 @@ def _noted(
     cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: Sequence[int] | None = None
 ) -> list[_Noted]:
     """Note the operations of the first rank of each list; or of `few` lists, of a few micro-batches."""
-    strategy, groups = catalog.find(step.sharding.strategy), communicator.groups
+    strategy, groups = STRATEGIES.find(step.sharding.strategy), communicator.groups
     left = hbm_left(cluster)
     check_cut(step)
     pipeline, timer = Pipeline.of(step), KernelTimer(cluster.gpus[0], step, left)

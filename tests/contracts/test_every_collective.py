@@ -12,8 +12,7 @@ import pytest
 
 from simulator.basics import dtypes
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import REDUCING, ROOTED, Request
+from simulator.collectives.algorithm import ALGORITHMS, REDUCING, ROOTED, Request
 from simulator.collectives.verify import verify
 from simulator.records.chunks import chunk_sizes, transfer_elements
 from simulator.records.schedule import Repeat
@@ -33,7 +32,7 @@ from tests.playing import (
     wrapped_sum,
 )
 
-PAIRS = [pytest.param(a, o, id=f"{a}-{o}") for a, o in catalog.pairs()]
+PAIRS = [pytest.param(a, o, id=f"{a}-{o}") for a, o in ALGORITHMS.pairs()]
 SIZES = (2, 3, 4, 5, 7, 8, 13, 16, 32)
 DTYPES = ("int64", "int8", "float32", "float16", "bfloat16")
 # Unit roundoff: half the distance from 1 to the next number.
@@ -42,7 +41,7 @@ ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 def variants(algorithm: str, n: int) -> Iterator[tuple[Cluster, dict[str, Any]]]:
     """Where, and with which options, an algorithm can run on n ranks: its own examples."""
-    for example in catalog.find(algorithm).examples(n):
+    for example in ALGORITHMS.find(algorithm).examples(n):
         own = example.servers if example.servers_on == "own" else 0
         cluster = nodes(n, example.node_size) if example.node_size and not example.given else star(n, own or 0)
         yield cluster, request_options(example, n)
@@ -64,7 +63,7 @@ def with_nodes(cluster: Cluster, request: Request) -> Request:
 def test_rows_are_counted_before_they_are_written_down(algorithm: str, operation: str) -> None:
     for n in SIZES[:-1]:
         for cluster, request in requests(algorithm, operation, n, 100 * n):
-            schedule = catalog.find(algorithm).plans[operation](with_nodes(cluster, request))
+            schedule = ALGORITHMS.find(algorithm).plans[operation](with_nodes(cluster, request))
             written = sum(len(part.round if isinstance(part, Repeat) else part) for part in schedule.parts())
             assert schedule.rows == written, request
 
@@ -128,9 +127,9 @@ def test_every_element_is_right(algorithm: str, operation: str, n: int) -> None:
                 assert_right(cluster, algorithm, request, dtype)
 
 
-@pytest.mark.parametrize("algorithm", catalog.names())
+@pytest.mark.parametrize("algorithm", ALGORITHMS.names())
 def test_a_million_and_three_elements_are_right(algorithm: str) -> None:
-    for operation in catalog.operations(algorithm)[:1]:
+    for operation in ALGORITHMS.operations(algorithm)[:1]:
         for cluster, request in list(requests(algorithm, operation, 4, 1_000_003))[:2]:
             assert_right(cluster, algorithm, request, "int64")
 
@@ -155,7 +154,7 @@ def least(request: Request) -> int:
 @pytest.mark.parametrize("n", [*SIZES[:-1], pytest.param(SIZES[-1], marks=pytest.mark.long)])
 @pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
 def test_it_sends_what_it_declares_and_proves_its_promise(algorithm: str, operation: str, n: int) -> None:
-    declared = catalog.find(algorithm)
+    declared = ALGORITHMS.find(algorithm)
     for elements in (0, 1, n - 1, 1003):
         for cluster, bare in requests(algorithm, operation, n, elements):
             request = with_nodes(cluster, bare)

@@ -26,9 +26,9 @@ from simulator.step.framework import IMPLEMENTATIONS, load_framework
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import implementation_of, temporary_bytes, update_traffic
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import OPTIMIZERS, Precision, Sharding, TrainingStep
+from simulator.step.spec import OPTIMIZERS, Precision, Sharding, TrainingStep, Updater
 from simulator.step.states import states
-from simulator.step.strategies import catalog
+from simulator.step.strategies.strategy import STRATEGIES
 from tests.training import TINY, play, step
 
 
@@ -108,7 +108,7 @@ def test_every_optimizer_is_counted() -> None:
 def test_states_and_traffic_are_those_of_the_update_rule(name: str, strategy: str) -> None:
     made = TrainingStep(TINY, 32, 1, optimizer=OPTIMIZERS[name], sharding=Sharding(strategy), precision=PRECISION)
     elements = 1000 * RANKS
-    found = states(made, catalog.find(strategy).shards, catalog.find(strategy).updater, [(elements, RANKS)])
+    found = states(made, STRATEGIES.find(strategy).shards, STRATEGIES.find(strategy).updater, [(elements, RANKS)])
     own = elements if strategy == "ddp" else elements // RANKS
     kept = UPDATES[name].states * STATE
     assert found.updated == own
@@ -153,7 +153,7 @@ def test_separate_kernels_move_what_their_operations_read_and_write(
 ) -> None:
     optimizer = replace(OPTIMIZERS[name], implementation="foreach")
     made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy), precision=precision)
-    found = states(made, catalog.find(strategy).shards, catalog.find(strategy).updater, [(1000 * RANKS, RANKS)])
+    found = states(made, STRATEGIES.find(strategy).shards, STRATEGIES.find(strategy).updater, [(1000 * RANKS, RANKS)])
     gradient = GRADIENT if precision.master else MASTER
     # A kernel of its own reads the master copy and writes the working copy; zero3 casts when it gathers.
     cast = MASTER + PARAMETER if precision.master and strategy == "ddp" else 0
@@ -168,10 +168,8 @@ def test_adam_moves_28_bytes_fused_and_80_as_separate_kernels() -> None:
     for implementation, each in (("fused", 28), ("foreach", 80), ("for_loop", 80)):
         optimizer = replace(OPTIMIZERS["adam"], implementation=implementation)
         made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding("ddp"), precision=whole)
-        assert (
-            update_traffic(made, states(made, catalog.find("ddp").shards, catalog.find("ddp").updater, [(1000, 1)]))
-            == 1000 * each
-        )
+        found = states(made, frozenset(), Updater.EVERY_RANK, [(1000, 1)])
+        assert update_traffic(made, found) == 1000 * each
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

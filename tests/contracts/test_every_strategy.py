@@ -21,7 +21,7 @@ from simulator.numerics.optimizer import Adam
 from simulator.records.operation import Collective, Computation, Compute, Exchange
 from simulator.step.spec import Gathering, Precision, Sending, State, Updater
 from simulator.step.states import states
-from simulator.step.strategies import catalog
+from simulator.step.strategies.strategy import STRATEGIES
 from simulator.step.units import units
 from tests.training import Played, play, step
 
@@ -45,7 +45,7 @@ VARIED: dict[str, tuple[Any, ...]] = {
 # Options with a contract elsewhere: copies of the states (tests/theory/test_training_communication.py), and servers
 # that wait for nobody (tests/theory/test_servers_that_do_not_wait.py).
 ELSEWHERE = {"shard_size", "asynchronous", "staleness"}
-every_strategy = pytest.mark.parametrize("name", catalog.names())
+every_strategy = pytest.mark.parametrize("name", STRATEGIES.names())
 
 
 @cache
@@ -61,7 +61,7 @@ def trained(name: str, facts: tuple[tuple[str, Any], ...] = ()) -> tuple[list[fl
 
 def settings_of(name: str) -> list[dict[str, Any]]:
     """The defaults, and one option after the other that the strategy listens to."""
-    options = catalog.find(name).options
+    options = STRATEGIES.find(name).options
     return [{}, *({option: value} for option in sorted(options & set(VARIED)) for value in VARIED[option])]
 
 
@@ -78,7 +78,7 @@ def learns_as_ddp_does(name: str, **facts: Any) -> None:
 
 @every_strategy
 def test_every_option_is_tried(name: str) -> None:
-    assert catalog.find(name).options <= set(VARIED) | ELSEWHERE
+    assert STRATEGIES.find(name).options <= set(VARIED) | ELSEWHERE
 
 
 @every_strategy
@@ -90,9 +90,9 @@ def test_a_strategy_learns_what_ddp_learns(name: str) -> None:
 
 def test_a_strategy_that_forgets_to_gather_what_was_updated_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mistake that came out faster than stage one and was seen by no test."""
-    forgetful = replace(catalog.find("zero1"), name="forgetful", gathering=Gathering.NOT_NEEDED)
-    found = {name: catalog.find(name) for name in catalog.names()} | {"forgetful": forgetful}
-    monkeypatch.setattr(catalog, "_strategies", lambda: found)
+    forgetful = replace(STRATEGIES.find("zero1"), name="forgetful", gathering=Gathering.NOT_NEEDED)
+    found = {name: STRATEGIES.find(name) for name in STRATEGIES.names()} | {"forgetful": forgetful}
+    monkeypatch.setattr(STRATEGIES, "by_name", found)
     with pytest.raises(AssertionError):
         learns_as_ddp_does("forgetful")
 
@@ -106,7 +106,7 @@ def on_the_wire(played: Played) -> float:
 @every_strategy
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_a_strategy_sends_what_it_declares(name: str, accumulation: int) -> None:
-    strategy = catalog.find(name)
+    strategy = STRATEGIES.find(name)
     for facts in settings_of(name):
         made = step(name, EVEN, precision=HALF, accumulation=accumulation, **facts)
         played = play(made, RANKS)
@@ -120,7 +120,7 @@ def test_a_strategy_sends_what_it_declares(name: str, accumulation: int) -> None
 
 @every_strategy
 def test_memory_returns_to_the_declared_states(name: str) -> None:
-    strategy = catalog.find(name)
+    strategy = STRATEGIES.find(name)
     elements = sum(module.elements for module in modules(EVEN))
     for facts in settings_of(name):
         made = step(name, EVEN, accumulation=2, **facts)
@@ -140,7 +140,7 @@ def test_states_follow_from_what_is_sharded(name: str) -> None:
 
     Where parameters are sharded their float32 shard is the master copy; where servers update, they keep the twelve.
     """
-    strategy, elements = catalog.find(name), 4000
+    strategy, elements = STRATEGIES.find(name), 4000
     held = states(step(name), strategy.shards, strategy.updater, [(elements, RANKS)])
     assert (State.PARAMETERS in strategy.shards) == (strategy.gathering is Gathering.BEFORE_USE)
     parameters = 4 * elements / RANKS if strategy.shards_parameters else 2 * elements
@@ -166,7 +166,7 @@ def test_a_strategy_runs_the_kernels_that_ddp_runs(name: str) -> None:
 
 @every_strategy
 def test_gradients_are_sent_in_the_micro_batches_that_are_declared(name: str) -> None:
-    strategy, accumulation = catalog.find(name), 3
+    strategy, accumulation = STRATEGIES.find(name), 3
     played = play(step(name, EVEN, accumulation=accumulation), RANKS)
     sends = (Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER, Exchange.PUSH)
     acts = [op.act for op in played.plan.program.collectives().values() if op.act is not None]
@@ -191,7 +191,7 @@ def test_so_many_units_are_gathered_ahead_as_are_asked_for(name: str, prefetch: 
     """
     played = play(step(name, EVEN, prefetch=prefetch), RANKS)
     gathers = starts(played, Exchange.ALL_GATHER)
-    if catalog.find(name).gathering is not Gathering.BEFORE_USE:
+    if STRATEGIES.find(name).gathering is not Gathering.BEFORE_USE:
         assert gathers == []
         return
     forward, backward = starts(played, Computation.FORWARD), starts(played, Computation.BACKWARD)

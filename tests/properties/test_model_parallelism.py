@@ -22,14 +22,14 @@ from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Free
 from simulator.step.framework import BARE, load_framework
 from simulator.step.parallelism import Parallelism
-from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import LossScaling, Offload, Precision
 from tests.engines import GROWS, growth, simulated_alike
 from tests.training import WITHOUT_SERVERS, step
 
 DRAWN, BLOCKS = 8, 2
-SCHEDULES = list(catalog.names())
+SCHEDULES = list(SCHEDULES.names())
 FRAMEWORKS = (BARE, *(load_framework(name) for name in registry.names("framework")))
 
 
@@ -51,7 +51,7 @@ def drawn(seed: int) -> Cut | None:
 
     t, p = pick(1, 1, 2, 4), pick(1, 2, 2, 3, 4)
     name = pick(*SCHEDULES)
-    schedule = catalog.find(name)
+    schedule = SCHEDULES.find(name)
     v = schedule.chunks or pick(1, 2)
     m = pick(1, p, 2 * p, 2 * p + 1, 2 * p + 2)
     copies = pick(1, 2, 4)

@@ -13,7 +13,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.run.scenario_cluster import build_cluster
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
-from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import plan_step
 
 DENSE = {"model_type": "gpt2", "n_embd": 48, "n_layer": 6, "n_head": 6, "n_positions": 96, "vocab_size": 100}
@@ -31,7 +31,7 @@ def drawn(seed: int) -> dict[str, Any]:
     keys: dict[str, Any] = {kind: size for kind, size in sizes.items() if rng.random() < 0.5}
     choices: dict[str, list[Any]] = {
         "dp": [1, 2, 3, 8],
-        "schedule": list(catalog.names()),
+        "schedule": list(SCHEDULES.names()),
         "virtual_stages": [1, 2, 3, 7],
         "microbatch_group": [1, 2, 4, 9],
         "stages": ["auto", [3, 3], [1, 2, 3], [6], {"first_less": 1}, {"last_less": 5}],

@@ -16,8 +16,7 @@ import pytest
 
 from simulator.basics.errors import DeadlockError
 from simulator.cluster.build import build
-from simulator.collectives import catalog as collectives
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import ALGORITHMS, Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute as events
 from simulator.planner import space
@@ -34,8 +33,7 @@ from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import resolved
-from simulator.step.pipelines import catalog as pipelines
-from simulator.step.pipelines.schedule import PipelineShape
+from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape
 from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
 from simulator.sweeps import one_by_one
@@ -66,7 +64,7 @@ def base(model: dict[str, Any], topology: str, gpus: int, slow: float = 1.0, **t
 def choices(gpus: int, **others: tuple[Any, ...]) -> Choices:
     wanted: dict[str, tuple[Any, ...]] = {
         "gpus": (gpus,), "tp": (1, 2, 4), "pp": (1, 2, 4), "cp": (1, 2), "ep": (1,),
-        "schedule": tuple(pipelines.names()), "virtual_stages": (2,),
+        "schedule": tuple(SCHEDULES.names()), "virtual_stages": (2,),
         "sharding": ("ddp", "zero1", "zero2", "zero3"), "shard_size": (None, 2), "micro_batch": (1, 2, 4),
         "checkpointing": ("none", "selective_op", "full"), "offload": ("none", "optimizer"),
         "precision": (None,), "framework": (None,),
@@ -152,7 +150,7 @@ def test_a_bound_is_never_above_the_played_time() -> None:
 @pytest.mark.parametrize("operation", ["all_reduce", "broadcast", "all_gather"])
 def test_a_collective_is_bounded_by_the_rank_that_ends_first(algorithm: str, operation: str) -> None:
     """A bound by the rank that ends last would be above the time of steps whose other ranks go on: it loses winners."""
-    if operation not in collectives.operations(algorithm):
+    if operation not in ALGORITHMS.operations(algorithm):
         pytest.skip(f"{algorithm} has no {operation}")
     cluster = build("star_100g", 8)
     request = Request(operation, 8, 80_000)  # type: ignore[arg-type]
@@ -173,7 +171,7 @@ def test_many_bounds_are_never_above_the_played_time(block: int) -> None:
     held_to_bounds(range(1000 + 100 * block, 1100 + 100 * block))
 
 
-@pytest.mark.parametrize("schedule", pipelines.names())
+@pytest.mark.parametrize("schedule", SCHEDULES.names())
 def test_bounds_hold_where_the_bubble_is_most_of_a_step(schedule: str) -> None:
     model = WIDE | {"n_layer": 16}
     for pp, micro_batches in ((4, 8), (4, 16), (2, 4)):
@@ -183,13 +181,13 @@ def test_bounds_hold_where_the_bubble_is_most_of_a_step(schedule: str) -> None:
         (found,) = space.settings(Choices(chosen), scenario, micro_batches, Refused())
         bound, _ = bounds_of(scenario, *found)
         played = simulate(scenario_of(scenario, found[0])).report.to_dict()["step_time_s"]
-        tight = 0.8 if pipelines.find(schedule).pairs else 0.9
+        tight = 0.8 if SCHEDULES.find(schedule).pairs else 0.9
         assert tight * played < bound <= played * (1 + 1e-9), (pp, micro_batches)
 
 
 def test_schedules_say_whether_they_have_two_passes_at_once() -> None:
-    for name in pipelines.names():
-        schedule = pipelines.find(name)
+    for name in SCHEDULES.names():
+        schedule = SCHEDULES.find(name)
         order = schedule.order(PipelineShape(4, 8, schedule.chunks or 2, 4))
         assert schedule.pairs == any(len(slot) > 1 for slots in order for slot in slots), name
 
@@ -224,7 +222,7 @@ def small_space(number: int) -> tuple[Scenario, Choices, int]:
         gpus,
         cp=(draw.choice((1, 2)),),
         ep=(1, 2) if model is EXPERTS else (1,),
-        schedule=tuple(draw.sample(pipelines.names(), 2)),
+        schedule=tuple(draw.sample(SCHEDULES.names(), 2)),
         sharding=tuple(draw.sample(("ddp", "zero1", "zero2", "zero3"), 2)),
         micro_batch=tuple(draw.sample((1, 2, 4), 2)),
         checkpointing=tuple(draw.sample(("none", "selective_op", "full"), 2)),

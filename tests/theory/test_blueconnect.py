@@ -11,8 +11,7 @@ from math import log2, prod
 import pytest
 
 from simulator.cluster.build import build
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import ALGORITHMS, Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import play
 from tests.playing import assert_time, equal_nodes, nodes, time_of
@@ -41,7 +40,7 @@ def test_each_level_sends_less_than_the_one_before(factors: tuple[int, ...], siz
 @pytest.mark.parametrize("m", [2, 4, 8, 16, 32])
 def test_a_few_bytes_take_as_many_steps_between_nodes_as_trees(algorithm: str, m: int) -> None:
     request = Request("all_reduce", 2 * m, 2 * m, chunks=1, nodes=equal_nodes(2 * m, 2))
-    assert catalog.find(algorithm).steps(request).across == 2 * log2(m)
+    assert ALGORITHMS.find(algorithm).steps(request).across == 2 * log2(m)
     alone = time_of(nodes(2, 2), algorithm, Request("all_reduce", 2, 2, chunks=1))
     time = time_of(nodes(2 * m, 2), algorithm, request)
     assert time == pytest.approx(alone + 2 * log2(m) * ACROSS, rel=0.02)

@@ -15,8 +15,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import ALGORITHMS, Request
 from simulator.collectives.idle import Across
 from tests.playing import (
     OVER_SWITCHES,
@@ -350,7 +349,7 @@ def test_what_is_predicted_is_met_even_where_the_network_only_looks_like_a_star(
 ) -> None:
     cluster = build(topology, world_size) if isinstance(topology, str) else build(topology, world_size, gpu=WIDE_GPU)
     n = len(group)
-    for algorithm, operation in catalog.pairs():
+    for algorithm, operation in ALGORITHMS.pairs():
         if algorithm in OVER_SWITCHES or (algorithm in TOLD_NODES and len({len(b) for b in cluster.nodes}) > 1):
             continue
         request = Request(operation, n, 240 * n * 7, servers=n, servers_on="workers")

@@ -14,8 +14,7 @@ from simulator.basics.errors import NoRouteError, ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.routing import Router
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import ROOTED, Request
+from simulator.collectives.algorithm import ALGORITHMS, ROOTED, Request
 from tests.playing import WIDE_GPU, divisors, equal_nodes, nodes, planned, regular, star, time_of
 
 EXACT = 1e-9
@@ -110,7 +109,7 @@ def asked(draw: st.DrawFn) -> tuple[Cluster, Request]:
 def hold(case: tuple[Cluster, Request]) -> None:
     """What is claimed of any algorithm's operation is what is played."""
     cluster, request = case
-    for algorithm, operation in catalog.pairs():
+    for algorithm, operation in ALGORITHMS.pairs():
         own = replace(request, operation=operation, root=request.root if operation in ROOTED else 0)
         try:
             predicted = planned(cluster, algorithm, own).predicted
@@ -164,7 +163,7 @@ def test_a_chain_back_through_a_torus_shares_links_where_the_way_there_does_not(
     assert planned(cluster, "chain", back).predicted is None
     # Chosen is what is fastest, now that the chain's shared links are seen.
     chosen = planned(cluster, "auto", back).algorithm
-    times = {name: time_of(cluster, name, back) for name, operation in catalog.pairs() if operation == "reduce"}
+    times = {name: time_of(cluster, name, back) for name, operation in ALGORITHMS.pairs() if operation == "reduce"}
     assert times[chosen] == min(times.values())
 
 

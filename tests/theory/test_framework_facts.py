@@ -9,8 +9,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective, Steps
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import ALGORITHMS, Request
 from simulator.collectives.plan import Task, plan
 from simulator.model.kernel import Matmul
 from simulator.model.parameters import modules
@@ -158,7 +157,7 @@ def test_logits_may_outlive_the_loss() -> None:
 )
 def test_steps_are_counted_on_the_longest_way(algorithm: str, operation: str, steps: Steps) -> None:
     request = Request(operation, 16, 1600, nodes=(tuple(range(8)), tuple(range(8, 16))))
-    assert catalog.find(algorithm).steps(request) == steps
+    assert ALGORITHMS.find(algorithm).steps(request) == steps
     machine = MachineCollective(algorithm, startup=1e-5, step=1e-6, cross_step=1e-3)
     assert machine.latency(steps) == pytest.approx(1e-5 + steps.inside * 1e-6 + steps.across * 1e-3)
 

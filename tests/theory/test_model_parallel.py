@@ -25,8 +25,7 @@ from simulator.records.operation import Allocate, Collective, Compute
 from simulator.records.timeline import Timeline
 from simulator.step.framework import BARE
 from simulator.step.parallelism import Parallelism
-from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import PipelineShape, Work
+from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Work
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import Precision
 from tests.pipelines import most_held, played
@@ -176,7 +175,7 @@ def even(stages: int) -> Transformer:
 @pytest.mark.parametrize(("name", "p", "m", "v"), SHAPES)
 def test_a_rank_holds_as_many_micro_batches_as_its_order_says(name: str, p: int, m: int, v: int) -> None:
     """Of ranks without embedding and head all chunks are alike: held chunks times what a chunk keeps."""
-    model, schedule = even(p * v), catalog.find(name)
+    model, schedule = even(p * v), SCHEDULES.find(name)
     parallelism = Parallelism(pp=p, schedule=name, virtual_stages=v)
     plan = planned(p, model, accumulation=m, parallelism=parallelism)
     timeline = events(plan.program, build("dgx_h100", p), limit_memory=False)
@@ -194,7 +193,7 @@ def test_a_rank_holds_as_many_micro_batches_as_its_order_says(name: str, p: int,
 @pytest.mark.parametrize(("name", "p", "m", "v"), SHAPES)
 def test_a_step_takes_what_its_order_takes_with_sends_that_cost(name: str, p: int, m: int, v: int) -> None:
     """An independent player of the same order, with each stage's own kernels and a send's latency and bytes."""
-    model, schedule = even(p * v), catalog.find(name)
+    model, schedule = even(p * v), SCHEDULES.find(name)
     parallelism = Parallelism(pp=p, schedule=name, virtual_stages=v)
     # Gradients that are added up in another dtype are so from the first micro-batch on: all take the same.
     precision = Precision(grads="float32")

@@ -29,7 +29,7 @@ from simulator.scenario.load import load_scenario
 from simulator.step import update
 from simulator.step.framework import Framework
 from simulator.step.parallelism import Parallelism
-from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.process_groups import Groups
 from simulator.step.spec import LossScaling, Offload, Precision
 from tests.golden.gpt import farthest, golden, initial, tokens
@@ -38,7 +38,7 @@ from tests.training import play, step
 
 # Sequences of a step, and what each is cut into; words, which pad a table that is cut.
 SEQUENCES, LENGTH, WORDS = 16, 16, 61
-SCHEDULES = tuple(catalog.names())
+SCHEDULES = tuple(SCHEDULES.names())
 SMALL = {
     "model_type": "gpt2", "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": LENGTH, "vocab_size": WORDS,
 }  # fmt: skip

@@ -15,8 +15,7 @@ from simulator.engine.play import play
 from simulator.model.load import load_model
 from simulator.run.memory import need
 from simulator.scenario.build_training import to_step
-from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import PipelineShape, Placement
+from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Placement
 from simulator.step.plan import ranks_alone
 from simulator.step.spec import Precision, Sharding, TrainingStep
 from simulator.step.stage_memory import stage_memory
@@ -136,7 +135,7 @@ def test_it_is_the_peak_of_the_played_timeline(name: str) -> None:
 @st.composite
 def steps(draw: st.DrawFn) -> tuple[TrainingStep, int]:
     """A small model cut into stages in any order of passes, where nothing waits for the network."""
-    schedule = catalog.find(draw(st.sampled_from(catalog.names())))
+    schedule = SCHEDULES.find(draw(st.sampled_from(SCHEDULES.names())))
     both_ways = schedule.placement is Placement.BOTH_WAYS
     pp, tp, dp = draw(st.integers(2, 4)), draw(st.sampled_from([1, 2])), draw(st.integers(1, 3))
     pp += pp % 2 if both_ways else 0

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import REDUCING, Request
+from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Request
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import NODED, TOLD_NODES, Array, nodes, played, same_bits, star, starts, time_of
@@ -24,7 +23,7 @@ def scenario(algorithm: str, operation: str = "all_reduce", **collective: Any) -
     return load_scenario({"name": "fault", "cluster": {"topology": topology, "world_size": 8}, "collective": facts})
 
 
-@pytest.mark.parametrize(("algorithm", "operation"), catalog.pairs())
+@pytest.mark.parametrize(("algorithm", "operation"), ALGORITHMS.pairs())
 @pytest.mark.parametrize("dtype", ["int64", "float32", "bfloat16"])
 def test_a_zeroed_transfer_shows(algorithm: str, operation: str, dtype: str) -> None:
     sound = simulate(scenario(algorithm, operation, dtype=dtype))
@@ -71,7 +70,7 @@ def test_an_average_is_the_sum_divided_once(dtype: str) -> None:
     assert average.verdict.wrong == 0
 
 
-@pytest.mark.parametrize(("algorithm", "operation"), [p for p in catalog.pairs() if p[1] in REDUCING])
+@pytest.mark.parametrize(("algorithm", "operation"), [p for p in ALGORITHMS.pairs() if p[1] in REDUCING])
 @pytest.mark.parametrize("accumulate", ["payload", "float32"])
 @pytest.mark.parametrize("reduction", ["sum", "average", "max", "min", "product"])
 def test_every_reduction_is_right_in_every_algorithm(
@@ -117,7 +116,7 @@ def test_what_is_added_at_its_goal_is_sent_in_the_payloads_dtype(algorithm: str)
     n, elements = 8, 8 * 1000
     request = Request("all_reduce", n, elements)
     run = played(star(n, 1), algorithm, request, dtype="bfloat16", accumulate="float32")
-    assert run.timeline.logs[0].nbytes.sum() == catalog.find(algorithm).volume(request) * 2
+    assert run.timeline.logs[0].nbytes.sum() == ALGORITHMS.find(algorithm).volume(request) * 2
     assert run.time == time_of(star(n, 1), algorithm, request, dtype="bfloat16")
 
 

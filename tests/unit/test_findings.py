@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
-from simulator.findings import catalog
 from simulator.findings.along import Axis
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
+from simulator.findings.found import FINDING_KINDS
 from simulator.findings.front import front
 from simulator.findings.kinds.change import _ranges
 from simulator.findings.kinds.threshold import _playable
@@ -65,7 +65,7 @@ def reports(of: Comparison) -> list[Any]:
 
 
 def test_every_kind_that_a_scenario_may_ask_for_exists() -> None:
-    assert set(catalog.names()) == set(FINDINGS)
+    assert set(FINDING_KINDS.names()) == set(FINDINGS)
 
 
 @pytest.mark.parametrize("workers", [4, 8, 16, 64])

@@ -11,8 +11,7 @@ from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import OPERATIONS, Request
+from simulator.collectives.algorithm import ALGORITHMS, OPERATIONS, Request
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import runs
 from simulator.collectives.plan import Plan, Task, plan
@@ -59,7 +58,7 @@ def test_nothing_to_choose_from_is_refused() -> None:
 def test_auto_finds_an_algorithm_for_any_number_of_ranks(name: str, operation: str) -> None:
     for world_size in (2, 3, 4):
         made = chosen(build(name, world_size), operation)
-        assert operation in catalog.operations(made.algorithm)
+        assert operation in ALGORITHMS.operations(made.algorithm)
         assert made.why
 
 
@@ -137,7 +136,7 @@ def test_auto_is_within_a_third_of_the_fastest_where_no_closed_form_is_exact() -
     for topology, world_size in (("torus_2d", 8), ("leaf_spine_100g", 8), ("hypercube", 8)):
         for size in ("16 KiB", "4 MiB"):
             times = {}
-            for name in ("auto", *(n for n in catalog.names() if "all_reduce" in catalog.operations(n))):
+            for name in ("auto", *(n for n in ALGORITHMS.names() if "all_reduce" in ALGORITHMS.operations(n))):
                 scenario = {
                     "name": "auto",
                     "cluster": {"topology": topology, "world_size": world_size},

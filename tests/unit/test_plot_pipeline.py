@@ -18,8 +18,7 @@ from simulator.report.plots.training import dimensions_on_links, memory_by_stage
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.step.parallelism import Parallelism
-from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import PipelineShape, Work
+from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Work
 from simulator.step.plan import plan_step
 from tests.training import TINY, step
 
@@ -41,7 +40,7 @@ def played(parallelism: Parallelism, micros: int, layers: int = 8, **facts: obje
 def test_a_bar_is_a_pass_of_the_order(name: str, v: int, checkpointing: str) -> None:
     """As many of each kind and micro-batch as the order has; a V's two chunks in a row at its turn are one run."""
     timeline = played(Parallelism(pp=4, schedule=name, virtual_stages=v), 8, checkpointing=checkpointing)
-    order = catalog.find(name).order(PipelineShape(4, 8, v, 4))
+    order = SCHEDULES.find(name).order(PipelineShape(4, 8, v, 4))
     for rank, spans in by_rank(timeline.spans).items():
         drawn = [one for one in pipeline.passes(sorted(spans, key=lambda span: span.start)) if one.kind != "optimizer"]
         slots = [one for slot in order[rank] for one in slot]

@@ -10,14 +10,13 @@ import pytest
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.basics.spelling import meant, plain
-from simulator.collectives import catalog as algorithms
-from simulator.collectives.algorithm import OPERATIONS
+from simulator.collectives.algorithm import ALGORITHMS, OPERATIONS
 from simulator.model.load import load_model
 from simulator.scenario.key_names import ending, keys_of, unknown_key
 from simulator.scenario.load import load_scenario
 from simulator.scenario.shape import fields
-from simulator.step.pipelines import catalog as schedules
-from simulator.step.strategies import catalog as strategies
+from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.strategies.strategy import STRATEGIES
 
 KINDS: tuple[registry.Kind, ...] = get_args(registry.Kind)
 COLLECTIVE: dict[str, Any] = {
@@ -89,10 +88,10 @@ def test_other_names_are_of_shipped_files_and_of_one_alone(kind: registry.Kind) 
     "names",
     [
         *map(registry.names, KINDS),
-        algorithms.names(),
+        ALGORITHMS.names(),
         OPERATIONS,
-        strategies.names(),
-        schedules.names(),
+        STRATEGIES.names(),
+        SCHEDULES.names(),
     ],
 )
 def test_no_two_names_differ_in_spelling_alone(names: tuple[str, ...]) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from simulator.basics.errors import SimulationError
 from simulator.basics.this_machine import cgroup_limit
-from simulator.collectives import catalog, ring
-from simulator.collectives.algorithm import Request
+from simulator.collectives import ring
+from simulator.collectives.algorithm import ALGORITHMS, Request
 from simulator.collectives.parameter_server import Party, pull, push
 from simulator.engine.play import play
 from simulator.records.schedule import Schedule
@@ -33,7 +33,7 @@ def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(algorithm: str, operation: Any, **facts: Any) -> Schedule:
-    return catalog.find(algorithm).plans[operation](Request(operation, RANKS, RANKS, **facts))
+    return ALGORITHMS.find(algorithm).plans[operation](Request(operation, RANKS, RANKS, **facts))
 
 
 @pytest.mark.usefixtures("roomy")

@@ -19,7 +19,7 @@ from simulator.calibration.machines.response import Response
 from simulator.calibration.machines.solve import FREE, Constants, Data, Fading, solve
 from simulator.calibration.machines.sweep import Sweep
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog
+from simulator.collectives.algorithm import ALGORITHMS
 
 # What communication libraries run, nearest first. The switch adds where it can; over nodes stages that overlap come
 # near to what NCCL's trees and rings do there.
@@ -92,12 +92,12 @@ def summarize_trial(algorithm: str, chunks: int | None, rows: tuple[FitRow, ...]
 
 def _names(cluster: Cluster, sweep: Sweep, algorithm: str | None) -> list[str]:
     if algorithm is not None:
-        if sweep.operation not in catalog.find(algorithm).plans:
-            able = ", ".join(catalog.operations(algorithm))
+        if sweep.operation not in ALGORITHMS.find(algorithm).plans:
+            able = ", ".join(ALGORITHMS.operations(algorithm))
             raise ScenarioError(f"algorithm: got {algorithm!r}, which has no {sweep.operation}; it has {able}")
         return [algorithm]
     wanted = _PREFERRED if len(cluster.nodes) < 2 else _OVER_NODES
-    return [name for name in wanted if sweep.operation in catalog.find(name).plans]
+    return [name for name in wanted if sweep.operation in ALGORITHMS.find(name).plans]
 
 
 def _trial(response: Response, sweep: Sweep, chunks: int | None, fading: Fading) -> Trial:

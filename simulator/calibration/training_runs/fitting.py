@@ -19,7 +19,7 @@ from simulator.step.framework import Framework
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import update_cost
 from simulator.step.states import states
-from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import STRATEGIES
 from simulator.step.units import units
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def kernel_time(row: MeasuredRow, framework: Framework, changes: Changes = ()) -
     kinds = [span for unit in parts for span in (unit.forward, unit.backward, unit.recompute, unit.copies)]
     spans = [span for span in kinds if span is not None]
     elements = sum(unit.elements for unit in parts)
-    strategy = strategies.find(step.sharding.strategy)
+    strategy = STRATEGIES.find(step.sharding.strategy)
     held = states(step, strategy.shards, strategy.updater, [(elements, row.gpus)])
     timer = KernelTimer(gpu, step)
     norm = timer.one_pass("norm", held.updated * find(step.precision.grads).itemsize, 0)

@@ -22,8 +22,8 @@ from simulator.model.cut import ExpertCut
 from simulator.model.load import load_model
 from simulator.step.checkpointing import POLICIES
 from simulator.step.parallelism import Parallelism
-from simulator.step.pipelines import catalog as schedules
-from simulator.step.strategies import catalog as strategies
+from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.strategies.strategy import STRATEGIES
 
 
 def _known(kind: registry.Kind, *more: str) -> AfterValidator:
@@ -86,7 +86,7 @@ class OwnRow(BaseModel):
     step_time_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Measured time of a step [s]")
     tokens_per_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Or tokens a second of all GPUs")
     peak_gib: Annotated[float, Field(gt=0)] | None = Field(None, description="Measured peak memory of a GPU [GiB]")
-    sharding: Annotated[str, _among(strategies.names())] = Field("zero3", description="ddp, zero1, zero2, zero3, ...")
+    sharding: Annotated[str, _among(STRATEGIES.names())] = Field("zero3", description="ddp, zero1, zero2, zero3, ...")
     reshard: bool = Field(True, description="Whether zero3 frees parameters between the passes")
     tp: Count = Field(1, description="Tensor-parallel ranks")
     pp: Count = Field(1, description="Pipeline stages")
@@ -94,7 +94,7 @@ class OwnRow(BaseModel):
     ep: Count = Field(1, description="Expert-parallel ranks")
     sequence_parallel: bool = Field(True, description="Whether tensor-parallel ranks cut sequences too")
     context: Literal["ring", "ulysses"] = Field("ring", description="How context-parallel ranks cut attention")
-    schedule: Annotated[str, _among(schedules.names())] = Field("1f1b", description="Of the pipeline")
+    schedule: Annotated[str, _among(SCHEDULES.names())] = Field("1f1b", description="Of the pipeline")
     virtual_stages: Count = Field(1, description="Stages of each rank")
     stages: Annotated[tuple[Count, ...], BeforeValidator(_stages)] = Field(
         (), description="Layers of each stage, separated by blanks, where they are not equal"

@@ -6,15 +6,13 @@ A plot's module declares a PLOT (`plot.py`). Figures of other commands (a topolo
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 
-from simulator.basics.registry import declared
+from simulator.basics.catalog import Catalog
 from simulator.report.plots.plot import Plot
 
 
 @cache
 def of(kind: str) -> dict[str, Plot]:
     """Return the plots of a "collective" or a "training" step by name, sorted."""
-    packages = [import_module(f"simulator.report.plots.{folder}") for folder in ("both", kind)]
-    plots = [one for package in packages for one in declared(package, "PLOT", Plot).items()]
-    return dict(sorted(plots))
+    own, shared = (Catalog(f"simulator.report.plots.{folder}", "PLOT", Plot, "plot") for folder in (kind, "both"))
+    return dict(sorted({**own.by_name, **shared.by_name}.items()))

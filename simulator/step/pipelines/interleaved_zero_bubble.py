@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from simulator.step.pipelines import interleaved
 from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Placement, Work, always
-from simulator.step.pipelines.zb_h1 import unhidden
+from simulator.step.pipelines.zero_bubble import unhidden
 
 
 def _rank(shape: PipelineShape, rank: int) -> list[Pass]:

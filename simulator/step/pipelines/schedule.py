@@ -18,6 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import Final
+
+from simulator.basics.catalog import Catalog
 
 
 class Work(Enum):
@@ -194,3 +197,6 @@ def at_least_one(shape: PipelineShape) -> str:
     if shape.micro_batches < 1:
         return f"got {shape.micro_batches} micro-batches; must be at least 1"
     return ""
+
+
+SCHEDULES: Final = Catalog("simulator.step.pipelines", "SCHEDULE", PipelineSchedule, "pipeline schedule")

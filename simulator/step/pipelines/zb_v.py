@@ -24,7 +24,7 @@ from simulator.step.pipelines.schedule import (
     always,
     at_least_one,
 )
-from simulator.step.pipelines.zb_h2 import late_start
+from simulator.step.pipelines.zero_bubble import late_start
 
 _F, _I, _W = Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT
 # A pass on its way down the V's first leg or up its second; input gradients come down the second leg's stages first.

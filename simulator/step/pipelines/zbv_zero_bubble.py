@@ -18,7 +18,7 @@ from simulator.step.pipelines.schedule import (
     Work,
     always,
 )
-from simulator.step.pipelines.zb_h2 import late_start
+from simulator.step.pipelines.zero_bubble import late_start
 
 
 def _rank(shape: PipelineShape, rank: int) -> tuple[Slot, ...]:

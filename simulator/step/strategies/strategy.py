@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from simulator.basics.catalog import Catalog
 from simulator.step.spec import Gathering, Sending, State, Updater
 
 if TYPE_CHECKING:
@@ -92,3 +93,14 @@ class Strategy:
     def servers(self, sharding: Sharding) -> int:
         """Parameter servers on machines of their own."""
         return sharding.servers if self.updater is Updater.SERVERS and sharding.servers_on == "own" else 0
+
+
+class _Strategies(Catalog[Strategy]):
+    """The sharding strategies that exist."""
+
+    def listening(self, option: str) -> tuple[str, ...]:
+        """Return the names of the strategies that read an option of `Sharding`."""
+        return tuple(name for name, strategy in self.by_name.items() if option in strategy.options)
+
+
+STRATEGIES: Final = _Strategies("simulator.step.strategies", "STRATEGY", Strategy, "strategy")

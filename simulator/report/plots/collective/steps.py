@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from simulator.collectives import catalog
+from simulator.collectives.algorithm import ALGORITHMS
 from simulator.collectives.verify import Held, initial, promised
 from simulator.records.schedule import Round, Schedule
 from simulator.report.plots import style
@@ -269,7 +269,7 @@ def _name(schedule: Schedule, participant: int) -> str:
     """A rank's number; what it is, where it is no rank."""
     if participant < schedule.world_size:
         return str(participant)
-    kind = catalog.find(schedule.algorithm).auxiliary.value
+    kind = ALGORITHMS.find(schedule.algorithm).auxiliary.value
     return kind if schedule.auxiliaries == 1 else f"{kind[:2]}{participant - schedule.world_size}"
 
 

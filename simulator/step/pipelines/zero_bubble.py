@@ -1,12 +1,13 @@
-"""Zero bubble: a greedy order of forward passes, input gradients and weight gradients under a bound on memory.
+"""Which zero-bubble orders hold as much as 1F1B (ZB-H1), or twice as much (ZB-H2)?
 
-Weight gradients, which nobody waits for, fill the time in which a rank would wait. All passes count as equally long and
-sends as free, as in the paper's figures; whoever plays the order learns what it takes with passes that are not.
+A greedy heuristic orders forward passes, input gradients and weight gradients under a bound on memory. No other pass
+waits for a weight gradient, so weight gradients fill the time in which a rank would wait. All passes count as equally
+long and sends as free, as in the paper's figures; simulating the order shows its time with passes of unequal lengths.
 
 References
 ----------
-.. [1] Qi, Wan, Huang & Lin, "Zero bubble pipeline parallelism", ICLR 2024, section 3.1 (the heuristic) and figure 2
-   (ZB-H1 with 1F1B's memory, ZB-H2 with twice that). Ties are decided as in the authors' scheduler,
+.. [1] Qi, Wan, Huang & Lin, "Zero bubble pipeline parallelism", ICLR 2024, section 3.1 (the heuristic), section 2.1
+   and figure 2 (ZB-H1), section 2.2 and figure 3 (ZB-H2). Ties are decided as in the authors' scheduler,
    github.com/sail-sg/zero-bubble-pipeline-parallelism, scheduler/zb.py.
 """
 
@@ -16,7 +17,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 
-from simulator.step.pipelines.schedule import Order, Pass, Work
+from simulator.step.pipelines.schedule import (
+    Order,
+    Pass,
+    PassTimes,
+    PipelineSchedule,
+    PipelineShape,
+    Placement,
+    Work,
+    at_least_one,
+)
 
 _F, _I, _W = Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT
 
@@ -183,3 +193,47 @@ def greedy(ranks: int, micro_batches: int, limit: int) -> Order:
         if not best or takes < shortest:
             best, shortest = tuple(tuple((one,) for one in own.done) for own in attempt.made), takes
     return best
+
+
+def _order_h1(shape: PipelineShape) -> Order:
+    return greedy(shape.ranks, shape.micro_batches, shape.ranks)
+
+
+def unhidden(shape: PipelineShape, times: PassTimes) -> float:
+    """Of 1F1B's bubble weights' gradients fill two parts; with passes that take equally long, and enough of them."""
+    return (shape.ranks - 1) * (times.forward + times.backward - 2 * times.weights)
+
+
+ZB_H1 = PipelineSchedule(
+    name="zb_h1",
+    placement=Placement.LOOP,
+    chunks=1,
+    splits_backward=True,
+    order=_order_h1,
+    refusal=at_least_one,
+    bubble=unhidden,
+    held=None,
+)
+
+
+def _order_h2(shape: PipelineShape) -> Order:
+    return greedy(shape.ranks, shape.micro_batches, 2 * shape.ranks)
+
+
+def late_start(shape: PipelineShape, times: PassTimes) -> float:
+    """Nobody waits between its first pass and its last, but the last rank starts p - 1 forward passes later."""
+    return (shape.ranks - 1) * times.forward
+
+
+ZB_H2 = PipelineSchedule(
+    name="zb_h2",
+    placement=Placement.LOOP,
+    chunks=1,
+    splits_backward=True,
+    order=_order_h2,
+    refusal=at_least_one,
+    bubble=late_start,
+    held=None,
+)
+
+SCHEDULE = (ZB_H1, ZB_H2)

@@ -1,13 +1,14 @@
-"""V-Half and V-Min: schedules made of one pattern, repeated for every micro-batch, that hold a half and a third.
+"""Which orders hold a half (V-Half) or a third (V-Min) of what the first rank of 1F1B holds?
 
-A pattern says in which slot each rank passes the first micro-batch forward and backward through its two chunks; each
-further one follows six slots later. Weights' gradients take slots that are left. Then what can move to an earlier slot
-does, as long as no rank holds more than before.
+Both repeat one building block for every micro-batch. The block says in which slot each rank passes the first
+micro-batch forward and backward through its two chunks; each further micro-batch follows six slots later. Weight
+gradients take the slots that are left. Then every pass that can moves to an earlier slot, as long as no rank holds
+more than before.
 
 References
 ----------
 .. [1] Qi, Wan, Amar & Lin, "Pipeline parallelism with controllable memory", NeurIPS 2024, arXiv:2405.15362, sections 3
-   (patterns), 3.4 (reordering) and table 1. Ties are decided as in the authors' scheduler,
+   (building blocks), 3.4 (reordering), figure 3 and table 1. Ties are decided as in the authors' scheduler,
    github.com/sail-sg/zero-bubble-pipeline-parallelism, scheduler/zbv_greedy.py.
 """
 
@@ -18,7 +19,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from simulator.step.pipelines.schedule import Order, Pass, Work
+from simulator.step.pipelines.schedule import (
+    Order,
+    Pass,
+    PipelineSchedule,
+    PipelineShape,
+    Placement,
+    Work,
+    always,
+    at_least_one,
+)
 
 # Kinds of passes, by number: forward through the first and the second chunk, the input's gradient through the second
 # and the first, weights' gradients (of both in one list, or of each).
@@ -188,3 +198,49 @@ def settled(pattern: Pattern, ranks: int, micro_batches: int) -> Order:
         return Pass(works[kind // 2], rank if nearer else 2 * ranks - 1 - rank, micro)
 
     return tuple(tuple((one(rank, kind, micro),) for kind, micro in own) for rank, own in enumerate(order))
+
+
+def _block_half(ranks: int, rank: int) -> tuple[int, int, int, int]:
+    later = 3 if ranks % 2 == 0 else 0
+    return 2 * rank, 3 * ranks - rank - 2, 3 * ranks + later + 2 * rank - 1, 6 * ranks + later - rank - 2
+
+
+def _order_half(shape: PipelineShape) -> Order:
+    return settled(_block_half, shape.ranks, shape.micro_batches)
+
+
+V_HALF = PipelineSchedule(
+    name="v_half",
+    placement=Placement.V,
+    chunks=2,
+    splits_backward=True,
+    order=_order_half,
+    refusal=at_least_one,
+    bubble=None,
+    held=None,
+    batches_sends=always,
+)
+
+
+def _block_min(ranks: int, rank: int) -> tuple[int, int, int, int]:
+    later = 2 if ranks % 3 == 0 else 0
+    return rank, 2 * ranks - rank - 1, 2 * ranks + later + rank, 4 * ranks + later - rank - 1
+
+
+def _order_min(shape: PipelineShape) -> Order:
+    return settled(_block_min, shape.ranks, shape.micro_batches)
+
+
+V_MIN = PipelineSchedule(
+    name="v_min",
+    placement=Placement.V,
+    chunks=2,
+    splits_backward=True,
+    order=_order_min,
+    refusal=at_least_one,
+    bubble=None,
+    held=None,
+    batches_sends=always,
+)
+
+SCHEDULE = (V_HALF, V_MIN)
