@@ -17,7 +17,6 @@ from simulator.basics.errors import UnknownNameError
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.figure import Strict
-from simulator.cluster.former_words import in_todays_words
 from simulator.cluster.gpu_file import faults_of
 from simulator.cluster.locate import locate, read
 from simulator.cluster.quantity import MOST_PARTS, Bandwidth, Count, Seconds, Size
@@ -140,7 +139,6 @@ def load_topology(topology: str | Path | Mapping[str, Any], base: Path | None = 
 
 
 def _read(document: Document, name: str, folder: Path | None) -> Topology:
-    document = in_todays_words(document)
     file, faults = check(TopologyFile, document)
     options, wrong = _options(document)
     document.refuse(faults + wrong + _gpu(document, folder))
