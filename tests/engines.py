@@ -13,7 +13,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.records.program import Program
-from simulator.records.timeline import LinkUse, Timeline
+from simulator.records.timeline import AllocatorEvent, LinkUse, Timeline
 from simulator.report.numbers.link_use import link_uses
 
 # Of a moment, by some ten additions.
@@ -45,14 +45,34 @@ class LeftBehind:
         What does not depend on the last digit of a time.
     times : list of float array
         Every time [s].
+    order : dict of rank to list
+        What allocators did, in the order in which it happened.
+    moments : dict of rank to float array
+        When they did it [s], by name.
+    memory : list
+        Facts of memory that depend on that order: samples, peak, addresses, what was reserved.
     """
 
     facts: list[Any]
     times: list[Floats]
+    order: dict[int, list[tuple[str, str, int]]]
+    moments: dict[int, Floats]
+    memory: list[Any]
 
     def distance(self, other: LeftBehind) -> float:
-        """Return the largest distance of two runs' times, over the later end; infinity where facts differ."""
-        if self.facts != other.facts:
+        """Return the largest distance of two runs' times, over the later end; infinity where facts differ.
+
+        Two streams may allocate and free at one moment, and the last digit of the two times then says which comes
+        first. Where engines order such a pair differently, samples and addresses between the two cannot be equal, and
+        only which allocations there were and when they were made and freed is compared. Engines that agree to the bit
+        about a rank's times have no reason to order them differently.
+        """
+        if self.facts != other.facts or (self.order == other.order and self.memory != other.memory):
+            return float("inf")
+        if any(
+            own != other.order[rank] and np.array_equal(self.moments[rank], other.moments[rank])
+            for rank, own in self.order.items()
+        ):
             return float("inf")
         apart = [float(np.abs(a - b).max(initial=0.0)) for a, b in zip(self.times, other.times, strict=True)]
         end = max(float(self.times[0][0]), float(other.times[0][0]), 1e-300)
@@ -63,7 +83,20 @@ class LeftBehind:
 def left_behind(timeline: Timeline) -> LeftBehind:
     """Return all that a run leaves behind; links' use, which takes longest, is added up once."""
     uses = link_uses(timeline)
-    return LeftBehind(_facts(timeline, uses), _times(timeline, uses))
+    handled = {
+        rank: [event for event in own if event.action in ("alloc", "free")]
+        for rank, own in sorted(timeline.allocations.items())
+    }
+    order = {rank: [_named(event) for event in own] for rank, own in handled.items()}
+    named = {rank: sorted(own, key=_named) for rank, own in handled.items()}
+    facts = [*_facts(timeline, uses), {rank: list(map(_named, own)) for rank, own in named.items()}]
+    moments = {rank: np.array([event.time for event in own]) for rank, own in named.items()}
+    return LeftBehind(facts, [*_times(timeline, uses), *moments.values()], order, moments, _memory(timeline))
+
+
+def _named(event: AllocatorEvent) -> tuple[str, str, int]:
+    """Return what an allocator's event is, whenever it happens."""
+    return event.label, event.action, event.size
 
 
 def _facts(timeline: Timeline, uses: Sequence[LinkUse]) -> list[Any]:
@@ -75,14 +108,21 @@ def _facts(timeline: Timeline, uses: Sequence[LinkUse]) -> list[Any]:
             for log in timeline.logs
         ],
         [(use.name, use.bandwidth) for use in uses],
+        list(timeline.sent),
+        timeline.transfers,
+        sorted(timeline.at_work),
+        [sample.rank for sample in timeline.memory],
+    ]
+
+
+def _memory(timeline: Timeline) -> list[Any]:
+    """Return what depends on the order of allocations and frees that happen at one moment."""
+    return [
         [(sample.rank, sample.nbytes, sample.by_category) for sample in timeline.memory],
         timeline.peak and (timeline.peak.nbytes, timeline.peak.by_category),
         [(rank, [replace(event, time=0.0) for event in own]) for rank, own in sorted(timeline.allocations.items())],
         sorted(timeline.reserved.items()),
         sorted(timeline.short_of_memory),
-        list(timeline.sent),
-        timeline.transfers,
-        sorted(timeline.at_work),
     ]
 
 
@@ -94,7 +134,6 @@ def _times(timeline: Timeline, uses: Sequence[LinkUse]) -> list[Floats]:
         *(column for log in timeline.logs for column in (log.enter, log.end)),
         np.array([(use.busy, use.nbytes / use.bandwidth) for use in uses]),
         np.array([sample.time for sample in timeline.memory]),
-        np.array([event.time for own in timeline.allocations.values() for event in own]),
         np.array([timeline.at_work[rank] for rank in sorted(timeline.at_work)]),
     ]
 

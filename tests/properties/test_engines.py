@@ -22,11 +22,11 @@ from simulator.engine.events import execute as events
 from simulator.engine.play import play
 from simulator.records.operation import Compute
 from simulator.records.program import Program
-from simulator.records.timeline import Timeline
+from simulator.records.timeline import AllocatorEvent, Timeline
 from simulator.report.numbers.link_use import link_uses
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
-from tests.engines import farthest, left_behind
+from tests.engines import ROUNDING, farthest, left_behind
 from tests.programs import FAMILIES, drawn
 
 CLOSE = 1e-9
@@ -224,6 +224,17 @@ def test_without_a_core_the_events_engine_plays_and_says_so(monkeypatch: pytest.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         simulate(load_scenario(scenario | {"engine": "events"}))
+
+
+def test_allocations_in_another_order_at_the_same_times_are_a_difference() -> None:
+    """Engines may only order what happens at one moment differently where the last digits of its times differ."""
+    made = [AllocatorEvent(1.0, "alloc", 0, 512, "a"), AllocatorEvent(1.0, "free", 0, 512, "a")]
+    later = replace(made[0], time=float(np.nextafter(1.0, 2.0)))
+    orders = (made, made[::-1], [made[1], later])
+    one, swapped, told_apart = (left_behind(Timeline("events", 2.0, (), allocations={0: tuple(own)})) for own in orders)
+    assert one.distance(one) == 0.0
+    assert one.distance(swapped) == np.inf
+    assert one.distance(told_apart) <= ROUNDING
 
 
 def test_ranks_may_do_different_things() -> None:

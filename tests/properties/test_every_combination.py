@@ -113,6 +113,21 @@ def star(bandwidth: str, latency: str) -> dict[str, Any]:
             {"model": MIXTRAL, "seq_len": 48, "parallelism": {"cp": 3, "ep": 2, "balanced": False}},
             id="groups of experts that hold ranks of two places along the sequence",
         ),
+        pytest.param(
+            {"topology": "leaf_spine_100g", "world_size": 8},
+            {
+                "model": {"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 7,
+                          "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 192,
+                          "vocab_size": 96, "tie_word_embeddings": False, "num_experts": 8, "num_experts_per_tok": 2,
+                          "moe_intermediate_size": 64, "head_dim": 8},
+                "seq_len": 24, "gradient_accumulation_steps": 2, "framework": "deepspeed_2021",
+                "parallelism": {"tp": 2, "pp": 2, "schedule": "interleaved", "virtual_stages": 2},
+                "sharding": {"strategy": "zero2", "bucket_size": "4 KiB"}, "algorithm": "hierarchical",
+                "collectives": "played", "optimizer": "sgd", "precision": "bf16", "dropout": True,
+                "offload": "optimizer",
+            },
+            id="a bucket is freed and gradients are allocated at one moment, to the last digit but one",
+        ),
     ],
 )  # fmt: skip
 def test_scenarios_on_which_the_engines_differed(cluster: dict[str, Any], training: dict[str, Any]) -> None:
