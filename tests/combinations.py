@@ -18,7 +18,7 @@ from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_shape import frameworks
+from simulator.scenario.training_spec import frameworks
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import plan_step
 from simulator.step.spec import Updater

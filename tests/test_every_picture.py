@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -51,7 +50,7 @@ def check(figure: Figure, where: str) -> None:
 def test_a_picture_can_be_read_and_names_its_point(name: str) -> None:
     shipped = load_scenario(name)
     kind = "collective" if shipped.training is None else "training"
-    scenario = replace(shipped, plots=plot_names.names_of(kind))
+    scenario = shipped.replaced(plots=plot_names.names_of(kind))
     outcomes = list(play_points(list(enumerate(points(scenario)))))
     drawn = {name: figure for name, figure in figures(scenario, outcomes) if not isinstance(figure, Undrawn)}
     assert drawn

@@ -131,6 +131,6 @@ def test_batches_for_other_ranks_are_told_at_the_axis(cli: Command) -> None:
 
 
 def test_an_editor_is_told_of_the_keys(cli: Command) -> None:
-    keys = cli("schema").data["$defs"]["LearningShape"]["properties"]
+    keys = cli("schema").data["$defs"]["LearningSpec"]["properties"]
     assert {"initial", "batches", "betas", "eps", "warmup", "schedule"} <= set(keys)
     assert keys["schedule"]["enum"] == ["constant", "linear", "cosine"]

@@ -14,7 +14,7 @@ from PIL import Image
 
 import simulator
 from simulator import plots
-from simulator.scenario.shape import axis_keys
+from simulator.scenario.records import axis_keys
 from tools.site import gallery_pages, key_pages
 from tools.site.__main__ import QUICK
 from tools.site.built_links import faults

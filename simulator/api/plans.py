@@ -20,7 +20,7 @@ from simulator.planner.sizes import Size, sizes
 from simulator.planner.told import all_played, document, front, reasons, sentences
 from simulator.results.page.plan_page import plan_page
 from simulator.scenario.load import load_scenario
-from simulator.scenario.plan_shape import BEST
+from simulator.scenario.plan_spec import BEST
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import to_yaml
 from simulator.sweeps.sweep import Backend

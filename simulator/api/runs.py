@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -27,7 +27,7 @@ from simulator.run.size import warn_of_size
 from simulator.scenario import plot_names
 from simulator.scenario.description import describe
 from simulator.scenario.load import check_single_point, load_scenario, points
-from simulator.scenario.records import Scenario
+from simulator.scenario.records import PlotsSpec, Scenario
 from simulator.sweeps.artifacts import ArtifactWriter, view_of_run
 from simulator.sweeps.sweep import Backend, play_points, with_axes
 from simulator.sweeps.table import frame
@@ -208,7 +208,9 @@ def _plot(
     there = plot_names.names_of("collective" if scenario.training is None else "training")
     if kind not in there:
         raise ScenarioError(f"plot: got {kind!r}; {one_of(there, kind)}")
-    asked = replace(scenario, plots=(kind,), plotted_points=None if point is None else (dict(point),))
+    asked = scenario.replaced(
+        plots=PlotsSpec.model_construct(kinds=(kind,), points=None if point is None else [dict(point)])
+    )
     chosen = plotted_points(asked, outcomes, None if answered is None else answered.spoken)
     findings = () if answered is None else answered.to_dict()["findings"]
     reason = "here"

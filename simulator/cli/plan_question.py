@@ -13,9 +13,10 @@ from simulator.cli.as_options import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of, told_number
 from simulator.run.checks import warnings_of
+from simulator.scenario.answer_spec import BudgetSpec
 from simulator.scenario.load import load_scenario
-from simulator.scenario.plan_shape import BEST
-from simulator.scenario.records import Budget, Scenario
+from simulator.scenario.plan_spec import BEST
+from simulator.scenario.records import Scenario
 
 # What is asked for where an option is left out; of a scenario these are its own keys' defaults.
 _SEQ_LEN: Final = 2048
@@ -104,7 +105,7 @@ def _base(model: str, asked: Asked, gpus: int, seq_len: int, settings: Mapping[s
         raise
 
 
-def _budget(asked: Asked) -> Budget | None:
+def _budget(asked: Asked) -> BudgetSpec | None:
     """What the whole training is; a price, a power or a deadline without its tokens says nothing."""
     given = {"--price": asked.price, "--watts": asked.watts, "--deadline": asked.deadline}
     if asked.tokens is None:
@@ -112,7 +113,7 @@ def _budget(asked: Asked) -> Budget | None:
         if option is not None:
             raise ScenarioError(f"{option}: needs --tokens, the length of the training; write --tokens 1e12")
         return None
-    return Budget(tokens=asked.tokens, price=asked.price, watts=asked.watts)
+    return BudgetSpec(tokens=asked.tokens, price=asked.price, watts=asked.watts)
 
 
 def _said(option: str, text: str) -> Said:

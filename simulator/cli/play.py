@@ -233,7 +233,7 @@ def _heeding_interruption(when: str) -> Iterator[None]:
 def _pictures(
     folder: Path, scenario: Scenario, outcomes: list[PointOutcome], answered: Answer, *, svg: bool
 ) -> Pictures:
-    if not scenario.plots:
+    if not scenario.plotted.kinds:
         return Pictures()
     from simulator.results.pictures import draw
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario import error_messages
 from simulator.scenario.load import points
 from simulator.scenario.partial_settings import InvalidSettingError, full_key, matching, no_such_point
-from simulator.scenario.records import Scenario
+from simulator.scenario.records import PlotsSpec, Scenario
 
 
 def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, svg: bool) -> None:
@@ -28,7 +27,7 @@ def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, 
     outcomes, spoken, findings = _report(folder / "report.json", len(points(scenario)))
     wanted = _wanted(scenario, settings)
     _check_kind(scenario, kind, alone=bool(wanted))
-    asked = replace(scenario, plots=(kind,), plotted_points=(wanted,) if wanted else None)
+    asked = scenario.replaced(plots=PlotsSpec.model_construct(kinds=(kind,), points=[wanted] if wanted else None))
     from simulator.report.plots import style
     from simulator.results.pictures import figures, undrawn_text
     from simulator.results.plotted_points import MOST_DRAWN, plotted_points

@@ -16,7 +16,7 @@ from simulator.findings.comparison import Comparison
 from simulator.findings.found import FINDING_KINDS, Found
 from simulator.findings.front import front
 from simulator.findings.why import Why, why
-from simulator.scenario.records import Asked
+from simulator.scenario.answer_spec import FindingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,24 +123,24 @@ def _nothing_fits(compared: Comparison) -> list[str]:
     return [f"Nothing fits into {format_memory(report['capacity_bytes'])}{which}."]
 
 
-def _untold(asked: Asked) -> str:
+def _untold(asked: FindingSpec) -> str:
     """That something was asked for, and the points that were played do not tell."""
     along = f" along {asked.along}" if asked.along else ""
     of = f" of {', '.join(asked.of)}" if asked.of else ""
     return f"Not told: {asked.finding}{of}{along}, for the points that could be played do not tell it."
 
 
-def _usual(compared: Comparison) -> tuple[Asked, ...]:
+def _usual(compared: Comparison) -> tuple[FindingSpec, ...]:
     """What suits the axes where a scenario does not say what it wants told."""
     scenario = compared.scenario
     if scenario.training is not None and scenario.training.numerics:
-        return (Asked("learned"),)
+        return (FindingSpec(finding="learned"),)
     if scenario.compare and len(compared.settings) > 1:
         swept = scenario.training is None or len(compared.conditions) > 1
-        return (Asked("best" if swept else "change"),)
+        return (FindingSpec(finding="best" if swept else "change"),)
     if scenario.sweep and len(compared.conditions) > 1:
-        return (Asked("effect"),)
-    return (Asked("value"),)
+        return (FindingSpec(finding="effect"),)
+    return (FindingSpec(finding="value"),)
 
 
 def _first_that_fits(compared: Comparison) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from simulator.findings.comparison import Comparison, Row
-from simulator.scenario.records import Budget
+from simulator.scenario.answer_spec import BudgetSpec
 
 _DAY: Final = 86_400.0
 _WORDS: Final = ((" trillion", 1e12), (" billion", 1e9), (" million", 1e6))
@@ -23,12 +23,12 @@ def budgets(compared: Comparison) -> list[dict[str, Any]]:
     return [_of(compared, row, budget) for row in compared.rows if row.fits and row.report]
 
 
-def _of(compared: Comparison, row: Row, budget: Budget) -> dict[str, Any]:
+def _of(compared: Comparison, row: Row, budget: BudgetSpec) -> dict[str, Any]:
     own = {"point": row.index, "setting": {**row.setting, **row.condition}}
     return own | amounts(row.report or {}, row.point.cluster.world_size, budget)
 
 
-def amounts(report: Mapping[str, Any], gpus: int, budget: Budget) -> dict[str, Any]:
+def amounts(report: Mapping[str, Any], gpus: int, budget: BudgetSpec) -> dict[str, Any]:
     """Days, gpu_hours, cost and energy_kwh of a whole training; the last two None where no price or power is known."""
     seconds = (
         budget.tokens / report["tokens_per_s"]
@@ -54,7 +54,7 @@ def sentence(compared: Comparison, rows: list[dict[str, Any]], point: int) -> st
     return f"{compared.name({**row.setting, **row.condition})} for {length}, estimated: {amounts_text(one, budget)}"
 
 
-def amounts_text(one: Mapping[str, Any], budget: Budget) -> str:
+def amounts_text(one: Mapping[str, Any], budget: BudgetSpec) -> str:
     """What `amounts` gives, in words: '26.2 days, 322,000 GPU hours, 805,000 at 2.5 a GPU hour'."""
     parts = [_duration(one["days"]), f"{amount_text(one['gpu_hours'])} GPU hours"]
     parts += [f"{amount_text(one['cost'])} at {budget.price:g} a GPU hour"] if one["cost"] is not None else []
@@ -62,7 +62,7 @@ def amounts_text(one: Mapping[str, Any], budget: Budget) -> str:
     return ", ".join(parts)
 
 
-def _steps(budget: Budget, row: Row) -> str:
+def _steps(budget: BudgetSpec, row: Row) -> str:
     """Steps, and how many tokens each has, which settings may differ in."""
     report = row.report or {}
     return f"{budget.steps:,.0f} steps of {report['tokens_per_s'] * report['step_time_s']:,.0f} tokens"

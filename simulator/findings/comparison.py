@@ -187,7 +187,7 @@ class Comparison:
         try:
             point = point_of(self.scenario, settings).scenario
             if point.collective is not None:
-                point = replace(point, collective=replace(point.collective, payload=False))
+                point = point.replaced(collective=point.collective.replaced(payload=False))
             weight = max(1.0, point.cluster.world_size / _RANKS)
             real = point.training is not None and point.training.numerics
             if real or len(self._further) * weight > MOST_FURTHER:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from simulator.basics.catalog import Catalog
 from simulator.findings.comparison import Comparison
-from simulator.scenario.records import Asked
+from simulator.scenario.answer_spec import FindingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class Finding:
     ----------
     name : str
         As `answer` has it in a scenario.
-    find : function (Comparison, Asked) -> Found or None
+    find : function (Comparison, FindingSpec) -> Found or None
         None where the points do not tell.
     """
 
     name: str
-    find: Callable[[Comparison, Asked], Found | None]
+    find: Callable[[Comparison, FindingSpec], Found | None]
 
 
 FINDING_KINDS: Final = Catalog("simulator.findings.kinds", "FINDING", Finding, "finding")

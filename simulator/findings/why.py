@@ -159,7 +159,7 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
         link = report.get("bottleneck")
         if link is None:
             continue
-        size = row.point.collective.size if row.point.collective is not None else 0
+        size = row.point.collective.nbytes if row.point.collective is not None else 0
         busiest = Bottleneck.of(link)
         times = link["bytes"] / size if size else 0.0
         back = f", then {arrays_text(busiest.reverse_bytes / size)} back" if size and busiest.takes_turns else ""

@@ -7,7 +7,7 @@ same words; each says where a value stands.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from simulator.basics.errors import ScenarioError, one_of
@@ -16,11 +16,12 @@ from simulator.model.load import load_model
 from simulator.planner.size import refuse_too_large, warning_of
 from simulator.planner.space import LARGEST_MICRO_BATCH, Choices, default_choices, gpus_per_node
 from simulator.run.scenario_cluster import Clusters
+from simulator.scenario.answer_spec import BudgetSpec
 from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_rules import value_of
-from simulator.scenario.plan_shape import BEST, FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN
-from simulator.scenario.records import Budget, Scenario
+from simulator.scenario.plan_spec import BEST, FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN
+from simulator.scenario.records import Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Question:
         Values that are left out; their names are "".
     best : int
         How many settings are wanted.
-    budget : Budget or None
+    budget : BudgetSpec or None
         Of the whole training.
     deadline : float or None
         Days that it may take.
@@ -71,7 +72,7 @@ class Question:
     said: tuple[Said, ...] = ()
     without: tuple[Said, ...] = ()
     best: int = BEST
-    budget: Budget | None = None
+    budget: BudgetSpec | None = None
     deadline: float | None = None
     sensitivity: bool = False
 
@@ -128,7 +129,7 @@ def question_of(scenario: Scenario) -> Question:
     said = [Said(f"{source}: plan.fix.{name}", name, (value,)) for name, value in plan.fix.items()]
     said += [Said(f"{source}: plan.among.{name}", name, values) for name, values in plan.among.items()]
     without = tuple(Said(f"{source}: plan.without: {value}", "", (value,)) for value in plan.without)
-    base = replace(scenario, plan=None, budget=None)
+    base = scenario.replaced(plan=None, budget=None)
     return Question(base, plan.sequences, tuple(said), without, plan.best, scenario.budget, plan.deadline,
                     plan.sensitivity)  # fmt: skip
 

@@ -260,9 +260,9 @@ def _in_segments(asked: _Asked) -> _Asked:
     training = asked.base.training
     if training is None:
         return asked
-    return replace(asked, base=replace(asked.base, training=replace(training, allocator=_SEGMENTS)))
+    return replace(asked, base=asked.base.replaced(training=training.replaced(allocator=_SEGMENTS)))
 
 
 def _on_gpus(asked: _Asked, number: int) -> _Asked:
-    cluster = replace(asked.base.cluster, world_size=number)
-    return replace(_among(asked, "gpus", number), base=replace(asked.base, cluster=cluster))
+    cluster = asked.base.cluster.replaced(world_size=number)
+    return replace(_among(asked, "gpus", number), base=asked.base.replaced(cluster=cluster))

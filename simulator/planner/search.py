@@ -23,7 +23,7 @@ from simulator.planner.space import Choices, Refused, default_choices, gpus_per_
 from simulator.run.outcome import PointOutcome
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.plan_rules import not_planned
-from simulator.scenario.plan_shape import BEST
+from simulator.scenario.plan_spec import BEST
 from simulator.scenario.records import Point, Scenario
 from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep

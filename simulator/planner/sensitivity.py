@@ -7,7 +7,7 @@ it is told what the machine gives as it is used now, and what another setting ma
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.cluster.upgraded import cards, with_memory, with_network
@@ -82,7 +82,7 @@ def _machines(base: Scenario) -> Iterator[tuple[str, Scenario]]:
 
     def network(times: float) -> Scenario | None:
         faster = with_network(spec.topology, folder, times, one_node=one_node)
-        return None if faster is None else replace(base, cluster=replace(spec, topology=faster))
+        return None if faster is None else base.replaced(cluster=spec.replaced(topology=faster))
 
     twice = network(_TWICE)
     if twice is not None:
@@ -92,4 +92,4 @@ def _machines(base: Scenario) -> Iterator[tuple[str, Scenario]]:
     if one_more is not None:
         yield f"one more network card a node ({count + 1} for {count}, shared evenly)", one_more
     larger = with_memory(spec.gpu, spec.topology, folder, _TWICE)
-    yield "twice the memory", replace(base, cluster=replace(spec, gpu=larger))
+    yield "twice the memory", base.replaced(cluster=spec.replaced(gpu=larger))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from simulator.scenario.plan_shape import KEYS
+from simulator.scenario.plan_spec import KEYS
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_records import PrecisionSpec, TrainingSpec
-from simulator.scenario.training_shape import PRECISIONS
+from simulator.scenario.training_spec import PRECISIONS, PrecisionSpec, TrainingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +67,10 @@ class Setting:
 
     def spec(self, base: TrainingSpec) -> TrainingSpec:
         """The training of a scenario that is set so; `base` says everything else."""
-        return replace(
-            base,
+        return base.replaced(
             micro_batch_size=self.micro_batch,
             gradient_accumulation_steps=self.micro_batches,
-            parallelism=replace(
-                base.parallelism,
+            parallelism=base.parallelism.replaced(
                 tp=self.tp,
                 pp=self.pp,
                 cp=self.cp,
@@ -81,9 +78,9 @@ class Setting:
                 schedule=self.schedule,
                 virtual_stages=self.virtual_stages,
             ),
-            sharding=replace(base.sharding, strategy=self.sharding, shard_size=self.shard_size),
+            sharding=base.sharding.replaced(strategy=self.sharding, shard_size=self.shard_size),
             activation_checkpointing=self.checkpointing,
-            offload=replace(base.offload, what=self.offload),  # type: ignore[arg-type]
+            offload=base.offload.replaced(what=self.offload),
             precision=precision_of(base, self.precision),
             framework=base.framework if self.framework is None else self.framework,
         )
@@ -143,5 +140,5 @@ def scenario_of(base: Scenario, setting: Setting) -> Scenario:
     """The scenario that plays a setting; `base` is a single point."""
     if base.training is None:
         raise TypeError("a plan is of a training step")
-    cluster = replace(base.cluster, world_size=setting.gpus)
-    return replace(base, cluster=cluster, training=setting.spec(base.training))
+    cluster = base.cluster.replaced(world_size=setting.gpus)
+    return base.replaced(cluster=cluster, training=setting.spec(base.training))

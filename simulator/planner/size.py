@@ -6,7 +6,6 @@ checked when the search simulates the setting.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from simulator.basics.errors import TooLargeError
@@ -54,5 +53,5 @@ def _step_of(base: Scenario, sequences: int, micro_batch: int) -> Size:
     if base.training is None:
         raise TypeError("a plan is of a training step")
     micro_batches = max(1, sequences // (base.cluster.world_size * micro_batch))
-    own = replace(base.training, micro_batch_size=micro_batch, gradient_accumulation_steps=micro_batches)
-    return size_of(replace(base, training=own))
+    own = base.training.replaced(micro_batch_size=micro_batch, gradient_accumulation_steps=micro_batches)
+    return size_of(base.replaced(training=own))

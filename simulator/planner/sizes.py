@@ -7,7 +7,7 @@ deadline is met, or twice as many until it is, each for its fastest setting alon
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.basics.errors import ScenarioError, TooLargeError
@@ -99,7 +99,7 @@ def _halves_or_doubles(gpus: int, *, down: bool) -> Iterator[int]:
 
 def _planned(gpus: int, question: Question, best: int, backend: Backend) -> Size:
     """The plan of so many GPUs; without one where there is no such cluster, with the reason."""
-    base = replace(question.base, cluster=replace(question.base.cluster, world_size=gpus))
+    base = question.base.replaced(cluster=question.base.cluster.replaced(world_size=gpus))
     try:
         *_, found = search(base, question.sequences, question.choices(base), best=best, backend=backend)
     except (ScenarioError, TooLargeError) as error:

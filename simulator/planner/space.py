@@ -17,9 +17,10 @@ from simulator.basics.errors import TooLargeError
 from simulator.cluster.cluster import Cluster
 from simulator.model.shape import Transformer
 from simulator.planner.setting import Setting, precision_of
+from simulator.scenario import build_training
 from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_records import ParallelismSpec, TrainingSpec
+from simulator.scenario.training_spec import ParallelismSpec, TrainingSpec
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import check_cut
@@ -164,13 +165,13 @@ def settings(
     spec = base.training
     if spec is None:
         raise TypeError("a plan is of a training step")
-    uncut = replace(spec, parallelism=ParallelismSpec())
+    uncut = spec.replaced(parallelism=ParallelismSpec())
     whole: dict[tuple[str | None, str | None], TrainingStep] = {}
     for setting in _multiplied(choices, sequences, refused):
         named = setting.precision, setting.framework
         try:
             if named not in whole:
-                own = replace(uncut, precision=precision_of(spec, named[0]), framework=named[1] or spec.framework)
+                own = uncut.replaced(precision=precision_of(spec, named[0]), framework=named[1] or spec.framework)
                 whole[named] = to_step(own, base.cluster.world_size, base.base)
             yield setting, _step(whole[named], spec, setting)
         except ValueError as error:
@@ -187,7 +188,7 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
         micro_batch_size=wanted.micro_batch_size,
         accumulation=wanted.gradient_accumulation_steps,
         parallelism=parallelism(wanted.parallelism),
-        sharding=wanted.sharding,
+        sharding=build_training.sharding(wanted.sharding),
         checkpointing=wanted.activation_checkpointing,
         offload=None if wanted.offload.what == "none" else Offload(wanted.offload.host_rate),
     )

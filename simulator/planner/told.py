@@ -21,19 +21,19 @@ from simulator.planner.search import Plan, Played
 from simulator.planner.sensitivity import Changed
 from simulator.planner.sizes import Size
 from simulator.records.measures import interval_width
-from simulator.scenario.records import Budget
+from simulator.scenario.answer_spec import BudgetSpec
 
 # Percent of a step below which two times are told as the same.
 _SAME: Final = 0.05
 
 
-def document(plan: Plan, budget: Budget | None = None, tried: Sequence[Size] = ()) -> dict[str, Any]:
+def document(plan: Plan, budget: BudgetSpec | None = None, tried: Sequence[Size] = ()) -> dict[str, Any]:
     """A plan as plain data.
 
     Parameters
     ----------
     plan : Plan
-    budget : Budget, optional
+    budget : BudgetSpec, optional
         Of the whole training: what each of the best then takes is told too.
     tried : sequence of Size
         Numbers of GPUs, this plan's own and others: what was played of these is told too.
@@ -64,7 +64,7 @@ def document(plan: Plan, budget: Budget | None = None, tried: Sequence[Size] = (
     }  # fmt: skip
 
 
-def sentences(plan: Plan, budget: Budget | None = None, deadline: float | None = None) -> list[str]:
+def sentences(plan: Plan, budget: BudgetSpec | None = None, deadline: float | None = None) -> list[str]:
     """The answer: the best, what the training takes, whether the deadline is met, and who comes next."""
     if not plan.best:
         return [f"No setting fits, of {plan.considered:,}."]
@@ -167,7 +167,7 @@ def exposed(report: dict[str, Any]) -> str:
     return f"{100 * report['exposed_comm_time_s'] / report['step_time_s']:.1f} %{most}"
 
 
-def _of_one(plan: Plan, one: Played, budget: Budget | None) -> dict[str, Any]:
+def _of_one(plan: Plan, one: Played, budget: BudgetSpec | None) -> dict[str, Any]:
     difference = against(plan.best[0], one)
     return {
         "number": one.number,

@@ -79,9 +79,9 @@ def _collective(scenario: Scenario) -> Run | Undrawn:
         return Undrawn(f"it has more than {_MOST_TRANSFERS:,} transfers, too many to be simulated again")
     spec = scenario.collective
     # A payload of real arrays changes no simulated time, and takes most of the time of playing.
-    bare = replace(scenario, collective=replace(spec, payload=False) if spec else None)
+    bare = scenario.replaced(collective=spec.replaced(payload=False) if spec else None)
     try:
-        return simulate(replace(bare, warnings=()))
+        return simulate(bare.replaced(warnings=()))
     except SimulatorError as error:
         return Undrawn(str(error))
 
@@ -91,13 +91,13 @@ def _step(scenario: Scenario, *, links: bool) -> Run | Undrawn:
     spec = scenario.training
     if spec is None:
         return Undrawn("it has no training step")
-    ways = [replace(spec, numerics=False)]
+    ways = [spec.replaced(numerics=False)]
     if spec.numerics or (links and scenario.cluster.world_size <= _MOST_RANKS):
-        ways.insert(0, replace(ways[0], collectives="played"))
+        ways.insert(0, ways[0].replaced(collectives="played"))
     failed = Undrawn("")
     for way in ways:
         try:
-            return simulate(replace(scenario, training=way, warnings=()), limit_memory=False)
+            return simulate(scenario.replaced(training=way, warnings=()), limit_memory=False)
         except SimulatorError as error:  # also where to play each transfer would take hours
             failed = Undrawn(str(error))
     return failed
@@ -114,4 +114,4 @@ def _readable(scenario: Scenario, all_points: tuple[Point, ...], chosen: Point) 
 
 def _by_readability(point: Point) -> tuple[int, int]:
     spec = point.scenario.collective
-    return abs(point.scenario.cluster.world_size - _READABLE), -spec.size if spec else 0
+    return abs(point.scenario.cluster.world_size - _READABLE), -spec.nbytes if spec else 0

@@ -21,7 +21,7 @@ def found_crossings(scenario: Scenario, findings: Sequence[Mapping[str, Any]]) -
     spec = scenario.collective
     if spec is None:
         return []
-    own = {"collective.size": spec.size, "cluster.world_size": scenario.cluster.world_size}
+    own = {"collective.size": spec.nbytes, "cluster.world_size": scenario.cluster.world_size}
     found = []
     for one in (crossing for finding in findings for crossing in finding.get("crossings", ())):
         along = _ALONG.get(one["along"])

@@ -60,7 +60,7 @@ def plotted_points(
         The points that the answer speaks of, where it has been worked out.
     """
     places = [place for place in _wanted(scenario, outcomes, spoken) if outcomes[place].report is not None]
-    shown = places if scenario.plotted_points == "all" else places[:MOST_DRAWN]
+    shown = places if scenario.plotted.points == "all" else places[:MOST_DRAWN]
     settings = [outcomes[place].settings for place in places]
     # What is compared tells points apart in any case, what is swept only where it differs among them.
     keys = [
@@ -71,14 +71,14 @@ def plotted_points(
     names = {place: _suffix(outcomes[place].settings, keys) for place in places}
     return PlottedPoints(
         names={place: names[place] for place in shown},
-        named=scenario.plotted_points is not None,
+        named=scenario.plotted.points is not None,
         left_out=_left_out(len(shown), len(outcomes)),
         beyond=tuple(names[place] for place in places if place not in shown),
     )
 
 
 def _wanted(scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequence[int] | None) -> Sequence[int]:
-    named = scenario.plotted_points
+    named = scenario.plotted.points
     if named is None:
         return spoken_of(scenario, outcomes, spoken)
     if isinstance(named, str):

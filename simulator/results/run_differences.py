@@ -20,7 +20,7 @@ from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.basics.sections import SECTIONS, flat
 from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.axes import KINDS, put, value_of
-from simulator.scenario.shape import adapter, axis_keys, fields
+from simulator.scenario.records import adapter, axis_keys, fields
 from simulator.sweeps.table import row
 
 _NOTHING: Final = {"engine": None, "report": None}

@@ -34,7 +34,7 @@ def _scaled(point: Point, outcome: PointOutcome, apart: Sequence[str]) -> Scalin
     # A group of ranks that stays the same on ever larger clusters is drawn at the cluster's size, not at its own.
     along = spec.group is None or "cluster.world_size" in point.settings
     ranks = point.scenario.cluster.world_size if along else len(spec.group or ())
-    return ScalingPoint(label, ranks, spec.size, report["time_s"], report["predicted_s"])
+    return ScalingPoint(label, ranks, spec.nbytes, report["time_s"], report["predicted_s"])
 
 
 def _labels(point: Point, keys: Sequence[str]) -> str:

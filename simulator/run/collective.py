@@ -27,7 +27,7 @@ from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import summarize, with_link_use
 from simulator.run.played import Played
 from simulator.scenario.payload import carries_payload
-from simulator.scenario.records import BucketFusion, BufferFusion, ClusterSpec, CollectiveSpec, Scenario
+from simulator.scenario.records import BUFFER, CYCLE, ClusterSpec, CollectiveSpec, Scenario
 
 # PyTorch's DistributedDataParallel keeps its first bucket at 1 MiB, so that communication starts early
 # (torch/nn/parallel/distributed.py, _DEFAULT_FIRST_BUCKET_BYTES).
@@ -86,8 +86,8 @@ def request_of(scenario: Scenario) -> Request:
     return Request(
         operation=spec.operation,
         world_size=ranks,
-        elements=spec.size // itemsize_of(spec),
-        root=spec.root,
+        elements=spec.nbytes // itemsize_of(spec),
+        root=spec.root or 0,
         rank_order=spec.rank_order or (),
         chunks=spec.chunks,
         servers=count,
@@ -115,12 +115,13 @@ def _messages(spec: CollectiveSpec, itemsize: int) -> tuple[tuple[int, ...], flo
     if not spec.tensors:
         return (), 0.0
     tensors = tuple(nbytes // itemsize for nbytes in spec.tensors)
-    if isinstance(spec.fusion, BufferFusion):
-        return packed(tensors, spec.fusion.buffer // itemsize), spec.fusion.cycle
-    if isinstance(spec.fusion, BucketFusion):
-        bucket = spec.fusion.buckets
-        return packed(tensors, bucket // itemsize, min(_FIRST_BUCKET, bucket) // itemsize), 0.0
-    return tensors, 0.0
+    fusion = spec.fusion
+    if fusion is None:
+        return tensors, 0.0
+    if fusion.buckets is None:
+        return packed(tensors, (fusion.buffer or BUFFER) // itemsize), CYCLE if fusion.cycle is None else fusion.cycle
+    bucket = fusion.buckets
+    return packed(tensors, bucket // itemsize, min(_FIRST_BUCKET, bucket) // itemsize), 0.0
 
 
 def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Payload]:
@@ -128,7 +129,7 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
     if spec is None:
         return {}
     ranks = _ranks_of(spec, scenario.cluster)
-    if not carries_payload(spec.payload, ranks * spec.size):
+    if not carries_payload(spec.payload, ranks * spec.nbytes):
         return {}
     refuse_too_many(scenario.engine, planned.program, payload=True)
     payloads = {}
@@ -145,7 +146,7 @@ def refuse_large_payload(scenario: Scenario) -> None:
     if spec is None:
         return
     ranks = _ranks_of(spec, scenario.cluster)
-    shortage = lacking(2 * ranks * spec.size) if carries_payload(spec.payload, ranks * spec.size) else ""
+    shortage = lacking(2 * ranks * spec.nbytes) if carries_payload(spec.payload, ranks * spec.nbytes) else ""
     if shortage:
         raise TooLargeError(
             f"collective.payload: got {str(spec.payload).lower()}; real arrays of {ranks} ranks and their checks "

@@ -78,7 +78,7 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
     began = time.process_time()
     cluster, ranks = (clusters or Clusters()).of(scenario), scenario.cluster.world_size
     spec, training, learning = scenario.collective, scenario.training, (0, 0.0)
-    payload = ranks * spec.size if spec is not None and carries_payload(spec.payload, ranks * spec.size) else 0
+    payload = ranks * spec.nbytes if spec is not None and carries_payload(spec.payload, ranks * spec.nbytes) else 0
     noisy = scenario.cluster.jitter.compute > 0 or scenario.cluster.jitter.latency > 0
     if training is not None:
         stage("planning")

@@ -8,6 +8,7 @@ from typing import Final
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.engine.progress import stage
+from simulator.scenario.build_training import sharding
 from simulator.scenario.records import Scenario
 from simulator.step.strategies.strategy import STRATEGIES
 
@@ -56,4 +57,7 @@ def servers_of(scenario: Scenario) -> int:
     collective, training = scenario.collective, scenario.training
     if collective is not None and collective.servers is not None and collective.servers.on == "own":
         return collective.servers.count
-    return STRATEGIES.find(training.sharding.strategy).servers(training.sharding) if training is not None else 0
+    if training is None:
+        return 0
+    spread = sharding(training.sharding)
+    return STRATEGIES.find(spread.strategy).servers(spread)

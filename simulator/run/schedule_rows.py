@@ -103,14 +103,14 @@ class StepRows:
     def _on_few(self, scenario: Scenario, step: TrainingStep, ranks: int) -> int:
         """Return the rows of the step's schedules on the first ranks of the cluster, of a few micro-batches."""
         slow = {0: min(scenario.cluster.stragglers.values())} if scenario.cluster.stragglers else {}
-        spec = replace(scenario.cluster, world_size=ranks, stragglers=slow, link_factors={}, placement=None, ecmp=None)
+        spec = scenario.cluster.replaced(world_size=ranks, stragglers=slow, link_factors={}, placement=None, ecmp=None)
         # Every schedule accepts a multiple of this number of micro-batches.
         few = lcm(2 * step.parallelism.pp, step.parallelism.microbatch_group or 1)
         one = replace(step, accumulation=min(step.accumulation, few))
         key = repr((spec, scenario.base, one))
         if key not in self._planned:
             steady = spec.jitter.compute == 0 and spec.jitter.latency == 0
-            plan = plan_step(build_cluster(replace(scenario, cluster=spec)), one, steady=steady)
+            plan = plan_step(build_cluster(scenario.replaced(cluster=spec)), one, steady=steady)
             self._planned[key] = rows(simulated_collectives(plan.program), alike=steady)
         return self._planned[key]
 

@@ -210,7 +210,7 @@ def announced_topology(topology: str, ranks: int) -> str:
         This machine cannot hold the graph.
     """
     # A picture takes about as long as the graph, and a third of the graph's memory.
-    shares = _of_cluster(ClusterSpec(topology, ranks), 0, Path())
+    shares = _of_cluster(ClusterSpec(topology=topology, world_size=ranks), 0, Path())
     size = Size(tuple(replace(share, nbytes=4 / 3 * share.nbytes, seconds=2 * share.seconds) for share in shares))
     size.refuse_larger_than_memory()
     return _warning([size], "drawing", _LONG_DRAWING)
@@ -275,7 +275,7 @@ def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
     spec, ranks = scenario.training, scenario.cluster.world_size
     if spec is None:
         return ()
-    step = to_step(replace(spec, numerics=False), ranks, scenario.base)
+    step = to_step(spec.replaced(numerics=False), ranks, scenario.base)
     noted = _roughly_noted(step)
     if ranks < _FEW_RANKS and noted < _FEW_OPERATIONS:
         return ()

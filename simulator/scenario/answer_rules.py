@@ -12,13 +12,13 @@ from pydantic import ValidationError
 
 from simulator.basics.errors import one_of
 from simulator.records import measures
-from simulator.scenario.answer_shape import AGAINST, ALONG, BudgetShape, FindingShape
+from simulator.scenario.answer_spec import AGAINST, ALONG, BudgetSpec, FindingSpec
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.reading import shown
-from simulator.scenario.shape import KINDS, ScenarioShape, adapter, axis_keys
+from simulator.scenario.records import KINDS, Scenario, adapter, axis_keys
 
 
-def conflicts(shape: ScenarioShape) -> Iterator[Conflict]:
+def conflicts(shape: Scenario) -> Iterator[Conflict]:
     """Rules that are broken."""
     yield from _baseline(shape)
     for place, asked in enumerate(shape.answer):
@@ -27,7 +27,7 @@ def conflicts(shape: ScenarioShape) -> Iterator[Conflict]:
         yield from _budget(shape, shape.budget)
 
 
-def _baseline(shape: ScenarioShape) -> Iterator[Conflict]:
+def _baseline(shape: Scenario) -> Iterator[Conflict]:
     for key, value in shape.baseline.items():
         at = ("baseline", key)
         if key not in shape.compare:
@@ -40,7 +40,7 @@ def _baseline(shape: ScenarioShape) -> Iterator[Conflict]:
             yield Conflict(at, f"got {shown(value)}; must be one of the values compared: {values}", ("baseline",))
 
 
-def _finding(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[Conflict]:
+def _finding(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[Conflict]:
     at = ("answer", place)
     for number, name in enumerate(asked.of):
         if name not in measures.names_of(shape.kind):
@@ -58,7 +58,7 @@ def _finding(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[
     yield from _along(shape, place, asked)
 
 
-def _along(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[Conflict]:
+def _along(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[Conflict]:
     at = ("answer", place)
     if asked.along is None:
         if asked.finding == "threshold":
@@ -96,7 +96,7 @@ def _can_have(key: str, value: Any) -> bool:
     return True
 
 
-def _budget(shape: ScenarioShape, budget: BudgetShape) -> Iterator[Conflict]:
+def _budget(shape: Scenario, budget: BudgetSpec) -> Iterator[Conflict]:
     if shape.training is None:
         yield Conflict(("budget",), "is of a training, and this plays a collective; remove it", ("budget",), True)
     elif (budget.tokens is None) == (budget.steps is None):

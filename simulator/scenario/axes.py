@@ -24,9 +24,9 @@ from simulator.scenario import error_messages
 from simulator.scenario.collective_rules import OPTIONS, algorithms_with
 from simulator.scenario.numerics_rules import OPTIONS as OPTIMIZER_OPTIONS
 from simulator.scenario.reading import shown
-from simulator.scenario.shape import KINDS as PLAYED
-from simulator.scenario.shape import adapter, axis_keys, default_of, fields
-from simulator.scenario.training_shape import without_short_form
+from simulator.scenario.records import KINDS as PLAYED
+from simulator.scenario.records import adapter, axis_keys, default_of, fields
+from simulator.scenario.training_spec import without_short_form
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.strategies.strategy import STRATEGIES
 

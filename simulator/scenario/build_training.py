@@ -1,7 +1,7 @@
-"""Makes the record of `training` out of its valid shape, and the TrainingStep that is planned out of the record.
+"""Makes the TrainingStep that is planned out of `training`, as the scenario says it.
 
-Rule: as in build_records.py, nothing is checked here. A value that follows from another key ("auto") is filled in
-only in the step, so that an axis may change that key.
+Nothing is checked here. A value that follows from another key ("auto") is filled in only in the step, so that an axis
+may change that key.
 """
 
 from __future__ import annotations
@@ -14,18 +14,14 @@ from typing import TYPE_CHECKING, Any, cast
 from simulator.basics import dtypes
 from simulator.model.cut import ExpertCut
 from simulator.scenario.global_batch import micro_batches
-from simulator.scenario.learning_shape import DROPOUT, LossScalingShape
-from simulator.scenario.training_records import (
-    ExpertsSpec,
-    LearningSpec,
-    LossScalingSpec,
-    OffloadSpec,
+from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
+from simulator.scenario.training_spec import (
     OptimizerSpec,
     ParallelismSpec,
     PrecisionSpec,
+    ShardingSpec,
     TrainingSpec,
 )
-from simulator.scenario.training_shape import ParallelismShape, PrecisionShape, TrainingShape
 from simulator.step.framework import BARE, Framework, load_framework
 from simulator.step.parallelism import Parallelism
 from simulator.step.spec import InjectedFault, Lesson, LossScaling, Sharding
@@ -33,42 +29,6 @@ from simulator.step.spec import InjectedFault, Lesson, LossScaling, Sharding
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
     from simulator.step.spec import Optimizer, Precision, TrainingStep
-
-
-def training(shape: TrainingShape, world_size: int) -> TrainingSpec:
-    """Make the record of a shape that keeps all rules."""
-    return TrainingSpec(
-        model=shape.model,
-        seq_len=shape.seq_len,
-        micro_batch_size=shape.micro_batch_size,
-        gradient_accumulation_steps=with_accumulation(shape, world_size).gradient_accumulation_steps,
-        global_batch=shape.global_batch,
-        parallelism=_parallelism_spec(shape.parallelism),
-        sharding=Sharding(**shape.sharding.model_dump()),
-        offload=OffloadSpec(**shape.offload.model_dump()),
-        loss_scaling=LossScalingSpec(**shape.loss_scaling.model_dump()),
-        clip_norm=shape.clip_norm,
-        learning=LearningSpec(**shape.learning.model_dump()),
-        faults=tuple(InjectedFault(**fault.model_dump()) for fault in shape.faults),
-        algorithm=shape.algorithm,
-        numerics=shape.numerics,
-        steps=shape.steps,
-        precision=PrecisionSpec(**shape.precision.model_dump()),
-        activation_checkpointing=shape.activation_checkpointing,
-        attention=cast(Any, shape.attention),
-        attention_generation=shape.attention_generation,
-        optimizer=OptimizerSpec(**shape.optimizer.model_dump()),
-        collectives=cast(Any, shape.collectives),
-        compile=shape.compile,
-        dropout=shape.dropout,
-        framework=shape.framework,
-        allocator=shape.allocator,  # type: ignore[arg-type]
-    )
-
-
-def _parallelism_spec(shape: ParallelismShape) -> ParallelismSpec:
-    keys = shape.model_dump()
-    return ParallelismSpec(**keys | {"experts": ExpertsSpec(**keys["experts"])})
 
 
 def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> TrainingStep:
@@ -95,7 +55,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
 
     Examples
     --------
-    >>> to_step(TrainingSpec("llama3_8b", 8192), 8).precision.master
+    >>> to_step(TrainingSpec(model="llama3_8b", seq_len=8192), 8).precision.master
     'float32'
     """
     from simulator.model.load import load_model
@@ -110,7 +70,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         micro_batch_size=spec.micro_batch_size,
         accumulation=accumulation(spec, world_size),
         parallelism=parallelism(spec.parallelism),
-        sharding=spec.sharding,
+        sharding=sharding(spec.sharding),
         precision=precision(spec.precision),
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,
@@ -128,6 +88,11 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         loss_scaling=_loss_scaling(spec),
         clip_norm=spec.clip_norm,
     )
+
+
+def sharding(spec: ShardingSpec) -> Sharding:
+    """Return how model states are spread."""
+    return Sharding(**spec.model_dump())
 
 
 def framework(name: str) -> Framework:
@@ -159,18 +124,18 @@ def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path 
         schedule=wanted.schedule,
         dropout=DROPOUT if spec.dropout is True else float(spec.dropout),
         tokens=None if wanted.tokens is None else read_tokens(wanted.tokens, base),
-        faults=spec.faults,
+        faults=tuple(InjectedFault(**fault.model_dump()) for fault in spec.faults),
         initial=None if wanted.initial is None else read_initial(wanted.initial, base, parameter_shapes(model)),
         batches=None if wanted.batches is None else read_batches(wanted.batches, base, shape, model.vocab_size),
     )
 
 
-def sequences(spec: TrainingSpec | TrainingShape, world_size: int) -> int:
+def sequences(spec: TrainingSpec, world_size: int) -> int:
     """Sequences that all ranks together learn from in a step."""
     return spec.micro_batch_size * accumulation(spec, world_size) * world_size
 
 
-def accumulation(spec: TrainingSpec | TrainingShape, world_size: int) -> int:
+def accumulation(spec: TrainingSpec, world_size: int) -> int:
     """Micro-batches of a step, of each rank: as written, or as they follow from the global batch.
 
     Raises
@@ -180,7 +145,8 @@ def accumulation(spec: TrainingSpec | TrainingShape, world_size: int) -> int:
 
     Examples
     --------
-    >>> accumulation(TrainingSpec("llama3_8b", 8192, micro_batch_size=2, global_batch="4M"), 64)
+    >>> spec = TrainingSpec(model="llama3_8b", seq_len=8192, micro_batch_size=2, global_batch="4M")
+    >>> accumulation(spec, 64)
     4
     """
     if spec.global_batch is None:
@@ -190,7 +156,7 @@ def accumulation(spec: TrainingSpec | TrainingShape, world_size: int) -> int:
     return micro_batches(spec.global_batch, spec.seq_len, copies, spec.micro_batch_size)
 
 
-def with_accumulation(shape: TrainingShape, world_size: int) -> TrainingShape:
+def with_accumulation(shape: TrainingSpec, world_size: int) -> TrainingSpec:
     """Replace a global batch by the steps of accumulation that follow from it.
 
     Where the ranks cannot share the batch the steps stay as they were written. That is a fault of its own, unless an
@@ -200,7 +166,7 @@ def with_accumulation(shape: TrainingShape, world_size: int) -> TrainingShape:
         steps = accumulation(shape, world_size)
     except ValueError:
         steps = shape.gradient_accumulation_steps
-    return shape.model_copy(update={"gradient_accumulation_steps": steps, "global_batch": None})
+    return shape.replaced(gradient_accumulation_steps=steps, global_batch=None)
 
 
 def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:
@@ -208,7 +174,7 @@ def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:
     return None if rule == "none" else LossScaling(cast(Any, rule), wanted.start, wanted.interval, wanted.shared)
 
 
-def scaling_rule(scaling: LossScalingSpec | LossScalingShape, dtypes: PrecisionSpec | PrecisionShape) -> str:
+def scaling_rule(scaling: LossScalingSpec, dtypes: PrecisionSpec) -> str:
     """The rule by which the loss is scaled, with "auto" filled in.
 
     Examples
@@ -227,14 +193,14 @@ def ranks(wanted: ParallelismSpec, world_size: int) -> int:
     return rest * (world_size // rest if wanted.dp is None else wanted.dp)
 
 
-def ulysses_ranks(spec: ParallelismSpec | ParallelismShape) -> int:
+def ulysses_ranks(spec: ParallelismSpec) -> int:
     """Of the ranks that cut a sequence, those that hand heads to each other."""
     if isinstance(spec.context, Mapping):
         return int(spec.context["ulysses"])
     return spec.cp if spec.context == "ulysses" else 1
 
 
-def parallelism(spec: ParallelismSpec | ParallelismShape) -> Parallelism:
+def parallelism(spec: ParallelismSpec) -> Parallelism:
     """Make the record of how a model is cut."""
     stages: Any = spec.stages
     less = stages if isinstance(stages, Mapping) else {}
@@ -258,7 +224,7 @@ def parallelism(spec: ParallelismSpec | ParallelismShape) -> Parallelism:
     )
 
 
-def experts(spec: ParallelismSpec | ParallelismShape) -> ExpertCut:
+def experts(spec: ParallelismSpec) -> ExpertCut:
     """Make the record of how experts are spread."""
     tensor = spec.tp if spec.etp is None else spec.etp
     if spec.ep == 1:
@@ -276,7 +242,7 @@ def experts(spec: ParallelismSpec | ParallelismShape) -> ExpertCut:
     )
 
 
-def precision(spec: PrecisionSpec | PrecisionShape) -> Precision:
+def precision(spec: PrecisionSpec) -> Precision:
     """Fill in what follows from the parameters' dtype.
 
     Examples

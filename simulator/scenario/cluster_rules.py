@@ -14,7 +14,7 @@ from simulator.basics import registry
 from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.scenario.conflict import Conflict, repeated
 from simulator.scenario.memoized import memoized
-from simulator.scenario.shape import ClusterShape
+from simulator.scenario.records import ClusterSpec
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
@@ -44,7 +44,7 @@ def facts_reader(base: Path) -> FactsReader:
     return read_facts
 
 
-def conflicts(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
+def conflicts(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
     """Find every broken rule; `facts` is None where the topology itself is at fault."""
     yield from _gpu(cluster, facts, base)
     yield from _size(cluster, facts)
@@ -58,7 +58,7 @@ def unusable(error: ScenarioError, name: str) -> Iterator[Conflict]:
         yield Conflict(("cluster", name), line, (f"cluster.{name}",))
 
 
-def _gpu(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
+def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
     from simulator.cluster.gpu_file import load_gpu
 
     if cluster.gpu is None:
@@ -76,7 +76,7 @@ def _gpu(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Iter
         yield from unusable(ScenarioError(f"cannot be used: {error}"), "gpu")
 
 
-def _size(cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def _size(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Conflict]:
     if facts is not None and facts.max_ranks is not None and cluster.world_size > facts.max_ranks:
         yield Conflict(
             ("cluster", "world_size"),
@@ -94,7 +94,7 @@ def _size(cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Confli
             )
 
 
-def _placement(cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def _placement(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Conflict]:
     placement, key = cluster.placement, ("cluster", "placement")
     if placement is None:
         return

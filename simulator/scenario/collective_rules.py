@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from simulator.basics import dtypes
 from simulator.basics.errors import one_of
 from simulator.scenario.conflict import Conflict, repeated
-from simulator.scenario.shape import ClusterShape, CollectiveShape
+from simulator.scenario.records import ClusterSpec, CollectiveSpec
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
@@ -35,7 +35,7 @@ def _in_switch(name: str) -> bool:
     return name in ALGORITHMS.names() and ALGORITHMS.find(name).auxiliary is Auxiliary.SWITCHES
 
 
-def conflicts(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def conflicts(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Conflict]:
     """Find every broken rule; `facts` is None where the topology itself is at fault."""
     ranks = cluster.world_size if shape.group is None else len(shape.group)
     group = list(_group(shape, cluster.world_size))
@@ -61,7 +61,7 @@ def _conflict(name: str, message: str, *involved: str, at: int | None = None, of
     return Conflict(key, message, (f"collective.{name}", *others), of_key)
 
 
-def _group(shape: CollectiveShape, world_size: int) -> Iterator[Conflict]:
+def _group(shape: CollectiveSpec, world_size: int) -> Iterator[Conflict]:
     if shape.group is None:
         if world_size < 2:
             yield Conflict(
@@ -81,7 +81,7 @@ def _group(shape: CollectiveShape, world_size: int) -> Iterator[Conflict]:
             yield _conflict("group", f"got rank {rank}; {allowed}", "cluster.world_size", at=i)
 
 
-def _algorithm(shape: CollectiveShape) -> Iterator[Conflict]:
+def _algorithm(shape: CollectiveSpec) -> Iterator[Conflict]:
     from simulator.collectives.algorithm import ALGORITHMS
 
     if shape.algorithm == "auto" or shape.operation in ALGORITHMS.operations(shape.algorithm):
@@ -94,7 +94,7 @@ def _algorithm(shape: CollectiveShape) -> Iterator[Conflict]:
     )
 
 
-def _options(shape: CollectiveShape) -> Iterator[Conflict]:
+def _options(shape: CollectiveSpec) -> Iterator[Conflict]:
     for option in OPTIONS:
         if getattr(shape, option) is None or shape.algorithm in (able := algorithms_with(option)):
             continue
@@ -104,7 +104,7 @@ def _options(shape: CollectiveShape) -> Iterator[Conflict]:
         )
 
 
-def _size(shape: CollectiveShape) -> Iterator[Conflict]:
+def _size(shape: CollectiveSpec) -> Iterator[Conflict]:
     if shape.size is None and shape.tensors is None:
         yield Conflict(
             ("collective", "size"),
@@ -121,7 +121,7 @@ def _size(shape: CollectiveShape) -> Iterator[Conflict]:
             yield _conflict("tensors", f"got {nbytes} B; {rule}", "dtype", at=i)
 
 
-def _reduction(shape: CollectiveShape) -> Iterator[Conflict]:
+def _reduction(shape: CollectiveSpec) -> Iterator[Conflict]:
     from simulator.collectives.algorithm import REDUCING
 
     dtype, reduces = dtypes.find(shape.dtype), shape.operation in REDUCING
@@ -139,7 +139,7 @@ def _reduction(shape: CollectiveShape) -> Iterator[Conflict]:
         yield _conflict("accumulate", f"got {shape.accumulate!r} with dtype {dtype.name}; {rule}", "dtype")
 
 
-def _root(shape: CollectiveShape, ranks: int | None) -> Iterator[Conflict]:
+def _root(shape: CollectiveSpec, ranks: int | None) -> Iterator[Conflict]:
     from simulator.collectives.algorithm import ROOTED
 
     if shape.root is None:
@@ -153,7 +153,7 @@ def _root(shape: CollectiveShape, ranks: int | None) -> Iterator[Conflict]:
         yield _conflict("root", f"got {shape.root}; {allowed}", "group", "cluster.world_size")
 
 
-def _rank_order(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
+def _rank_order(shape: CollectiveSpec, ranks: int) -> Iterator[Conflict]:
     if shape.algorithm not in algorithms_with("rank_order"):
         return
     if shape.rank_order is not None and sorted(shape.rank_order) != list(range(ranks)):
@@ -164,7 +164,7 @@ def _rank_order(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
         yield _conflict("rank_order", message, "group", "cluster.world_size")
 
 
-def _servers(shape: CollectiveShape, ranks: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def _servers(shape: CollectiveSpec, ranks: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
     if shape.algorithm not in algorithms_with("servers"):
         return
     count, on = (1, "own") if shape.servers is None else (shape.servers.count, shape.servers.on)
@@ -183,7 +183,7 @@ def _servers(shape: CollectiveShape, ranks: int, facts: TopologyFacts | None) ->
         )
 
 
-def _group_size(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
+def _group_size(shape: CollectiveSpec, ranks: int) -> Iterator[Conflict]:
     from simulator.collectives.algorithm import ALGORITHMS
 
     if shape.algorithm not in algorithms_with("group_size"):
@@ -197,7 +197,7 @@ def _group_size(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
         yield _conflict("chunks", message, "operation", "algorithm", of_key=True)
 
 
-def _algorithm_on_nodes(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts) -> Iterator[Conflict]:
+def _algorithm_on_nodes(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts) -> Iterator[Conflict]:
     name, node_size, ranks = shape.algorithm, facts.node_size, cluster.world_size
     if _in_switch(name) and not facts.in_switch_reduction:
         message = f"got {name!r}; the switches of topology {facts.name} cannot reduce; use ring or tree"
@@ -214,7 +214,7 @@ def _algorithm_on_nodes(shape: CollectiveShape, cluster: ClusterShape, facts: To
             yield _conflict("algorithm", message, "group_size", "group", "cluster")
 
 
-def _tensors(shape: CollectiveShape) -> Iterator[Conflict]:
+def _tensors(shape: CollectiveSpec) -> Iterator[Conflict]:
     if shape.fusion is not None:
         mixed = shape.fusion.buckets is not None and (shape.fusion.buffer, shape.fusion.cycle) != (None, None)
         empty = (shape.fusion.buffer, shape.fusion.cycle, shape.fusion.buckets) == (None, None, None)

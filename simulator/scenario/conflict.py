@@ -6,7 +6,7 @@ that it looked at, so that a fault of one combination of a sweep can be reported
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from simulator.basics.document import Key
@@ -34,7 +34,7 @@ class Conflict:
     of_key: bool = False
 
 
-def repeated(values: list[int]) -> int | None:
+def repeated(values: Sequence[int]) -> int | None:
     """Index of the first value that stood before; None where all are distinct."""
     seen: set[int] = set()
     for i, value in enumerate(values):

@@ -6,15 +6,14 @@ Rule: says what was chosen, not what was left at its default; titles, terminal a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.basics.sections import varied
 from simulator.cluster.build import facts
 from simulator.records.setting_text import label, labelled, setting_text
 from simulator.scenario.records import CollectiveSpec, Scenario
-from simulator.scenario.training_records import ParallelismSpec, PrecisionSpec, TrainingSpec
-from simulator.step.spec import Sharding
+from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, ShardingSpec, TrainingSpec
 
 # Letters of a name that a sentence has room for.
 _LONGEST: Final = 40
@@ -121,7 +120,7 @@ def _of_collective(spec: CollectiveSpec) -> Iterator[tuple[str, str]]:
 
     yield "collective.operation", spec.operation
     yield "collective.algorithm", spec.algorithm
-    yield "collective.size", format_bytes(spec.size)
+    yield "collective.size", format_bytes(spec.nbytes)
     yield "collective.dtype", spec.dtype
     if spec.servers is not None:
         yield "collective.servers.count", label("collective.servers.count", spec.servers.count)
@@ -139,7 +138,7 @@ def _of_step(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     yield from _parallelism(spec.parallelism)
     yield "training.micro_batch_size", label("training.micro_batch_size", spec.micro_batch_size)
     yield "training.seq_len", label("training.seq_len", spec.seq_len)
-    usual = {field.name: field.default for field in fields(TrainingSpec)}
+    usual = {name: field.default for name, field in TrainingSpec.model_fields.items()}
     for name in _SAID_IF_UNUSUAL:
         value = getattr(spec, name)
         follows = name == "gradient_accumulation_steps" and spec.global_batch is not None
@@ -151,10 +150,9 @@ def _of_step(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "training.steps", f"{spec.steps} steps"
 
 
-def _sharding(sharding: Sharding) -> str:
-    usual = Sharding(sharding.strategy)
-    changed = {f.name: getattr(sharding, f.name) for f in fields(sharding)}
-    return setting_text({k: v for k, v in changed.items() if k == "strategy" or v != getattr(usual, k)})
+def _sharding(sharding: ShardingSpec) -> str:
+    changed = sharding.model_dump(exclude_defaults=True)
+    return setting_text({"strategy": sharding.strategy, **changed})
 
 
 def _parallelism(spec: ParallelismSpec) -> Iterator[tuple[str, str]]:

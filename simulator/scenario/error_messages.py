@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from simulator.basics.document import Document, Fault, Key
 from simulator.scenario.key_names import keys_of, unknown_key
 from simulator.scenario.reading import shown
-from simulator.scenario.shape import KINDS, axis_keys, fields
+from simulator.scenario.records import KINDS, axis_keys, fields
 
 # How each mapping and each required key is written; shown where one is missing or is something else.
 _EXAMPLES: Final[dict[Key, str]] = {
@@ -89,7 +89,7 @@ def _fault(detail: ErrorDetails, document: Document, at: Key, key: Key) -> Fault
         return document.fault((*at, *loc), unknown((*key, *loc), document.data), of_key=True)
     if kind in ("model_type", "dict_type"):
         return document.fault((*at, *loc), _instead(got, "a mapping", (*key, *loc)))
-    if kind == "list_type":
+    if kind in ("list_type", "tuple_type"):
         return document.fault((*at, *loc), _instead(got, "a list", (*key, *loc)))
     raised = detail.get("ctx", {}).get("error")
     message = str(raised) if isinstance(raised, ValueError) else f"got {shown(got)}; is not allowed here"

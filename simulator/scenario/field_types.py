@@ -6,19 +6,32 @@ Rule: nothing here knows a key's name.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 from simulator.basics import counts, dtypes
 from simulator.scenario import reading
 
 
-class Shape(BaseModel):
-    """A mapping that has these keys and no others."""
+class Spec(BaseModel):
+    """A mapping of a scenario file: one field for each key, and no other keys."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    def replaced(self, **changes: Any) -> Self:
+        """Return a copy with other values in some fields; the values are not checked."""
+        return self.model_copy(update=changes)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+T = TypeVar("T")
+# A list of the file, kept as a tuple.
+Listed = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +40,15 @@ class LeftOut:
 
     Attributes
     ----------
-    shape : type
-        Of the mapping.
+    spec : type
+        The mapping's.
     """
 
-    shape: type[Shape]
+    spec: type[Spec]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Let the shape alone decide."""
-        return handler.generate_schema(self.shape)
+        """Let the mapping alone decide."""
+        return handler.generate_schema(self.spec)
 
 
 # A million ranks is ten times the largest machine in operation; a larger number is rather a typing error.

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from simulator.scenario.load import load_scenario
-from simulator.scenario.records import Scenario
-from simulator.scenario.shape import KINDS, fields
+from simulator.scenario.records import KINDS, Scenario, fields
 from simulator.scenario.typed_keys import CollectiveKeys, TrainingKeys
 
 

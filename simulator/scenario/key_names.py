@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from simulator.basics.errors import one_of
-from simulator.scenario.shape import KINDS, axis_keys
+from simulator.scenario.records import KINDS, axis_keys
 
 _BATCH: Final = "write global_batch: 512seq for sequences of all ranks together, or 4M for tokens"
 _LENGTH: Final = "one step is simulated; how long a training is stands in budget: {tokens: 1e12}"

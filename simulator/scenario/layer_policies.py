@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import Field, TypeAdapter
 
 from simulator.scenario import reading
-from simulator.scenario.field_types import Count, Rank, Shape
+from simulator.scenario.field_types import Count, Rank, Spec
 from simulator.step.checkpointing import POLICIES
 from simulator.step.spec import Checkpointing
 
@@ -20,7 +20,7 @@ _OTHER_POLICIES: Final = {
 }
 
 
-class LayersShape(Shape):
+class LayersSpec(Spec):
     """Layers in steps, or layers by policy."""
 
     every: Count = Field(default=0, description="Every so many layers in full.")
@@ -33,7 +33,7 @@ _LAYERS: Final = TypeAdapter(list[Rank])
 
 
 def _by_layer(value: dict[str, Any]) -> Checkpointing:
-    shape = LayersShape.model_validate(value)
+    shape = LayersSpec.model_validate(value)
     named = {name: layers for name, layers in shape.model_dump().items() if name != "every" and layers}
     if shape.every and not named:
         return shape.every

@@ -35,9 +35,8 @@ from simulator.scenario.conflict import Conflict
 from simulator.scenario.partial import PartialScenario, without_faults
 from simulator.scenario.partial_settings import InvalidSettingError, matching, no_such_point
 from simulator.scenario.reading import shown
-from simulator.scenario.records import Point, Scenario
+from simulator.scenario.records import KINDS, Point, Scenario, adapter
 from simulator.scenario.resolve import resolved
-from simulator.scenario.shape import KINDS, ScenarioShape, adapter
 from simulator.scenario.unused_keys import UnusedKeys
 
 if TYPE_CHECKING:
@@ -114,17 +113,17 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
     of_data = (fault for fault in faults if fault.key not in of_text and fault.key not in unknown)
     of_options = (replace(fault, key=()) for fault in unset)
     document.refuse([*overrides.renamed([*document.faults, *of_data], applied), *of_options])
-    sound = cast(ScenarioShape, shape)  # `refuse` has raised where there is none
+    sound = cast(Scenario, shape)  # `refuse` has raised where there is none
     warnings = tuple(document.lines(overrides.renamed(_warnings(document, sound, unused), applied)))
-    scenario = replace(build_records.scenario(sound, document.question, document.source, base), warnings=warnings)
+    scenario = build_records.completed(sound, document.question, document.source, base).replaced(warnings=warnings)
     document.refuse(overrides.renamed(_without_points(document, scenario), applied))
     return scenario
 
 
 def _without_points(document: Document, scenario: Scenario) -> Iterator[Fault]:
     """Settings of `plots.points` that no point has."""
-    listed = scenario.plotted_points
-    for place, wanted in enumerate(listed if isinstance(listed, tuple) else ()):
+    listed = scenario.plotted.points
+    for place, wanted in enumerate(listed if isinstance(listed, list) else ()):
         try:
             if not matching(points(scenario), wanted):
                 yield document.fault(("plots", "points", place), no_such_point(scenario, wanted))
@@ -181,8 +180,8 @@ def point_of(scenario: Scenario, settings: Mapping[str, Any]) -> Point:
 
 
 def _point(scenario: Scenario, data: axes.PointData, settings: Mapping[str, Any]) -> Point:
-    shape = ScenarioShape.model_validate(data.of(settings))
-    return Point(settings, build_records.scenario(shape, scenario.question, scenario.source, scenario.base))
+    shape = Scenario.model_validate(data.of(settings))
+    return Point(settings, build_records.completed(shape, scenario.question, scenario.source, scenario.base))
 
 
 def check_name(name: str) -> None:
@@ -194,12 +193,12 @@ def check_name(name: str) -> None:
         document.refuse(error_messages.faults(error, document))
 
 
-def _shape(document: Document) -> tuple[ScenarioShape | None, list[Fault]]:
+def _shape(document: Document) -> tuple[Scenario | None, list[Fault]]:
     """Check each key by itself: the shape, or None if a key is wrong, and all faults of keys and of axes."""
     faults: list[Fault] = []
-    shape: ScenarioShape | None = None
+    shape: Scenario | None = None
     try:
-        shape = ScenarioShape.model_validate(document.data)
+        shape = Scenario.model_validate(document.data)
     except ValidationError as error:
         faults += error_messages.faults(error, document)
     faults += axes.faults(document)
@@ -218,7 +217,7 @@ def _kind(document: Document) -> Iterator[Fault]:
         yield document.fault(("collective",), message, of_key=True)
 
 
-def _warnings(document: Document, shape: ScenarioShape, unused: UnusedKeys) -> Iterator[Fault]:
+def _warnings(document: Document, shape: Scenario, unused: UnusedKeys) -> Iterator[Fault]:
     """Each key without effect, as a fault at the key, or at the axis that sets it."""
     axis_of = {key: kind for kind in axes.KINDS for key in getattr(shape, kind)}
     set_by = {name: axis for axis, kind in axis_of.items() for name in varied({axis: getattr(shape, kind)[axis]})}
@@ -245,7 +244,7 @@ def _conflicts(document: Document, partial: PartialScenario, base: Path, unused:
     data = axes.PointData(partial.data)
     for settings in axes.combinations(shape.compare, shape.sweep):
         try:
-            point = ScenarioShape.model_validate(data.of(settings)) if settings else shape
+            point = Scenario.model_validate(data.of(settings)) if settings else shape
         except ValidationError:  # an axis below a mapping that is missing, which is a fault by itself
             continue
         for conflict in _broken(point, read_facts, files, base):
@@ -257,7 +256,7 @@ def _conflicts(document: Document, partial: PartialScenario, base: Path, unused:
     yield from faults
 
 
-def _facts(read_facts: cluster_rules.FactsReader, shape: ScenarioShape) -> TopologyFacts | None:
+def _facts(read_facts: cluster_rules.FactsReader, shape: Scenario) -> TopologyFacts | None:
     try:
         return read_facts(shape.cluster.topology)
     except ScenarioError:
@@ -265,7 +264,7 @@ def _facts(read_facts: cluster_rules.FactsReader, shape: ScenarioShape) -> Topol
 
 
 def _broken(
-    shape: ScenarioShape, read_facts: cluster_rules.FactsReader, files: training_rules.TrainingFiles, base: Path
+    shape: Scenario, read_facts: cluster_rules.FactsReader, files: training_rules.TrainingFiles, base: Path
 ) -> Iterator[Conflict]:
     facts = None
     try:
@@ -278,7 +277,7 @@ def _broken(
     if shape.training is not None:
         yield from training_rules.conflicts(shape.training, shape.cluster, facts, files, base)
     possible = plot_names.names_of(shape.kind)
-    listed: Key = ("plots",) if isinstance(shape.plots, list) else ("plots", "kinds")
+    listed: Key = ("plots",) if isinstance(shape.plots, tuple) else ("plots", "kinds")
     for i, plot in enumerate(shape.plotted.kinds or ()):
         if plot not in possible:
             yield Conflict(
@@ -286,7 +285,7 @@ def _broken(
             )
 
 
-def _located(document: Document, shape: ScenarioShape, conflict: Conflict, settings: Mapping[str, Any]) -> Fault:
+def _located(document: Document, shape: Scenario, conflict: Conflict, settings: Mapping[str, Any]) -> Fault:
     """Report a conflict at its own key, or at the last axis that sets a key which the rule looked at."""
     axis_of = {key: kind for kind in axes.KINDS for key in getattr(shape, kind)}
     involved = [

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.basics.errors import ScenarioError
 from simulator.scenario.build_training import precision, scaling_rule, sequences
 from simulator.scenario.conflict import Conflict, any_listening
-from simulator.scenario.learning_shape import FaultShape
+from simulator.scenario.learning_spec import FaultSpec
 from simulator.scenario.memoized import memoized
-from simulator.scenario.shape import ClusterShape
+from simulator.scenario.records import ClusterSpec
 from simulator.scenario.tokens import read_tokens
-from simulator.scenario.training_shape import TrainingShape
+from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
@@ -101,7 +101,7 @@ def learning_files(base: Path) -> LearningFiles:
 
 
 def conflicts(
-    shape: TrainingShape, cluster: ClusterShape, model: Transformer | None, files: LearningFiles
+    shape: TrainingSpec, cluster: ClusterSpec, model: Transformer | None, files: LearningFiles
 ) -> Iterator[Conflict]:
     """Find every broken rule; `model` is None where the model itself is at fault."""
     yield from _sharding_asynchronous(shape, cluster)
@@ -132,7 +132,7 @@ def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> 
     return Conflict(tuple(dotted.split(".")), message, (dotted, "training.numerics", *involved), of_key)
 
 
-def _sharding_asynchronous(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
+def _sharding_asynchronous(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[Conflict]:
     """`sharding.staleness`, `sharding.asynchronous`, `sharding.servers_on`, and `steps` of workers that do not wait."""
     sharding = shape.sharding
     if sharding.staleness is not None and not sharding.asynchronous:
@@ -152,13 +152,13 @@ def _sharding_asynchronous(shape: TrainingShape, cluster: ClusterShape) -> Itera
         yield _conflict("steps", message, "training.sharding.asynchronous", "cluster.world_size")
 
 
-def _clip_norm(shape: TrainingShape) -> Iterator[Conflict]:
+def _clip_norm(shape: TrainingSpec) -> Iterator[Conflict]:
     if shape.clip_norm is not None and STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
         message = f"got {shape.clip_norm:g}, but servers update before they know the whole norm; leave it out"
         yield _conflict("clip_norm", message, "training.sharding.strategy")
 
 
-def _faults(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
+def _faults(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[Conflict]:
     if shape.faults and not shape.numerics:
         yield _conflict("faults", "are of real training; write numerics: true")
     for number, fault in enumerate(shape.faults):
@@ -173,24 +173,24 @@ def _faults(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
             yield _conflict(f"{place}.step", "got 0; a stale transfer brings what it brought a step before")
         fitting = _KEYS_OF_FAULT[fault.what] | ({"rank"} if shape.sharding.asynchronous else frozenset())
         for key in sorted(_ALL_FAULT_KEYS - fitting):
-            if getattr(fault, key) != FaultShape.model_fields[key].default:
+            if getattr(fault, key) != FaultSpec.model_fields[key].default:
                 message = f"says nothing of {fault.what!r}; keys for that are {', '.join(sorted(fitting))}"
                 yield _conflict(f"{place}.{key}", message, "training.sharding.asynchronous")
 
 
-def _seq_len(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
+def _seq_len(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[Conflict]:
     count = sequences(shape, cluster.world_size) * shape.seq_len
     if count > _MOST:
         yield _conflict("seq_len", f"a step has {count:,} tokens; numpy trains on {_MOST:,} at most")
 
 
-def _sharding_keep_below(shape: TrainingShape) -> Iterator[Conflict]:
+def _sharding_keep_below(shape: TrainingSpec) -> Iterator[Conflict]:
     if shape.sharding.keep_below:
         message = f"got {shape.sharding.keep_below}, of which numbers are not carried yet; leave it out"
         yield _conflict("sharding.keep_below", message)
 
 
-def _precision(shape: TrainingShape) -> Iterator[Conflict]:
+def _precision(shape: TrainingSpec) -> Iterator[Conflict]:
     chosen = precision(shape.precision)
     if chosen.params not in _DTYPES:
         yield _conflict("precision.params", f"got {chosen.params!r}; numbers are of {', '.join(_DTYPES)}")
@@ -198,19 +198,19 @@ def _precision(shape: TrainingShape) -> Iterator[Conflict]:
         yield _conflict("precision.matmul", f"got {chosen.matmul!r}, in which numbers are not multiplied yet")
 
 
-def _optimizer(shape: TrainingShape) -> Iterator[Conflict]:
+def _optimizer(shape: TrainingSpec) -> Iterator[Conflict]:
     if shape.optimizer.name not in _OPTIMIZERS:
         yield _conflict("optimizer", f"got {shape.optimizer.name!r}; numbers are updated by {', '.join(_OPTIMIZERS)}")
 
 
-def _loss_scaling(shape: TrainingShape) -> Iterator[Conflict]:
+def _loss_scaling(shape: TrainingSpec) -> Iterator[Conflict]:
     served = STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS
     if served and scaling_rule(shape.loss_scaling, shape.precision) != "none":
         message = "servers apply gradients without looking for overflows; write none, or precision: bf16"
         yield _conflict("loss_scaling", message, "training.sharding.strategy", "training.precision.params")
 
 
-def _learning_schedule(shape: TrainingShape) -> Iterator[Conflict]:
+def _learning_schedule(shape: TrainingSpec) -> Iterator[Conflict]:
     """`learning.betas`, `.eps`, `.momentum` of another optimizer, and a `.warmup` longer than the training."""
     learning = shape.learning
     for key, able in OPTIONS.items():
@@ -222,7 +222,7 @@ def _learning_schedule(shape: TrainingShape) -> Iterator[Conflict]:
         yield _conflict("learning.warmup", message, "training.steps")
 
 
-def _learning_tokens(shape: TrainingShape, model: Transformer | None, files: LearningFiles) -> Iterator[Conflict]:
+def _learning_tokens(shape: TrainingSpec, model: Transformer | None, files: LearningFiles) -> Iterator[Conflict]:
     if shape.learning.tokens is None:
         return
     try:
@@ -240,7 +240,7 @@ def _learning_tokens(shape: TrainingShape, model: Transformer | None, files: Lea
 
 
 def _learning_batches(
-    shape: TrainingShape, model: Transformer, cluster: ClusterShape, files: LearningFiles
+    shape: TrainingSpec, model: Transformer, cluster: ClusterSpec, files: LearningFiles
 ) -> Iterator[Conflict]:
     path = shape.learning.batches
     if path is None:
@@ -255,7 +255,7 @@ def _learning_batches(
         yield _conflict("learning.batches", str(error), "cluster.world_size", *(f"training.{key}" for key in batch))
 
 
-def _faults_element(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
+def _faults_element(shape: TrainingSpec, model: Transformer) -> Iterator[Conflict]:
     """An overflow is put into the gradient of the last unit's last array: the head, or the bias before a tied one."""
     size = model.hidden_size * (1 if model.tied else model.vocab_size)
     for number, fault in enumerate(shape.faults):
@@ -285,7 +285,7 @@ def _model(model: Transformer, written: Any) -> Iterator[Conflict]:
             yield _conflict("model", f"{key}: got {written[key]!r}; real numbers are computed with {able[0]}")
 
 
-def _learning_initial(shape: TrainingShape, model: Transformer, files: LearningFiles) -> Iterator[Conflict]:
+def _learning_initial(shape: TrainingSpec, model: Transformer, files: LearningFiles) -> Iterator[Conflict]:
     if shape.learning.initial is None:
         return
     from simulator.scenario.learning_files import parameter_shapes

@@ -14,17 +14,17 @@ from typing import Any, Final
 from simulator.basics.document import Document, Fault, parse
 from simulator.basics.errors import ScenarioError
 from simulator.basics.sections import flat, overlap, varied
-from simulator.scenario.answer_shape import AGAINST, BudgetShape
+from simulator.scenario.answer_spec import AGAINST, BudgetSpec
 from simulator.scenario.axes import KINDS, place
 from simulator.scenario.key_names import keys_of, unknown_key
-from simulator.scenario.plan_shape import GPUS, KEYS, PlanShape
-from simulator.scenario.shape import KINDS as PLAYED
-from simulator.scenario.shape import axis_keys, takes_lists
+from simulator.scenario.plan_spec import GPUS, KEYS, PlanSpec
+from simulator.scenario.records import KINDS as PLAYED
+from simulator.scenario.records import axis_keys, takes_lists
 
 # Keys of the whole scenario, of which no axis can be made.
-_BUDGETS: Final = tuple(f"budget.{name}" for name in BudgetShape.model_fields)
+_BUDGETS: Final = tuple(f"budget.{name}" for name in BudgetSpec.model_fields)
 _PLANS: Final = (
-    *(f"plan.{name}" for name in PlanShape.model_fields),
+    *(f"plan.{name}" for name in PlanSpec.model_fields),
     *(f"plan.{kind}.{name}" for kind in ("fix", "among") for name in KEYS),
     f"plan.among.{GPUS}",
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from simulator.model.cut import context_refusal, expert_tensor_refusal, experts_refusal, refusal
 from simulator.scenario.build_training import parallelism
 from simulator.scenario.conflict import Conflict
-from simulator.scenario.training_shape import TrainingShape
+from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape
 from simulator.step.spec import Updater
 from simulator.step.stages import layers_of_stages, refusal_of_layers
@@ -26,7 +26,7 @@ def _conflict(name: str, message: str, *involved: str) -> Conflict:
     return Conflict(tuple(dotted.split(".")), message, (dotted, *involved))
 
 
-def sizes(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
+def sizes(shape: TrainingSpec, world_size: int) -> Iterator[Conflict]:
     """The groups' sizes multiply out to the ranks of the cluster."""
     wanted = shape.parallelism
     rest, whole = wanted.tp * wanted.pp * wanted.cp, "dp x tp x pp x cp must be world_size"
@@ -44,7 +44,7 @@ def sizes(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
         yield _conflict("dp", message, *involved)
 
 
-def conflicts(shape: TrainingShape, model: Transformer | None, world_size: int | None) -> Iterator[Conflict]:
+def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | None) -> Iterator[Conflict]:
     """What does not go together; `model` is None where the model itself is at fault, `world_size` where sizes are."""
     ways = shape.parallelism.context
     if isinstance(ways, Mapping) and ways["ulysses"] * ways["ring"] != shape.parallelism.cp:
@@ -71,12 +71,12 @@ def conflicts(shape: TrainingShape, model: Transformer | None, world_size: int |
         yield _conflict(key, message, "training.sharding.strategy")
 
 
-def _whole(shape: TrainingShape) -> bool:
+def _whole(shape: TrainingSpec) -> bool:
     """Whether every rank updates all that it computes with."""
     return STRATEGIES.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
 
 
-def _numbers(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
+def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[Conflict]:
     """What numbers are not carried for where several ranks compute one model."""
     wanted, without = parallelism(shape.parallelism), "or write numerics: false"
     sizes = {key: getattr(wanted, key) for key in ("tp", "cp", "pp")} | {"ep": wanted.experts.ranks}
@@ -110,7 +110,7 @@ def _numbers(shape: TrainingShape, model: Transformer | None) -> Iterator[Confli
         yield _conflict("pp", message, "training.model", "training.sharding.strategy", "training.numerics")
 
 
-def _tensor(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
+def _tensor(shape: TrainingSpec, model: Transformer) -> Iterator[Conflict]:
     wanted = parallelism(shape.parallelism)
     involved = ("training.model", "training.seq_len", "training.parallelism.sequence_parallel")
     refused = refusal(model, wanted.cut(), shape.seq_len)
@@ -124,7 +124,7 @@ def _tensor(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
         yield _conflict("sequence_parallel", message, *involved[:1], "training.parallelism.tp")
 
 
-def _experts(shape: TrainingShape, model: Transformer, world_size: int | None) -> Iterator[Conflict]:
+def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) -> Iterator[Conflict]:
     wanted = parallelism(shape.parallelism)
     e, etp = wanted.experts.ranks, wanted.experts.tensor
     # Where nobody knows how many ranks a stage has, as many as there must be for the experts: then no rule is broken.
@@ -158,7 +158,7 @@ def _experts(shape: TrainingShape, model: Transformer, world_size: int | None) -
         yield _conflict("ep", message, "training.sharding.strategy")
 
 
-def _context(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
+def _context(shape: TrainingSpec, model: Transformer) -> Iterator[Conflict]:
     wanted = parallelism(shape.parallelism)
     if wanted.cp == 1:
         return
@@ -171,7 +171,7 @@ def _context(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
         yield _conflict("cp", message, "training.attention")
 
 
-def _pipeline(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
+def _pipeline(shape: TrainingSpec, model: Transformer | None) -> Iterator[Conflict]:
     wanted = parallelism(shape.parallelism)
     schedule = SCHEDULES.find(wanted.schedule)
     chunks = schedule.chunks or wanted.virtual_stages

@@ -18,7 +18,7 @@ from simulator.basics.plain_data import at
 from simulator.basics.sections import overlap
 from simulator.scenario import axes, error_messages
 from simulator.scenario.conflict import Conflict
-from simulator.scenario.shape import KINDS, ScenarioShape, fields
+from simulator.scenario.records import KINDS, Scenario, fields
 
 # Any values that break no rule by themselves.
 _STAND_INS: Final[dict[Key, Any]] = {
@@ -42,7 +42,7 @@ class PartialScenario:
     ----------
     data : dict
         The shape was validated from it.
-    shape : ScenarioShape
+    shape : Scenario
     doubtful : frozenset of str
         Dotted keys whose values the user has not chosen: removed, replaced, or perhaps misspelt elsewhere.
     thinned : frozenset of str
@@ -50,7 +50,7 @@ class PartialScenario:
     """
 
     data: dict[str, Any]
-    shape: ScenarioShape
+    shape: Scenario
     doubtful: frozenset[str] = frozenset()
     thinned: frozenset[str] = frozenset()
 
@@ -81,7 +81,7 @@ def without_faults(data: dict[str, Any], faulty: Iterable[Key]) -> PartialScenar
             if not _remove_or_replace(data, key):
                 return None
         try:
-            shape = ScenarioShape.model_validate(data)
+            shape = Scenario.model_validate(data)
         except ValidationError as error:
             faulty = [fault.key for fault in error_messages.faults(error, Document("", data))]
             continue

@@ -7,7 +7,6 @@ an axis.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from simulator.records.setting_text import setting_text
 from simulator.scenario import build_records
 from simulator.scenario.axes import put
 from simulator.scenario.key_names import ending, keys_of, unknown_key
-from simulator.scenario.records import Point, Scenario
+from simulator.scenario.records import PlotsSpec, Point, Scenario, adapter
 from simulator.scenario.resolve import resolved
-from simulator.scenario.shape import ScenarioShape, adapter
 
 # Values of an axis that a message names.
 _MOST_VALUES = 12
@@ -81,14 +79,14 @@ def _has(point: Point, wanted: Mapping[str, Any]) -> bool:
     # An option that the point's own choice does not read is a setting of the point, and stands nowhere in its scenario.
     others = {key: value for key, value in wanted.items() if not _is_own(point.settings, key, value)}
     scenario = point.scenario
-    bare = replace(scenario, plots=(), plotted_points=None, warnings=())
+    bare = scenario.replaced(plots=PlotsSpec(kinds=()), warnings=())
     data = resolved(bare)
     put(data, others)
     try:
-        shape = ScenarioShape.model_validate(data)
+        shape = Scenario.model_validate(data)
     except ValidationError:  # a key of another kind of scenario
         return False
-    return build_records.scenario(shape, scenario.question, scenario.source, Path()) == bare
+    return build_records.completed(shape, scenario.question, scenario.source, Path()) == bare
 
 
 def _is_own(settings: Mapping[str, Any], key: str, value: Any) -> bool:

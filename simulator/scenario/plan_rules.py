@@ -14,19 +14,18 @@ from pydantic import ValidationError
 from simulator.basics.document import Key
 from simulator.basics.errors import one_of
 from simulator.scenario.conflict import Conflict
-from simulator.scenario.field_types import Shape
+from simulator.scenario.field_types import Spec
 from simulator.scenario.global_batch import sequences_of
-from simulator.scenario.plan_shape import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, PlanShape
-from simulator.scenario.records import Scenario
-from simulator.scenario.shape import ScenarioShape, adapter
-from simulator.scenario.training_shape import PRECISIONS
+from simulator.scenario.plan_spec import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, PlanSpec
+from simulator.scenario.records import Scenario, adapter
+from simulator.scenario.training_spec import PRECISIONS
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
 _TELLS: Final = ("answer", "baseline", "plots")
 
 
-def conflicts(shape: ScenarioShape) -> Iterator[Conflict]:
+def conflicts(shape: Scenario) -> Iterator[Conflict]:
     """Rules that are broken."""
     plan, training = shape.plan, shape.training
     if plan is None:
@@ -56,7 +55,7 @@ def conflicts(shape: ScenarioShape) -> Iterator[Conflict]:
         yield Conflict(("budget",), "needs tokens, for settings are compared by them", ("budget", "plan"))
 
 
-def not_planned(scenario: ScenarioShape | Scenario) -> Iterator[tuple[Key, str]]:
+def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
     """Keys of a scenario that no bound of a step's time holds for, and why."""
     jitter, training = scenario.cluster.jitter, scenario.training
     if jitter.compute or jitter.latency:
@@ -87,7 +86,7 @@ def value_of(name: str, value: Any) -> Any:
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
-def _chosen(shape: ScenarioShape, plan: PlanShape) -> Iterator[Conflict]:
+def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[Conflict]:
     """Keys of the training that a plan chooses."""
     said = {**plan.fix, **plan.among}
     for name, dotted in KEYS.items():
@@ -100,7 +99,7 @@ def _chosen(shape: ScenarioShape, plan: PlanShape) -> Iterator[Conflict]:
             yield Conflict(tuple(dotted.split(".")), f"{why}; remove it", (dotted, "plan"), True)
 
 
-def _is_set(shape: Shape, dotted: str) -> bool:
+def _is_set(shape: Spec, dotted: str) -> bool:
     """Whether a key was written."""
     *at, name = dotted.split(".")
     for inner in at:
@@ -110,7 +109,7 @@ def _is_set(shape: Shape, dotted: str) -> bool:
     return name in shape.model_fields_set
 
 
-def _choices(plan: PlanShape, world_size: int) -> Iterator[Conflict]:
+def _choices(plan: PlanSpec, world_size: int) -> Iterator[Conflict]:
     """Values that a choice cannot have, and choices that are made twice."""
     for name, value in plan.fix.items():
         yield from _value(("plan", "fix", name), name, value)

@@ -1,296 +1,308 @@
-"""What a scenario says, as frozen records whose fields are named like the keys of the file.
+"""Which keys may a scenario have, and what may each hold? The frozen records of a scenario, with a field for each key.
 
-Rule: a record is valid and holds SI numbers; how the file wrote them is not kept.
+A file is validated key by key into these records, and the rest of the package reads the same records. Rules between
+keys are checked in *_rules.py; `load.py` fills in the defaults that depend on other keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, Self
 
-from simulator.scenario.training_records import TrainingSpec as TrainingSpec
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, create_model
+from pydantic.fields import FieldInfo
+
+from simulator.basics import dtypes
+from simulator.basics.errors import one_of
+from simulator.basics.sections import SECTIONS
+from simulator.scenario import plot_names, reading
+from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
+from simulator.scenario.field_types import Count, LargeCount, LeftOut, Listed, Rank, Spec, stored_dtypes
+from simulator.scenario.layer_policies import LayersSpec
+from simulator.scenario.learning_spec import LearningSpec, LossScalingSpec
+from simulator.scenario.plan_spec import PlanSpec
+from simulator.scenario.training_spec import (
+    ExpertsSpec,
+    OffloadSpec,
+    OptimizerSpec,
+    ParallelismSpec,
+    PrecisionSpec,
+    ShardingSpec,
+    TrainingSpec,
+)
+
+
+def _algorithms() -> tuple[str, ...]:
+    from simulator.collectives.algorithm import ALGORITHMS
+
+    return ("auto", *ALGORITHMS.names())
+
+
+def _operations() -> tuple[str, ...]:
+    from simulator.collectives.algorithm import OPERATIONS
+
+    return OPERATIONS
+
+
+# Seeds are stored in JSON and in numpy; both are exact up to 2^53 and 2^64, so the smaller bound rules.
+Seed = Annotated[int, reading.whole(0, 2**53)]
+Factor = Annotated[float, reading.number(positive=True, most=1e6)]
+# exp(10 z) spans 17 orders of magnitude between z = -2 and 2: beyond that nothing is a model of anything.
+Sigma = Annotated[float, reading.number(positive=False, most=10.0)]
+LinkName = Annotated[str, reading.text(r"\S(?:.*\S)?->\S(?:.*\S)?", "the name of a link, such as 'gpu0->switch0'")]
+Name = Annotated[
+    str,
+    reading.text(
+        r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", "at most 100 letters, digits, '_', '-' or '.', since a folder is named so"
+    ),
+]
+
 
 Engine = Literal["auto", "events", "compiled"]
 Payload = Literal["auto"] | bool
 
 
-@dataclass(frozen=True, slots=True)
-class Jitter:
-    """Jitter of kernels' times and latencies: each time is multiplied by exp(sigma z), z normal.
+class JitterSpec(Spec):
+    """Jitter of kernels' times and latencies."""
 
-    Attributes
-    ----------
-    compute, latency : float
-        sigma of kernels' times and of transfers' latencies; 0 for none.
-    """
-
-    compute: float = 0.0
-    latency: float = 0.0
+    compute: Sigma = Field(default=0.0, description="Spread of kernels' times: each is multiplied by exp(sigma z).")
+    latency: Sigma = Field(
+        default=0.0, description="Spread of transfers' latencies: each is multiplied by exp(sigma z)."
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Ecmp:
-    """Choose among equal routes by a hash instead of by the destination's number.
+class EcmpSpec(Spec):
+    """How one of several equal routes is chosen."""
 
-    Attributes
-    ----------
-    hash : int
-        Seed of the hash.
-    """
-
-    hash: int
+    hash: Seed = Field(description="Seed of the hash that chooses among equal routes.")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSpec:
-    """The cluster on which a scenario is played.
+class ClusterSpec(Spec):
+    """On what it is played."""
 
-    Attributes
-    ----------
-    topology : str or mapping
-        A shipped name, a path, or a topology written out.
-    world_size : int
-        Number of ranks.
-    gpu : str or mapping or None
-        A catalog name, a path, or a GPU written out; None for the topology's own.
-    stragglers : mapping of rank to float
-        Factor on the rank's FLOP/s and HBM bandwidth.
-    link_factors : mapping of 'src->dst' to float
-        Factor on a link's bandwidth.
-    jitter : Jitter
-    placement : tuple of int or None
-        Rank r's GPU; None for the first ones in order.
-    ecmp : Ecmp or None
-    """
-
-    topology: str | Mapping[str, Any]
-    world_size: int
-    gpu: str | Mapping[str, Any] | None = None
-    stragglers: Mapping[int, float] = field(default_factory=dict)
-    link_factors: Mapping[str, float] = field(default_factory=dict)
-    jitter: Jitter = Jitter()
-    placement: tuple[int, ...] | None = None
-    ecmp: Ecmp | None = None
+    topology: Annotated[Any, reading.named_or_written_out("topology", "the name of a topology")] = Field(
+        description="A shipped topology's name, a path, or a topology written out."
+    )
+    world_size: LargeCount = Field(description="Number of ranks, one a GPU; 1k is 1000.")
+    gpu: Annotated[Any, reading.named_or_written_out("gpu", "the name of a GPU")] | None = Field(
+        default=None, description="A GPU of the catalog, a path, or a GPU written out; the topology's own if left out."
+    )
+    stragglers: dict[Rank, Factor] = Field(default={}, description="Rank: factor on its FLOP/s and HBM bandwidth.")
+    link_factors: dict[LinkName, Factor] = Field(default={}, description="'src->dst': factor on the link's bandwidth.")
+    jitter: JitterSpec = Field(default=JitterSpec(), description="Luck, drawn from the seed.")
+    placement: Listed[Rank] | None = Field(
+        default=None, description="GPU of each rank; the first ones in order if left out."
+    )
+    ecmp: EcmpSpec | None = Field(default=None, description="Choose among equal routes by a hash.")
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """Parameter servers: how many, and whether they stand on their own or on the workers' hosts."""
+class ServersSpec(Spec):
+    """Parameter servers."""
 
-    count: int = 1
-    on: Literal["own", "workers"] = "own"
-
-
-@dataclass(frozen=True, slots=True)
-class BufferFusion:
-    """Small tensors wait in a buffer and travel together.
-
-    Attributes
-    ----------
-    buffer : int
-        Sent when it is full [B].
-    cycle : float
-        Sent after this time at the latest [s].
-    """
-
-    buffer: int = 64 * 2**20
-    cycle: float = 1e-3
+    count: Count = Field(default=1, description="How many parameter servers share the array.")
+    on: Annotated[Literal["own", "workers"], reading.choice(("own", "workers"))] = Field(
+        default="own", description="On machines of their own, or on workers: one in each node before a second."
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class BucketFusion:
-    """Tensors are packed, in order, into buckets of this size [B]."""
-
-    buckets: int = 25 * 2**20
+# A buffer is sent when it holds so much [B], or after so long [s], as Horovod does by default.
+BUFFER: Final = 64 * 2**20
+CYCLE: Final = 1e-3
 
 
-Fusion = BufferFusion | BucketFusion
+class FusionSpec(Spec):
+    """How tensors are merged: buffer and cycle, or buckets."""
+
+    buffer: Annotated[int, reading.size(1)] | None = Field(default=None, description="Sent when this full.")
+    cycle: Annotated[float, reading.duration()] | None = Field(
+        default=None, description="Sent after this time at the latest."
+    )
+    buckets: Annotated[int, reading.size(1)] | None = Field(
+        default=None, description="Tensors packed in order into this size."
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveSpec:
-    """One collective operation.
+class CollectiveSpec(Spec):
+    """One collective operation."""
 
-    Attributes
-    ----------
-    operation : str
-    size : int
-        The whole array, in the convention of nccl-tests [B].
-    algorithm : str
-        A name of the catalog, or "auto": chosen when planning.
-    dtype, reduction : str
-    accumulate : {"payload", "float32"}
-        In what partial sums are kept and travel.
-    payload : bool or "auto"
-        Whether real arrays move.
-    servers : Servers or None
-        None where the algorithm has none.
-    rank_order : tuple of int or None
-        Places in the group in the order of travel; None for 0, 1, 2, ...
-    chunks : int or None
-        Pipeline pieces; None for the algorithm's own choice.
-    root : int
-        Place in the group.
-    group : tuple of int or None
-        Ranks that take part; None for all.
-    group_size : int or None
-        Ranks of each node, for hierarchical and multi_ring; None for the topology's own nodes.
-    tensors : tuple of int or None
-        Sizes of the tensors that make up the array [B]; None for one array.
-    fusion : BufferFusion or BucketFusion or None
-        How tensors are merged; None for each on its own.
-    """
+    operation: Annotated[str, reading.known(_operations)] = Field(description="What is done.")
+    algorithm: Annotated[str, reading.known(_algorithms)] = Field(default="auto", description="How it is done.")
+    size: Annotated[int, reading.size(0)] | None = Field(
+        default=None, description="The whole array; may be left out where `tensors` are given."
+    )
+    dtype: Annotated[str, reading.known(stored_dtypes, dtypes.find)] = Field(
+        default="float32", description="Of the elements."
+    )
+    reduction: Annotated[str, reading.choice(("sum", "average", "max", "min", "product"))] = Field(
+        default="sum", description="How elements of several ranks become one."
+    )
+    accumulate: Annotated[Literal["payload", "float32"], reading.choice(("payload", "float32"))] = Field(
+        default="payload", description="Partial sums are kept in the payload's dtype, or in float32."
+    )
+    payload: Annotated[Payload, reading.choice(("auto", True, False))] = Field(
+        default="auto", description="Whether real arrays move; auto: while world_size x size is at most 256 MiB."
+    )
+    servers: ServersSpec | None = Field(default=None, description="For parameter_server.")
+    rank_order: Listed[Rank] | None = Field(default=None, description="Order of travel, for ring and chain.")
+    chunks: Count | None = Field(default=None, description="Pipeline pieces, for algorithms that have them.")
+    root: Rank | None = Field(
+        default=None, description="Place in the group, for broadcast, reduce, scatter and gather."
+    )
+    group: Listed[Rank] | None = Field(default=None, description="Ranks that take part; all if left out.")
+    group_size: Count | None = Field(default=None, description="Ranks of each node, for hierarchical and multi_ring.")
+    tensors: Listed[Annotated[int, reading.size(0)]] | None = Field(
+        default=None, description="Sizes of the tensors, in order."
+    )
+    fusion: FusionSpec | None = Field(default=None, description="How tensors are merged.")
 
-    operation: str
-    size: int
-    algorithm: str = "auto"
-    dtype: str = "float32"
-    reduction: str = "sum"
-    accumulate: Literal["payload", "float32"] = "payload"
-    payload: Payload = "auto"
-    servers: Servers | None = None
-    rank_order: tuple[int, ...] | None = None
-    chunks: int | None = None
-    root: int = 0
-    group: tuple[int, ...] | None = None
-    group_size: int | None = None
-    tensors: tuple[int, ...] | None = None
-    fusion: Fusion | None = None
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array: as given, or the sum of the tensors [B]."""
+        return self.size if self.size is not None else sum(self.tensors or ())
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One thing that a scenario is to tell of its points.
-
-    Attributes
-    ----------
-    finding : str
-        A name of `answer_shape.FINDINGS`.
-    of : tuple of str
-        Measures; empty for the finding's usual ones.
-    along : str or None
-        Dotted key of a threshold.
-    between : tuple or None
-        First and last value of `along`, as written.
-    margin : float
-        By which share a setting must be worse to count as worse.
-    """
-
-    finding: str
-    of: tuple[str, ...] = ()
-    along: str | None = None
-    between: tuple[Any, Any] | None = None
-    margin: float = 0.05
+def _axis_key(value: Any) -> str:
+    if isinstance(value, str) and value in axis_keys():
+        return value
+    raise ValueError(f"unknown key; {one_of(axis_keys(), value)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """A whole training: its length and prices.
-
-    Attributes
-    ----------
-    tokens, steps : float or None
-        One of the two.
-    price : float or None
-        Of a GPU hour, in any currency.
-    watts : float or None
-        Of a GPU with its share of host, network and cooling [W].
-    """
-
-    tokens: float | None = None
-    steps: float | None = None
-    price: float | None = None
-    watts: float | None = None
+AxisKey = Annotated[str, reading.ValueReader(_axis_key, lambda: {"enum": list(axis_keys())})]
+Axes = dict[AxisKey, Listed[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSpec:
-    """What a plan is asked for.
-
-    Attributes
-    ----------
-    sequences : int
-        Of a step, all ranks together.
-    fix : mapping of name to value
-        By the name of a choice (`plan_shape.KEYS`) what is chosen already.
-    among : mapping of name to tuple
-        By name the values to choose among.
-    without : tuple of str
-        Values to leave out.
-    best : int
-        How many settings are told.
-    deadline : float or None
-        Days that the training may take.
-    sensitivity : bool
-        Whether is told what other machines would change.
-    """
-
-    sequences: int
-    fix: Mapping[str, Any] = field(default_factory=dict)
-    among: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    without: tuple[str, ...] = ()
-    best: int = 10
-    deadline: float | None = None
-    sensitivity: bool = False
+def _partial_settings(value: Any) -> str | list[dict[str, Any]]:
+    if value == "all":
+        return "all"
+    if not isinstance(value, list):
+        raise ValueError(f"got {reading.shown(value)}; must be all, or a list such as '[{{cluster.world_size: 8}}]'")
+    settings: list[dict[str, Any]] = _adapted(list[dict[AxisKey, Any]]).validate_python(value)
+    return settings
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A question, and everything that is needed to play it.
+PlotName = Annotated[str, reading.choice(plot_names.names())]
 
-    Attributes
-    ----------
-    name : str
-    cluster : ClusterSpec
-    collective : CollectiveSpec or None
-    training : TrainingSpec or None
-        One of the two is there, the other None.
-    question : str
-        The file's first comment.
-    seed : int
-    engine : {"auto", "events", "compiled"}
-    compare, sweep : mapping of dotted key to tuple of values
-        Axes; the values as they were written.
-    plots : tuple of str
-        Figures to draw.
-    baseline : mapping of dotted key to value
-        The compared setting that the others are compared with; the first where it is empty.
-    answer : tuple of Asked
-        What is told of the points; empty for what suits the axes.
-    budget : Budget or None
-    plan : PlanSpec or None
-        What a plan is asked for; such a scenario has no points, for its training says only what all settings share.
-    plotted_points : "all" or tuple of mapping of dotted key to value, or None
-        Points that figures of a single point show, each by some of its settings; None for those that the sentence at
-        the end speaks of.
-    source : str
-        The file as the user named it; "<dict>" for data from Python.
-    base : Path
-        Folder from which relative paths are read.
-    warnings : tuple of str
-        Keys that change no number in any of its points, one line each.
-    """
 
-    name: str
-    cluster: ClusterSpec
-    collective: CollectiveSpec | None = None
-    training: TrainingSpec | None = None
-    question: str = ""
-    seed: int = 0
-    engine: Engine = "auto"
-    compare: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    plots: tuple[str, ...] = ()
-    baseline: Mapping[str, Any] = field(default_factory=dict)
-    answer: tuple[Asked, ...] = ()
-    budget: Budget | None = None
-    plan: PlanSpec | None = None
-    plotted_points: Literal["all"] | tuple[Mapping[str, Any], ...] | None = None
-    source: str = field(default="<dict>", compare=False)
-    base: Path = field(default=Path(), compare=False)
-    warnings: tuple[str, ...] = field(default=(), compare=False)
+class PlotsSpec(Spec):
+    """Which figures are drawn, and which points those of a single point show."""
+
+    kinds: Listed[PlotName] | None = Field(default=None, description="Figures to draw; all that there are if left out.")
+    points: Annotated[
+        str | list[dict[str, Any]] | None,
+        reading.ValueReader(
+            _partial_settings, lambda: {"anyOf": [{"const": "all"}, {"type": "array", "items": {"type": "object"}}]}
+        ),
+    ] = Field(
+        default=None,
+        description="Points that figures of a single point show: all, or settings of some; the best one and the first "
+        "setting if left out.",
+    )
+
+
+def _plots(value: Any) -> tuple[str, ...] | PlotsSpec:
+    """Read a mapping as one, and all else as the list of kinds, so that faults are those of the form that was meant."""
+    return (
+        PlotsSpec.model_validate(value)
+        if isinstance(value, dict)
+        else _adapted(Listed[PlotName]).validate_python(value)
+    )
+
+
+@cache
+def _adapted(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation, config=ConfigDict(strict=True))
+
+
+class Scenario(Spec):
+    """What is played, on what, and what is varied."""
+
+    name: Name = Field(description="What the run is called; its folder is named so.")
+    question: Annotated[str, reading.text(r"[^\x00-\x1f\x7f]*", "one line of text")] = Field(
+        default="", description="The question that it answers; in a file rather the first comment."
+    )
+    seed: Seed = Field(default=0, description="Of everything that is drawn by chance.")
+    cluster: ClusterSpec = Field(description="On what it is played.")
+    collective: Annotated[CollectiveSpec | None, LeftOut(CollectiveSpec)] = Field(
+        default=None, description="One collective operation; or else `training`."
+    )
+    training: Annotated[TrainingSpec | None, LeftOut(TrainingSpec)] = Field(
+        default=None, description="One training step; or else `collective`."
+    )
+    engine: Annotated[Engine, reading.choice(("auto", "events", "compiled"))] = Field(
+        default="auto", description="What plays it."
+    )
+    compare: Axes = Field(default={}, description="Key: values to set side by side.")
+    sweep: Axes = Field(default={}, description="Key: values to go through.")
+    plots: Annotated[
+        tuple[str, ...] | PlotsSpec,
+        reading.ValueReader(
+            _plots,
+            lambda: {"anyOf": [_adapted(Listed[PlotName]).json_schema(), PlotsSpec.model_json_schema()]},
+        ),
+    ] = Field(
+        default=(),
+        description="Figures to draw as files, a list or a mapping; none if left out, for report.html shows them all.",
+    )
+    baseline: dict[AxisKey, Any] = Field(
+        default={}, description="Key of `compare`: value that the others are compared with; the first if left out."
+    )
+    answer: Listed[Annotated[FindingSpec, FindingEntry()]] = Field(
+        default=(), description="What is told of the points, in this order; what suits the axes if left out."
+    )
+    budget: Annotated[BudgetSpec | None, LeftOut(BudgetSpec)] = Field(
+        default=None, description="How long and at what prices is trained: days, GPU hours, cost and energy are told."
+    )
+
+    plan: Annotated[PlanSpec | None, LeftOut(PlanSpec)] = Field(
+        default=None, description="Search the fastest layout of the training instead of playing one."
+    )
+
+    _source: str = PrivateAttr("<dict>")
+    _base: Path = PrivateAttr(Path())
+    _warnings: tuple[str, ...] = PrivateAttr(())
+
+    def __eq__(self, other: object) -> bool:
+        """Return True if both say the same, wherever they were read from."""
+        return isinstance(other, Scenario) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def replaced(self, **changes: Any) -> Self:
+        """Return a copy with other values in some fields, `source`, `base` or `warnings`; nothing is checked."""
+        apart = {name: changes.pop(name) for name in ("source", "base", "warnings") if name in changes}
+        copy = super().replaced(**changes)
+        for name, value in apart.items():
+            setattr(copy, f"_{name}", value)
+        return copy
+
+    @property
+    def source(self) -> str:
+        """The file as the user named it; "<dict>" for data from Python."""
+        return self._source
+
+    @property
+    def base(self) -> Path:
+        """Folder from which relative paths are read."""
+        return self._base
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One line for each key that changes no number in any point."""
+        return self._warnings
+
+    @property
+    def plotted(self) -> PlotsSpec:
+        """The plots as a mapping, in whatever form they were written."""
+        return self.plots if isinstance(self.plots, PlotsSpec) else PlotsSpec(kinds=self.plots)
+
+    @property
+    def kind(self) -> str:
+        """Which of KINDS it is, once it is known to be one."""
+        return "collective" if self.training is None else "training"
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,10 +312,103 @@ class Point:
     Attributes
     ----------
     settings : mapping of dotted key to value
-        What distinguishes it, as it was written.
+        The settings in which the point differs from others, as they were written.
     scenario : Scenario
-        Without axes.
+        The scenario with these settings, without axes.
     """
 
     settings: Mapping[str, Any]
     scenario: Scenario
+
+
+_MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
+    (): Scenario,
+    ("cluster",): ClusterSpec,
+    ("cluster", "jitter"): JitterSpec,
+    ("cluster", "ecmp"): EcmpSpec,
+    ("collective",): CollectiveSpec,
+    ("collective", "servers"): ServersSpec,
+    ("collective", "fusion"): FusionSpec,
+    ("training",): TrainingSpec,
+    ("training", "parallelism"): ParallelismSpec,
+    ("training", "parallelism", "experts"): ExpertsSpec,
+    ("training", "sharding"): ShardingSpec,
+    ("training", "precision"): PrecisionSpec,
+    ("training", "optimizer"): OptimizerSpec,
+    ("training", "offload"): OffloadSpec,
+    ("training", "loss_scaling"): LossScalingSpec,
+    ("training", "learning"): LearningSpec,
+}
+# What a policy's name, or a list of plots, may stand instead of has no dotted keys: it is given whole.
+_INNER: Final[dict[tuple[str, ...], type[Spec]]] = {
+    ("training", "activation_checkpointing"): LayersSpec,
+    ("plots",): PlotsSpec,
+    ("budget",): BudgetSpec,
+    ("plan",): PlanSpec,
+}
+# What a scenario plays, exactly one of these, and how it is called in a sentence.
+KINDS: Final = MappingProxyType({"collective": "a collective", "training": "a training step"})
+_NO_AXES: Final = (
+    "name", "question", "compare", "sweep", "plots", "baseline", "answer", "budget", "plan",
+)  # fmt: skip
+
+
+def fields(at: tuple[str | int, ...]) -> tuple[str, ...]:
+    """Keys that the mapping at this place may have; empty where it has names of its own."""
+    shape = (_MAPPINGS | _INNER).get(at)  # type: ignore[arg-type]
+    return tuple(shape.model_fields) if shape else ()
+
+
+@cache
+def axis_keys() -> tuple[str, ...]:
+    """Dotted keys that compare, sweep and --set may name, whole sections among them, in the file's order."""
+    dotted = [(*at, name) for at, shape in _MAPPINGS.items() for name in shape.model_fields]
+    return tuple(".".join(key) for key in dotted if ".".join(key) not in _NO_AXES)
+
+
+@cache
+def adapter(dotted: str) -> TypeAdapter[Any]:
+    """What reads a value of one of `axis_keys` by itself; of a section the keys that a setting names."""
+    if dotted in SECTIONS:
+        return TypeAdapter(_setting_of(dotted))
+    bare = _field(dotted).annotation
+    config = None if isinstance(bare, type) and issubclass(bare, BaseModel) else ConfigDict(strict=True)
+    return TypeAdapter(_annotation(dotted), config=config)
+
+
+def _field(dotted: str) -> FieldInfo:
+    *at, name = dotted.split(".")
+    return _MAPPINGS[tuple(at)].model_fields[name]
+
+
+def _annotation(dotted: str) -> Any:
+    field = _field(dotted)
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def _setting_of(section: str) -> type[Spec]:
+    """Make the shape of a setting of a section: any of its keys, and of theirs by dotted names."""
+    names = [key.removeprefix(f"{section}.") for key in axis_keys() if key.startswith(f"{section}.")]
+    keys: dict[str, Any] = {
+        # A name with a dot is no field of a class.
+        f"key{number}": (_annotation(f"{section}.{name}"), Field(default_factory=lambda: None, alias=name))
+        for number, name in enumerate(names)
+    }
+    return create_model(f"{section.capitalize()}Setting", __base__=Spec, **keys)
+
+
+def default_of(dotted: str) -> Any:
+    """Value that one of `axis_keys` has where nobody writes it."""
+    return _field(dotted).get_default(call_default_factory=True)
+
+
+def takes_lists(dotted: str) -> bool:
+    """Whether a value of one of `axis_keys` may be a list.
+
+    Examples
+    --------
+    >>> takes_lists("cluster.placement"), takes_lists("cluster.world_size")
+    (True, False)
+    """
+    schema = adapter(dotted).json_schema()
+    return any(form.get("type") == "array" for form in (schema, *schema.get("anyOf", ())))

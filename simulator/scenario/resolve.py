@@ -6,24 +6,15 @@ Rule: what is written here loads back to an equal scenario; quantities are text 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict
 from typing import Any, Final
 
 from simulator.basics import units, yaml_dialect
 from simulator.basics.sections import varied
+from simulator.scenario.answer_spec import FindingSpec
 from simulator.scenario.global_batch import SEQUENCES
-from simulator.scenario.plan_shape import FOLLOWS, KEYS, SAID_OR_CHOSEN
-from simulator.scenario.records import (
-    Asked,
-    BucketFusion,
-    ClusterSpec,
-    CollectiveSpec,
-    Fusion,
-    PlanSpec,
-    Scenario,
-    Servers,
-    TrainingSpec,
-)
+from simulator.scenario.plan_spec import FOLLOWS, KEYS, SAID_OR_CHOSEN, PlanSpec
+from simulator.scenario.records import BUFFER, CYCLE, ClusterSpec, CollectiveSpec, FusionSpec, Scenario, ServersSpec
+from simulator.scenario.training_spec import TrainingSpec
 
 _IEC: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
@@ -59,7 +50,7 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
     if scenario.answer:
         data["answer"] = [_asked(asked) for asked in scenario.answer]
     if scenario.budget is not None:
-        data["budget"] = {key: value for key, value in asdict(scenario.budget).items() if value is not None}
+        data["budget"] = {key: value for key, value in scenario.budget.model_dump().items() if value is not None}
     if scenario.plan is not None:
         data["plan"] = _plan(scenario.plan)
     return data
@@ -87,7 +78,7 @@ def _leave_to_plan(data: dict[str, Any], plan: PlanSpec) -> None:
         mapping.pop(name, None)
 
 
-def _asked(asked: Asked) -> dict[str, Any]:
+def _asked(asked: FindingSpec) -> dict[str, Any]:
     data: dict[str, Any] = {"finding": asked.finding, "margin": asked.margin}
     if asked.of:
         data["of"] = list(asked.of)
@@ -100,10 +91,11 @@ def _asked(asked: Asked) -> dict[str, Any]:
 
 def _plots(scenario: Scenario) -> list[str] | dict[str, Any]:
     """The list alone where nothing is said of points."""
-    kinds, points = list(scenario.plots), scenario.plotted_points
+    plotted = scenario.plotted
+    kinds, points = list(plotted.kinds or ()), plotted.points
     if points is None:
         return kinds
-    return {"kinds": kinds, "points": points if points == "all" else [dict(settings) for settings in points]}
+    return {"kinds": kinds, "points": points if isinstance(points, str) else [dict(settings) for settings in points]}
 
 
 def to_yaml(scenario: Scenario) -> str:
@@ -175,9 +167,9 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
 def _collective(spec: CollectiveSpec, axes: Collection[str]) -> dict[str, Any]:
     data: dict[str, Any] = {"operation": spec.operation, "algorithm": spec.algorithm}
     if spec.tensors is None and "collective.tensors" not in axes:
-        data["size"] = bytes_text(spec.size)
+        data["size"] = bytes_text(spec.nbytes)
     data |= {"dtype": spec.dtype, "reduction": spec.reduction, "accumulate": spec.accumulate, "payload": spec.payload}
-    if spec.servers is not None and (spec.servers != Servers() or "collective.algorithm" not in axes):
+    if spec.servers is not None and (spec.servers != ServersSpec() or "collective.algorithm" not in axes):
         data["servers"] = {"count": spec.servers.count, "on": spec.servers.on}
     if spec.root or (_rooted(spec.operation) and "collective.operation" not in axes):
         data["root"] = spec.root
@@ -194,15 +186,18 @@ def _collective(spec: CollectiveSpec, axes: Collection[str]) -> dict[str, Any]:
     return data
 
 
-def _fusion(fusion: Fusion) -> dict[str, Any]:
-    if isinstance(fusion, BucketFusion):
+def _fusion(fusion: FusionSpec) -> dict[str, Any]:
+    if fusion.buckets is not None:
         return {"buckets": bytes_text(fusion.buckets)}
-    return {"buffer": bytes_text(fusion.buffer), "cycle": time_text(fusion.cycle)}
+    return {
+        "buffer": bytes_text(fusion.buffer or BUFFER),
+        "cycle": time_text(CYCLE if fusion.cycle is None else fusion.cycle),
+    }
 
 
 def training_data(spec: TrainingSpec) -> dict[str, Any]:
     """Write a training step as plain data; also what follows from another key, as "auto"."""
-    data = asdict(spec)
+    data = spec.model_dump()
     data["model"] = spec.model
     for key in ("dp", "etp", "microbatch_group"):
         if data["parallelism"][key] is None:

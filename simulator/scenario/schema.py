@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from simulator.basics import registry
-from simulator.scenario.shape import KINDS, ScenarioShape, adapter, axis_keys
+from simulator.scenario.records import KINDS, Scenario, adapter, axis_keys
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -24,13 +24,13 @@ def schema() -> dict[str, Any]:
     >>> schema()["required"]
     ['name', 'cluster']
     """
-    document = _plain(ScenarioShape.model_json_schema())
+    document = _plain(Scenario.model_json_schema())
     document["properties"]["compare"] = _axes("Key: values to set side by side.")
     document["properties"]["sweep"] = _axes("Key: values to go through.")
-    cluster = document["$defs"]["ClusterShape"]["properties"]
+    cluster = document["$defs"]["ClusterSpec"]["properties"]
     for kind, key in (("topology", "topology"), ("gpu", "gpu")):
         cluster[key]["examples"] = list(registry.names(kind))  # type: ignore[arg-type]
-    document["$defs"]["TrainingShape"]["properties"]["model"]["examples"] = list(registry.names("model"))
+    document["$defs"]["TrainingSpec"]["properties"]["model"]["examples"] = list(registry.names("model"))
     document["oneOf"] = [{"required": [kind]} for kind in KINDS]
     # Ranks are whole numbers in YAML and, like all keys, text in JSON: pydantic describes only their values.
     cluster["stragglers"]["propertyNames"] = {"pattern": "^[0-9]+$"}

@@ -13,7 +13,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from simulator.scenario import reading
-from simulator.scenario.field_types import Shape
+from simulator.scenario.field_types import Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Short:
 
     def expanded(self, value: Any) -> Any:
         """The mapping that a word stands for; a mapping stays."""
-        if isinstance(value, dict | Shape):
+        if isinstance(value, dict | Spec):
             return value
         if not isinstance(value, str):
             names = ", ".join(self.words)

@@ -20,8 +20,8 @@ from simulator.scenario import numerics_rules, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.conflict import Conflict, any_listening, any_of, repeated
 from simulator.scenario.memoized import memoized
-from simulator.scenario.shape import ClusterShape
-from simulator.scenario.training_shape import TrainingShape
+from simulator.scenario.records import ClusterSpec
+from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.spec import OPTIMIZERS, Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
@@ -56,7 +56,7 @@ def training_files(base: Path) -> TrainingFiles:
 
 
 def conflicts(
-    shape: TrainingShape, cluster: ClusterShape, facts: TopologyFacts | None, files: TrainingFiles, base: Path
+    shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, files: TrainingFiles, base: Path
 ) -> Iterator[Conflict]:
     """Find every broken rule; `facts` is None where the topology itself is at fault."""
     sizes = list(parallelism_rules.sizes(shape, cluster.world_size))
@@ -93,7 +93,7 @@ def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> 
     return Conflict(tuple(dotted.split(".")), message, (dotted, *involved), of_key)
 
 
-def _global_batch(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
+def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[Conflict]:
     """Data-parallel ranks share the global batch evenly, and nobody says another number of micro-batches."""
     if shape.global_batch is None:
         return
@@ -110,7 +110,7 @@ def _global_batch(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
         yield _conflict("gradient_accumulation_steps", message, "training.global_batch", *involved)
 
 
-def _shard_size(shape: TrainingShape, copies: int) -> Iterator[Conflict]:
+def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[Conflict]:
     size = shape.sharding.shard_size
     if size is None:
         return
@@ -126,7 +126,7 @@ def _shard_size(shape: TrainingShape, copies: int) -> Iterator[Conflict]:
         yield _conflict("sharding.shard_size", message, *involved)
 
 
-def _reshard_after_forward(shape: TrainingShape, copies: int) -> Iterator[Conflict]:
+def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[Conflict]:
     """A number of ranks for `reshard_after_forward` divides the ranks that share one copy of the states."""
     ranks, whole = shape.sharding.reshard_after_forward, shape.sharding.shard_size or copies
     if isinstance(ranks, bool):
@@ -143,7 +143,7 @@ def _reshard_after_forward(shape: TrainingShape, copies: int) -> Iterator[Confli
         yield _conflict("sharding.reshard_after_forward", message, *involved)
 
 
-def _algorithm(shape: TrainingShape) -> Iterator[Conflict]:
+def _algorithm(shape: TrainingSpec) -> Iterator[Conflict]:
     """The algorithm must have all operations of the strategy; every strategy also sums the gradient's norm."""
     from simulator.collectives.algorithm import ALGORITHMS
 
@@ -157,7 +157,7 @@ def _algorithm(shape: TrainingShape) -> Iterator[Conflict]:
         yield _conflict("algorithm", message, "training.sharding.strategy")
 
 
-def _gradient_sync(shape: TrainingShape) -> Iterator[Conflict]:
+def _gradient_sync(shape: TrainingSpec) -> Iterator[Conflict]:
     strategy, sync = STRATEGIES.find(shape.sharding.strategy), shape.sharding.gradient_sync
     if sync != "every" and "gradient_sync" not in strategy.options:
         when, able = strategy.sending.value, any_listening("gradient_sync")
@@ -165,7 +165,7 @@ def _gradient_sync(shape: TrainingShape) -> Iterator[Conflict]:
         yield _conflict("sharding.gradient_sync", message, "training.sharding.strategy")
 
 
-def _servers(shape: TrainingShape, world_size: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
     sharding = shape.sharding
     if STRATEGIES.find(sharding.strategy).updater is not Updater.SERVERS:
         return
@@ -180,7 +180,7 @@ def _servers(shape: TrainingShape, world_size: int, facts: TopologyFacts | None)
         yield _conflict("sharding.servers_on", message, "cluster.topology", "training.sharding.strategy")
 
 
-def _optimizer(shape: TrainingShape) -> Iterator[Conflict]:
+def _optimizer(shape: TrainingSpec) -> Iterator[Conflict]:
     asked = shape.optimizer
     if asked.implementation == "fused" and not OPTIMIZERS[asked.name].has_fused:
         able = ", ".join(name for name, optimizer in OPTIMIZERS.items() if optimizer.has_fused)
@@ -188,7 +188,7 @@ def _optimizer(shape: TrainingShape) -> Iterator[Conflict]:
         yield _conflict("optimizer.implementation", message, "training.optimizer.name")
 
 
-def _offload(shape: TrainingShape) -> Iterator[Conflict]:
+def _offload(shape: TrainingSpec) -> Iterator[Conflict]:
     strategy = STRATEGIES.find(shape.sharding.strategy)
     if shape.offload.what != "none" and strategy.updater is not Updater.OWNERS:
         able = any_of(name for name in STRATEGIES.names() if STRATEGIES.find(name).updater is Updater.OWNERS)
@@ -198,7 +198,7 @@ def _offload(shape: TrainingShape) -> Iterator[Conflict]:
         yield _conflict("offload", message, "training.sharding.strategy")
 
 
-def _precision_master(shape: TrainingShape) -> Iterator[Conflict]:
+def _precision_master(shape: TrainingSpec) -> Iterator[Conflict]:
     params, master = shape.precision.params, shape.precision.master
     if master in (None, "auto"):
         return
@@ -207,7 +207,7 @@ def _precision_master(shape: TrainingShape) -> Iterator[Conflict]:
         yield _conflict("precision.master", message, "training.precision.params")
 
 
-def _precision_matmul(shape: TrainingShape) -> Iterator[Conflict]:
+def _precision_matmul(shape: TrainingSpec) -> Iterator[Conflict]:
     params, matmul = shape.precision.params, shape.precision.matmul
     # Tensor cores round float32 inputs to tf32 by themselves; a cast up before a matmul would gain nothing.
     if matmul == "tf32" and params != "float32":
@@ -222,7 +222,7 @@ def _precision_matmul(shape: TrainingShape) -> Iterator[Conflict]:
 
 
 def _precision_of_gpu(
-    shape: TrainingShape, cluster: ClusterShape, facts: TopologyFacts | None, base: Path
+    shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
 ) -> Iterator[Conflict]:
     """The GPU must have a peak rate for the dtypes that it computes in."""
     gpu = _gpu(cluster, facts, base)
@@ -253,7 +253,7 @@ def _shipped_gpu(name: str) -> Gpu:
 
 
 def _attention_generation(
-    shape: TrainingShape, cluster: ClusterShape, facts: TopologyFacts | None, base: Path
+    shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
 ) -> Iterator[Conflict]:
     """The GPU must have kernels of that generation."""
     from simulator.step.kernels.kernel_time import attention_generations
@@ -268,7 +268,7 @@ def _attention_generation(
         yield _conflict("attention_generation", message, "training.attention", "cluster.gpu", "cluster.topology")
 
 
-def _gpu(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Gpu | None:
+def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Gpu | None:
     """The GPU, or None if it cannot be read; what is wrong with it is reported by cluster_rules.py."""
     from simulator.cluster.gpu_file import load_gpu
 
@@ -283,7 +283,7 @@ def _gpu(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Gpu 
         return None
 
 
-def _model_conflicts(error: ScenarioError, shape: TrainingShape) -> Iterator[Conflict]:
+def _model_conflicts(error: ScenarioError, shape: TrainingSpec) -> Iterator[Conflict]:
     """Report at `training.model`, or at the key inside it, why it cannot be used."""
     text = str(error).removeprefix(f"{error.kind}: ") if isinstance(error, UnknownNameError) else str(error)
     for line in text.splitlines():
@@ -305,14 +305,14 @@ def _inside(line: str, model: Mapping[str, Any]) -> tuple[Key, str]:
     return tuple(match[1].split(".")), match[2]
 
 
-def _layers_per_unit(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
+def _layers_per_unit(shape: TrainingSpec, model: Transformer | None) -> Iterator[Conflict]:
     size = shape.sharding.layers_per_unit
     if model is not None and size > model.num_layers:
         message = f"got {size}; {model.name} has {model.num_layers} layers"
         yield _conflict("sharding.layers_per_unit", message, "training.model")
 
 
-def _activation_checkpointing(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
+def _activation_checkpointing(shape: TrainingSpec, model: Transformer | None) -> Iterator[Conflict]:
     """Each layer that is named exists, and is named once."""
     policy, key = shape.activation_checkpointing, ("training", "activation_checkpointing")
     if not isinstance(policy, tuple):

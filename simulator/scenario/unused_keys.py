@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.document import Key
-from simulator.scenario.build_records import size
 from simulator.scenario.payload import carries_payload
-from simulator.scenario.shape import ClusterShape, CollectiveShape, ScenarioShape
+from simulator.scenario.records import ClusterSpec, CollectiveSpec, Scenario
 from simulator.scenario.unused_training_keys import unused as unused_in_training
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class UnusedKeys:
     reasons: dict[_KeyValue, str] = field(default_factory=dict)
     effective: set[_KeyValue] = field(default_factory=set)
 
-    def add_point(self, shape: ScenarioShape, facts: TopologyFacts | None) -> None:
+    def add_point(self, shape: Scenario, facts: TopologyFacts | None) -> None:
         """Take note of one point; `facts` is None where the topology itself is at fault."""
         values = dict(_set_keys(shape.model_dump(exclude_defaults=True, warnings=False), ()))
         reasons = {key: why for key, why in _unused(shape, facts) if key in values}
@@ -84,7 +83,7 @@ _WHOLE: Final = frozenset(
 )
 
 
-def _unused(shape: ScenarioShape, facts: TopologyFacts | None) -> Iterator[tuple[Key, str]]:
+def _unused(shape: Scenario, facts: TopologyFacts | None) -> Iterator[tuple[Key, str]]:
     yield from _seed(shape)
     if facts is not None and facts.one_route and shape.cluster.ecmp is not None:
         yield ("cluster", "ecmp", "hash"), f"topology {facts.name} has one route between any two"
@@ -96,7 +95,7 @@ def _unused(shape: ScenarioShape, facts: TopologyFacts | None) -> Iterator[tuple
         yield from unused_in_training(shape.training, shape.cluster.world_size)
 
 
-def _seed(shape: ScenarioShape) -> Iterator[tuple[Key, str]]:
+def _seed(shape: Scenario) -> Iterator[tuple[Key, str]]:
     jitter, training, collective = shape.cluster.jitter, shape.training, shape.collective
     if (jitter.compute, jitter.latency) != (0.0, 0.0) or (training is not None and training.numerics):
         return
@@ -104,13 +103,13 @@ def _seed(shape: ScenarioShape) -> Iterator[tuple[Key, str]]:
         yield ("seed",), "nothing is drawn by chance here: no payload, no numerics, no jitter"
 
 
-def _carries(shape: CollectiveShape, cluster: ClusterShape) -> bool:
+def _carries(shape: CollectiveSpec, cluster: ClusterSpec) -> bool:
     ranks = cluster.world_size if shape.group is None else len(shape.group)
-    return carries_payload(shape.payload, ranks * size(shape))
+    return carries_payload(shape.payload, ranks * shape.nbytes)
 
 
 def _without_kernels(
-    shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None
+    shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None
 ) -> Iterator[tuple[Key, str]]:
     """A collective uses of a GPU only the bandwidth of its memory, and only where the GPU adds up."""
     yield ("cluster", "jitter", "compute"), "a collective has no kernels; latency is what may vary"
@@ -122,7 +121,7 @@ def _without_kernels(
             yield ("cluster", "gpu"), why
 
 
-def _leaves_memory_alone(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None) -> str:
+def _leaves_memory_alone(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None) -> str:
     """Why no GPU reads and writes its memory to add up; empty if one may."""
     from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Auxiliary
 
@@ -138,7 +137,7 @@ def _leaves_memory_alone(shape: CollectiveShape, cluster: ClusterShape, facts: T
     return ""
 
 
-def _arithmetic(shape: CollectiveShape, cluster: ClusterShape) -> Iterator[tuple[Key, str]]:
+def _arithmetic(shape: CollectiveSpec, cluster: ClusterSpec) -> Iterator[tuple[Key, str]]:
     if not _carries(shape, cluster):
         yield ("collective", "reduction"), "without payload nothing is added up; times are those of any reduction"
         if shape.algorithm in _ADD_AT_ONCE:

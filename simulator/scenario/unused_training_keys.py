@@ -11,8 +11,8 @@ from typing import Final
 
 from simulator.basics.document import Key
 from simulator.scenario.build_training import precision, scaling_rule, ulysses_ranks, with_accumulation
-from simulator.scenario.learning_shape import LearningShape
-from simulator.scenario.training_shape import TrainingShape
+from simulator.scenario.learning_spec import LearningSpec
+from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
@@ -41,7 +41,7 @@ _ON_LINKS: Final = (
 )
 
 
-def unused(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
+def unused(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:
     """Keys that change no number of this step, each with why."""
     shape = with_accumulation(shape, world_size)
     yield from _without_numbers(shape)
@@ -62,20 +62,20 @@ def unused(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
             yield from dict.fromkeys(_ON_LINKS, _ALONE).items()
 
 
-def _without_numbers(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+def _without_numbers(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     if shape.numerics:
         if shape.optimizer.name != "momentum":
             yield ("training", "learning", "momentum"), f"optimizer {shape.optimizer.name} has none; write momentum"
         return
     why = "counts only where a real model trains; write numerics: true"
-    for name in LearningShape.model_fields:
+    for name in LearningSpec.model_fields:
         yield ("training", "learning", name), why
     yield ("training", "clip_norm"), f"{why} (the norm is always timed)"
     if not shape.sharding.asynchronous:
         yield ("training", "steps"), "one step is played; more need numerics: true, or servers that do not wait"
 
 
-def _loss_scaling(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+def _loss_scaling(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     rule, key = scaling_rule(shape.loss_scaling, shape.precision), ("training", "loss_scaling")
     if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
         for name in ("rule", "start", "interval", "shared"):
@@ -92,7 +92,7 @@ def _loss_scaling(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
             yield (*key, name), "counts only where a real model trains; write numerics: true"
 
 
-def _sharding(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+def _sharding(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     sharding = shape.sharding
     for name in _IGNORED_OPTIONS:
         able = STRATEGIES.listening(name)
@@ -107,7 +107,7 @@ def _sharding(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
         yield key, "'last' counts with gradient_accumulation_steps above 1"
 
 
-def _attention(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+def _attention(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     if shape.attention == "standard":
         yield ("training", "attention_generation"), "is of flash attention's kernels, but attention is standard"
         return
@@ -119,7 +119,7 @@ def _attention(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
         yield ("training", "activation_checkpointing"), why
 
 
-def _collectives(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+def _collectives(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
         for name in ("collectives", "algorithm"):
             yield ("training", name), "workers send to servers and have no collectives"
@@ -127,7 +127,7 @@ def _collectives(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
         yield ("training", "collectives"), "numerics: true plays all of them"
 
 
-def _parallelism(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
+def _parallelism(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:
     wanted, key = shape.parallelism, ("training", "parallelism")
     if wanted.tp == 1:
         yield (*key, "sequence_parallel"), "counts with tp above 1"

@@ -257,7 +257,7 @@ def play_on_worker(
             for name, content in files.items():
                 (base / name).parent.mkdir(parents=True, exist_ok=True)
                 (base / name).write_bytes(content)
-            point = replace(point, scenario=replace(point.scenario, base=base))
+            point = replace(point, scenario=point.scenario.replaced(base=base))
         play_one = play_alone if alone else play_point
         outcome = play_one(index, point, None if keep is None else replace(keep, folder=kept))
         left = sorted(path for path in kept.rglob("*") if path.is_file())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,5 +191,5 @@ def with_axes(scenario: Scenario, axes: Mapping[str, Sequence[Any]]) -> Scenario
     if not axes:
         return scenario
     compare, sweep = ({k: v for k, v in old.items() if k not in axes} for old in (scenario.compare, scenario.sweep))
-    swept = replace(scenario, compare=compare, sweep=sweep | {key: tuple(values) for key, values in axes.items()})
+    swept = scenario.replaced(compare=compare, sweep=sweep | {key: tuple(values) for key, values in axes.items()})
     return check_scenario(resolved(swept), scenario.source, scenario.base)

@@ -14,7 +14,7 @@ from simulator.basics.csv_text import csv_text
 from simulator.basics.sections import SECTIONS
 from simulator.records.setting_text import label
 from simulator.run.outcome import PointOutcome
-from simulator.scenario.shape import axis_keys
+from simulator.scenario.records import axis_keys
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ import simulator
 from simulator.basics.units import format_time
 from simulator.planner.told import document, sentences
 from simulator.results.page.plan_page import FILE, plan_page
-from simulator.scenario.records import Budget
+from simulator.scenario.answer_spec import BudgetSpec
 from tests.browser.chromium import CHROMIUM, MISSING, browser, opened
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
@@ -33,7 +33,7 @@ def told() -> dict[str, Any]:
         MODEL, topology="dgx_a100", gpus=8, seq_len=256, global_batch="16seq", best=5,
         fix={"checkpointing": "none"}, among={"sharding": ["zero1", "zero3"], "schedule": ["1f1b"]},
     )  # fmt: skip
-    budget = Budget(tokens=1e12, price=2.5)
+    budget = BudgetSpec(tokens=1e12, price=2.5)
     return document(plan, budget) | {"sentences": sentences(plan, budget, 30.0)}
 
 

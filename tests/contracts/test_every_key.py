@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -20,9 +19,8 @@ from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
 from simulator.scenario.axes import place
 from simulator.scenario.load import load_scenario
-from simulator.scenario.records import Scenario
+from simulator.scenario.records import KINDS, Scenario
 from simulator.scenario.schema import schema
-from simulator.scenario.shape import KINDS
 
 Data = dict[str, Any]
 
@@ -290,7 +288,7 @@ CLUSTERS = Clusters()
 
 def numbers(scenario: Scenario) -> Any:
     """All that a run tells, arrays included."""
-    run = simulate(replace(scenario, warnings=()), limit_memory=False, clusters=CLUSTERS)
+    run = simulate(scenario.replaced(warnings=()), limit_memory=False, clusters=CLUSTERS)
     arrays = [*(run.results or ()), *(run.parameters or {}).values()]
     return run.report.to_dict(), [array.tobytes() for array in arrays]
 

@@ -97,7 +97,7 @@ def _drawn(draw: random.Random) -> tuple[Scenario, Setting, float, int] | None:
             load_scenario(told(scenario, setting))
             # Long steps take the events engine seconds.
             few = by_events and setting.micro_batches * setting.gpus <= 32
-            scenario = replace(scenario, engine="events" if few else "compiled")
+            scenario = scenario.replaced(engine="events" if few else "compiled")
             return scenario, setting, *bounds_of(scenario, setting, step)
         except ValueError:
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +48,7 @@ def test_what_is_said_to_fit_fits_with_its_fragments(allocator: str) -> None:
 
 
 def test_a_run_leaves_a_snapshot_that_says_what_was_held(tmp_path: Path) -> None:
-    scenario = replace(points(load_scenario("zero_stages"))[-1].scenario, plots=())
+    scenario = points(load_scenario("zero_stages"))[-1].scenario.replaced(plots=())
     run = simulate(scenario)
     ArtifactWriter(tmp_path, single=True, trace=True)(0, run)
     snapshot = pickle.loads((tmp_path / "memory_rank0.pickle").read_bytes())

@@ -28,7 +28,7 @@ from simulator.planner.setting import Setting
 from simulator.records.measures import find, interval_width, percent_text
 from simulator.results.small_table import small_tables
 from simulator.run.outcome import PointOutcome
-from simulator.scenario.answer_shape import FINDINGS
+from simulator.scenario.answer_spec import FINDINGS
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
 

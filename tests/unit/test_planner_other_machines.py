@@ -45,7 +45,7 @@ def test_once_the_network_and_twice_the_memory_change_no_time(topology: str, *, 
     assert same is not None
     more = with_memory("h100_sxm", topology, None, 2.0)
     times = {
-        simulate(replace(scenario, cluster=replace(scenario.cluster, **change))).report.to_dict()["step_time_s"]
+        simulate(scenario.replaced(cluster=scenario.cluster.replaced(**change))).report.to_dict()["step_time_s"]
         for change in ({}, {"topology": same}, {"gpu": more})
     }
     assert len(times) == 1

@@ -4,7 +4,6 @@ warning of one line. Nothing is built before that line."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -376,7 +375,7 @@ def test_large_runs_that_docs_speed_tells_of_are_not_refused(
 def test_shipped_scenarios_are_simulated_without_a_word(name: str, has: Callable[[float], None]) -> None:
     has(4.0)
     scenario = load_scenario(name)
-    own = [point.scenario for point in points(replace(scenario, plan=None))]
+    own = [point.scenario for point in points(scenario.replaced(plan=None))]
     assert size.announced(own) == ""
     for one in own:
         size.refuse_too_large(one)

@@ -12,8 +12,7 @@ import pytest
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.scenario.load import load_scenario, points
-from simulator.scenario.records import Servers
-from simulator.scenario.shape import axis_keys
+from simulator.scenario.records import ServersSpec, axis_keys
 
 
 def data(collective: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
@@ -61,14 +60,14 @@ def test_a_value_may_be_a_mapping() -> None:
 def test_a_key_inside_a_mapping_that_was_left_out_is_made() -> None:
     scenario = load_scenario(data({"algorithm": "parameter_server"}, sweep={"collective.servers.count": [1, 2]}))
     specs = [p.scenario.collective for p in points(scenario)]
-    assert [s.servers for s in specs if s] == [Servers(1, "own"), Servers(2, "own")]
+    assert [s.servers for s in specs if s] == [ServersSpec(), ServersSpec(count=2)]
 
 
 def test_an_option_belongs_to_the_algorithms_that_listen_to_it() -> None:
     servers = {"servers": {"count": 4, "on": "workers"}}
     scenario = load_scenario(data(servers, compare={"collective.algorithm": ["ring", "parameter_server"]}))
     specs = [p.scenario.collective for p in points(scenario)]
-    assert [s.servers for s in specs if s] == [None, Servers(4, "workers")]
+    assert [s.servers for s in specs if s] == [None, ServersSpec(count=4, on="workers")]
     lines = told(data(servers, compare={"collective.algorithm": ["ring", "tree"]}))
     assert [line.split(":")[0] for line in lines] == ["compare.collective.algorithm"] * 2
 

@@ -16,7 +16,7 @@ from simulator.basics import document
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import parse
 from simulator.collectives.algorithm import ALGORITHMS, REDUCING, ROOTED
-from simulator.scenario import shape
+from simulator.scenario import records
 from simulator.scenario.load import load_scenario, parse_scenario, points
 from simulator.scenario.resolve import resolved, time_text, to_yaml
 from simulator.scenario.schema import schema
@@ -182,8 +182,8 @@ def test_a_scenario_travels_to_a_worker_process() -> None:
 def test_the_schema_is_a_schema_and_knows_the_names() -> None:
     made = schema()
     jsonschema.Draft202012Validator.check_schema(made)
-    assert set(made["$defs"]["CollectiveShape"]["properties"]["algorithm"]["enum"]) == {"auto", *ALGORITHMS.names()}
-    assert set(made["properties"]["sweep"]["properties"]) == set(shape.axis_keys())
+    assert set(made["$defs"]["CollectiveSpec"]["properties"]["algorithm"]["enum"]) == {"auto", *ALGORITHMS.names()}
+    assert set(made["properties"]["sweep"]["properties"]) == set(records.axis_keys())
 
 
 @pytest.mark.parametrize(

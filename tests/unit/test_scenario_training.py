@@ -20,11 +20,10 @@ from simulator.basics.errors import ScenarioError
 from simulator.scenario import plot_names
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, parse_scenario, points
-from simulator.scenario.records import Scenario, TrainingSpec
+from simulator.scenario.records import Scenario, TrainingSpec, axis_keys
 from simulator.scenario.resolve import resolved, to_yaml
-from simulator.scenario.shape import axis_keys
 from simulator.scenario.template import template
-from simulator.scenario.training_records import ParallelismSpec, PrecisionSpec
+from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, ShardingSpec
 from simulator.step.spec import OPTIMIZERS, InjectedFault, Lesson, Precision, Sharding, TrainingStep
 from tests.schemas import scenario_validator
 from tests.training import WITHOUT_SERVERS
@@ -74,8 +73,8 @@ def places(text: str) -> list[str]:
 def test_a_model_and_a_sequence_length_are_enough() -> None:
     scenario = load_scenario(BASE)
     assert scenario.collective is None
-    assert scenario.training == TrainingSpec("gpt2", 512)
-    assert scenario.plots == ()
+    assert scenario.training == TrainingSpec(model="gpt2", seq_len=512)
+    assert scenario.plotted.kinds == ()
 
 
 def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
@@ -121,8 +120,8 @@ def test_adamw_is_adam_and_an_optimizer_may_say_how_it_updates() -> None:
 
 @pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_a_bare_strategy_is_short_for_the_mapping(strategy: str) -> None:
-    assert loaded({"sharding": strategy}).sharding == Sharding(strategy=strategy)
-    assert loaded({"sharding": {"strategy": strategy}}).sharding == Sharding(strategy=strategy)
+    assert loaded({"sharding": strategy}).sharding == ShardingSpec(strategy=strategy)
+    assert loaded({"sharding": {"strategy": strategy}}).sharding == ShardingSpec(strategy=strategy)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_a_model_may_be_written_out_or_lie_beside_the_file(tmp_path: Path) -> No
 
 def test_groups_that_do_not_make_up_the_world_are_no_step() -> None:
     with pytest.raises(ValueError, match="got 4 ranks; must be 8"):
-        to_step(TrainingSpec("gpt2", 512, parallelism=ParallelismSpec(dp=4)), 8)
+        to_step(TrainingSpec(model="gpt2", seq_len=512, parallelism=ParallelismSpec(dp=4)), 8)
 
 
 # ------------------------------------------------------------------------------------------------------- back and forth
@@ -287,7 +286,7 @@ def test_an_axis_goes_below_a_short_form() -> None:
 
 def test_what_is_set_goes_below_a_short_form_too() -> None:
     scenario = load_scenario(with_keys({"sharding": "zero1"}), {"training.sharding.bucket_size": "1 MiB"})
-    assert spec_of(scenario).sharding == Sharding("zero1", bucket_size=2**20)
+    assert spec_of(scenario).sharding == ShardingSpec(strategy="zero1", bucket_size="1 MiB")
 
 
 def test_dtypes_that_follow_the_parameters_follow_an_axis() -> None:
@@ -313,7 +312,7 @@ def test_the_template_of_a_step_loads_as_it_stands_and_in_its_long_form() -> Non
     text = template("demo", "How fast is it?", "training")
     scenario = parse_scenario(document.parse(text), Path())
     assert scenario.training is not None
-    assert scenario.plots == plot_names.names_of("training")
+    assert scenario.plotted.kinds == plot_names.names_of("training")
     assert len(points(scenario)) == 2 * 3 * 2
     long = text.replace("  sharding: zero3 ", "  # ").replace("  precision: bf16 ", "  # ")
     long = long.replace("  # sharding:", "  sharding:").replace("  # precision:", "  precision:")

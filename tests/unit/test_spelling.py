@@ -14,7 +14,7 @@ from simulator.collectives.algorithm import ALGORITHMS, OPERATIONS
 from simulator.model.load import load_model
 from simulator.scenario.key_names import ending, keys_of, unknown_key
 from simulator.scenario.load import load_scenario
-from simulator.scenario.shape import fields
+from simulator.scenario.records import fields
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.strategies.strategy import STRATEGIES
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from types import ModuleType
 from typing import Any
 
 from simulator import parts
@@ -21,7 +20,7 @@ def part_page() -> str:
 
 
 def _said(part: Any) -> str:
-    if not callable(part) and not isinstance(part, ModuleType):
+    if isinstance(part, list | tuple | set | frozenset | dict):
         return "Constants: " + ", ".join(f"`{name}`" for name in part) + "."
     first = (inspect.getdoc(part) or "").partition("\n")[0].replace("|", "\\|")
     return re.sub(r" \[\d+\]_", "", first)  # the number of a reference below

@@ -14,7 +14,7 @@ from simulator.findings.search import Bracket
 from simulator.findings.words import bracket_text, bracketed, joined, listed
 from simulator.records.measures import Measure, Report, factor_text, for_reports, percent_text
 from simulator.records.setting_text import label, labelled
-from simulator.scenario.records import Asked
+from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL: Final = {"collective": "time", "training": "time"}
 # Values that differ by less than this share are equal: the engine's own precision against the closed forms.
@@ -23,7 +23,7 @@ _EQUAL: Final = 1e-9
 _MOST_OTHERS: Final = 4
 
 
-def find(compared: Comparison, asked: Asked) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     """Tell who is best where; None where no condition has two settings that can be compared."""
     reports = [row.report for row in compared.rows if row.fits and row.report is not None]
     measure = for_reports(compared.measure(asked.of[0] if asked.of else _USUAL[compared.kind]), reports)

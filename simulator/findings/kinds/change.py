@@ -9,7 +9,7 @@ from simulator.findings.found import Finding, Found
 from simulator.findings.words import joined, listed
 from simulator.records.measures import SAME, Measure, for_reports
 from simulator.records.setting_text import labelled
-from simulator.scenario.records import Asked
+from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL = {"collective": ("time",), "training": ("time", "memory")}
 # Changes of so many settings in several measures are told as a list whose head names the measures.
@@ -18,7 +18,7 @@ _LIST = 3
 _ALIKE = 0.05
 
 
-def find(compared: Comparison, asked: Asked) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     """Tell changes from the baseline; None where fewer than two settings were played."""
     condition = compared.shown_condition
     rows = compared.under(condition)

@@ -10,7 +10,7 @@ from simulator.findings.found import Finding, Found
 from simulator.findings.words import listed
 from simulator.records.measures import SAME, Measure, for_reports
 from simulator.records.setting_text import label, labelled
-from simulator.scenario.records import Asked
+from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL: Final = {"collective": ("time",), "training": ("time",)}
 # Of a numeric axis with more values than this only the last is told.
@@ -21,7 +21,7 @@ _MOST_TOLD: Final = 4
 _MOST_CONDITIONS: Final = 3
 
 
-def find(compared: Comparison, asked: Asked) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     """Tell the effect of an axis; None where it has one value that was played."""
     axes = {**compared.scenario.sweep, **compared.scenario.compare}
     key = asked.along if asked.along in axes else next(iter(axes), None)

@@ -13,10 +13,10 @@ from simulator.findings.found import Finding, Found
 from simulator.findings.words import at_text, bracket_text, bracketed, joined
 from simulator.records.measures import Report
 from simulator.records.setting_text import labelled
-from simulator.scenario.records import Asked
+from simulator.scenario.answer_spec import FindingSpec
 
 
-def find(compared: Comparison, asked: Asked) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     """Tell what fits; None where nothing was played."""
     axis = axis_of(compared, asked.along, asked.between) if asked.along else None
     if axis is not None:

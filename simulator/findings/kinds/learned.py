@@ -8,13 +8,13 @@ from typing import Any
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.found import Finding, Found
 from simulator.findings.words import joined, listed
-from simulator.scenario.records import Asked
+from simulator.scenario.answer_spec import FindingSpec
 
 # Last losses that differ by more than this share show on a curve.
 _SHOWS = 0.005
 
 
-def find(compared: Comparison, asked: Asked) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     """Tell what was learned; None where nothing trained."""
     rows = [row for row in compared.rows if row.report is not None and row.report.get("learning")]
     if not rows:

@@ -13,14 +13,14 @@ from simulator.findings.search import Bracket
 from simulator.findings.words import bracket_text, bracketed, listed
 from simulator.records.measures import Measure, for_reports, percent_text
 from simulator.records.setting_text import label, labelled
-from simulator.scenario.records import Asked
+from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL = ("time",)
 # ln of ratios that differ by less from 0 are those of equal values.
 _EQUAL = 1e-9
 
 
-def find(compared: Comparison, asked: Asked) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     """Tell thresholds of every setting against the baseline, a sentence for each measure and setting."""
     key = asked.along or ""
     axis = axis_of(compared, key, asked.between)

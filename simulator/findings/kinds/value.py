@@ -7,12 +7,12 @@ from simulator.findings.found import Finding, Found
 from simulator.findings.words import joined
 from simulator.records.measures import for_reports
 from simulator.records.setting_text import labelled
-from simulator.scenario.records import Asked
+from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
 
 
-def find(compared: Comparison, asked: Asked) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     """Tell values; None where nothing was played."""
     condition = compared.shown_condition
     rows = compared.under(condition)

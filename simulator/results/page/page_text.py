@@ -36,7 +36,7 @@ def files_beside(compared: Comparison) -> list[tuple[str, str]]:
     several = len(compared.rows) > 1
     files = [("report.json", "all figures"), ("scenario.yaml", "every default written out"), ("run.json", "versions")]
     files += [("table.csv", "a row for each point")] if several else []
-    files += [("plots/", "pictures")] if compared.scenario.plots else []
+    files += [("plots/", "pictures")] if compared.scenario.plotted.kinds else []
     own = "spans and transfers of each point"
     return files + ([("points/", own)] if several else [("spans.csv", "operations"), ("transfers.csv", "transfers")])
 

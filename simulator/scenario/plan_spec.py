@@ -12,8 +12,8 @@ from pydantic import Field
 
 from simulator.basics.counts import parse_days
 from simulator.scenario import reading
-from simulator.scenario.field_types import Shape
-from simulator.scenario.global_batch import batch_of_step
+from simulator.scenario.field_types import Listed, Spec
+from simulator.scenario.global_batch import batch_of_step, sequences_of
 
 # By the name of what may be chosen the key of a scenario that it sets.
 KEYS: Final = MappingProxyType(
@@ -61,16 +61,16 @@ def _days(value: Any) -> float:
     return float(reading.number(positive=True, most=_MOST_DAYS).reader(days))
 
 
-class PlanShape(Shape):
+class PlanSpec(Spec):
     """What a plan chooses among, for which batch."""
 
     global_batch: Annotated[str, batch_of_step()] = Field(
         description="Batch of a step, all ranks together: tokens (4M, of which k is 1024) or sequences (512seq)."
     )
     fix: dict[ChoiceName, Any] = Field(default={}, description="By name what is chosen already.")
-    among: dict[AmongName, list[Any]] = Field(default={}, description="By name the values to choose among.")
-    without: list[Annotated[str, reading.text(r"\S+", "a value that may be chosen, such as zero3")]] = Field(
-        default=[], description="Values to leave out."
+    among: dict[AmongName, Listed[Any]] = Field(default={}, description="By name the values to choose among.")
+    without: Listed[Annotated[str, reading.text(r"\S+", "a value that may be chosen, such as zero3")]] = Field(
+        default=(), description="Values to leave out."
     )
     best: Annotated[int, reading.whole(1, _MOST_BEST)] = Field(default=BEST, description="How many settings are told.")
     deadline: (
@@ -85,3 +85,8 @@ class PlanShape(Shape):
     sensitivity: bool = Field(
         default=False, description="Tell what twice the network, one more network card and twice the memory change."
     )
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of a step over all ranks; `load_scenario` has turned tokens into sequences."""
+        return sequences_of(self.global_batch, 1)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from simulator.basics import counts
 from simulator.scenario import reading
-from simulator.scenario.field_types import Count, Rank, Shape
+from simulator.scenario.field_types import Count, Rank, Spec
 from simulator.scenario.short_form import Short
 from simulator.step.spec import FaultKind, Lesson, LossScaling, ScheduleKind
 
@@ -87,7 +87,7 @@ def _path(suffix: str) -> reading.ValueReader:
     return reading.ValueReader(reader, lambda: {"type": "string", "pattern": rf"\{suffix}$"})
 
 
-class LossScalingShape(Shape):
+class LossScalingSpec(Spec):
     """How the loss is scaled so that float16 holds small gradients."""
 
     rule: Annotated[str, reading.choice(_RULES)] = Field(
@@ -103,7 +103,7 @@ class LossScalingShape(Shape):
     )
 
 
-class LearningShape(Shape):
+class LearningSpec(Spec):
     """numerics: what is learned, and how fast."""
 
     rate: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
@@ -124,7 +124,7 @@ class LearningShape(Shape):
     warmup: Annotated[int, reading.count(0, None, counts.THINGS)] = Field(
         default=Lesson().warmup, description="Steps in which the rate rises from 0 to `rate`; 1k is 1000."
     )
-    schedule: Annotated[str, reading.choice(_SCHEDULES)] = Field(
+    schedule: Annotated[ScheduleKind, reading.choice(_SCHEDULES)] = Field(
         default=Lesson().schedule, description="How the rate falls to 0 from there until the last step, if it does."
     )
     tokens: Annotated[Any, _tokens()] = Field(
@@ -137,12 +137,17 @@ class LearningShape(Shape):
         default=None, description="Path of parameters to begin with, by PyTorch's names; left out: from the seed."
     )
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of the files that it names."""
+        return tuple(path for path in (self.tokens, self.batches, self.initial) if isinstance(path, str))
 
-class FaultShape(Shape):
+
+class FaultSpec(Spec):
     """numerics: something that goes wrong in one step."""
 
     step: Annotated[int, reading.whole(0)] = Field(description="In which, from 0.")
-    what: Annotated[str, reading.choice(_FAULTS)] = Field(
+    what: Annotated[FaultKind, reading.choice(_FAULTS)] = Field(
         description="A transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an overflow; a "
         "rank has stopped."
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -16,14 +16,14 @@ from simulator.basics import counts, registry
 from simulator.basics.spelling import meant
 from simulator.scenario import reading
 from simulator.scenario.dtype_reading import matmul_dtype, stored_dtype
-from simulator.scenario.field_types import Count, LargeCount, Shape
+from simulator.scenario.field_types import Count, LargeCount, Listed, Spec
 from simulator.scenario.global_batch import batch_of_step
 from simulator.scenario.layer_policies import checkpointing
-from simulator.scenario.learning_shape import (
+from simulator.scenario.learning_spec import (
     SHORT_SCALINGS,
-    FaultShape,
-    LearningShape,
-    LossScalingShape,
+    FaultSpec,
+    LearningSpec,
+    LossScalingSpec,
     yes_no_or_probability,
 )
 from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
@@ -186,7 +186,11 @@ def _imbalance() -> reading.ValueReader:
     )
 
 
-class ExpertsShape(Shape):
+Implementation = Literal["auto", "fused", "foreach", "for_loop"]
+Collectives = Literal["auto", "played", "closed_form"]
+
+
+class ExpertsSpec(Spec):
     """How tokens get to experts that are spread over ranks."""
 
     dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"))] = Field(
@@ -204,7 +208,7 @@ class ExpertsShape(Shape):
     )
 
 
-class ParallelismShape(Shape):
+class ParallelismSpec(Spec):
     """Over how many ranks each kind of parallelism spreads the step; the product is world_size."""
 
     dp: LargeCount | None = Field(
@@ -217,7 +221,7 @@ class ParallelismShape(Shape):
         default=1, description="Expert parallel: of the ranks that hold the same part, those that spread experts."
     )
     etp: Count | None = Field(default=None, description="Ranks that cut the matrices of one expert; tp if left out.")
-    experts: ExpertsShape = Field(default=ExpertsShape(), description="ep: how tokens get to their experts.")
+    experts: ExpertsSpec = Field(default=ExpertsSpec(), description="ep: how tokens get to their experts.")
     sequence_parallel: Annotated[bool, YES_NO] = Field(
         default=True, description="tp: whether what lies between matrices is cut along the sequence."
     )
@@ -246,7 +250,7 @@ class ParallelismShape(Shape):
     )
 
 
-class ShardingShape(Shape):
+class ShardingSpec(Spec):
     """How model states are spread over data-parallel ranks."""
 
     strategy: Annotated[str, reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES)] = Field(
@@ -288,23 +292,25 @@ class ShardingShape(Shape):
     )
 
 
-class OptimizerShape(Shape):
+class OptimizerSpec(Spec):
     """Which optimizer, and how its update runs."""
 
     name: Annotated[str, reading.choice(tuple(OPTIMIZERS), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
         default="adam", description="Its states and kernels; adamw is adam."
     )
-    implementation: Annotated[str, reading.choice(("auto", *IMPLEMENTATIONS))] = Field(
+    implementation: Annotated[
+        Literal["auto", "fused", "foreach", "for_loop"], reading.choice(("auto", *IMPLEMENTATIONS))
+    ] = Field(
         default="auto",
         description="fused: one kernel; foreach, for_loop: one for each arithmetic operation, over all tensors or for "
         "each; auto: the framework's default.",
     )
 
 
-class OffloadShape(Shape):
+class OffloadSpec(Spec):
     """What lies with the host instead of the GPU."""
 
-    what: Annotated[str, reading.choice(tuple(OFFLOADS), _OTHER_OFFLOADS)] = Field(
+    what: Annotated[Literal["none", "optimizer"], reading.choice(tuple(OFFLOADS), _OTHER_OFFLOADS)] = Field(
         default="none", description="Nothing, or the optimizer's states and its update."
     )
     host_rate: Annotated[float, reading.rate()] = Field(
@@ -312,7 +318,7 @@ class OffloadShape(Shape):
     )
 
 
-class PrecisionShape(Shape):
+class PrecisionSpec(Spec):
     """Dtypes of a step."""
 
     params: Annotated[str, stored_dtype()] = Field(
@@ -332,7 +338,7 @@ class PrecisionShape(Shape):
     )
 
 
-class TrainingShape(Shape):
+class TrainingSpec(Spec):
     """One training step."""
 
     model: Annotated[Any, reading.named_or_written_out("model", "the name of a model")] = Field(
@@ -350,26 +356,28 @@ class TrainingShape(Shape):
         description="Batch of a step, all ranks together: tokens (4M, of which k is 1024) or sequences (512seq); "
         "gradient_accumulation_steps follows.",
     )
-    parallelism: ParallelismShape = Field(default=ParallelismShape(), description="Over how many ranks, and how.")
-    sharding: Annotated[ShardingShape, SHARDINGS] = Field(
-        default=ShardingShape(), description="How model states are spread; a strategy's name is short for it."
+    parallelism: ParallelismSpec = Field(default=ParallelismSpec(), description="Over how many ranks, and how.")
+    sharding: Annotated[ShardingSpec, SHARDINGS] = Field(
+        default=ShardingSpec(), description="How model states are spread; a strategy's name is short for it."
     )
-    precision: Annotated[PrecisionShape, SHORT_PRECISIONS] = Field(
-        default=PrecisionShape(), description="Dtypes; fp32, tf32, fp16, bf16 and fp8 are short for them."
+    precision: Annotated[PrecisionSpec, SHORT_PRECISIONS] = Field(
+        default=PrecisionSpec(), description="Dtypes; fp32, tf32, fp16, bf16 and fp8 are short for them."
     )
     activation_checkpointing: Annotated[Any, checkpointing()] = Field(
         default="none", description="What of the forward pass is thrown away and run again."
     )
-    attention: Annotated[str, reading.choice(("flash", "standard"))] = Field(
+    attention: Annotated[Literal["flash", "standard"], reading.choice(("flash", "standard"))] = Field(
         default="flash", description="Whether scores stay on the chip or go through HBM."
     )
     attention_generation: Annotated[int, reading.whole(1, 3)] = Field(
         default=2, description="Of flash attention's kernels."
     )
-    optimizer: Annotated[OptimizerShape, SHORT_OPTIMIZERS] = Field(
-        default=OptimizerShape(), description="Which optimizer, and how its update runs; a name is short for it."
+    optimizer: Annotated[OptimizerSpec, SHORT_OPTIMIZERS] = Field(
+        default=OptimizerSpec(), description="Which optimizer, and how its update runs; a name is short for it."
     )
-    collectives: Annotated[str, reading.choice(("auto", "played", "closed_form"))] = Field(
+    collectives: Annotated[
+        Literal["auto", "played", "closed_form"], reading.choice(("auto", "played", "closed_form"))
+    ] = Field(
         default="auto", description="Whether collectives are played, or taken by their closed form where it is exact."
     )
     algorithm: Annotated[str, reading.known(_algorithms)] = Field(
@@ -382,14 +390,14 @@ class TrainingShape(Shape):
     framework: Annotated[str, reading.known(frameworks)] = Field(
         default="torchtitan", description="Whose fitted constants slow kernels down; bare: none's."
     )
-    allocator: Annotated[str, reading.choice(ALLOCATORS)] = Field(
+    allocator: Annotated[Literal["caching", "expandable_segments"], reading.choice(ALLOCATORS)] = Field(
         default="caching", description="How GPU memory is handed out."
     )
-    offload: Annotated[OffloadShape, SHORT_OFFLOADS] = Field(
-        default=OffloadShape(), description="What lies with the host: none, optimizer."
+    offload: Annotated[OffloadSpec, SHORT_OFFLOADS] = Field(
+        default=OffloadSpec(), description="What lies with the host: none, optimizer."
     )
-    loss_scaling: Annotated[LossScalingShape, SHORT_SCALINGS] = Field(
-        default=LossScalingShape(), description="Whether gradients are unscaled and checked; its rule is short for it."
+    loss_scaling: Annotated[LossScalingSpec, SHORT_SCALINGS] = Field(
+        default=LossScalingSpec(), description="Whether gradients are unscaled and checked; its rule is short for it."
     )
     clip_norm: Annotated[float, reading.number(positive=True, most=1e30)] | None = Field(
         default=None, description="To which a larger norm of the gradient is brought down; left out: to none."
@@ -400,5 +408,5 @@ class TrainingShape(Shape):
     steps: Annotated[int, reading.count(1, 100_000, counts.THINGS)] = Field(
         default=20, description="numerics, or servers that do not wait: how many are taken; 1k is 1000."
     )
-    learning: LearningShape = Field(default=LearningShape(), description="numerics: what is learned, and how fast.")
-    faults: list[FaultShape] = Field(default=[], description="numerics: what goes wrong.")
+    learning: LearningSpec = Field(default=LearningSpec(), description="numerics: what is learned, and how fast.")
+    faults: Listed[FaultSpec] = Field(default=(), description="numerics: what goes wrong.")

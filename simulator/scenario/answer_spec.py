@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from simulator.records import measures
 from simulator.scenario import reading
-from simulator.scenario.field_types import Shape
+from simulator.scenario.field_types import Listed, Spec
 
 # What can be told of a scenario's points; each is a module of simulator/findings/kinds.
 FINDINGS: Final = MappingProxyType(
@@ -34,15 +34,15 @@ ALONG: Final = ("threshold", "fit", "effect")
 _MOST: Final = 1e18
 
 
-class FindingShape(Shape):
+class FindingSpec(Spec):
     """One thing to tell."""
 
     finding: Annotated[str, reading.choice(tuple(FINDINGS))] = Field(description="What is told.")
-    of: list[Annotated[str, reading.choice(measures.names())]] = Field(
-        default=[], description="Which measures of a report it speaks of; its usual ones if left out."
+    of: Listed[Annotated[str, reading.choice(measures.names())]] = Field(
+        default=(), description="Which measures of a report it speaks of; its usual ones if left out."
     )
     along: str | None = Field(default=None, description="The key that a threshold is looked for along.")
-    between: list[Any] | None = Field(
+    between: Listed[Any] | None = Field(
         default=None, description="First and last value of `along`, where it is not swept."
     )
     margin: Annotated[float, reading.number(positive=False, most=10.0)] = Field(
@@ -64,7 +64,7 @@ class FindingEntry:
         return {"anyOf": [{"enum": list(FINDINGS)}, handler(schema)]}
 
 
-class BudgetShape(Shape):
+class BudgetSpec(Spec):
     """What a whole training is to take: its length, and prices."""
 
     tokens: Annotated[float, reading.number(positive=True, most=_MOST)] | None = Field(
