@@ -172,8 +172,7 @@ def _write(found: Plan, question: Question, data: Mapping[str, Any], folder: Pat
     write_atomically(folder / "plan.json", json.dumps(data, indent=2) + "\n")
     written = ""
     if found.best:
-        best = replace(
-            scenario_of(found.base, found.best[0].setting),
+        best = scenario_of(found.base, found.best[0].setting).replaced(
             name="best",
             question="The fastest setting that was found.",
             budget=question.budget,
