@@ -1,4 +1,4 @@
-"""`simulator.plan`: the fastest layouts of a training, asked for from Python."""
+"""`simulator.plan` finds the fastest settings of a training step from Python."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.errors import ScenarioError, ScenarioWarning
-from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of, told_number
+from simulator.planner.cluster_sizes import ClusterSizeResult, sizes
 from simulator.planner.contradictions import refuse_contradictions
-from simulator.planner.explain import against
-from simulator.planner.search import Plan, search
+from simulator.planner.explain import step_difference
+from simulator.planner.plan_report import all_played, document, front, reasons, sentences
+from simulator.planner.question import (
+    Constraint,
+    PlanQuestion,
+    batch_of,
+    largest_number,
+    plan_question,
+    shared_scenario,
+)
+from simulator.planner.search import SearchResult, search
 from simulator.planner.sensitivity import sensitivity
 from simulator.planner.setting import scenario_of
-from simulator.planner.sizes import Size, sizes
-from simulator.planner.told import all_played, document, front, reasons, sentences
 from simulator.results.page.plan_page import plan_page
 from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_spec import BEST
@@ -36,39 +43,39 @@ _SHOWN: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Planned(Plan):
-    """A plan that shows itself: in a notebook its answer and its table.
+class PlanResult(SearchResult):
+    """The result of `simulator.plan`; a notebook shows its answer and its table.
 
     Attributes
     ----------
-    question : Question
-        What was asked for.
-    tried : tuple of Size
-        Numbers of GPUs, where several or a deadline were asked for.
+    question : PlanQuestion
+        The question with its constraints.
+    tried : tuple of ClusterSizeResult
+        The plans of several numbers of GPUs, if several or a deadline were asked for.
     """
 
-    question: Question
-    tried: tuple[Size, ...] = ()
+    question: PlanQuestion
+    tried: tuple[ClusterSizeResult, ...] = ()
 
     @property
     def sentences(self) -> list[str]:
-        """The answer, as `simulator plan` prints it."""
+        """The answer in sentences, as `simulator plan` prints it."""
         return sentences(self, self.question.budget, self.question.deadline)
 
     def scenario(self, place: int = 0) -> Scenario:
-        """The scenario of one of the best, for `simulate`: 0 is the fastest."""
+        """Return the scenario of one of the best settings, for `simulate`; place 0 is the fastest."""
         return scenario_of(self.base, self.best[place].setting)
 
     def why(self) -> pd.DataFrame:
-        """What each of the best takes more than the fastest, by part of a step; the parts add up to `whole` [s]."""
+        """Return how much longer each part of a step takes than with the fastest setting; `whole` is their sum [s]."""
         import pandas as pd
 
-        found = [against(self.best[0], one) for one in self.best]
+        found = [step_difference(self.best[0], one) for one in self.best]
         rows = [one.parts | {"whole": one.whole} for one in found]
         return pd.DataFrame(rows, index=pd.Index([one.setting.text for one in self.best], name="setting"))
 
     def front(self) -> pd.DataFrame:
-        """Of the played settings those than which none is as fast, as small and on as few GPUs, fastest first."""
+        """Return the Pareto front of step time, peak memory and number of GPUs, fastest first."""
         import pandas as pd
 
         rows = [
@@ -79,23 +86,25 @@ class Planned(Plan):
         return pd.DataFrame(rows, columns=["setting", "gpus", "step_time_s", "peak_memory_bytes"]).set_index("setting")
 
     def sizes(self) -> pd.DataFrame:
-        """What each number of GPUs gives, where several or a deadline were asked for: its fastest setting, and that
-        training's days, GPU hours and cost."""
+        """Return a row for each number of GPUs: its fastest setting, and the training's days, GPU hours and cost.
+
+        The table is empty unless several numbers or a deadline were asked for.
+        """
         import pandas as pd
 
         return pd.DataFrame([one.to_dict() for one in self.tried], columns=["gpus"] if not self.tried else None)
 
     def left_out(self) -> pd.Series[Any]:
-        """How many settings were left out, by reason, most first."""
+        """Return the number of settings that were not simulated for each reason, commonest reason first."""
         import pandas as pd
 
         return pd.Series(reasons(self), name="settings", dtype="int64")
 
     def sensitivity(self, jobs: int | None = None) -> pd.DataFrame:
-        """What twice the network, one more network card a node and twice the memory would change: plans again for each.
+        """Plan again for twice the network, one more network card a node, and twice the memory.
 
-        Columns are seconds of a step: of the best setting as it is, of the same one on the other machine, and of the
-        fastest there, which `setting` names.
+        Columns are step times [s]: `before` of the best setting on this machine, `same` of that setting on the changed
+        machine, and `fastest` of the fastest setting there, which `setting` names.
         """
         import pandas as pd
 
@@ -107,7 +116,7 @@ class Planned(Plan):
         return pd.DataFrame(rows, columns=["change", "before", "same", "fastest", "setting"]).set_index("change")
 
     def to_html(self) -> str:
-        """The page that `simulator plan --out` leaves as report.html."""
+        """Return the page that `simulator plan --out` writes as report.html."""
         best = to_yaml(self.scenario()) if self.best else ""
         return plan_page(document(self, self.question.budget, self.tried), self.question.text, self.sentences, best)
 
@@ -135,53 +144,54 @@ def plan(
     jobs: int | None = None,
     scheduler: str | None = None,
     cache: Path | str | None = None,
-) -> Planned:
-    """Find the fastest layouts of a training on so many GPUs.
+) -> PlanResult:
+    """Find the fastest settings (parallelism, sharding, micro-batch, checkpointing) of a training step.
 
     Parameters
     ----------
     model : str, mapping or Scenario
-        A catalog's name, the path of a config.json, or its content. Without `topology` a scenario that has `plan`: its
-        name, path or content, or what `load_scenario` gives; then it says all that is asked for here.
+        A model of the catalog, the path of a config.json, or its content. Without `topology`: a scenario with a `plan`
+        section (its name, path, content, or the result of `load_scenario`), which gives all other parameters itself.
     topology : str or mapping, optional
+        A shipped topology, the path of a topology file, or its content.
     gpus : int, optional
-        Ranks; the most of `among["gpus"]` if it is left out.
+        Number of GPUs; if omitted, the largest number of `among["gpus"]`.
     seq_len : int, optional
-        Tokens of a sequence.
+        Sequence length [tokens].
     global_batch : str or int, optional
-        Of a step: tokens (`"4M"`, 4194304) or sequences (`"512seq"`).
+        Global batch of a step in tokens (`"4M"`, 4194304) or in sequences (`"512seq"`).
     fix, among : mapping, optional
-        By name what is chosen already, or the values to choose among: {"tp": 8}, {"pp": [1, 2, 4]}. Each of several
-        {"gpus": [128, 256]} is planned by itself.
+        Value of a dimension, or values to choose among: {"tp": 8}, {"pp": [1, 2, 4]}. With several numbers of GPUs,
+        {"gpus": [128, 256]}, each number is planned by itself.
     without : sequence of str
         Values to leave out: "zero3", "offload".
     settings : mapping, optional
         Other keys of the scenario: {"training.framework": "nemo"}.
     best : int, optional
-        How many are wanted; ten if it is left out.
+        Number of settings to find; ten if omitted.
     jobs : int, optional
-        Processes of this machine; all is played in this one if it is left out.
+        Number of processes; if omitted, this process simulates.
     scheduler : str, optional
-        "tcp://HOST:PORT" of a Dask cluster that plays instead.
+        "tcp://HOST:PORT" of a Dask cluster that simulates instead.
     cache : path, optional
-        Folder in which outcomes are kept, and looked up before they are played.
+        Folder with cached outcomes.
 
     Returns
     -------
-    Planned
-        `best` are records, `frame()` is a pandas table of them, `why()` and `left_out()` explain them.
+    PlanResult
+        `best` lists the settings, `frame()` is a pandas table of them, `why()` and `left_out()` explain them.
 
     Raises
     ------
     ScenarioError
-        What is asked for cannot be, or contradicts itself.
+        The question is not valid, or its constraints contradict each other.
     TooLargeError
         This machine cannot hold the cluster, or any step.
 
     Warns
     -----
     ScenarioWarning
-        Simulating takes long.
+        The search takes long.
 
     Examples
     --------
@@ -195,15 +205,15 @@ def plan(
         others = given | {"fix": fix, "among": among, "without": without or None, "settings": settings}
         question = _of_scenario(model, [name for name, value in others.items() if value is not None])
     else:
-        said = [Said(f"fix {name}={value}", name, [value]) for name, value in (fix or {}).items()]
-        said += [Said(f"among {name}={list(values)}", name, values) for name, values in (among or {}).items()]
-        given["gpus"] = gpus = told_number(gpus, said, "gpus")
+        said = [Constraint(f"fix {name}={value}", name, [value]) for name, value in (fix or {}).items()]
+        said += [Constraint(f"among {name}={list(values)}", name, values) for name, values in (among or {}).items()]
+        given["gpus"] = gpus = largest_number(gpus, said, "gpus")
         if gpus is None or seq_len is None or global_batch is None:
             missing = [name for name, value in given.items() if value is None]
             raise ScenarioError(f"plan: of a model needs {', '.join(missing)} too")
-        base = base_scenario(model, {"topology": topology, "world_size": gpus}, seq_len, settings or {})
-        left_out = tuple(Said(f"without {value}", "", [value]) for value in without)
-        question = Question(base, batch_of(global_batch, seq_len, "global_batch"), tuple(said), left_out, BEST)
+        base = shared_scenario(model, {"topology": topology, "world_size": gpus}, seq_len, settings or {})
+        left_out = tuple(Constraint(f"without {value}", "", [value]) for value in without)
+        question = PlanQuestion(base, batch_of(global_batch, seq_len, "global_batch"), tuple(said), left_out, BEST)
     backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
     question = question if best is None else replace(question, best=best)
     line = question.announced()
@@ -212,13 +222,13 @@ def plan(
     refuse_contradictions(question)
     *_, found = search(question.base, question.sequences, question.choices(), best=question.best, backend=backend)
     tried = tuple(sizes(found, question, backend))
-    return Planned(
+    return PlanResult(
         question=question, tried=tried, **{field.name: getattr(found, field.name) for field in fields(found)}
     )
 
 
-def _of_scenario(source: str | Mapping[str, Any] | Scenario, others: Sequence[str]) -> Question:
-    """What a scenario asks for, which says everything itself."""
+def _of_scenario(source: str | Mapping[str, Any] | Scenario, others: Sequence[str]) -> PlanQuestion:
+    """Return the question of a scenario with a `plan` section; ScenarioError if `others` are given beside it."""
     if others:
         raise ScenarioError(f"plan: {others[0]}: goes with a model and a topology; a scenario's `plan` says it itself")
-    return question_of(source if isinstance(source, Scenario) else load_scenario(source))
+    return plan_question(source if isinstance(source, Scenario) else load_scenario(source))

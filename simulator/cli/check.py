@@ -53,11 +53,11 @@ def check(source: str, settings: Sequence[str]) -> None:
 
 def _facts_of_plan(scenario: Scenario) -> dict[str, str]:
     """How many settings a plan chooses from."""
-    from simulator.planner.asked import question_of
     from simulator.planner.contradictions import refuse_contradictions
-    from simulator.planner.space import Refused, settings
+    from simulator.planner.question import plan_question
+    from simulator.planner.space import InfeasibleCounts, settings
 
-    question, refused = question_of(scenario), Refused()
+    question, refused = plan_question(scenario), InfeasibleCounts()
     print_warnings([question.announced()])
     refuse_contradictions(question)
     there = sum(1 for _ in settings(question.choices(), question.base, question.sequences, refused))

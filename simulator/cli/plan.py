@@ -25,15 +25,15 @@ from simulator.cli.plan_output import (
 )
 from simulator.cli.warnings_output import print_warnings
 from simulator.findings.budget import amount_text
-from simulator.planner.asked import Question
+from simulator.planner.cluster_sizes import ClusterSizeResult, sizes
 from simulator.planner.contradictions import refuse_contradictions
-from simulator.planner.nearest import Way, least_memory, possible_numbers, ways_to_fit
-from simulator.planner.search import Plan, search
-from simulator.planner.sensitivity import Changed, sensitivity
+from simulator.planner.infeasible import Remedy, least_memory, possible_numbers, remedies
+from simulator.planner.plan_report import document, impossible_document, nearest_document, sentences
+from simulator.planner.question import PlanQuestion
+from simulator.planner.search import SearchResult, search
+from simulator.planner.sensitivity import MachineChange, sensitivity
 from simulator.planner.setting import scenario_of
-from simulator.planner.sizes import Size, sizes
 from simulator.planner.space import Choices
-from simulator.planner.told import document, impossible_document, nearest_document, sentences
 from simulator.results import run_directory
 from simulator.results.page.plan_page import FILE, plan_page
 from simulator.scenario.resolve import to_yaml
@@ -61,7 +61,7 @@ class Output:
     resume: bool = False
 
 
-def plan(question: Question, backend: Backend, output: Output) -> None:
+def plan(question: PlanQuestion, backend: Backend, output: Output) -> None:
     """Search, print, and write best.yaml, plan.json and report.html where there is a folder for them."""
     print_warnings([question.announced()])
     refuse_contradictions(question)
@@ -73,10 +73,10 @@ def plan(question: Question, backend: Backend, output: Output) -> None:
             run_directory.discard(output.out)
 
 
-def _plan(question: Question, choices: Choices, backend: Backend, output: Output, own: Path | None) -> None:
+def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Output, own: Path | None) -> None:
     base, sequences = question.base, question.sequences
     found, ended, show = None, None, Progress(quiet=output.as_json)
-    tried, changed = list[Size](), list[Changed]()
+    tried, changed = list[ClusterSizeResult](), list[MachineChange]()
     try:
         for found in search(base, sequences, choices, best=question.best, backend=backend):
             show.tell(found)
@@ -119,7 +119,7 @@ def _plan(question: Question, choices: Choices, backend: Backend, output: Output
         raise typer.Exit(1)
 
 
-def _add_nearest(data: dict[str, Any], question: Question, choices: Choices, *, quiet: bool) -> None:
+def _add_nearest(data: dict[str, Any], question: PlanQuestion, choices: Choices, *, quiet: bool) -> None:
     """Add to `data` what comes nearest where nothing fits, and print it; an interruption leaves what was found."""
     need = least_memory(choices, question.base, question.sequences)
     if need is None:
@@ -128,7 +128,7 @@ def _add_nearest(data: dict[str, Any], question: Question, choices: Choices, *, 
         if not quiet:
             print_impossible(question, possible)
         return
-    found, ways = ways_to_fit(choices, question.base, question.sequences, need), list[Way]()
+    found, ways = remedies(choices, question.base, question.sequences, need), list[Remedy]()
     try:
         for way in found if quiet else print_nearest(question, need, found):
             ways.append(way)
@@ -157,17 +157,17 @@ def _told(found: Iterable[T], text: Callable[[T], str]) -> Iterator[T]:
         yield one
 
 
-def _size_text(one: Size) -> str:
+def _size_text(one: ClusterSizeResult) -> str:
     step = one.missing if one.best is None else f"{format_time(one.best.step_time)} a step"
     days = f", {amount_text(one.takes['days'])} days" if one.takes else ""
     return f"{one.gpus:,} GPU{'' if one.gpus == 1 else 's'}: {step}{days}"
 
 
-def _change_text(one: Changed) -> str:
+def _change_text(one: MachineChange) -> str:
     return f"{one.change}: {format_time(one.best.step_time)} a step"
 
 
-def _write(found: Plan, question: Question, data: Mapping[str, Any], folder: Path) -> None:
+def _write(found: SearchResult, question: PlanQuestion, data: Mapping[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "plan.json", json.dumps(data, indent=2) + "\n")
     written = ""

@@ -13,13 +13,13 @@ import typer
 from simulator.basics.units import format_memory, format_time
 from simulator.cli.console import print_table, print_text
 from simulator.findings import gpu_numbers
-from simulator.planner.asked import Question
-from simulator.planner.explain import against
-from simulator.planner.nearest import NO_WAY, Need, Way
-from simulator.planner.search import Plan
-from simulator.planner.sensitivity import Changed
-from simulator.planner.sizes import Size
-from simulator.planner.told import exposed, reasons, sensitivity_sentence, sentences
+from simulator.planner.cluster_sizes import ClusterSizeResult
+from simulator.planner.explain import step_difference
+from simulator.planner.infeasible import NO_WAY, MemoryNeed, Remedy
+from simulator.planner.plan_report import exposed, reasons, sensitivity_sentence, sentences
+from simulator.planner.question import PlanQuestion
+from simulator.planner.search import SearchResult
+from simulator.planner.sensitivity import MachineChange
 from simulator.report.tables.layout import Column
 
 # Between two lines of progress in a file or a pipe [s].
@@ -34,7 +34,7 @@ class Progress:
     told: float = field(default_factory=time.monotonic)
     wide: int = 0
 
-    def tell(self, found: Plan) -> None:
+    def tell(self, found: SearchResult) -> None:
         """Tell it, if it is time to."""
         if self.quiet:
             return
@@ -54,7 +54,7 @@ class Progress:
             typer.echo("", err=True)
 
 
-def print_plan(found: Plan, question: Question) -> None:
+def print_plan(found: SearchResult, question: PlanQuestion) -> None:
     """The answer, the best as a table, and what was left out."""
     if found.best:
         for sentence in sentences(found, question.budget, question.deadline):
@@ -65,7 +65,7 @@ def print_plan(found: Plan, question: Question) -> None:
         print_text(f"  {count:,} {reason}", indent="    ")
 
 
-def print_sizes(tried: Sequence[Size]) -> None:
+def print_sizes(tried: Sequence[ClusterSizeResult]) -> None:
     """What other numbers of GPUs give; nothing where none were asked for."""
     if tried:
         numbers = [one.to_dict() for one in tried]
@@ -74,7 +74,7 @@ def print_sizes(tried: Sequence[Size]) -> None:
         print_table([*map(Column, heads[:-1]), Column(heads[-1], left=True, folds=True)], rows)
 
 
-def print_sensitivity(changed: Sequence[Changed]) -> None:
+def print_sensitivity(changed: Sequence[MachineChange]) -> None:
     """What other machines would change."""
     if changed:
         typer.echo("")
@@ -82,7 +82,7 @@ def print_sensitivity(changed: Sequence[Changed]) -> None:
         print_text(sensitivity_sentence(one))
 
 
-def _print_best(found: Plan) -> None:
+def _print_best(found: SearchResult) -> None:
     heads = ("", "step", "80 %", "tokens/s/GPU", "MFU", "memory", "exposed", "idle")
     columns = [*(Column(head) for head in heads), Column("setting", left=True, folds=True)]
     columns.append(Column("why it loses", left=True, folds=True))
@@ -100,7 +100,7 @@ def _print_best(found: Plan) -> None:
                 exposed(report),
                 f"{100 * report['bubble_time_s'] / one.step_time:.1f} %",
                 one.setting.text,
-                against(found.best[0], one).text,
+                step_difference(found.best[0], one).text,
             ]
         )
     typer.echo("")
@@ -113,7 +113,7 @@ def _interval(report: Mapping[str, Any]) -> str:
     return "" if None in ends else " to ".join(format_time(end) for end in ends)
 
 
-def print_impossible(question: Question, possible: Sequence[str]) -> None:
+def print_impossible(question: PlanQuestion, possible: Sequence[str]) -> None:
     """Print that no setting exists for the numbers asked for, and for which numbers nearby one does."""
     gpus = question.base.cluster.world_size
     others = f" Possible: {', '.join(possible)}." if possible else ""
@@ -123,7 +123,7 @@ def print_impossible(question: Question, possible: Sequence[str]) -> None:
     )
 
 
-def print_nearest(question: Question, need: Need, ways: Iterable[Way]) -> Iterator[Way]:
+def print_nearest(question: PlanQuestion, need: MemoryNeed, ways: Iterable[Remedy]) -> Iterator[Remedy]:
     """Print what comes nearest where nothing fits, and each way to make something fit as soon as it is known."""
     print_text(
         f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The nearest needs "

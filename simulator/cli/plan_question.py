@@ -11,7 +11,14 @@ from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.cli.as_options import as_options
 from simulator.cli.warnings_output import print_warnings
-from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of, told_number
+from simulator.planner.question import (
+    Constraint,
+    PlanQuestion,
+    batch_of,
+    largest_number,
+    plan_question,
+    shared_scenario,
+)
 from simulator.run.checks import warnings_of
 from simulator.scenario.answer_spec import BudgetSpec
 from simulator.scenario.load import load_scenario
@@ -51,7 +58,7 @@ class Asked:
     sensitivity: bool | None = None
 
 
-def question(source: str, asked: Asked, settings: Mapping[str, str]) -> Question:
+def question(source: str, asked: Asked, settings: Mapping[str, str]) -> PlanQuestion:
     """What is asked for of a model, where a topology is given, or by a scenario.
 
     Raises
@@ -63,16 +70,16 @@ def question(source: str, asked: Asked, settings: Mapping[str, str]) -> Question
         return _of_scenario(source, asked, settings)
     options = (("--fix", asked.fix), ("--among", asked.among))
     said = tuple(_said(option, text) for option, texts in options for text in texts)
-    gpus = told_number(asked.gpus, said, "--gpus")
+    gpus = largest_number(asked.gpus, said, "--gpus")
     if gpus is None:
         raise ScenarioError("--gpus: missing; write for example --gpus 8, or --among gpus=8,16")
     seq_len = asked.seq_len or _SEQ_LEN
     base = _base(source, asked, gpus, seq_len, settings)
-    return Question(
+    return PlanQuestion(
         base,
         batch_of(asked.global_batch or _BATCH, seq_len, "--global-batch"),
         said,
-        tuple(Said(f"--without {text}", "", [text]) for text in asked.without),
+        tuple(Constraint(f"--without {text}", "", [text]) for text in asked.without),
         asked.best or BEST,
         _budget(asked),
         asked.deadline,
@@ -80,7 +87,7 @@ def question(source: str, asked: Asked, settings: Mapping[str, str]) -> Question
     )
 
 
-def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> Question:
+def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> PlanQuestion:
     """What a scenario asks for; its keys are changed by --set alone."""
     given = next((field.name for field in fields(asked) if getattr(asked, field.name) not in (None, ())), None)
     if given is not None:
@@ -91,7 +98,7 @@ def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> Ques
         raise ScenarioError("--topology: missing; a plan of a model is on one: write --topology dgx_h100 --gpus 8")
     scenario = load_scenario(source, settings)
     print_warnings(warnings_of(scenario))
-    return question_of(scenario)
+    return plan_question(scenario)
 
 
 def _base(model: str, asked: Asked, gpus: int, seq_len: int, settings: Mapping[str, str]) -> Scenario:
@@ -99,7 +106,7 @@ def _base(model: str, asked: Asked, gpus: int, seq_len: int, settings: Mapping[s
     if asked.gpu is not None:
         cluster["gpu"] = asked.gpu
     try:
-        return base_scenario(model, cluster, seq_len, settings)
+        return shared_scenario(model, cluster, seq_len, settings)
     except ScenarioError as error:
         error.args = (as_options(str(error), _OPTIONS),)
         raise
@@ -116,10 +123,10 @@ def _budget(asked: Asked) -> BudgetSpec | None:
     return BudgetSpec(tokens=asked.tokens, price=asked.price, watts=asked.watts)
 
 
-def _said(option: str, text: str) -> Said:
+def _said(option: str, text: str) -> Constraint:
     where = f"{option} {text}"
     name, equals, written = (part.strip() for part in text.partition("="))
     if not equals or not written:
         raise ScenarioError(f"{where}: must be NAME=VALUE, such as {option} tp=8")
     pieces = [written] if option == "--fix" else written.split(",")
-    return Said(where, name, [documents.parse(piece.strip(), where).data for piece in pieces])
+    return Constraint(where, name, [documents.parse(piece.strip(), where).data for piece in pieces])

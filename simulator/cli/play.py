@@ -103,7 +103,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
 def _plan(scenario: Scenario, options: PlayOptions) -> None:
     """Search instead of playing points."""
     from simulator.cli.plan import Output, plan
-    from simulator.planner.asked import question_of
+    from simulator.planner.question import plan_question
 
     of_points = {
         "--transfers": options.transfers, "--trace": options.trace, "--ranks": options.ranks is not None,
@@ -116,7 +116,7 @@ def _plan(scenario: Scenario, options: PlayOptions) -> None:
     if options.resume and options.out is None:
         raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
     folder = options.out if options.resume else run_directory.create(scenario.name, options.out)
-    plan(question_of(scenario), options.backend, Output(folder, options.as_json, options.resume))
+    plan(plan_question(scenario), options.backend, Output(folder, options.as_json, options.resume))
 
 
 def _print_failures(outcomes: Sequence[PointOutcome]) -> None:

@@ -1,9 +1,18 @@
-"""How long does a step take at least, whatever overlaps: kernels, exchanges that nothing hides, and the bubble?
+"""What is a lower bound of the step time, and of the memory, of a setting that has not been simulated?
 
-Rule: never above the played time, for a plan skips what its bound rules out. Counted are kernels as if no collective
-were beside them, what ranks that cut a layer exchange where the next kernels wait for it (alone on its links), the
-order of the pipeline's passes with what they send, and the optimizer. Not counted is what may be hidden: gathers and
-sums over data-parallel ranks, and waiting for shared links.
+A bound is never above the simulated value, because the search skips every setting whose bound is worse than the best
+settings so far. The bound of the time counts
+
+- kernels at full speed, as if no collective ran beside them;
+- exchanges of tensor, context and expert parallelism that the next kernels wait for, each alone on its links;
+- the pipeline's order of passes, with the time of its sends;
+- the optimizer's update.
+
+It leaves out what other work may hide: gathers and sums over data-parallel ranks, and waiting for shared links.
+
+Example: 2 stages, 3 micro-batches, forward pass 1 ms, backward pass 2 ms, update 1 ms, sends take no time. The own work
+of each rank is 3 x (1 + 2) + 1 = 10 ms. The second rank begins after a forward pass of the first, and after its last
+pass the first rank still runs a backward pass: the bound is 1 + 9 + 2 + 1 = 13 ms.
 """
 
 from __future__ import annotations
@@ -42,14 +51,14 @@ from simulator.step.units import Unit, units
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Least times of one stage's passes of a micro-batch [s].
+    """Lower bounds of the times of one stage's passes of a micro-batch [s].
 
     Attributes
     ----------
     whole : mapping of Work to float
-        Until the next pass can begin: kernels, and the exchanges that they wait for.
+        Time until the next pass can begin: kernels and the exchanges that kernels wait for.
     kernels : mapping of Work to float
-        Kernels alone, for another pass may hide the exchanges.
+        Time of the kernels alone, for schedules in which another pass may hide the exchanges.
     """
 
     whole: Mapping[Work, float]
@@ -57,21 +66,22 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Passing:
-    """What a bound is made of.
+class StepBound:
+    """The parts of which the bounds of one setting are computed.
 
     Attributes
     ----------
     pipeline : Pipeline
+        Schedule and shape of the pipeline.
     stages : tuple of StageTimes
-        Of one copy of the model.
+        Times of the stages of one model copy.
     updates : tuple of float
-        By place of the pipeline [s].
+        Lower bound of the optimizer's update on each pipeline rank [s].
     memory : int
-        Least that the rank that holds most holds: model states, with whole gradients or activations [B].
+        Lower bound of the memory of the fullest rank: model states, and whole gradients or activations [B].
     sends : callable () -> mapping of (int, int) to float
-        By places of the pipeline, from and to, how long a micro-batch's activations or gradients are on their way,
-        alone on their links [s]; most settings are ruled out before anybody asks.
+        Time to send the activations or gradients of a micro-batch from one pipeline rank to another, alone on its links
+        [s]. It is a function because most settings are ruled out before the times of sends are needed.
     """
 
     pipeline: Pipeline
@@ -80,26 +90,27 @@ class Passing:
     memory: int
     sends: Callable[[], Mapping[tuple[int, int], float]]
 
-    def quick(self) -> float:
-        """Least time by each rank's own work, what must come before its first pass, and after its last [s]."""
+    def busy_bound(self) -> float:
+        """Return the longest own work of a rank, with the passes before its first and after its last pass [s]."""
         schedule, shape, copies = self.pipeline.schedule, self.pipeline.shape, self.pipeline.model_stages
         back = Work.INPUT_GRADIENT if schedule.splits_backward else Work.BACKWARD
         works = (Work.FORWARD, back, *([Work.WEIGHT_GRADIENT] if schedule.splits_backward else []))
-        # Of two passes at once each may hide the other's exchanges.
+        # If two passes run at once, each may hide the exchanges of the other.
         least = [one.kernels if schedule.pairs else one.whole for one in self.stages]
         longest = 0.0
         for place in range(shape.ranks):
             own = [stage % copies for stage in schedule.stages_of(place, shape)]
             each = sum(least[stage][work] for stage in own for work in works)
             micros = shape.micro_batches // (shape.stages // copies)
-            # After the last of halved backward passes a rank may still have gradients of weights to do, beside others.
+            # If backward passes are halved, the last rank may still compute weight gradients while earlier ranks run
+            # their last input gradients: only the forward passes before its first pass are certain to be added.
             around = [Work.FORWARD] if schedule.splits_backward else [Work.FORWARD, back]
             ends = sum(one[work] for one in least[: min(own)] for work in around)
             longest = max(longest, micros * each + ends + self.updates[place])
         return longest
 
     def waiting(self, place: int) -> float:
-        """How long a rank's kernels wait at least for exchanges [s]; of passes at once nothing is sure."""
+        """Return a lower bound of the time that a rank's kernels wait for exchanges [s]; 0 if passes run in pairs."""
         copies = self.pipeline.model_stages
         if self.pipeline.schedule.pairs:
             return 0.0
@@ -109,16 +120,16 @@ class Passing:
             for (stage, work), times in counts.items()
         )
 
-    def along_order(self, exact: Mapping[int, RankTimes] | None = None) -> float:
-        """Least time when all passes follow each other as the pipeline orders them [s].
+    def schedule_bound(self, exact: Mapping[int, RankTimes] | None = None) -> float:
+        """Return the time at which the last pass ends if every pass starts as early as the pipeline's order allows [s].
 
         Parameters
         ----------
         exact : mapping of int to RankTimes, optional
-            By place of the pipeline more exact times; then no rank has two passes at once.
+            Tighter times of some pipeline ranks; only for schedules without two passes at once.
         """
         if self.pipeline.shape.ranks == 1 and exact is None:
-            return self.quick()
+            return self.busy_bound()
         whole, kernels = (
             np.array([times[work] for times in of for work in Work])
             for of in ([one.whole for one in self.stages], [one.kernels for one in self.stages])
@@ -129,25 +140,20 @@ class Passing:
 
 @dataclass
 class Bounds:
-    """Bounds of the settings of one plan; what several have in common is worked out once.
-
-    Attributes
-    ----------
-    cluster : Cluster
-    """
+    """Computes the bounds of the settings of one plan; parts that settings share are cached."""
 
     cluster: Cluster
-    durations: LeastDurations = field(init=False)
+    durations: CollectiveLowerBounds = field(init=False)
     _of_units: dict[tuple[object, ...], _UnitTimes] = field(default_factory=dict)
     _exchanges: dict[tuple[object, ...], float] = field(default_factory=dict)
     _states: dict[tuple[object, ...], tuple[float, int]] = field(default_factory=dict)
     _between: dict[tuple[object, ...], Mapping[tuple[int, int], float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.durations = LeastDurations(self.cluster)
+        self.durations = CollectiveLowerBounds(self.cluster)
 
-    def of(self, setting: Setting, step: TrainingStep) -> Passing:
-        """The least times of a setting's passes; ValueError where this GPU lacks something."""
+    def of(self, setting: Setting, step: TrainingStep) -> StepBound:
+        """Return the bounds of a setting; ValueError if the GPU cannot run it (a dtype without a peak rate)."""
         groups, pipeline = groups_of(step, setting.gpus), Pipeline.of(step)
         times = self._times_of_units(setting, step, groups)
         cuts = cuts_of_stages(times.units, pipeline.layers())
@@ -159,12 +165,12 @@ class Bounds:
         ranks = self._ranks_of(setting, step, pipeline, held.tolist(), groups)
         updates, memory = tuple(rank.update for rank in ranks), max(rank.memory for rank in ranks)
         sends = partial(self._sends, setting, step, pipeline, groups)
-        return Passing(pipeline, stages, updates, memory, sends)
+        return StepBound(pipeline, stages, updates, memory, sends)
 
     def _sends(
         self, setting: Setting, step: TrainingStep, pipeline: Pipeline, groups: Groups
     ) -> Mapping[tuple[int, int], float]:
-        """By places of the pipeline that are next to each other how long a send takes alone, of the first replica."""
+        """Return the time of a send between neighbouring pipeline ranks of the first replica, uncontended [s]."""
         key = setting.gpus, setting.tp, setting.pp, setting.cp, pipeline.elements, step.precision.params
         if key not in self._between:
             communicator = Communicator(self.cluster, groups, "closed_form", True)
@@ -179,7 +185,7 @@ class Bounds:
     def _times_of_units(self, setting: Setting, step: TrainingStep, groups: Groups) -> _UnitTimes:
         strategy = STRATEGIES.find(step.sharding.strategy)
         cut = step.parallelism.cut()
-        # Whether others have a layer's parameters, and its experts, is all that counts.
+        # Units depend on the number of data-parallel ranks only by whether a layer, and its experts, have copies.
         shared = groups.data_parallel > 1, groups.data_parallel * cut.tensor > cut.experts.tensor * cut.experts.ranks
         key = (
             setting.tp, setting.cp, setting.ep, setting.micro_batch, setting.checkpointing, shared,
@@ -202,7 +208,7 @@ class Bounds:
     def _ranks_of(
         self, setting: Setting, step: TrainingStep, pipeline: Pipeline, held: Sequence[Sequence[int]], groups: Groups
     ) -> list[_Rank]:
-        """What each place of the pipeline updates and holds at least."""
+        """Return the lower bounds of the update and the memory of each pipeline rank."""
         strategy, shape = STRATEGIES.find(step.sharding.strategy), pipeline.shape
         whole = strategy.keeps_whole_gradients(step.sharding)
         gradient = find(step.precision.grads).itemsize if whole and step.offload is None else 0
@@ -225,19 +231,19 @@ class Bounds:
     def _states_of(
         self, step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, int]], resident: int
     ) -> tuple[float, int]:
-        """The optimizer's kernels [s], which a host's are not, and what is held all the time [B]."""
+        """Return the time of the optimizer's kernels on the GPU [s], and the bytes of the model states."""
         kept = states(step, strategy.shards, strategy.updater, parts, resident)
         nbytes = kept.parameters + kept.optimizer
         if strategy.updater is Updater.SERVERS or step.offload is not None:
             return 0.0, nbytes
         timer = KernelTimer(self.cluster.gpus[0], step)
-        # The launches of more tensors than one are left out, so that this stays a lower bound.
+        # The cost of launching a kernel for each further tensor is omitted, so the result stays a lower bound.
         return update_cost(timer, kept, tensors=1).alone, nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """Least time of a rank's update [s], and least that it holds when it holds most [B]."""
+    """Lower bounds of the time of a rank's update [s], and of its peak memory [B]."""
 
     update: float
     memory: int
@@ -245,16 +251,17 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _UnitTimes:
-    """Of all units, in order, the sums up to each.
+    """Prefix sums over the units of a model, so that a stage is the difference of two rows.
 
     Attributes
     ----------
     units : tuple of Unit
+        Units in model order.
     whole, kernels : float array, shape (units + 1, 4)
-        By kind of work, as `StageTimes` has them [s].
+        Times of `StageTimes`, a column for each member of Work [s].
     held : int array, shape (units + 1, 4)
-        Elements of dense parameters and of experts, and those that stay whole on every rank; activations that are kept
-        from a micro-batch's forward pass to its backward pass [B].
+        Columns: elements of dense parameters, elements of experts, elements that stay whole on every rank, and bytes of
+        activations kept from a micro-batch's forward pass to its backward pass.
     """
 
     units: tuple[Unit, ...]
@@ -264,20 +271,23 @@ class _UnitTimes:
 
 
 @dataclass(frozen=True)
-class LeastDurations:
-    """How long collectives take at least, alone on their links: by closed forms, or by the busiest link's bytes.
+class CollectiveLowerBounds:
+    """Lower bounds of the durations of collectives that are alone on their links.
 
-    A closed form is the time of the rank that ends last. Others may go on sooner, and what they do then may be longer,
-    so the time of the first one counts. Ranks of other stages come when they like: of what some of them have sent
-    already nothing is left but the start-up, and what one of two ranks has to send itself.
+    A bound is the closed form where one is exact, or the bytes of the busiest link over its bandwidth.
+
+    A closed form is the end of the last rank. In a tree or a chain other ranks end earlier and may be the ones on the
+    critical path, so the end of the first rank counts (`apart` is subtracted). If the ranks of a group belong
+    to several pipeline stages, some may have sent their part before the others arrive. Then only the start-up is
+    certain, and for two ranks also the send of the later one.
     """
 
     cluster: Cluster
     _known: dict[tuple[object, ...], tuple[object, float]] = field(default_factory=dict)
 
     def of(self, op: Collective) -> float:
-        """Of one collective [s]."""
-        # What is kept has the schedule too, whose id is in the key.
+        """Return the bound of one collective [s]."""
+        # The cached value holds the schedule, because its id, which is part of the key, must not be reused.
         key = id(op.schedule), op.elements, op.itemsize, op.group, op.rendezvous
         if key not in self._known:
             self._known[key] = op.schedule, self._of(op)
@@ -293,12 +303,12 @@ class LeastDurations:
 
 @dataclass(frozen=True)
 class _Exchanges:
-    """Least times of what ranks that cut a layer exchange."""
+    """Lower bounds of the exchanges of tensor, context and expert parallelism, cached over settings."""
 
     communicator: Communicator
     activations: str
     setting: Setting
-    durations: LeastDurations
+    durations: CollectiveLowerBounds
     known: dict[tuple[object, ...], float]
 
     def seconds(self, exchange: Communication) -> float:
@@ -317,7 +327,7 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
     def times(pieces: PassPieces | None) -> tuple[float, float]:
         if pieces is None:
             return 0.0, 0.0
-        if id(pieces) not in known:  # layers share their pieces
+        if id(pieces) not in known:  # layers of one shape share their pieces
             known[id(pieces)] = _path(pieces, exchanges), pieces.alone
         return known[id(pieces)]
 

@@ -1,7 +1,14 @@
-"""When does a pipeline's last pass end, if each begins as soon as its rank is free and what it needs has come?
+"""When does the last pass of a pipeline end, if each pass begins as soon as its rank is free and its input has arrived?
 
-Rule: which pass needs which follows from the pipeline's order alone, so it is worked out once for all settings that
-share it, as arrays; then a setting's times are looked up and added.
+The dependencies between passes follow from the schedule alone. They are computed once for all settings with the same
+schedule and shape, as arrays, and then evaluated with the times of each setting.
+
+Example: gpipe with 2 ranks and 1 micro-batch has four passes, here with what each waits for:
+
+    rank 0:  F0            B0 <- B1 of rank 1
+    rank 1:  F1 <- F0      B1 <- F1
+
+With 1 ms forward, 2 ms backward and 0.5 ms for each send: F0 ends at 1, F1 at 2.5, B1 at 4.5, B0 at 7 ms.
 """
 
 from __future__ import annotations
@@ -18,22 +25,22 @@ from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Pass, PipelineSchedule, PipelineShape, Work
 
 _WORKS: Final = {work: number for number, work in enumerate(Work)}
-# Number of an end that is always 0, and of a way that takes no time.
+# Index of an end time that is always 0, and of a send that takes no time.
 _NONE: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """Least times of a rank's passes, in its order, arrays of float [s].
+    """Lower bounds of the times of a rank's passes, in the rank's order; arrays of shape (passes,) [s].
 
     Attributes
     ----------
-    whole : array
-        Until the rank's next pass can begin.
-    sent : array
-        Until what the pass sends can go.
-    left : array
-        How long the step goes on at least from the pass's beginning.
+    whole : float array
+        Time until the rank's next pass can begin.
+    sent : float array
+        Time until the send to the next stage can begin.
+    left : float array
+        Time from the beginning of the pass to the end of the step.
     """
 
     whole: Floats
@@ -43,26 +50,26 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class PassOrder:
-    """All passes, each after what it needs.
+    """All passes of a pipeline in a topological order of their dependencies.
 
     Attributes
     ----------
     starts : tuple of int
-        By rank the number of its first pass; passes are numbered rank after rank, in each one's order.
-    kinds : int array
-        By number, stage of one copy of the model x 4 + place among Work.
-    number, rank : int array
-        Of each pass, as they are gone through.
-    first : bool array
-        Whether a pass begins what its rank does next; of two at once only one does.
-    needs, sets : int array
-        Which end it waits for, and which is its own; 0 for none.
-    way : int array
-        Which of `ways` what it needs comes; 0 for none.
+        Number of each rank's first pass; passes are numbered rank after rank, in the order of each rank.
+    kinds : int array, shape (passes,)
+        Kind of each numbered pass: stage of one model copy x 4 + place in Work.
+    number, rank : int array, shape (passes,)
+        Number and rank of each pass, in topological order; so are the arrays that follow.
+    first : bool array, shape (passes,)
+        True for a pass that begins the rank's next slot; False for the second of two passes at once.
+    needs, sets : int array, shape (passes,)
+        Index of the end time that the pass waits for, and index of its own end time; 0 for none.
+    way : int array, shape (passes,)
+        Index into `ways`, plus 1, of the send that brings the pass its input; 0 if the input is on the same rank.
     ways : tuple of (int, int)
-        By number, less 1, from which rank to which.
+        Sending and receiving rank of each kind of send.
     ends : int
-        How many there are, with the one that stands for none.
+        Number of end times, including the one that is always 0.
     """
 
     starts: tuple[int, ...]
@@ -84,18 +91,18 @@ class PassOrder:
         updates: Sequence[float],
         exact: Mapping[int, RankTimes],
     ) -> float:
-        """Least time of all passes and what follows them [s].
+        """Return a lower bound of the end of all passes and of the updates after them [s].
 
         Parameters
         ----------
-        whole, kernels : array of float
-            By kind, as `StageTimes` has them [s].
+        whole, kernels : float array, shape (kinds,)
+            Times of `StageTimes` for each kind of pass [s].
         sends : mapping of (int, int) to float
-            How long what a pass sends is on its way [s].
+            Time of a send between two ranks [s].
         updates : sequence of float
-            By rank what comes after its passes [s].
+            Time after the last pass of each rank [s].
         exact : mapping of int to RankTimes
-            By rank more exact times.
+            Tighter times of some ranks.
         """
         takes, sent, left = whole[self.kinds], whole[self.kinds], np.zeros(len(self.kinds))
         for rank, times in exact.items():
@@ -115,7 +122,7 @@ class PassOrder:
                 start = begin
             if sets:
                 ended[sets] = start + own_sent
-            # Of two passes at once the kernels take turns, and each may hide the other's exchanges.
+            # The kernels of two passes at once take turns on the GPU; each pass may hide the exchanges of the other.
             busy += alone
             free[rank] = max(free[rank], start + own_whole, begin + busy)
             if start + own_left > last:
@@ -124,7 +131,7 @@ class PassOrder:
 
 
 def pass_order(pipeline: Pipeline) -> PassOrder:
-    """The passes of a pipeline; ValueError where its order waits for itself."""
+    """Return the passes of a pipeline in topological order; ValueError if its dependencies form a cycle."""
     return _pass_order(pipeline.schedule, pipeline.shape, pipeline.model_stages)
 
 
@@ -134,7 +141,7 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -
     lengths = [sum(map(len, slots)) for slots in order]
     starts = tuple(np.cumsum([0, *lengths[:-1]]).tolist())
     place_of = [schedule.rank_of(stage, shape.ranks) for stage in range(shape.stages)]
-    # By a number of each pass that sends, forward ones first, which of the ends is its own.
+    # Index of the end time of each pass that sends, keyed by a number of the pass; forward passes come first.
     sets, ways = dict[int, int](), dict[tuple[int, int], int]()
     rows, seen, done = list[tuple[int, int, bool, int, int, int]](), [0] * shape.ranks, [0] * shape.ranks
 
@@ -142,7 +149,7 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -
         return (0 if forward else width) + stage * shape.micro_batches + micro
 
     def needed(one: Pass) -> tuple[int, int] | None:
-        """Number of the pass that one waits for beside its rank, and that one's stage; None where there is none."""
+        """Return the number and the stage of the pass on which a pass depends; None for the first forward pass."""
         first, last = one.stage % copies == 0, one.stage % copies == copies - 1
         if one.work is Work.FORWARD:
             return None if first else (number_of(one.stage - 1, one.micro, forward=True), one.stage - 1)
@@ -153,10 +160,10 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -
         return number_of(one.stage + 1, one.micro, forward=False), one.stage + 1
 
     def go_on(rank: int) -> bool:
-        """Note what a rank does next; whether what it needs has ended."""
+        """Append the passes of a rank's next slot, if their inputs are in the list; return True if appended."""
         slot = order[rank][done[rank]]
         sources = [needed(one) for one in slot]
-        # Of two passes at once neither may need the other.
+        # Two passes at once cannot depend on each other, so both inputs must be there.
         if any(source is not None and source[0] not in sets for source in sources):
             return False
         for place, (one, source) in enumerate(zip(slot, sources, strict=True)):

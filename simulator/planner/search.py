@@ -1,8 +1,12 @@
-"""Which settings are the fastest? Rules out what cannot be, what does not fit and what cannot win, and plays the rest.
+"""Which settings are the fastest? A branch-and-bound search that returns what simulating every setting would return.
 
-Rule: what is left out is proven to be slower than the last of the best: bounds are never above the played time, memory
-never above the played one, and points are played by rising bound until no bound is below the last of the best. So the
-best are those that playing everything would find.
+Settings are skipped if they are infeasible, do not fit into memory, or cannot be among the best. The last is a proof:
+a lower bound of the step time is never above the simulated time, and the bound of the memory never above the simulated
+peak. Settings are simulated in the order of their bounds until every remaining bound is above the slowest of the best.
+
+Bounds are refined step by step (`_sieve`), from cheap to tight, and a setting goes back into the heap after each step:
+
+    busy bound -> schedule bound -> recorded operations of stage 0 -> recorded operations of all stages -> simulated
 """
 
 from __future__ import annotations
@@ -16,10 +20,10 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.load import load_model
-from simulator.planner.bound import Bounds, LeastDurations, Passing
-from simulator.planner.noted import least_by_notes
+from simulator.planner.bound import Bounds, CollectiveLowerBounds, StepBound
 from simulator.planner.setting import Setting, scenario_of
-from simulator.planner.space import Choices, Refused, default_choices, gpus_per_node, settings
+from simulator.planner.space import Choices, InfeasibleCounts, default_choices, gpus_per_node, settings
+from simulator.planner.trace_bound import bound_from_ops
 from simulator.run.outcome import PointOutcome
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.plan_rules import not_planned
@@ -34,27 +38,27 @@ from simulator.sweeps.sweep import Backend
 if TYPE_CHECKING:
     import pandas as pd
 
-# Points that are chosen ahead of outcomes where nobody knows how many workers there are.
+# Settings that are submitted ahead of outcomes to a Dask cluster, whose number of workers is unknown.
 _AHEAD_OF_A_CLUSTER: Final = 32
-# Finer bounds after the first: along the pipeline's order, by what its first stage does, by what all stages do.
+# Refinements of a bound: the pipeline's schedule, recorded operations of the first stage, and of all stages.
 _SIEVES: Final = 3
-# A bound adds up in another order than the engine, which is as exact against closed forms.
+# A bound adds durations in another order than the engine, so it may exceed the simulated time by rounding.
 _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """A setting that was played.
+class PlayedSetting:
+    """A setting with its simulated step.
 
     Attributes
     ----------
     setting : Setting
     number : int
-        Its place among all settings, as they are written down.
+        Place in the enumeration of all settings; ties go to the lowest number.
     bound : float
-        The least step time that it could have [s].
+        Tightest lower bound of the step time that was computed [s].
     report : dict
-        Of the step.
+        Report of the simulated step, as plain data.
     """
 
     setting: Setting
@@ -64,58 +68,59 @@ class Played:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits into memory."""
+        """True if the step fits into the GPU's memory."""
         return bool(self.report["fits"])
 
     @property
     def step_time(self) -> float:
-        """What settings are compared by: their steps learn from as many tokens [s]."""
+        """Simulated step time [s]; comparable because all settings have the same global batch."""
         return float(self.report["step_time_s"])
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a search found.
+class SearchResult:
+    """The outcome of a search, complete or so far.
 
     Attributes
     ----------
     base : Scenario
-        What all settings have in common.
+        Keys that all settings share.
     choices : Choices
+        Values of each dimension that were searched.
     sequences : int
-        Of a step.
-    best : tuple of Played
-        The fastest that fit, the fastest first.
-    played : tuple of Played
-        All that were played.
+        Global batch of a step [sequences].
+    best : tuple of PlayedSetting
+        The fastest settings that fit into memory, fastest first.
+    played : tuple of PlayedSetting
+        All simulated settings.
     considered : int
-        Settings that could be written down.
-    refused : mapping of str to int
-        How many cannot be, by reason.
+        Number of settings of the search space, infeasible settings included.
+    refused : InfeasibleCounts
+        Number of infeasible settings for each reason.
     do_not_fit : int
-        Of those whose bound is low enough to matter.
+        Number of settings that do not fit into memory. Memory is checked only if the bound is low enough to matter.
     slower : int
-        Whose bound is above the last of the best, so that they were not played.
+        Number of settings that were pruned because their bound exceeds the slowest of the best.
     failed : mapping of str to int
-        How many could not be played, by error.
+        Number of settings that ended in an error, for each message.
     ended : bool
-        Whether nothing that might be among the best is left.
+        Whether the search is complete.
     """
 
     base: Scenario
     choices: Choices
     sequences: int
-    best: tuple[Played, ...]
-    played: tuple[Played, ...]
+    best: tuple[PlayedSetting, ...]
+    played: tuple[PlayedSetting, ...]
     considered: int
-    refused: Refused
+    refused: InfeasibleCounts
     do_not_fit: int
     slower: int
     failed: dict[str, int]
     ended: bool
 
     def frame(self) -> pd.DataFrame:
-        """The best as a table: a column for each choice, then one for each number of a step's report."""
+        """Return the best settings as a table: a column for each dimension, then one for each field of the report."""
         import pandas as pd
 
         rows = [one.setting.values() | {"bound_s": one.bound} | dict(one.report) for one in self.best]
@@ -128,37 +133,37 @@ class _Entry:
     number: int
     sieved: int = field(compare=False)
     setting: Setting = field(compare=False)
-    passing: Passing = field(compare=False)
+    passing: StepBound = field(compare=False)
     step: TrainingStep = field(compare=False)
 
 
 def search(
     base: Scenario, sequences: int, choices: Choices | None = None, *, best: int = BEST, backend: Backend | int = 1
-) -> Iterator[Plan]:
-    """Find the fastest settings of a training.
+) -> Iterator[SearchResult]:
+    """Find the fastest settings of a training step.
 
     Parameters
     ----------
     base : Scenario
-        One point of a training step; what is chosen here replaces what it says.
+        A single training step; the search replaces its values of the searched dimensions.
     sequences : int
-        Of a step, all ranks together.
+        Global batch of a step [sequences].
     choices : Choices, optional
-        What may be chosen; by model and machine where it is left out.
+        Values of each dimension; defaults for the model and the machine if omitted.
     best : int
-        How many are wanted.
+        Number of settings to find.
     backend : Backend or int
-        What plays.
+        Processes or cluster that simulate.
 
     Yields
     ------
-    Plan
-        What is known after every few points that were played; the last one is the answer.
+    SearchResult
+        The result so far, after each simulated setting; the last one is complete.
 
     Raises
     ------
     ScenarioError
-        The scenario has what no bound holds for, or is no single point.
+        The scenario has axes, or a key for which no bound holds (jitter, numerics).
     """
     if base.training is None:
         raise TypeError("a plan is of a training step")
@@ -166,7 +171,7 @@ def search(
     cluster = Clusters().of(base)
     model = load_model(base.training.model, base.training.seq_len, base.base)
     choices = choices or default_choices(base, model, gpus_per_node(cluster), sequences)
-    refused = Refused()
+    refused = InfeasibleCounts()
     bounds = Bounds(cluster)
     waiting = _bounded(choices, base, sequences, refused, bounds)
     heapq.heapify(waiting)
@@ -174,8 +179,8 @@ def search(
     considered = len(waiting) + sum(refused.counts.values())
     backend = Backend(backend) if isinstance(backend, int) else backend
 
-    def found(*, ended: bool) -> Plan:
-        return Plan(
+    def found(*, ended: bool) -> SearchResult:
+        return SearchResult(
             base, choices, sequences, tuple(under_way.ranked()), tuple(under_way.played), considered, refused,
             under_way.do_not_fit, len(waiting), under_way.failed, ended=ended,
         )  # fmt: skip
@@ -187,14 +192,14 @@ def search(
 
 
 def _ahead(backend: Backend) -> int:
-    """Points that are chosen before the outcome of the first of them is known: enough that no process waits."""
+    """Return how many settings are submitted ahead of outcomes: enough to keep every process busy."""
     if backend.scheduler is not None:
         return _AHEAD_OF_A_CLUSTER
     return 0 if backend.jobs in (None, 1) else (backend.jobs or 1) + 1
 
 
 def _refuse(base: Scenario) -> None:
-    """Raise ScenarioError for what a bound does not hold for."""
+    """Raise ScenarioError for axes, and for keys for which no bound holds."""
     if base.compare or base.sweep:
         raise ScenarioError(f"{', '.join([*base.compare, *base.sweep])}: a plan is of one value of each key")
     for key, why in not_planned(base):
@@ -202,15 +207,17 @@ def _refuse(base: Scenario) -> None:
 
 
 @collected_later()
-def _bounded(choices: Choices, base: Scenario, sequences: int, refused: Refused, bounds: Bounds) -> list[_Entry]:
+def _bounded(
+    choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts, bounds: Bounds
+) -> list[_Entry]:
     entries = []
     for number, (setting, step) in enumerate(settings(choices, base, sequences, refused)):
         try:
             passing = bounds.of(setting, step)
         except ValueError as error:
-            refused.note_error(error)
+            refused.count_error(error)
             continue
-        entries.append(_Entry(passing.quick(), number, 0, setting, passing, step))
+        entries.append(_Entry(passing.busy_bound(), number, 0, setting, passing, step))
     return entries
 
 
@@ -218,28 +225,29 @@ def _bounded(choices: Choices, base: Scenario, sequences: int, refused: Refused,
 class _Search:
     base: Scenario
     cluster: Cluster
-    durations: LeastDurations
+    durations: CollectiveLowerBounds
     best: int
     waiting: list[_Entry]
-    played: list[Played] = field(default_factory=list)
+    played: list[PlayedSetting] = field(default_factory=list)
     do_not_fit: int = 0
     failed: dict[str, int] = field(default_factory=dict)
 
-    def ranked(self) -> list[Played]:
-        """The best of those that fit; of equal ones the one that was written down first."""
+    def ranked(self) -> list[PlayedSetting]:
+        """Return the fastest settings that fit into memory; ties go to the setting enumerated first."""
         fitting = [one for one in self.played if one.fits]
         return sorted(fitting, key=lambda one: (one.step_time, one.number))[: self.best]
 
     def last_of_best(self) -> float:
-        """Step time that a setting's bound must not exceed for it to be among the best [s]."""
+        """Return the step time that the bound of a setting must not exceed to be simulated [s]."""
         ranked = self.ranked()
         return (1 + _ROUNDING) * ranked[-1].step_time if len(ranked) == self.best else float("inf")
 
     def through(self, player: Player, ahead: int) -> Iterator[None]:
-        """Play what may be among the best; yields after each outcome.
+        """Simulate the settings that may be among the best; yield after each outcome.
 
-        Which point is next follows from the outcomes of all but the last `ahead` points before it, so that with as many
-        processes the same points are played, however long each takes.
+        The next setting is chosen from the outcomes of all settings before it except the last `ahead`. Outcomes are
+        taken in the order of submission, so a number of processes always simulates the same settings, however long
+        each takes.
         """
         chosen, outcomes = list[_Entry](), dict[int, PointOutcome]()
         while True:
@@ -255,18 +263,19 @@ class _Search:
                 player.submit((len(chosen), Point({}, scenario_of(self.base, entry.setting))))
                 chosen.append(entry)
             elif ahead:
-                ahead = 0  # what was chosen is all that may be among the best; its outcomes are waited for
+                # No further setting may be among the best; wait for the outcomes of those that are running.
+                ahead = 0
             else:
                 return
 
     @property
     def failures(self) -> int:
-        """How many could not be played."""
+        """Number of settings that ended in an error."""
         return sum(self.failed.values())
 
     @collected_later()
     def _next(self) -> _Entry | None:
-        """The setting to play next: of those that may be among the best and may fit the one with the lowest bound."""
+        """Return the setting with the lowest fully refined bound that may be among the best; None if none is left."""
         limit = self.last_of_best()
         while self.waiting and self.waiting[0].bound <= limit:
             entry = heapq.heappop(self.waiting)
@@ -279,13 +288,13 @@ class _Search:
         return None
 
     def _sieve(self, entry: _Entry) -> bool:
-        """Raise an entry's bound by the next finer one; False where it does not fit."""
+        """Refine the bound of an entry by one step; return False if the setting does not fit into memory."""
         hbm = self.cluster.gpus[0].hbm_bytes
         if entry.passing.memory > hbm:
             return False
         entry.sieved += 1
         if entry.sieved == 1:
-            bound = entry.passing.along_order()
+            bound = entry.passing.schedule_bound()
         else:
             first_alone = entry.sieved == 2
             noted = few_micro_batches(
@@ -293,7 +302,7 @@ class _Search:
             )
             if max(stage.nbytes for stage in memory_of_notes(noted)) > hbm:
                 return False
-            bound = least_by_notes(entry.passing, noted, self.durations)
+            bound = bound_from_ops(entry.passing, noted, self.durations)
             if entry.setting.pp == 1:
                 entry.sieved = _SIEVES
         entry.bound = max(entry.bound, bound)
@@ -303,4 +312,4 @@ class _Search:
         if outcome.report is None:
             self.failed[outcome.error or ""] = self.failed.get(outcome.error or "", 0) + 1
         else:
-            self.played.append(Played(entry.setting, entry.number, entry.bound, dict(outcome.report)))
+            self.played.append(PlayedSetting(entry.setting, entry.number, entry.bound, dict(outcome.report)))

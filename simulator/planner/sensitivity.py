@@ -1,7 +1,6 @@
-"""What would another machine change for the best setting: twice the network, one more network card, twice the memory?
+"""What would a better machine change: twice the network bandwidth, one more network card a node, twice the memory?
 
-Rule: each is planned as the first one was, for its fastest setting alone, and the best setting is played on it too; so
-it is told what the machine gives as it is used now, and what another setting makes of it.
+For each machine the best setting is simulated as it is, and the search runs again for the fastest setting there.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.cluster.upgraded import cards, with_memory, with_network
-from simulator.planner.search import Plan, Played, search
+from simulator.planner.search import PlayedSetting, SearchResult, search
 from simulator.planner.setting import scenario_of
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.records import Point, Scenario
@@ -22,28 +21,28 @@ _TWICE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """What another machine gives.
+class MachineChange:
+    """The effect of a change of the machine.
 
     Attributes
     ----------
     change : str
-        In words.
+        The change in words: "twice the memory".
     before : float
-        Step of the best setting on the machine as it is [s].
+        Step time of the best setting on the present machine [s].
     same : float
-        Step of that setting on the other one [s].
-    best : Played
-        The fastest setting on the other one.
+        Step time of the same setting on the changed machine [s].
+    best : PlayedSetting
+        The fastest setting on the changed machine.
     """
 
     change: str
     before: float
     same: float
-    best: Played
+    best: PlayedSetting
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the effect as plain data."""
         return {
             "change": self.change,
             "same_setting_step_time_s": self.same,
@@ -53,14 +52,15 @@ class Changed:
         }
 
 
-def sensitivity(plan: Plan, backend: Backend) -> Iterator[Changed]:
-    """What each other machine gives, in a fixed order; nothing where no setting fits.
+def sensitivity(plan: SearchResult, backend: Backend) -> Iterator[MachineChange]:
+    """Yield the effect of each change of the machine, in a fixed order; nothing if no setting fits.
 
     Parameters
     ----------
-    plan : Plan
+    plan : SearchResult
+        The plan for the present machine.
     backend : Backend
-        What plays.
+        Processes or cluster that simulate.
     """
     if not plan.best:
         return
@@ -72,11 +72,11 @@ def sensitivity(plan: Plan, backend: Backend) -> Iterator[Changed]:
             report = player.outcome().report
         *_, found = search(base, plan.sequences, plan.choices, best=1, backend=backend)
         if report is not None and found.best:
-            yield Changed(change, best.step_time, float(report["step_time_s"]), found.best[0])
+            yield MachineChange(change, best.step_time, float(report["step_time_s"]), found.best[0])
 
 
 def _machines(base: Scenario) -> Iterator[tuple[str, Scenario]]:
-    """Other machines, each with what is changed in words."""
+    """Yield each changed machine with the change in words."""
     spec, folder = base.cluster, base.base
     one_node = len(Clusters().of(base).nodes) == 1
 

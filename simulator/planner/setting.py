@@ -1,4 +1,4 @@
-"""What is one setting that a plan may choose: how a model is cut, sharded, batched and checkpointed?"""
+"""What is one setting of the search space: the parallelism, sharding, batching and checkpointing of a training step?"""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ from simulator.scenario.training_spec import PRECISIONS, PrecisionSpec, Training
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One choice.
+    """One point of the search space.
 
     Attributes
     ----------
-    gpus : int
     tp, pp, cp, ep : int
-        Ranks of each kind of parallelism.
+        Ranks of tensor, pipeline, context and expert parallelism.
     schedule : str
-        Of the pipeline; "1f1b" where there is none.
+        Pipeline schedule; "1f1b" without a pipeline.
     virtual_stages : int
-        Chunks of a rank; 1 but for schedules that leave it open.
+        Model chunks of a pipeline rank; 1 unless the schedule leaves the number open.
     sharding : str
-        A strategy's name.
+        Sharding strategy.
     shard_size : int or None
-        Ranks that share one copy of the states; None for all.
+        Ranks that share one copy of the model states; None for all data-parallel ranks.
     micro_batch : int
-        Sequences.
+        Sequences of a micro-batch.
     micro_batches : int
-        Of a data-parallel rank in a step.
-    checkpointing : str
+        Micro-batches of a data-parallel rank in a step.
     offload : str
         "none" or "optimizer".
     precision, framework : str or None
-        None for what the scenario says.
+        None for the value of the scenario.
     """
 
     gpus: int
@@ -57,16 +55,16 @@ class Setting:
 
     @property
     def dp(self) -> int:
-        """Data-parallel ranks."""
+        """Number of data-parallel ranks."""
         return self.gpus // (self.tp * self.pp * self.cp)
 
     @property
     def cut(self) -> tuple[int | str | None, ...]:
-        """How the model and its states are spread over ranks."""
+        """Parallelism and sharding; settings with equal values differ in batch, schedule and memory options."""
         return self.tp, self.pp, self.cp, self.ep, self.sharding, self.shard_size
 
     def spec(self, base: TrainingSpec) -> TrainingSpec:
-        """The training of a scenario that is set so; `base` says everything else."""
+        """Return the `training` section with this setting; `base` gives all other keys."""
         return base.replaced(
             micro_batch_size=self.micro_batch,
             gradient_accumulation_steps=self.micro_batches,
@@ -86,7 +84,7 @@ class Setting:
         )
 
     def overrides(self) -> Mapping[str, Any]:
-        """The same as keys of a scenario; what is left at its default is left out."""
+        """Return the setting as scenario keys, without keys at their defaults."""
         parallelism = {name: getattr(self, name) for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
         if self.pp > 1:
             parallelism["schedule"] = self.schedule
@@ -110,19 +108,19 @@ class Setting:
         return keys | {key: value for key, value in named.items() if value is not None}
 
     def values(self) -> dict[str, Any]:
-        """By the name of each choice what was chosen, with the number of data-parallel ranks and of micro-batches."""
+        """Return the value of each dimension by name, with the numbers of data-parallel ranks and of micro-batches."""
         return {"gpus": self.gpus, "dp": self.dp, "micro_batches": self.micro_batches} | {
             name: getattr(self, name) for name in KEYS
         }
 
     @property
     def text(self) -> str:
-        """In words: 'tp 8, pp 4, dp 16, 1f1b, zero1, micro-batch 1 x 32, selective_op'."""
+        """The setting in words: 'tp 8, pp 4, dp 16, 1f1b, zero1, micro-batch 1 x 32, full checkpointing'."""
         sizes = [f"{name} {getattr(self, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1]
         order = [] if self.pp == 1 else [self.schedule]
         order += [f"v {self.virtual_stages}"] if self.virtual_stages > 1 else []
         shard = self.sharding if self.shard_size is None else f"{self.sharding} over {self.shard_size}"
-        # Over a single rank every strategy is the same, and none shards anything.
+        # On a single data-parallel rank all strategies are the same, because there is nothing to shard.
         shard = "nothing to shard" if self.dp * self.cp == 1 else shard
         batch = f"micro-batch {self.micro_batch} x {self.micro_batches}"
         extra = [] if self.offload == "none" else [f"{self.offload} on the host"]
@@ -132,12 +130,12 @@ class Setting:
 
 
 def precision_of(base: TrainingSpec, name: str | None) -> PrecisionSpec:
-    """The dtypes of a name; the scenario's own where there is none."""
+    """Return the dtypes of a precision's name; those of the scenario for None."""
     return base.precision if name is None else PrecisionSpec(**PRECISIONS[name])
 
 
 def scenario_of(base: Scenario, setting: Setting) -> Scenario:
-    """The scenario that plays a setting; `base` is a single point."""
+    """Return the scenario of a setting, for `simulate`; `base` is a single point."""
     if base.training is None:
         raise TypeError("a plan is of a training step")
     cluster = base.cluster.replaced(world_size=setting.gpus)

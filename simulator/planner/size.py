@@ -1,7 +1,7 @@
-"""How large are the steps that a plan simulates? Estimated before the cluster is built.
+"""How large are the steps that a plan simulates? An estimate, made before the cluster is built.
 
-Rule: the smallest step decides about a refusal, and an ordinary step about a warning; the step of each setting is
-checked when the search simulates the setting.
+A plan is refused if even the smallest step of a setting is too large for this machine, and warned about if an ordinary
+step is. The step of each setting is checked again when the search simulates the setting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from simulator.basics.this_machine import lacking
 from simulator.run.size import Size, size_of
 from simulator.scenario.records import Scenario
 
-# A search takes long if a step has more micro-batches.
+# With more micro-batches a step, a search takes long.
 _MANY: Final = 1000
 
 

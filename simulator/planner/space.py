@@ -1,7 +1,7 @@
-"""Which settings are there to choose from, and which of them cannot be, for which reason?
+"""Which settings does a plan search, and which of them are infeasible, for which reason?
 
-Rule: what may be chosen of each kind is data (`Choices`), with a sentence for each default; here they are multiplied
-out, in one order, and refused by the rules that a step itself refuses them by.
+The values of each dimension are data (`Choices`), with a sentence for each default. Their product is enumerated here in
+a fixed order. A setting is infeasible for the reason by which a training step itself would be refused.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from simulator.step.plan import check_cut
 from simulator.step.spec import Offload, TrainingStep, Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
-# Default for the sequences of the largest micro-batch.
+# Default of the largest micro-batch [sequences].
 LARGEST_MICRO_BATCH: Final = 8
-# Not a fault of a setting.
+# The reason of settings that equal another one; it is no fault of the setting.
 SAME: Final = "one data-parallel rank has nothing to share: all shardings are the same"
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What may be chosen of each kind, by its name as `--among` has it.
+    """The values of each dimension of the search space.
 
     Attributes
     ----------
     values : mapping of str to tuple
-        gpus, tp, pp, cp, ep, schedule, virtual_stages, sharding, shard_size, micro_batch, checkpointing, offload,
-        precision, framework.
+        Values by the dimension's name in `--among`: gpus, tp, pp, cp, ep, schedule, virtual_stages, sharding,
+        shard_size, micro_batch, checkpointing, offload, precision, framework.
     why : mapping of str to str
-        A sentence for each that was chosen by default.
+        For each dimension why it has these values.
     """
 
     values: Mapping[str, tuple[Any, ...]]
@@ -51,30 +51,30 @@ class Choices:
 
 
 @dataclass(slots=True)
-class Refused:
-    """How many settings were refused for each reason, with an example of each."""
+class InfeasibleCounts:
+    """The number of infeasible settings for each reason, with an example of each."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
     def note(self, reason: str, example: str = "") -> None:
-        """Count one."""
+        """Count one infeasible setting."""
         self.counts[reason] += 1
         self.examples.setdefault(reason, example or reason)
 
-    def note_error(self, error: ValueError) -> None:
-        """Count one that a step refuses."""
+    def count_error(self, error: ValueError) -> None:
+        """Count one setting that a training step refuses."""
         self.note(rule_of(str(error)), str(error))
 
     @property
-    def usual_example(self) -> str:
-        """An example of what most were refused for; those that are the same as another are not among them."""
+    def common_example(self) -> str:
+        """An example of the commonest reason; settings that equal another one do not count."""
         (reason, _), *_ = [one for one in self.counts.most_common() if one[0] != SAME] or [("nothing is left", 0)]
         return self.examples.get(reason, reason)
 
 
 def rule_of(message: str) -> str:
-    """The rule that a step was refused by, without the numbers of this one, so that all that broke it count together.
+    """Return the rule of an error message without the numbers of the case, so that equal reasons count together.
 
     Examples
     --------
@@ -100,16 +100,14 @@ def _without_numbers(text: str) -> str:
 
 
 def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequences: int) -> Choices:
-    """What is searched where nothing else is asked for, by model and machine.
+    """Return the values to search if the user constrains nothing, for a model and a machine.
 
     Parameters
     ----------
-    base : Scenario
-    model : Transformer
     gpus_per_node : int
-        GPUs that NVLink or its like connects.
+        GPUs of a node, connected by NVLink or its like.
     sequences : int
-        Of a step, all ranks together.
+        Global batch of a step [sequences].
     """
     gpus, seq_len = base.cluster.world_size, base.training.seq_len if base.training is not None else 0
     inside = tuple(_powers(min(gpus_per_node, gpus)))
@@ -127,7 +125,7 @@ def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequ
         "micro_batch": tuple(n for n in _powers(LARGEST_MICRO_BATCH) if n <= sequences),
         "checkpointing": ("none", "selective_op", "full"),
         "offload": ("none",),
-        # What the scenario says: others change what is learnt, or who would have to run it.
+        # None is the value of the scenario. Other values change what is learnt, or the software that must run.
         "precision": (None,),
         "framework": (None,),
     }
@@ -147,7 +145,7 @@ def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequ
 
 
 def gpus_per_node(cluster: Cluster) -> int:
-    """GPUs of a node, whose links tensor parallelism needs."""
+    """Return the number of GPUs of the largest node."""
     return max(map(len, cluster.nodes), default=cluster.world_size)
 
 
@@ -159,9 +157,9 @@ def _powers(most: int) -> Iterator[int]:
 
 
 def settings(
-    choices: Choices, base: Scenario, sequences: int, refused: Refused
+    choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts
 ) -> Iterator[tuple[Setting, TrainingStep]]:
-    """Every setting that can be, in one order, with its step; others are counted by reason."""
+    """Yield every feasible setting with its step, in a fixed order; infeasible settings are counted in `refused`."""
     spec = base.training
     if spec is None:
         raise TypeError("a plan is of a training step")
@@ -175,13 +173,13 @@ def settings(
                 whole[named] = to_step(own, base.cluster.world_size, base.base)
             yield setting, _step(whole[named], spec, setting)
         except ValueError as error:
-            refused.note_error(error)
+            refused.count_error(error)
         except TooLargeError as error:
             refused.note("larger than this machine can simulate", str(error))
 
 
 def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> TrainingStep:
-    """The step of a setting, as `to_step` makes it, of what does not change with settings."""
+    """Return the step of a setting: `whole`, which `to_step` made, with the fields that depend on the setting."""
     wanted = setting.spec(spec)
     step = replace(
         whole,
@@ -198,7 +196,7 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
     return step
 
 
-def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[Setting]:
+def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> Iterator[Setting]:
     values = choices.values
     able = {offload: _shardings(values["sharding"], offload) for offload in values["offload"]}
     sizes = product(*(values[name] for name in ("gpus", "tp", "pp", "cp", "ep")))
@@ -210,7 +208,7 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
         dp = gpus // (tp * pp * cp)
         for sharding, shard_size, micro in product(values["sharding"], values["shard_size"], values["micro_batch"]):
             if shard_size is not None and not _shares(sharding, shard_size, dp):
-                # Where all ranks may share a copy too, that is the setting.
+                # If the space has a setting without shard_size too, the infeasible one is merely a duplicate.
                 if None not in values["shard_size"]:
                     refused.note(
                         "shard_size must divide the data-parallel ranks, of a strategy that shards parameters",
@@ -243,17 +241,17 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
 
 
 def _shardings(names: Sequence[str], offload: str) -> list[str]:
-    """Shardings that go with an offload: the host updates for ranks that own what they update."""
+    """Return the shardings that allow an offload: the host updates only what a rank owns."""
     return [name for name in names if offload == "none" or STRATEGIES.find(name).updater is Updater.OWNERS]
 
 
 def _shares(sharding: str, shard_size: int, dp: int) -> bool:
-    """Whether so many data-parallel ranks can share one copy of the states, and others have further copies."""
+    """Return True if groups of `shard_size` data-parallel ranks can share one copy of the parameters each."""
     return STRATEGIES.find(sharding).shards_parameters and dp % shard_size == 0 and shard_size < dp
 
 
 def _orders(values: Mapping[str, tuple[Any, ...]], pp: int) -> Iterator[tuple[str, int]]:
-    """Schedules, with virtual stages where they leave these open."""
+    """Yield each schedule with each number of virtual stages that it allows."""
     if pp == 1:
         yield "1f1b", 1
         return

@@ -7,7 +7,6 @@ must be readable, a small point of the same compared setting is planned, unless 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from simulator.basics.errors import SimulatorError

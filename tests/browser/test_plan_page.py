@@ -10,7 +10,7 @@ import pytest
 
 import simulator
 from simulator.basics.units import format_time
-from simulator.planner.told import document, sentences
+from simulator.planner.plan_report import document, sentences
 from simulator.results.page.plan_page import FILE, plan_page
 from simulator.scenario.answer_spec import BudgetSpec
 from tests.browser.chromium import CHROMIUM, MISSING, browser, opened

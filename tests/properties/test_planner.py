@@ -20,13 +20,13 @@ from simulator.collectives.algorithm import ALGORITHMS, Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute as events
 from simulator.planner import space
-from simulator.planner.bound import Bounds, LeastDurations
-from simulator.planner.explain import against
-from simulator.planner.noted import least_by_notes
-from simulator.planner.search import Plan, Played, search
+from simulator.planner.bound import Bounds, CollectiveLowerBounds
+from simulator.planner.explain import step_difference
+from simulator.planner.plan_report import ties
+from simulator.planner.search import PlayedSetting, SearchResult, search
 from simulator.planner.setting import Setting, scenario_of
-from simulator.planner.space import Choices, Refused
-from simulator.planner.told import ties
+from simulator.planner.space import Choices, InfeasibleCounts
+from simulator.planner.trace_bound import bound_from_ops
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
@@ -92,7 +92,7 @@ def _drawn(draw: random.Random) -> tuple[Scenario, Setting, float, int] | None:
     }
     scenario = base(model, draw.choice(TOPOLOGIES), gpus, draw.choice((1.0, 1.0, 0.5)), **wanted)
     by_events = draw.random() < 0.5
-    for setting, step in space.settings(Choices(one), scenario, draw.choice((16, 32, 64)), Refused()):
+    for setting, step in space.settings(Choices(one), scenario, draw.choice((16, 32, 64)), InfeasibleCounts()):
         try:
             load_scenario(told(scenario, setting))
             # Long steps take the events engine seconds.
@@ -111,8 +111,8 @@ def bounds_of(scenario: Scenario, setting: Setting, step: TrainingStep) -> tuple
     passing, finer = bounds.of(setting, step), []
     for stages in ([0], None):
         noted = few_micro_batches(cluster, step, setting.gpus, closed_forms=True, stages=stages)
-        finer.append(least_by_notes(passing, noted, bounds.durations))
-    return max(passing.quick(), passing.along_order(), *finer), passing.memory
+        finer.append(bound_from_ops(passing, noted, bounds.durations))
+    return max(passing.busy_bound(), passing.schedule_bound(), *finer), passing.memory
 
 
 def told(scenario: Scenario, setting: Setting) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def test_a_collective_is_bounded_by_the_rank_that_ends_first(algorithm: str, ope
     planned = plan(cluster, Task(request, algorithm, tuple(range(8)), "float32"))
     op = replace(planned.ops[0], duration=planned.predicted)
     first = min(span.end for span in events(planned.program, cluster).spans)
-    assert LeastDurations(cluster).of(op) <= first * (1 + 1e-9)
+    assert CollectiveLowerBounds(cluster).of(op) <= first * (1 + 1e-9)
 
 
 def test_a_rank_that_comes_late_finds_done_what_others_could_do_without_it() -> None:
@@ -178,7 +178,7 @@ def test_bounds_hold_where_the_bubble_is_most_of_a_step(schedule: str) -> None:
         chosen = {name: (values[0],) for name, values in choices(pp).values.items()}
         chosen |= {"pp": (pp,), "schedule": (schedule,), "virtual_stages": (2,)}
         scenario = base(model, "dgx_h100", pp)
-        (found,) = space.settings(Choices(chosen), scenario, micro_batches, Refused())
+        (found,) = space.settings(Choices(chosen), scenario, micro_batches, InfeasibleCounts())
         bound, _ = bounds_of(scenario, *found)
         played = simulate(scenario_of(scenario, found[0])).report.to_dict()["step_time_s"]
         tight = 0.8 if SCHEDULES.find(schedule).pairs else 0.9
@@ -202,7 +202,7 @@ def test_a_setting_is_the_scenario_that_a_file_says() -> None:
         assert made.training == written.training, setting.text
         assert made.cluster == written.cluster
         (found,) = space.settings(_only(setting), scenario, setting.dp * setting.micro_batch * setting.micro_batches,
-                                  Refused())  # fmt: skip
+                                  InfeasibleCounts())  # fmt: skip
         assert found == (setting, to_step(written.training, setting.gpus, written.base))
         compared += 1
     assert compared >= 10
@@ -245,7 +245,7 @@ def narrow_space() -> tuple[Scenario, Choices, int]:
 def exhaustive(scenario: Scenario, chosen: Choices, sequences: int) -> list[tuple[Setting, float]]:
     """All that can be played and fit, the fastest first; of equal ones the one that was written down first."""
     found, clusters = [], Clusters()
-    for setting, _ in space.settings(chosen, scenario, sequences, Refused()):
+    for setting, _ in space.settings(chosen, scenario, sequences, InfeasibleCounts()):
         try:
             report = simulate(scenario_of(scenario, setting), limit_memory=False, clusters=clusters).report.to_dict()
         except ValueError:
@@ -255,9 +255,9 @@ def exhaustive(scenario: Scenario, chosen: Choices, sequences: int) -> list[tupl
     return sorted(found, key=lambda one: one[1])
 
 
-def last(plans: Any) -> Plan:
+def last(plans: Any) -> SearchResult:
     *_, plan = plans
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, SearchResult)
     return plan
 
 
@@ -283,10 +283,10 @@ def test_parts_of_a_difference_add_up_to_it() -> None:
     scenario, chosen, sequences = narrow_space()
     best, *others = last(search(scenario, sequences, chosen)).best
     for other in others:
-        difference = against(best, other)
+        difference = step_difference(best, other)
         assert sum(difference.parts.values()) == pytest.approx(difference.whole, abs=1e-9)
         assert difference.whole == other.step_time - best.step_time
-    assert against(best, best).text == ""
+    assert difference(best, best).text == ""
 
 
 @pytest.mark.long
@@ -298,7 +298,7 @@ def test_parts_of_a_difference_add_up_to_it() -> None:
     ],
 )
 def test_bounds_stay_so_tight_that_few_settings_are_simulated(
-    planned: Planned, arguments: tuple[str, ...], considered: int, most: int
+    planned: PlanResult, arguments: tuple[str, ...], considered: int, most: int
 ) -> None:
     """A bound that forgets the update, or what hiding costs, is never wrong, and lets a plan simulate many more.
 
@@ -315,16 +315,16 @@ def test_equal_settings_are_told_in_the_order_in_which_they_are_written_down() -
     assert [_shown(one) for one in once] == [_shown(one) for one in again]
 
 
-def _shown(one: Played) -> tuple[str, str]:
+def _shown(one: PlayedSetting) -> tuple[str, str]:
     return one.setting.text, json.dumps(one.report, sort_keys=True)
 
 
 USUAL = ("--topology", "dgx_a100", "--seq-len", "256", "--global-batch", "32seq", "--jobs", "1")
-Planned = Callable[[dict[str, Any]], Command]
+PlanResult = Callable[[dict[str, Any]], Command]
 
 
 @pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Planned:
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> PlanResult:
     """The command line in a folder that has a model of this shape."""
 
     def of(model: dict[str, Any]) -> Command:
@@ -334,7 +334,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return of
 
 
-def test_the_command_leaves_a_scenario_that_plays_to_the_same_report(tmp_path: Path, planned: Planned) -> None:
+def test_the_command_leaves_a_scenario_that_plays_to_the_same_report(tmp_path: Path, planned: PlanResult) -> None:
     cli = planned(DENSE)
     options = ["--gpus", "8", *USUAL]
     narrow = ["--among", "sharding=zero1,zero3", "--fix", "checkpointing=none", "--without", "interleaved"]
@@ -350,7 +350,7 @@ def test_the_command_leaves_a_scenario_that_plays_to_the_same_report(tmp_path: P
 
 
 def test_an_interrupted_plan_goes_on_with_what_was_played(
-    tmp_path: Path, planned: Planned, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, planned: PlanResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli = planned(DENSE)
     options = ["--gpus", "8", *USUAL]
@@ -452,7 +452,7 @@ def test_what_cannot_be_asked_for_is_one_line(
 BIG = DENSE | {"n_embd": 16384, "n_layer": 12, "n_head": 64}
 
 
-def test_where_nothing_fits_the_nearest_miss_and_what_would_fit_are_told(planned: Planned) -> None:
+def test_where_nothing_fits_the_nearest_miss_and_what_would_fit_are_told(planned: PlanResult) -> None:
     cli = planned(BIG)
     options = ["--topology", "dgx_h100", "--seq-len", "256", "--global-batch", "16seq", "--fix", "pp=1", "--jobs", "1"]
     options += ["--among", "tp=1,4", "--fix", "micro_batch=1", "--among", "sharding=zero3"]
@@ -469,7 +469,7 @@ def test_where_nothing_fits_the_nearest_miss_and_what_would_fit_are_told(planned
     assert cli("plan", "model.json", "--gpus", "4", *options, *offload, "--best", "1").code == 0
 
 
-def test_numbers_that_no_setting_has_are_told_with_possible_ones(planned: Planned) -> None:
+def test_numbers_that_no_setting_has_are_told_with_possible_ones(planned: PlanResult) -> None:
     # 60 GPUs leave a multiple of 15 data-parallel ranks beside powers of two, which does not divide 64 sequences.
     cli = planned(DENSE)
     asked = ["plan", "model.json", "--topology", "dgx_h100", "--seq-len", "256", "--best", "1", "--jobs", "1"]
@@ -508,7 +508,7 @@ def test_a_topology_without_more_gpus_is_told_without_them(
     assert cli(*asked).code == 1
 
 
-def test_two_changes_are_tried_where_one_is_not_enough(planned: Planned) -> None:
+def test_two_changes_are_tried_where_one_is_not_enough(planned: PlanResult) -> None:
     # 27.4 billion parameters of 25.8 GB each GPU: with the optimizer on the host 2 B of each over 2 GPUs are 27.4 GB,
     # without it 16 B over all 4 of the machine's GPUs 110 GB, and both together 13.7 GB.
     cli = planned(DENSE | {"n_embd": 8192, "n_layer": 34, "n_head": 64})
@@ -535,7 +535,7 @@ def test_holes_between_allocations_count_for_what_is_said_to_fit(
     assert cli(*asked, *way["change"].split(), "--best", "1").code == 0
 
 
-def test_what_waits_to_be_sent_counts_too(planned: Planned) -> None:
+def test_what_waits_to_be_sent_counts_too(planned: PlanResult) -> None:
     # 24.4 GB of 25.8 GB if nothing took time; but units that are gathered wait for their turn on PCIe.
     cli = planned(DENSE | {"n_embd": 8192, "n_layer": 40, "n_head": 64})
     small = ["--topology", "pcie_workstation", "--seq-len", "256", "--global-batch", "4seq", *PLAIN]
@@ -543,7 +543,7 @@ def test_what_waits_to_be_sent_counts_too(planned: Planned) -> None:
     assert told["best"] or told["nearest"]["needs_bytes"] > told["nearest"]["capacity_bytes"]
 
 
-def test_the_best_can_be_run_where_the_host_has_the_optimizer(planned: Planned) -> None:
+def test_the_best_can_be_run_where_the_host_has_the_optimizer(planned: PlanResult) -> None:
     # One data-parallel rank has nothing to share, but the host updates for ranks that own a part, as ddp's do not.
     cli = planned(DENSE)
     few = ["--fix", "tp=4", "--fix", "pp=1", "--fix", "checkpointing=none", "--fix", "micro_batch=1", "--best", "1"]
@@ -553,7 +553,7 @@ def test_the_best_can_be_run_where_the_host_has_the_optimizer(planned: Planned) 
     assert "strategy: zero1" in Path("planned/best.yaml").read_text(encoding="utf-8")
 
 
-def test_a_training_takes_its_tokens_over_its_tokens_a_second(planned: Planned) -> None:
+def test_a_training_takes_its_tokens_over_its_tokens_a_second(planned: PlanResult) -> None:
     cli = planned(DENSE)
     options = ["--gpus", "8", *USUAL]
     few = ["--fix", "tp=1", "--fix", "pp=1", "--fix", "checkpointing=none", "--best", "1"]
@@ -567,7 +567,7 @@ def test_a_training_takes_its_tokens_over_its_tokens_a_second(planned: Planned) 
     assert best["budget"]["energy_kwh"] == pytest.approx(0.7 * 8 * seconds / 3600)
 
 
-def test_a_deadline_tells_the_fewest_gpus_that_meet_it(planned: Planned) -> None:
+def test_a_deadline_tells_the_fewest_gpus_that_meet_it(planned: PlanResult) -> None:
     cli = planned(WIDE)
     options = ["--gpus", "4", *USUAL]
     few = ["--fix", "tp=1", "--fix", "pp=1", "--fix", "checkpointing=none", "--best", "1", "--tokens", "1T", "--json"]
@@ -584,7 +584,7 @@ def test_a_deadline_tells_the_fewest_gpus_that_meet_it(planned: Planned) -> None
     assert "The fewest GPUs that meet the deadline, of 1, 2, 4: 2." in said
 
 
-def test_each_number_of_gpus_is_planned_by_itself(planned: Planned) -> None:
+def test_each_number_of_gpus_is_planned_by_itself(planned: PlanResult) -> None:
     cli = planned(WIDE)
     few = ["--fix", "tp=1", "--fix", "pp=1", "--fix", "checkpointing=none", "--best", "2", "--json"]
     told = json.loads(cli("plan", "model.json", "--among", "gpus=4,3,1,2", *USUAL, *few).out)
@@ -606,7 +606,7 @@ def test_each_number_of_gpus_is_planned_by_itself(planned: Planned) -> None:
     assert len({one["number"] for one in told["all_played"]}) == len(every)
 
 
-def test_on_the_front_no_other_is_as_fast_as_small_and_on_as_few_gpus(planned: Planned) -> None:
+def test_on_the_front_no_other_is_as_fast_as_small_and_on_as_few_gpus(planned: PlanResult) -> None:
     cli = planned(WIDE)
     few = ["--fix", "tp=1", "--fix", "pp=1", "--best", "3", "--json"]
     told = json.loads(cli("plan", "model.json", "--among", "gpus=1,2,4", *USUAL, *few).out)
@@ -621,10 +621,10 @@ def test_on_the_front_no_other_is_as_fast_as_small_and_on_as_few_gpus(planned: P
 
 
 def test_settings_within_the_uncertainty_of_the_best_tie_with_it() -> None:
-    def played(number: int, seconds: float) -> Played:
+    def played(number: int, seconds: float) -> PlayedSetting:
         ends = {"step_time_s_80_low": seconds / 1.1, "step_time_s_80_high": seconds * 1.1}
         nothing: Any = None
-        return Played(nothing, number, 0.0, {"step_time_s": seconds, "intervals": ends})
+        return PlayedSetting(nothing, number, 0.0, {"step_time_s": seconds, "intervals": ends})
 
     best = [played(number, seconds) for number, seconds in enumerate((1.0, 1.009, 1.09, 1.11, 2.0))]
     assert [one.number for one in ties(best)] == [1, 2]
@@ -632,7 +632,7 @@ def test_settings_within_the_uncertainty_of_the_best_tie_with_it() -> None:
 
 def test_every_setting_is_counted_once() -> None:
     scenario, chosen, sequences = narrow_space()
-    refused = Refused()
+    refused = InfeasibleCounts()
     there = sum(1 for _ in space.settings(chosen, scenario, sequences, refused))
     plan = last(search(scenario, sequences, chosen))
     failed = sum(plan.failed.values())

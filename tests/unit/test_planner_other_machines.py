@@ -10,12 +10,12 @@ import pytest
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.cluster.upgraded import cards, with_memory, with_network
-from simulator.planner.asked import Question, base_scenario
-from simulator.planner.outside import outside
-from simulator.planner.search import Plan, search
-from simulator.planner.sensitivity import Changed, sensitivity
+from simulator.planner.extrapolation import extrapolated
+from simulator.planner.plan_report import sensitivity_sentence
+from simulator.planner.question import PlanQuestion, shared_scenario
+from simulator.planner.search import SearchResult, search
+from simulator.planner.sensitivity import MachineChange, sensitivity
 from simulator.planner.setting import Setting
-from simulator.planner.told import sensitivity_sentence
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.sweep import Backend
@@ -53,10 +53,10 @@ def test_once_the_network_and_twice_the_memory_change_no_time(topology: str, *, 
     assert held[1] == 2 * held[0]
 
 
-def planned(topology: str, gpus: int) -> tuple[Plan, list[Changed]]:
-    base = base_scenario(MODEL, {"topology": topology, "world_size": gpus}, 256, {})
+def planned(topology: str, gpus: int) -> tuple[SearchResult, list[MachineChange]]:
+    base = shared_scenario(MODEL, {"topology": topology, "world_size": gpus}, 256, {})
     few = {"pp": (1,), "tp": (1, 2), "checkpointing": ("none",), "sharding": ("zero1", "zero3"), "micro_batch": (1, 4)}
-    choices = replace(Question(base, 32).choices(), values={**Question(base, 32).choices().values, **few})
+    choices = replace(PlanQuestion(base, 32).choices(), values={**PlanQuestion(base, 32).choices().values, **few})
     *_, found = search(base, 32, choices, best=3)
     return found, list(sensitivity(found, Backend(1)))
 
@@ -100,8 +100,8 @@ USUAL = Setting(8, 2, 2, 1, 1, "1f1b", 1, "zero1", None, 1, 8, "none", "none", N
     ],
 )  # fmt: skip
 def test_what_nobody_has_measured_is_said(setting: Setting, told: list[str]) -> None:
-    base = base_scenario("llama3_8b", {"topology": "dgx_h100", "world_size": setting.gpus}, 4096, {})
-    assert outside(base, setting) == told
+    base = shared_scenario("llama3_8b", {"topology": "dgx_h100", "world_size": setting.gpus}, 4096, {})
+    assert extrapolated(base, setting) == told
 
 
 def test_the_largest_measured_number_of_gpus_is_that_of_the_table() -> None:

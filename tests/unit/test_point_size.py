@@ -18,7 +18,7 @@ from simulator.cluster.build import build, graph_size
 from simulator.collectives.algorithm import ALGORITHMS, Request
 from simulator.engine.expandable_segments import ExpandableAllocator
 from simulator.engine.segments import LARGE_SEGMENT
-from simulator.planner.asked import Question
+from simulator.planner.question import PlanQuestion
 from simulator.records.transfers import BYTES_WRITTEN_OUT, write_out
 from simulator.run import size
 from simulator.run.effort import effort
@@ -276,21 +276,21 @@ def test_a_plan_judges_its_smallest_step_and_announces_an_ordinary_one(
         "a step of 12,800,000 sequences on 512 GPUs: training.gradient_accumulation_steps: 3,125 micro-batches ("
     )
     assert "would take about" in answer.faults[0]
-    question = Question(load_scenario(training(8)), 8 * 40_000)
+    question = PlanQuestion(load_scenario(training(8)), 8 * 40_000)
     assert question.announced().startswith(
         "a step of 320,000 sequences on 8 GPUs, for each setting: training.gradient_acc"
     )
-    assert Question(load_scenario(training(8)), 8).announced() == ""
-    assert Question(load_scenario(training(8)), 8 * 2000).announced() == (
+    assert PlanQuestion(load_scenario(training(8)), 8).announced() == ""
+    assert PlanQuestion(load_scenario(training(8)), 8 * 2000).announced() == (
         "a step of 16,000 sequences on 8 GPUs are 2,000 micro-batches of one sequence on each GPU; the search may "
         "take hours; take fewer sequences a step"
     )
-    assert Question(load_scenario(training(8)), 8 * 500_000).announced() == (
+    assert PlanQuestion(load_scenario(training(8)), 8 * 500_000).announced() == (
         "a step of 4,000,000 sequences on 8 GPUs: settings with micro-batches of one sequence take more memory than "
         "this machine has to simulate, and are left out; take fewer sequences a step"
     )
     with pytest.raises(TooLargeError, match=r"^a step of 10,000,000,000 sequences on 8 GPUs: "):
-        Question(load_scenario(training(8)), 10**10).choices()
+        PlanQuestion(load_scenario(training(8)), 10**10).choices()
 
 
 def test_a_pipeline_whose_passes_no_memory_holds_is_refused(cli: Command, has: Callable[[float], None]) -> None:

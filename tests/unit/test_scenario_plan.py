@@ -12,7 +12,7 @@ import pytest
 
 import simulator
 from simulator.basics.errors import ScenarioError
-from simulator.planner.asked import question_of
+from simulator.planner.question import plan_question
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.schema import schema
@@ -40,7 +40,7 @@ def with_keys(*changes: tuple[str, Any]) -> dict[str, Any]:
 
 
 def test_what_is_asked_for_is_what_the_file_says() -> None:
-    question = question_of(load_scenario(BASE))
+    question = plan_question(load_scenario(BASE))
     values = question.choices().values
     assert question.sequences == 32
     assert question.best == 3

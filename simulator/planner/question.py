@@ -1,7 +1,7 @@
-"""What is asked of a plan: a model on a cluster, the size of a step, and what may be chosen?
+"""What does a user ask of a plan: which model, on which cluster, with which batch, under which constraints?
 
-Rule: the command line, Python and a scenario's `plan:` come here with the same names and values, and are refused in the
-same words; each says where a value stands.
+The command line, Python and the `plan:` section of a scenario all become a `PlanQuestion` here, with the same names,
+values and error messages. Each constraint carries the text by which an error names it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from simulator.scenario.records import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What somebody says of one choice.
+class Constraint:
+    """A constraint on one dimension of the search.
 
     Attributes
     ----------
     where : str
-        Where it stands, for errors: "--fix tp=8".
+        The constraint as the user wrote it, for errors: "--fix tp=8".
     name : str
-        Of `KEYS`, or `GPUS`.
+        Dimension: a name of `KEYS`, or `GPUS`. Empty for a value to leave out, which is named alone.
     values : sequence
-        All that may be chosen; a single one where it is fixed.
+        Values that the search may choose; a single value if the dimension is fixed.
     """
 
     where: str
@@ -44,44 +44,44 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What a plan answers.
+class PlanQuestion:
+    """The question that a plan answers.
 
     Attributes
     ----------
     base : Scenario
-        What all settings have in common.
+        Keys that all settings share.
     sequences : int
-        Of a step, all ranks together.
-    said : tuple of Said
-        Of choices that are fixed, or made among these values.
-    without : tuple of Said
-        Values that are left out; their names are "".
+        Global batch of a step [sequences].
+    said : tuple of Constraint
+        Dimensions that the user fixes, or restricts to some values.
+    without : tuple of Constraint
+        Values that the user leaves out.
     best : int
-        How many settings are wanted.
+        Number of settings to report.
     budget : BudgetSpec or None
-        Of the whole training.
+        Length and prices of the whole training.
     deadline : float or None
-        Days that it may take.
+        Days that the training may take.
     sensitivity : bool
-        Whether is told what other machines would change.
+        Whether to plan again for machines with a faster network or more memory.
     """
 
     base: Scenario
     sequences: int
-    said: tuple[Said, ...] = ()
-    without: tuple[Said, ...] = ()
+    said: tuple[Constraint, ...] = ()
+    without: tuple[Constraint, ...] = ()
     best: int = BEST
     budget: BudgetSpec | None = None
     deadline: float | None = None
     sensitivity: bool = False
 
     def choices(self, base: Scenario | None = None) -> Choices:
-        """What may be chosen: on the base's cluster, or on another one."""
+        """Return the values to search, on the cluster of the question or on that of another scenario."""
         return choices_of(base or self.base, self.sequences, self.said, self.without)
 
     def announced(self) -> str:
-        """Return a line of text if answering takes long, otherwise an empty text.
+        """Return a warning if the search takes long; otherwise an empty text.
 
         Raises
         ------
@@ -93,7 +93,7 @@ class Question:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Other numbers of GPUs that are asked for by name."""
+        """Numbers of GPUs that the user names, besides the number of the base scenario."""
         return tuple(number for number in numbers_of(self.said) if number != self.base.cluster.world_size)
 
     @property
@@ -110,48 +110,53 @@ class Question:
 
     @property
     def model(self) -> str:
-        """What the model is called."""
+        """Name of the model; "this model" for a model written out."""
         named = None if self.base.training is None else self.base.training.model
         return named if isinstance(named, str) else "this model"
 
 
-def question_of(scenario: Scenario) -> Question:
-    """What a scenario with `plan` asks for.
+def plan_question(scenario: Scenario) -> PlanQuestion:
+    """Return the question of a scenario's `plan` section.
 
     Raises
     ------
     ScenarioError
-        It has no `plan`.
+        The scenario has no `plan`.
     """
     plan, source = scenario.plan, scenario.source
     if plan is None:
         raise ScenarioError(f"{source}: has no plan; write for example 'plan: {{global_batch: 4M}}', or use run")
-    said = [Said(f"{source}: plan.fix.{name}", name, (value,)) for name, value in plan.fix.items()]
-    said += [Said(f"{source}: plan.among.{name}", name, values) for name, values in plan.among.items()]
-    without = tuple(Said(f"{source}: plan.without: {value}", "", (value,)) for value in plan.without)
+    said = [Constraint(f"{source}: plan.fix.{name}", name, (value,)) for name, value in plan.fix.items()]
+    said += [Constraint(f"{source}: plan.among.{name}", name, values) for name, values in plan.among.items()]
+    without = tuple(Constraint(f"{source}: plan.without: {value}", "", (value,)) for value in plan.without)
     base = scenario.replaced(plan=None, budget=None)
-    return Question(base, plan.sequences, tuple(said), without, plan.best, scenario.budget, plan.deadline,
+    return PlanQuestion(base, plan.sequences, tuple(said), without, plan.best, scenario.budget, plan.deadline,
                     plan.sensitivity)  # fmt: skip
 
 
-def numbers_of(said: Sequence[Said]) -> tuple[int, ...]:
-    """Numbers of GPUs that somebody chooses among, fewest first; empty where nobody does.
+def numbers_of(said: Sequence[Constraint]) -> tuple[int, ...]:
+    """Return the numbers of GPUs of a `gpus` constraint, ascending; empty without such a constraint.
 
     Raises
     ------
     ScenarioError
-        One is no number of GPUs.
+        A value is not a number of GPUs.
     """
     return tuple(sorted({_value(one.where, GPUS, value) for one in said if one.name == GPUS for value in one.values}))
 
 
-def told_number(gpus: int | None, said: Sequence[Said], where: str) -> int | None:
-    """The number of GPUs of which all is told: the asked one, or the most of those to choose among; None without both.
+def largest_number(gpus: int | None, said: Sequence[Constraint], where: str) -> int | None:
+    """Return the number of GPUs whose plan is reported in full: `gpus`, or the largest number to choose among.
+
+    Returns
+    -------
+    int or None
+        None if neither `gpus` nor a constraint on `gpus` is given.
 
     Raises
     ------
     ScenarioError
-        The asked one, which `where` names, is not among these.
+        `gpus`, which the option `where` gives, is not among the numbers of the constraint.
     """
     numbers = numbers_of(said)
     if gpus is not None and numbers and gpus not in numbers:
@@ -160,15 +165,15 @@ def told_number(gpus: int | None, said: Sequence[Said], where: str) -> int | Non
     return max(numbers, default=None) if gpus is None else gpus
 
 
-def base_scenario(
+def shared_scenario(
     model: str | Mapping[str, Any], cluster: Mapping[str, Any], seq_len: int, settings: Mapping[str, Any]
 ) -> Scenario:
-    """What all settings of a plan have in common.
+    """Return the scenario with the keys that all settings of a plan share.
 
     Raises
     ------
     ScenarioError
-        A key is wrong, or is what a plan chooses.
+        A key is wrong, or is a dimension of the search.
     """
     for key in settings:
         name = next((name for name, own in KEYS.items() if overlap(key, own)), None)
@@ -183,12 +188,12 @@ def base_scenario(
 
 
 def batch_of(written: str | int, seq_len: int, where: str) -> int:
-    """Sequences of a step, from a number of tokens, or of sequences (`global_batch.sequences_of`).
+    """Return the global batch [sequences] from text in tokens or in sequences ("4M", "512seq").
 
     Raises
     ------
     ScenarioError
-        It is no number, or no whole number of sequences.
+        The text is not a number, or not a whole number of sequences.
     """
     try:
         return sequences_of(str(written), seq_len)
@@ -196,22 +201,22 @@ def batch_of(written: str | int, seq_len: int, where: str) -> int:
         raise ScenarioError(f"{where} {written}: {error}") from error
 
 
-def choices_of(base: Scenario, sequences: int, said: Sequence[Said], without: Sequence[Said]) -> Choices:
-    """What may be chosen: defaults by model and machine, with what was said of them.
+def choices_of(base: Scenario, sequences: int, said: Sequence[Constraint], without: Sequence[Constraint]) -> Choices:
+    """Return the values to search: the defaults for the model and the machine, with the user's constraints.
 
     Parameters
     ----------
-    base : Scenario
     sequences : int
-        Of a step, all ranks together.
-    said : sequence of Said
-    without : sequence of Said
-        Values that are left out; a name is "" where only values are named.
+        Global batch of a step [sequences].
+    said : sequence of Constraint
+        Dimensions that the user fixes or restricts.
+    without : sequence of Constraint
+        Values that the user leaves out; their `name` is empty.
 
     Raises
     ------
     ScenarioError
-        A name or a value that there is not, or two that contradict each other.
+        A name or a value is unknown, or two constraints contradict each other.
     TooLargeError
         This machine cannot hold the cluster, or any step.
     """
@@ -228,7 +233,8 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Said], without: Se
         if one.name in by:
             raise ScenarioError(f"{one.where}: contradicts {by[one.name]}; leave one of the two out")
         by[one.name] = one.where
-        if one.name != GPUS:  # of which each is planned by itself
+        # Each number of GPUs is planned by itself, so the numbers are no dimension of one search.
+        if one.name != GPUS:
             values[one.name] = tuple(dict.fromkeys(_value(one.where, one.name, value) for value in one.values))
             why[one.name] = f"as {one.where} says"
     for one in without:
@@ -240,14 +246,17 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Said], without: Se
     return Choices(values, why)
 
 
-def largest_micro_batch(said: Sequence[Said]) -> int:
+def largest_micro_batch(said: Sequence[Constraint]) -> int:
     """Return the sequences of the largest micro-batch that the search may choose."""
     values = (_value(one.where, one.name, value) for one in said if one.name == "micro_batch" for value in one.values)
     return max(map(int, values), default=LARGEST_MICRO_BATCH)
 
 
 def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]], by: Mapping[str, str]) -> str:
-    """Of which choice a word is a value; `offload` is the word for all of its values. `by` says who chose what."""
+    """Return the dimension that has a value; the word `offload` stands for all values of that dimension.
+
+    `by` maps each constrained dimension to the constraint, for the error message.
+    """
     if value == "offload":
         return value
     name = next((key for key, own in values.items() if value in [v for v in own if isinstance(v, str)]), "")
@@ -261,7 +270,7 @@ def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]], by: Ma
 
 
 def _takes(name: str, value: str) -> bool:
-    """Whether a word could be a value of a choice."""
+    """Return True if a dimension accepts a value."""
     try:
         return bool(value_of(name, value))
     except ValueError:
@@ -269,7 +278,7 @@ def _takes(name: str, value: str) -> bool:
 
 
 def _value(where: str, name: str, value: Any) -> Any:
-    """A value as the scenario's key takes it."""
+    """Return a value as the scenario key of the dimension stores it."""
     try:
         return value_of(name, value)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""What do other numbers of GPUs give: those that somebody names, or those by which a deadline is met?
+"""What does a plan give on other numbers of GPUs: those that the user names, or those that meet a deadline?
 
-Rule: each number is planned by itself, as the first one was. For a deadline there are halves of it as long as the
-deadline is met, or twice as many until it is, each for its fastest setting alone; numbers in between are not tried.
+Each number is planned by itself. For a deadline the number is halved as long as the deadline is met, or doubled until
+it is met, and only the fastest setting of each number is searched. Numbers in between are not tried.
 """
 
 from __future__ import annotations
@@ -12,44 +12,44 @@ from typing import Any, Final
 
 from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.findings.budget import amounts
-from simulator.planner.asked import Question
-from simulator.planner.search import Plan, Played, search
+from simulator.planner.question import PlanQuestion
+from simulator.planner.search import PlayedSetting, SearchResult, search
 from simulator.sweeps.sweep import Backend
 
-# How many times the asked number is tried at most.
+# Largest multiple of the requested number of GPUs that is tried for a deadline.
 _MOST_TIMES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """A number of GPUs.
+class ClusterSizeResult:
+    """The plan for one number of GPUs.
 
     Attributes
     ----------
     gpus : int
-    plan : Plan or None
-        None where there is no such cluster.
+    plan : SearchResult or None
+        None if the topology has no cluster of this number.
     takes : mapping
-        What the training takes (`budget.amounts`); empty without a setting, or where nobody says how long it is.
+        Days, GPU hours and cost of the training (`budget.amounts`); empty without a setting or without a budget.
     meets : bool or None
-        Whether that is before the deadline; None without one.
+        Whether the training ends before the deadline; None without a deadline.
     missing : str
-        Why there is no setting.
+        Reason why there is no setting; empty if there is one.
     """
 
     gpus: int
-    plan: Plan | None
+    plan: SearchResult | None
     takes: Mapping[str, Any]
     meets: bool | None
     missing: str = ""
 
     @property
-    def best(self) -> Played | None:
-        """Its fastest setting; None where nothing fits, or no setting can be."""
+    def best(self) -> PlayedSetting | None:
+        """The fastest setting; None if no setting is feasible and fits."""
         return self.plan.best[0] if self.plan is not None and self.plan.best else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the plan for this number as plain data."""
         best, told = self.best, {"gpus": self.gpus, "meets": self.meets, **self.takes}
         if best is None:
             return told | {"setting": None, "missing": self.missing}
@@ -57,17 +57,17 @@ class Size:
         return told | {"setting": best.setting.text, "step_time_s": best.step_time, "tokens_per_s_per_gpu": rate}
 
 
-def sizes(plan: Plan, question: Question, backend: Backend) -> Iterator[Size]:
-    """The number that was planned, then others, each as soon as it is; nothing where no others are asked for.
+def sizes(plan: SearchResult, question: PlanQuestion, backend: Backend) -> Iterator[ClusterSizeResult]:
+    """Yield the plan of the requested number of GPUs, then of the other numbers; nothing if no others are asked for.
 
     Parameters
     ----------
-    plan : Plan
-        Of the asked number.
-    question : Question
-        Which other numbers, and how long the training is and may take.
+    plan : SearchResult
+        The plan for the requested number.
+    question : PlanQuestion
+        The other numbers, or the deadline, and the length of the training.
     backend : Backend
-        What plays.
+        Processes or cluster that simulate.
     """
     if not question.numbers and question.deadline is None:
         return
@@ -97,21 +97,21 @@ def _halves_or_doubles(gpus: int, *, down: bool) -> Iterator[int]:
         yield gpus
 
 
-def _planned(gpus: int, question: Question, best: int, backend: Backend) -> Size:
-    """The plan of so many GPUs; without one where there is no such cluster, with the reason."""
+def _planned(gpus: int, question: PlanQuestion, best: int, backend: Backend) -> ClusterSizeResult:
+    """Return the plan for a number of GPUs, or the reason why there is none."""
     base = question.base.replaced(cluster=question.base.cluster.replaced(world_size=gpus))
     try:
         *_, found = search(base, question.sequences, question.choices(base), best=best, backend=backend)
     except (ScenarioError, TooLargeError) as error:
-        return Size(gpus, None, {}, None if question.deadline is None else False, str(error))
+        return ClusterSizeResult(gpus, None, {}, None if question.deadline is None else False, str(error))
     return _size(gpus, found, question)
 
 
-def _size(gpus: int, plan: Plan, question: Question) -> Size:
+def _size(gpus: int, plan: SearchResult, question: PlanQuestion) -> ClusterSizeResult:
     if not plan.best:
         (most, _), *_ = plan.refused.counts.most_common(1) or [("", 0)]
         missing = "nothing fits" if plan.do_not_fit or plan.played else f"no setting can be: {most}"
-        return Size(gpus, plan, {}, None if question.deadline is None else False, missing)
+        return ClusterSizeResult(gpus, plan, {}, None if question.deadline is None else False, missing)
     budget, deadline = question.budget, question.deadline
     takes = {} if budget is None else amounts(plan.best[0].report, gpus, budget)
-    return Size(gpus, plan, takes, None if deadline is None else takes["days"] <= deadline)
+    return ClusterSizeResult(gpus, plan, takes, None if deadline is None else takes["days"] <= deadline)

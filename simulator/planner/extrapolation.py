@@ -1,7 +1,7 @@
-"""Is what a plan prefers like runs that were measured, or outside of them: which of its choices nobody has measured?
+"""Is the best setting inside the validated range, or which of its choices has no measured run?
 
-Rule: facts of the measured runs that the package ships (catalog/measured/training.csv and training_cut.csv), each
-choice by itself, and then all together. It changes no number: it says how far a prediction is from what was seen.
+The choices of the setting are compared with the measured runs that the package ships (catalog/measured/training.csv and
+training_cut.csv): each choice by itself, then all together. No number of the plan depends on the result.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from simulator.step.pipelines.schedule import SCHEDULES
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What a run is, as far as measured runs say it.
+class RunTraits:
+    """The traits of a run that measured runs record.
 
     Attributes
     ----------
-    framework, gpu : str
-    gpus, tp, pp, cp, ep, virtual_stages, micro_batch : int
-    schedule, sharding, checkpointing : str
-        A schedule is "1f1b" where there is no pipeline.
-    offload, eight_bit : bool
+    schedule : str
+        Pipeline schedule; "1f1b" without a pipeline.
+    eight_bit : bool
+        Whether matmuls run in an 8-bit dtype.
     """
 
     framework: str
@@ -51,7 +50,7 @@ class Kind:
 
     @property
     def features(self) -> frozenset[str]:
-        """What it has, whatever the sizes: what may go together badly."""
+        """Features of the run without their sizes: {"tp", "zero1", "full checkpointing"}."""
         sizes = {name for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
         named = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
         named |= {f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
@@ -59,9 +58,9 @@ class Kind:
         return frozenset(sizes | named)
 
 
-# How a model is cut over ranks, and its passes ordered: what a framework's own constants depend on most.
+# Features on which the fitted constants of a framework depend most: model parallelism and pipeline schedules.
 _CUTS: Final = frozenset({"tp", "pp", "cp", "ep", *SCHEDULES.names()})
-# Choices of which a larger one than any measured is outside, and in which words.
+# Traits that are outside the validated range if they exceed the largest measured value, with their names in a sentence.
 _SIZES: Final[Mapping[str, str]] = {
     "gpus": "GPUs", "tp": "tensor-parallel ranks", "pp": "pipeline stages", "cp": "context-parallel ranks",
     "ep": "expert-parallel ranks", "virtual_stages": "virtual stages", "micro_batch": "sequences in a micro-batch",
@@ -72,14 +71,15 @@ _NAMES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-def outside(base: Scenario, setting: Setting) -> list[str]:
-    """What no measured run has, in words; empty where there are runs with all of it.
+def extrapolated(base: Scenario, setting: Setting) -> list[str]:
+    """Return a sentence for each trait of a setting that no measured run has; empty inside the validated range.
 
     Parameters
     ----------
     base : Scenario
-        What all settings of a plan have in common.
+        Keys that all settings of the plan share.
     setting : Setting
+        The setting to compare.
     """
     kind, runs = _of(base, setting), measured_runs()
     told = list(_each(kind, runs))
@@ -94,7 +94,7 @@ def outside(base: Scenario, setting: Setting) -> list[str]:
     return told
 
 
-def _each(kind: Kind, runs: Collection[Kind]) -> Iterator[str]:
+def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
     if kind.framework == BARE.name:
         yield "no framework is named: kernels are as if none added anything; --set training.framework=nemo names one"
     for name, words in _NAMES.items():
@@ -110,12 +110,12 @@ def _each(kind: Kind, runs: Collection[Kind]) -> Iterator[str]:
         yield "no measured run keeps optimizer states on the host"
 
 
-def _of(base: Scenario, setting: Setting) -> Kind:
+def _of(base: Scenario, setting: Setting) -> RunTraits:
     scenario = scenario_of(base, setting)
     if scenario.training is None:
         raise TypeError("a plan is of a training step")
     step = to_step(scenario.training, setting.gpus, base.base)
-    return Kind(
+    return RunTraits(
         step.framework.name, Clusters().of(base).gpus[0].name, setting.gpus, setting.tp, setting.pp, setting.cp,
         setting.ep, setting.schedule, setting.virtual_stages, setting.sharding, setting.micro_batch,
         str(setting.checkpointing), setting.offload != "none", is_eight_bit(step.precision.matmul),
@@ -123,18 +123,18 @@ def _of(base: Scenario, setting: Setting) -> Kind:
 
 
 @cache
-def measured_runs() -> tuple[Kind, ...]:
-    """Those of the catalog that were timed."""
+def measured_runs() -> tuple[RunTraits, ...]:
+    """Return the traits of the timed runs of the catalog."""
     rows = (*read_table("training.csv"), *read_table("training_cut.csv"))
     return tuple(_run(row) for row in rows if row.get("how", "timed") == "timed")
 
 
-def _run(row: Mapping[str, str]) -> Kind:
+def _run(row: Mapping[str, str]) -> RunTraits:
     def number(name: str) -> int:
         return int(row.get(name) or 1)
 
     every = row["checkpointing"].isdecimal()
-    return Kind(
+    return RunTraits(
         row["framework"], row["gpu"], number("gpus"), number("tp"), number("pp"), number("cp"), number("ep"),
         row.get("schedule") or "1f1b", number("virtual_stages"), row["sharding"], number("micro_batch_size"),
         "every" if every else row["checkpointing"], False, is_eight_bit(row["matmul"]),

@@ -1,8 +1,8 @@
-"""Nothing fits: which setting comes nearest, and what would make one fit?
+"""What if no setting fits, or none is feasible: which setting needs least memory, and which changes would help?
 
-Rule: memory is that of what a rank of each stage does, noted of a few micro-batches, which is what a played step
-reaches at least (`stage_memory.py`); settings are looked at by rising bounds of it. What is said to fit has been tried
-(`memory.checked_need`), for fragments may be too many where the bytes are not.
+The memory of a setting is a lower bound from the recorded operations of a few micro-batches of each stage
+(`stage_memory.py`). Settings are examined in the order of a cheaper bound. A setting that is said to fit has been tried
+with the allocator (`memory.checked_need`), because fragmentation may exceed the memory where the bytes do not.
 """
 
 from __future__ import annotations
@@ -18,41 +18,42 @@ from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
 from simulator.planner.bound import Bounds
 from simulator.planner.setting import Setting
-from simulator.planner.space import Choices, Refused, settings
+from simulator.planner.space import Choices, InfeasibleCounts, settings
 from simulator.run.memory import checked_need, least_need
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.records import Scenario
 from simulator.step.spec import TrainingStep
 
 _SEGMENTS: Final = "expandable_segments"
-# What is told where no change was found after which something fits.
+# The text if no change makes a setting fit.
 NO_WAY: Final = "nothing that was tried, alone or two at a time; a smaller model or shorter sequences"
-# Settings whose memory is worked out, of those with the lowest bounds.
+# Settings with the lowest bounds of memory that are examined more closely.
 _LOOKED_AT: Final = 24
-# Of these, ways to cut the model of which the least is tried.
+# Of these, kinds of parallelism whose smallest setting is tried with the allocator.
 _TRIED: Final = 4
-# Micro-batches for each stage of a pipeline, after which the next ones do the same.
+# Micro-batches for each pipeline stage after which further micro-batches repeat the pattern of memory.
 _FEW_ROUNDS: Final = 4
-# Pairs of changes that are told, where no single one is enough.
+# Pairs of changes to report, if no single change is enough.
 _MOST_PAIRS: Final = 2
-# Numbers of GPUs, and of sequences, that are tried on each side of the one asked for.
+# Numbers of GPUs, and of sequences, that are tried on each side of the requested number.
 _NEIGHBOURS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What a setting needs.
+class MemoryNeed:
+    """The memory that a setting needs.
 
     Attributes
     ----------
     setting : Setting
     nbytes : int
-        Of the rank that holds most, with the holes between its allocations where these are too much [B].
+        Memory of the fullest rank; with fragmentation if that is why the setting does not fit [B].
     capacity : int
-        HBM of its GPU [B].
+        HBM of the rank's GPU [B].
     fits : bool
+        Whether the setting fits.
     holes : bool
-        Whether its allocations would fit without the holes between them.
+        Whether the allocations would fit without fragmentation.
     """
 
     setting: Setting
@@ -63,23 +64,23 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A change after which something fits, in words, and what then needs least."""
+class Remedy:
+    """A change of the question after which a setting fits, in words, and the setting that then needs least memory."""
 
     change: str
-    need: Need
+    need: MemoryNeed
 
     @property
     def text(self) -> str:
-        """The change, and what then is needed by which setting."""
+        """The change, the memory that is then needed, and the setting."""
         return f"{self.change}: {format_memory(self.need.nbytes)}, {self.need.setting.text}"
 
 
-def least_memory(choices: Choices, base: Scenario, sequences: int) -> Need | None:
-    """What needs least memory of all that may be chosen; None where nothing can be."""
+def least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNeed | None:
+    """Return the setting of the search space that needs least memory; None if no setting is feasible."""
     cluster = Clusters().of(base)
     bounds, waiting = Bounds(cluster), list[tuple[int, int, Setting, TrainingStep]]()
-    for number, (setting, step) in enumerate(settings(choices, base, sequences, Refused())):
+    for number, (setting, step) in enumerate(settings(choices, base, sequences, InfeasibleCounts())):
         try:
             waiting.append((bounds.of(setting, step).memory, number, setting, step))
         except ValueError:
@@ -89,9 +90,9 @@ def least_memory(choices: Choices, base: Scenario, sequences: int) -> Need | Non
         if found and bound >= found[0][0]:
             break
         found = sorted([*found, (least_need(cluster, step), number, setting, step)], key=lambda one: one[:2])
-    # What waits to be sent, and fragments, are other ones where a model is cut in another way.
+    # Send buffers and fragmentation depend on the kind of parallelism, so each kind is tried once.
     least_of_cut = {one[2].cut: one for one in reversed(found)}
-    nearest: Need | None = None
+    nearest: MemoryNeed | None = None
     for one in sorted(least_of_cut.values(), key=lambda one: one[:2])[:_TRIED]:
         need = _tried(cluster, *one)
         if need.fits:
@@ -100,19 +101,19 @@ def least_memory(choices: Choices, base: Scenario, sequences: int) -> Need | Non
     return nearest
 
 
-def _tried(cluster: Cluster, nbytes: int, _: int, setting: Setting, step: TrainingStep) -> Need:
-    """What a setting needs that needs so much at least; whether it fits is found out by trying."""
+def _tried(cluster: Cluster, nbytes: int, _: int, setting: Setting, step: TrainingStep) -> MemoryNeed:
+    """Return the memory need of a setting with a known lower bound; simulate the allocator to see whether it fits."""
     hbm = cluster.gpus[0].hbm_bytes
     if nbytes > hbm:
-        return Need(setting, nbytes, hbm, fits=False)
+        return MemoryNeed(setting, nbytes, hbm, fits=False)
     needed = checked_need(cluster, _of_few(cluster, step))
     if needed.fits:
-        return Need(setting, nbytes, hbm, fits=True)
-    return Need(setting, max(needed.most, nbytes), hbm, fits=False, holes=needed.nbytes <= hbm)
+        return MemoryNeed(setting, nbytes, hbm, fits=True)
+    return MemoryNeed(setting, max(needed.most, nbytes), hbm, fits=False, holes=needed.nbytes <= hbm)
 
 
 def _of_few(cluster: Cluster, step: TrainingStep) -> TrainingStep:
-    """The step with fewer micro-batches, if its ranks hold as much at the same time."""
+    """Return the step with fewer micro-batches if the lower bound of its memory is the same; otherwise the step."""
     few = replace(step, accumulation=min(step.accumulation, _FEW_ROUNDS * step.parallelism.pp))
     try:
         return few if least_need(cluster, few) == least_need(cluster, step) else step
@@ -122,7 +123,7 @@ def _of_few(cluster: Cluster, step: TrainingStep) -> TrainingStep:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a plan searches: what may be chosen, on which cluster, for how many sequences of a step."""
+    """The question of a plan: values to search, cluster, and global batch [sequences]."""
 
     choices: Choices
     base: Scenario
@@ -131,14 +132,16 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of one option.
+    """A change of one option of the question.
 
     Attributes
     ----------
     option : str
-        Of the command line; of each option one change goes with those of others.
+        Name of the option; two changes of one option are never combined.
     text : str
+        The option as the user would write it.
     made : function (asked) -> _Asked
+        Returns the changed question.
     """
 
     option: str
@@ -146,18 +149,18 @@ class _Change:
     made: Callable[[_Asked], _Asked]
 
 
-def ways_to_fit(choices: Choices, base: Scenario, sequences: int, need: Need) -> Iterator[Way]:
-    """Changes after which something fits: less kept, the host's memory, a smaller batch, more GPUs.
+def remedies(choices: Choices, base: Scenario, sequences: int, need: MemoryNeed) -> Iterator[Remedy]:
+    """Yield changes after which a setting fits: recompute, offload to the host, a smaller batch, more GPUs.
 
-    Each is tried alone, then two at a time where no single one is enough. A topology that has no more GPUs is no
-    fault: then more of them are no way.
+    Each change is tried alone; if no single change is enough, pairs are tried. More GPUs than the topology has are
+    skipped.
 
     Parameters
     ----------
     choices, base, sequences
         As for `least_memory`.
-    need : Need
-        What that has found; it does not fit.
+    need : MemoryNeed
+        The result of `least_memory`, which does not fit.
     """
     asked = _Asked(choices, base, sequences)
     changes = [(change,) for change in _changes(asked, holes=need.holes)]
@@ -171,8 +174,8 @@ def _options(together: tuple[_Change, ...]) -> frozenset[str]:
     return frozenset(change.option for change in together)
 
 
-def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[Way, None, bool]:
-    """Of each set of options the first change after which something fits; returns whether there was one."""
+def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[Remedy, None, bool]:
+    """Yield for each set of options the first change after which a setting fits; return True if there was one."""
     known = set[frozenset[str]]()
     for together in tried:
         options = _options(together)
@@ -187,7 +190,7 @@ def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[W
             continue
         if need is not None and need.fits:
             known.add(options)
-            yield Way(" ".join(change.text for change in together), need)
+            yield Remedy(" ".join(change.text for change in together), need)
     return bool(known)
 
 
@@ -222,7 +225,7 @@ def _neighbours(number: int) -> tuple[range, range]:
 def _is_possible(asked: _Asked) -> bool:
     """Return whether there is any setting, on a cluster that the topology has."""
     try:
-        if next(settings(asked.choices, asked.base, asked.sequences, Refused()), None) is None:
+        if next(settings(asked.choices, asked.base, asked.sequences, InfeasibleCounts()), None) is None:
             return False
         Clusters().of(asked.base)
     except (ScenarioError, TooLargeError):

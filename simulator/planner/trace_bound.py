@@ -1,9 +1,17 @@
-"""How long does a step take at least, by what was noted of a few micro-batches of each stage's rank?
+"""What is a tighter lower bound of the step time, from the recorded operations of a few micro-batches of each stage?
 
-Rule: as in bound.py, never above the played time, and finer, for notes have every kernel and every collective. Kernels
-and what ranks that cut a layer exchange follow each other as noted, in their closed forms, alone on their links. What
-data-parallel ranks send may be hidden, at a price: while a collective of a rank is in flight its kernels go at their
-contended pace. And a stream carries one collective after the other, so that nothing ends before all that are left.
+As in bound.py a bound is never above the simulated time. It is tighter because the recorded program of a stage's rank
+has every kernel and every collective:
+
+- Kernels and the exchanges of tensor, context and expert parallelism follow each other in program order, each alone on
+  its links.
+- Kernels may hide data-parallel collectives, at a price: while a collective of the rank is in flight, its kernels run
+  at their contended speed.
+- A stream runs one collective after the other, so the step ends no earlier than the remaining collectives of a stream
+  take together.
+
+Example: kernels take 8 ms alone or 10 ms beside a collective, collectives take 5 ms, and the update after the last pass
+takes 1 ms. Hiding the 4 ms that remain beside the update costs 4 / 10 of the 2 ms: the bound is 8 + 1 + 0.8 = 9.8 ms.
 """
 
 from __future__ import annotations
@@ -15,7 +23,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from simulator.planner.bound import LeastDurations, Passing
+from simulator.planner.bound import CollectiveLowerBounds, StepBound
 from simulator.planner.pass_order import RankTimes
 from simulator.records.operation import Collective, Compute, Op
 from simulator.step.plan import StageNotes
@@ -23,20 +31,20 @@ from simulator.step.streams import dimension_of
 
 
 @dataclass(frozen=True, slots=True)
-class NotedPass:
-    """One pass, as if nothing else were going on.
+class PassBound:
+    """Lower bounds of one pass that runs alone on its rank.
 
     Attributes
     ----------
     whole, sent : float
-        Until the rank's next pass can begin, and until what it sends can go [s].
+        Time until the rank's next pass can begin, and until its send to the next stage can begin [s].
     kernels : tuple of (float, float)
-        How long they take alone, and beside a collective [s].
+        Duration of each kernel alone, and beside a collective [s].
     streams : mapping of str to float
-        By stream of data-parallel ranks the sum of its collectives [s].
+        Total duration of the collectives on each data-parallel stream [s].
     left : mapping of str to float
-        By stream, from the pass's beginning to the end of its collectives at least [s]; those that may begin before it
-        are left out.
+        Time from the beginning of the pass to the end of its collectives on each stream [s]. Collectives that may begin
+        before the pass do not count.
     """
 
     whole: float
@@ -47,28 +55,28 @@ class NotedPass:
 
 
 @dataclass(frozen=True, slots=True)
-class NotedRank:
-    """One stage's rank.
+class RankBound:
+    """Lower bounds of one rank of a pipeline stage.
 
     Attributes
     ----------
     stage : int
-        Its place in the pipeline.
-    passes : tuple of NotedPass
-        All of a step, in its order.
+        Place of the rank in the pipeline.
+    passes : tuple of PassBound
+        Bounds of all passes of a step, in the rank's order.
     tail : float
-        Least time from the end of the last pass to the end of the step [s].
+        Lower bound of the time from the end of the last pass to the end of the step [s].
     after : mapping of str to float
-        By stream, least time from the end of its last collective in a pass to the end of the step [s].
+        Lower bound of the time from the end of the last collective of a pass on each stream to the end of the step [s].
     """
 
     stage: int
-    passes: tuple[NotedPass, ...]
+    passes: tuple[PassBound, ...]
     tail: float
     after: Mapping[str, float]
 
     def times(self) -> RankTimes:
-        """Its passes' times; the step goes on for what streams have to carry."""
+        """Return the times of the passes, with the time that the rest of the step takes after each pass at least."""
         left, ends = dict(self.after), list[float]()
         for noted in reversed(self.passes):
             ends.append(max((seconds + left[name] for name, seconds in noted.left.items()), default=0.0))
@@ -78,11 +86,15 @@ class NotedRank:
         return RankTimes(whole, sent, np.array(ends[::-1]))
 
     def least(self, waiting: float) -> float:
-        """Least time of the step whose kernels wait so long for exchanges, whatever is hidden [s].
+        """Return a lower bound of the step time, whatever collectives the kernels hide [s].
 
-        While they wait, and in the tail, collectives are in flight at no cost.
+        Parameters
+        ----------
+        waiting : float
+            Time that the kernels wait for exchanges [s]. In this time, and in the tail, data-parallel collectives are
+            in flight without slowing any kernel.
         """
-        # Most passes stand for others, so each is counted as often as it stands.
+        # One PassBound is shared by all passes that do the same, so it is counted as often as it occurs.
         times, kernels = Counter(map(id, self.passes)), list[tuple[float, float]]()
         streams: dict[str, float] = {}
         for noted in {id(noted): noted for noted in self.passes}.values():
@@ -95,9 +107,10 @@ class NotedRank:
 
 
 def _cost(kernels: Sequence[tuple[float, float]], hidden: float) -> float:
-    """Least that hiding so much costs [s]; what more is in flight than kernels can hide is time of its own.
+    """Return the least cost of hiding collectives of `hidden` seconds behind kernels [s].
 
-    Whatever hides what, it costs at least what it costs the kernels that lose least by it.
+    Whichever kernels hide them, the cost is at least that of the kernels that slow down least, which are taken first.
+    Collectives longer than all kernels together add their rest to the time.
     """
     cost, left = 0.0, hidden
     for alone, contended in sorted(kernels, key=lambda one: (one[1] - one[0]) / one[1] if one[1] else 0.0):
@@ -109,30 +122,32 @@ def _cost(kernels: Sequence[tuple[float, float]], hidden: float) -> float:
     return cost + max(left, 0.0)
 
 
-def least_by_notes(passing: Passing, noted: Sequence[StageNotes], durations: LeastDurations) -> float:
-    """Least time of a step [s].
+def bound_from_ops(passing: StepBound, noted: Sequence[StageNotes], durations: CollectiveLowerBounds) -> float:
+    """Return a lower bound of the step time [s].
 
     Parameters
     ----------
-    passing : Passing
-        The bound of its passes; taken for stages of which nothing was noted.
+    passing : StepBound
+        Bounds without recorded operations, which stand for stages that were not recorded.
     noted : sequence of StageNotes
-        Of ranks of all stages, or of some.
-    durations : LeastDurations
+        Recorded operations of a rank of each stage, or of some stages.
+    durations : CollectiveLowerBounds
+        Bounds of collectives.
     """
-    ranks = [noted_rank(notes, durations) for notes in noted]
+    ranks = [rank_bound(notes, durations) for notes in noted]
     least, updates = max(rank.least(passing.waiting(rank.stage)) for rank in ranks), list(passing.updates)
     for rank in ranks:
         updates[rank.stage] = max(updates[rank.stage], rank.tail)
     passing = replace(passing, updates=tuple(updates))
     if passing.pipeline.schedule.pairs:
-        return max(least, passing.along_order())  # what was noted of two passes at once cannot be told apart
+        # The records of two passes at once are interleaved, so the times of each pass are unknown.
+        return max(least, passing.schedule_bound())
     first = {rank.stage: rank for rank in reversed(ranks)}
-    return max(least, passing.along_order({stage: rank.times() for stage, rank in first.items()}))
+    return max(least, passing.schedule_bound({stage: rank.times() for stage, rank in first.items()}))
 
 
-def noted_rank(notes: StageNotes, durations: LeastDurations) -> NotedRank:
-    """Sum up what was noted; for a pass that was not noted another one stands that does the same."""
+def rank_bound(notes: StageNotes, durations: CollectiveLowerBounds) -> RankBound:
+    """Return the bounds of a rank from its recorded operations; a recorded pass stands for all equal passes."""
     begins = [*notes.begins.values(), notes.ends]
     segments = zip(notes.begins, pairwise(begins), strict=True)
     made = {one: _pass(notes.ops[begin:end], durations) for one, (begin, end) in segments}
@@ -142,15 +157,15 @@ def noted_rank(notes: StageNotes, durations: LeastDurations) -> NotedRank:
         if (isinstance(op, Compute) and op.stream == "compute") or _is_data_parallel(op):
             last[op.stream] = [op.name]
     after = {stream: _tail(notes, stream, names, durations) for stream, names in last.items()}
-    return NotedRank(notes.stage, passes, after.pop("compute"), after)
+    return RankBound(notes.stage, passes, after.pop("compute"), after)
 
 
 def _is_data_parallel(op: Op) -> bool:
     return isinstance(op, Collective) and dimension_of(op.stream) == "dp"
 
 
-def _pass(ops: Sequence[Op], durations: LeastDurations) -> NotedPass:
-    """A pass from its beginning on; what it waits for of other passes is there, and so is what is gathered for it."""
+def _pass(ops: Sequence[Op], durations: CollectiveLowerBounds) -> PassBound:
+    """Return the bounds of one pass, assuming that inputs from other passes and gathered parameters are available."""
     ended, free = dict[str, float](), dict[str, float]()
     sent: float | None = None
     kernels, streams, left = list[tuple[float, float]](), dict[str, float](), dict[str, float]()
@@ -163,7 +178,7 @@ def _pass(ops: Sequence[Op], durations: LeastDurations) -> NotedPass:
             if isinstance(op, Compute):
                 kernels.append((op.duration, op.duration if op.contended is None else op.contended))
         elif dimension == "pp" and isinstance(op, Collective):
-            # What comes waits for nothing and is there when the pass begins.
+            # A receive waits for no operation of the pass, and has ended when the pass begins.
             sent = max([sent or 0.0, *waits]) if op.after else sent
         elif _is_data_parallel(op) and isinstance(op, Collective):
             takes = durations.of(op)
@@ -173,11 +188,11 @@ def _pass(ops: Sequence[Op], durations: LeastDurations) -> NotedPass:
         elif isinstance(op, Collective) and dimension in ("tp", "cp", "ep"):
             free[op.stream] = ended[op.name] = max([free.get(op.stream, 0.0), *waits]) + durations.of(op)
     busy = free.get("compute", 0.0)
-    return NotedPass(busy, busy if sent is None else sent, tuple(kernels), streams, left)
+    return PassBound(busy, busy if sent is None else sent, tuple(kernels), streams, left)
 
 
-def _tail(notes: StageNotes, stream: str, last: Sequence[str], durations: LeastDurations) -> float:
-    """The longest way through what begins when the last operations on a stream of the passes have ended [s]."""
+def _tail(notes: StageNotes, stream: str, last: Sequence[str], durations: CollectiveLowerBounds) -> float:
+    """Return the longest path through the operations after the passes, from the last operations on a stream [s]."""
     ended, free = dict.fromkeys(last, 0.0), {stream: 0.0}
     for op in notes.ops[notes.ends :]:
         waits = [ended[name] for name in op.after if name in ended]

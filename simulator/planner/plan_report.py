@@ -1,7 +1,7 @@
-"""What is told of a plan, as plain data: the best settings, why others lose, the front, and what a training takes.
+"""What does a plan report, as plain data: the best settings, why others lose, the Pareto front, the training's cost?
 
-Rule: every number is one of a played report, or follows from such numbers here; tables, JSON and pages take theirs from
-this.
+Every number is a field of a simulated report or computed from such fields here. Tables, JSON and pages take their
+numbers from this data.
 """
 
 from __future__ import annotations
@@ -14,29 +14,32 @@ from simulator.basics.units import format_memory, format_time
 from simulator.findings.budget import amounts, amounts_text, tokens_text
 from simulator.findings.caveats import best_case, is_best_case
 from simulator.findings.front import on_front
-from simulator.planner.explain import against
-from simulator.planner.nearest import Need, Way
-from simulator.planner.outside import outside
-from simulator.planner.search import Plan, Played
-from simulator.planner.sensitivity import Changed
-from simulator.planner.sizes import Size
+from simulator.planner.cluster_sizes import ClusterSizeResult
+from simulator.planner.explain import step_difference
+from simulator.planner.extrapolation import extrapolated
+from simulator.planner.infeasible import MemoryNeed, Remedy
+from simulator.planner.search import PlayedSetting, SearchResult
+from simulator.planner.sensitivity import MachineChange
 from simulator.records.measures import interval_width
 from simulator.scenario.answer_spec import BudgetSpec
 
-# Percent of a step below which two times are told as the same.
+# Difference of two step times below which they are reported as equal [%].
 _SAME: Final = 0.05
 
 
-def document(plan: Plan, budget: BudgetSpec | None = None, tried: Sequence[Size] = ()) -> dict[str, Any]:
-    """A plan as plain data.
+def document(
+    plan: SearchResult, budget: BudgetSpec | None = None, tried: Sequence[ClusterSizeResult] = ()
+) -> dict[str, Any]:
+    """Return a plan as plain data, for plan.json.
 
     Parameters
     ----------
-    plan : Plan
+    plan : SearchResult
+        The complete search.
     budget : BudgetSpec, optional
-        Of the whole training: what each of the best then takes is told too.
-    tried : sequence of Size
-        Numbers of GPUs, this plan's own and others: what was played of these is told too.
+        Length and prices of the whole training; adds days, GPU hours and cost of each of the best settings.
+    tried : sequence of ClusterSizeResult
+        Plans of other numbers of GPUs; adds the settings that were simulated for them.
     """
     every = all_played(plan, tried)
     return {
@@ -48,7 +51,7 @@ def document(plan: Plan, budget: BudgetSpec | None = None, tried: Sequence[Size]
         "choices": {name: list(values) for name, values in plan.choices.values.items()},
         "why": dict(plan.choices.why),
         "best": [_of_one(plan, one, budget) for one in plan.best],
-        "outside_of_measured": outside(plan.base, plan.best[0].setting) if plan.best else [],
+        "outside_of_measured": extrapolated(plan.base, plan.best[0].setting) if plan.best else [],
         "front": [
             {"number": one.number, "gpus": one.setting.gpus, "setting": one.setting.text,
              "step_time_s": one.step_time, "peak_memory_bytes": one.report["peak_memory_bytes"]}
@@ -64,8 +67,8 @@ def document(plan: Plan, budget: BudgetSpec | None = None, tried: Sequence[Size]
     }  # fmt: skip
 
 
-def sentences(plan: Plan, budget: BudgetSpec | None = None, deadline: float | None = None) -> list[str]:
-    """The answer: the best, what the training takes, whether the deadline is met, and who comes next."""
+def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: float | None = None) -> list[str]:
+    """Return the answer: the best setting, the training's cost, whether the deadline is met, and the next setting."""
     if not plan.best:
         return [f"No setting fits, of {plan.considered:,}."]
     best, report = plan.best[0], plan.best[0].report
@@ -84,7 +87,7 @@ def sentences(plan: Plan, budget: BudgetSpec | None = None, deadline: float | No
             word = "met" if taken["days"] <= deadline else "missed"
             told.append(f"The deadline of {deadline:g} days is {word} by {abs(deadline - taken['days']):.1f} days.")
     if len(plan.best) > 1:
-        difference = against(best, plan.best[1])
+        difference = step_difference(best, plan.best[1])
         more = f": {difference.text}" if difference.text else ""
         told.append(
             f"Next is {plan.best[1].setting.text}, {100 * difference.whole / best.step_time:.1f} % more time{more}."
@@ -102,20 +105,20 @@ def sentences(plan: Plan, budget: BudgetSpec | None = None, deadline: float | No
         topology = plan.base.cluster.topology
         text = best_case(topology if isinstance(topology, str) else "this topology")
         told.append(f"{text[:1].upper()}{text[1:]}.")
-    outsides = outside(plan.base, best.setting)
+    outsides = extrapolated(plan.base, best.setting)
     if outsides:
         told.append(f"Outside of what was measured: {'; '.join(outsides)}.")
     return told
 
 
-def ties(best: Sequence[Played]) -> list[Played]:
-    """Settings behind the best by less than the uncertainty of its prediction, the fastest first."""
+def ties(best: Sequence[PlayedSetting]) -> list[PlayedSetting]:
+    """Return the settings slower than the best by less than the prediction's uncertainty, fastest first."""
     width = interval_width(best[0].report) or 0.0
     return [one for one in best[1:] if one.step_time <= best[0].step_time * (1 + width)]
 
 
-def sensitivity_sentence(one: Changed) -> str:
-    """What another machine gives."""
+def sensitivity_sentence(one: MachineChange) -> str:
+    """Return a sentence on the effect of a change of the machine."""
     same = _less(one.same, one.before)
     if one.best.step_time >= one.same:
         return f"With {one.change} the best setting takes {same}, and no other is faster."
@@ -124,23 +127,23 @@ def sensitivity_sentence(one: Changed) -> str:
 
 
 def _less(after: float, before: float) -> str:
-    """How much less time something takes."""
+    """Return in words how much shorter one time is than another."""
     share = 100 * (1 - after / before)
     if abs(share) < _SAME:
         return "as long"
     return f"{abs(share):.1f} % {'less' if share > 0 else 'more'} time"
 
 
-def reasons(plan: Plan) -> dict[str, int]:
-    """How many settings were left out for each reason, most first; with the played ones these are all."""
+def reasons(plan: SearchResult) -> dict[str, int]:
+    """Return the number of settings that were not simulated for each reason, commonest reason first."""
     counts = {**plan.refused.counts, "do not fit into memory": plan.do_not_fit}
     counts["cannot be among the best: even their least time is above them"] = plan.slower
     counts |= {f"could not be played: {error}": count for error, count in plan.failed.items()}
     return {reason: count for reason, count in sorted(counts.items(), key=lambda one: -one[1]) if count}
 
 
-def all_played(plan: Plan, tried: Sequence[Size] = ()) -> list[Played]:
-    """What was played on any number of GPUs; numbers count the settings of this plan first, then those of others."""
+def all_played(plan: SearchResult, tried: Sequence[ClusterSizeResult] = ()) -> list[PlayedSetting]:
+    """Return the simulated settings of all numbers of GPUs, numbered consecutively, this plan's settings first."""
     every, before = list(plan.played), plan.considered
     for other in (one.plan for one in tried if one.plan is not None and one.plan is not plan):
         every += [replace(one, number=before + one.number) for one in other.played]
@@ -148,27 +151,27 @@ def all_played(plan: Plan, tried: Sequence[Size] = ()) -> list[Played]:
     return every
 
 
-def front(played: Iterable[Played]) -> list[Played]:
-    """Of those that fit the ones than which no other is as fast, as small and on as few GPUs; fastest first."""
+def front(played: Iterable[PlayedSetting]) -> list[PlayedSetting]:
+    """Return the Pareto front of step time, peak memory and number of GPUs among settings that fit, fastest first."""
     fitting = sorted((one for one in played if one.fits), key=lambda one: one.number)
     return on_front(fitting, lambda one: (one.step_time, one.report["peak_memory_bytes"], one.setting.gpus))
 
 
 def holders(report: dict[str, Any], most: int = 3) -> list[tuple[str, int]]:
-    """What holds most of a rank's memory at its peak [B], largest first."""
+    """Return the largest categories of memory at the peak, with their bytes [B], largest first."""
     every = sorted(report["peak_memory_by_category"].items(), key=lambda one: -one[1])
     return [(name, nbytes) for name, nbytes in every[:most] if nbytes]
 
 
 def exposed(report: dict[str, Any]) -> str:
-    """Share of a step in which nothing hides communication, and whose it is most of all: '5.9 % (tp)'."""
+    """Return the share of exposed communication in a step, with its largest dimension: '5.9 % (tp)'."""
     by = {name: seconds for name, seconds in report["exposed_comm_time_by_dimension"].items() if seconds > 0}
     most = f" ({max(by, key=lambda name: by[name])})" if by else ""
     return f"{100 * report['exposed_comm_time_s'] / report['step_time_s']:.1f} %{most}"
 
 
-def _of_one(plan: Plan, one: Played, budget: BudgetSpec | None) -> dict[str, Any]:
-    difference = against(plan.best[0], one)
+def _of_one(plan: SearchResult, one: PlayedSetting, budget: BudgetSpec | None) -> dict[str, Any]:
+    difference = step_difference(plan.best[0], one)
     return {
         "number": one.number,
         "text": one.setting.text,
@@ -186,8 +189,8 @@ def impossible_document(possible: Sequence[str]) -> dict[str, Any]:
     return {"nearest": None, "ways": [], "possible": list(possible)}
 
 
-def nearest_document(need: Need, ways: Sequence[Way]) -> dict[str, Any]:
-    """Return what comes nearest where nothing fits, and what would fit, as plain data."""
+def nearest_document(need: MemoryNeed, ways: Sequence[Remedy]) -> dict[str, Any]:
+    """Return, as plain data, the setting that needs least memory, and the changes after which a setting fits."""
     return {
         "nearest": {"setting": need.setting.text, "needs_bytes": need.nbytes, "capacity_bytes": need.capacity},
         "ways": [
