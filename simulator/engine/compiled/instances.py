@@ -1,6 +1,7 @@
-"""Collectives of process groups as arrays: shapes of schedules, sizes, routes, and who takes part.
+"""How are collectives stored in arrays? Equal shapes, sizes, routes and groups are stored once.
 
-Rule: collectives that are alike in schedule, sizes, routes or ranks share these.
+An instance is one process group's collective: a row with indices into the tables for shapes, sizes, routings and
+groups.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ def instances(
     tapped: Mapping[tuple[int, int], Ints],
     capacity: Floats,
 ) -> dict[str, Any]:
-    """Every collective, with what it shares with others: shape, sizes, routes, group.
+    """Return the fields in problem.h for instances, and for the tables shared by instances.
 
     Parameters
     ----------
     kinds : sequence of PlayedKind
+        Simulated members of each kind.
     kind_of : sequence of int
-        By family the number of its kind.
+        Kind of each family.
     logged : collection of int
-        Numbers of instances whose transfers' times are kept.
+        Numbers of instances whose transfers are logged.
     tapped : mapping of (kind, member) to int array
-        Routes whose flows are noted.
-    capacity : float array
-        Of the fabric's links [B/s].
+        Routes whose flows are reported.
+    capacity : float array, shape (links,)
+        Capacity of the fabric's links [B/s].
     """
     shapes, sizes, routings, groups = Known(), Known(), Known(), Known()
     by_kind: list[dict[str, npt.NDArray[Any]]] = []
@@ -58,6 +60,7 @@ def instances(
                 row["flags"] |= IN_ORDER if own.in_order else 0
                 row |= {"lane": own.lane, "transfers": own.rows.transfers}
             rows.append(row)
+        # Families with equal kinds have equal rows: columns are built once per kind and concatenated per family.
         columns = {name: np.array([row[name] for row in rows], np.int64) for name in _INSTANCE_COLUMNS}
         columns["startup"] = np.array([op.startup for op in kind.members])
         columns["duration"] = np.array([op.duration or 0.0 for op in kind.members])
@@ -76,6 +79,7 @@ def instances(
         | {
             "log_begin": np.where(kept, before[:-1], -1),
             "logged": int(before[-1]),
+            # Only collectives with simulated transfers are counted, as in the events engine.
             "noise_number": np.cumsum(played) - played,
             "instances": len(transfers),
             "group_begin": begins(map(len, groups.things)),
@@ -92,10 +96,12 @@ _NO_TAPS: Final[Ints] = np.zeros(0, np.int64)
 
 
 def _same(thing: Any) -> Any:
+    """Return the argument; `partial(_same, thing)` is a maker without work."""
     return thing
 
 
 def _shapes(shapes: Sequence[tuple[Rows, Ints]]) -> dict[str, Any]:
+    """Concatenate the shapes' columns and shift their offsets accordingly."""
     columns = Columns()
     lengths: list[int] = []
     parts: list[int] = []
@@ -121,7 +127,7 @@ def _shapes(shapes: Sequence[tuple[Rows, Ints]]) -> dict[str, Any]:
     }
 
 
-# Columns of shapes that are put one behind the other, and offsets that are made of counts.
+# Shape columns to concatenate, and count columns to turn into cumulative offsets.
 _SHAPE_COLUMNS: Final = tuple(
     name
     for name in FIELDS
@@ -132,6 +138,7 @@ _COUNTED: Final = {"inner_begin": "inner_count", "outer_begin": "outer_count", "
 
 
 def _sizes(sizes: Sequence[tuple[Floats, bool]]) -> dict[str, Any]:
+    """Concatenate the sizes [B]."""
     return {
         "size_begin": begins(len(nbytes) for nbytes, _ in sizes)[:-1],
         "size_steady": [steady for _, steady in sizes],
@@ -140,6 +147,7 @@ def _sizes(sizes: Sequence[tuple[Floats, bool]]) -> dict[str, Any]:
 
 
 def _routings(routings: Sequence[tuple[Routes, Ints]], capacity: Floats) -> dict[str, Any]:
+    """Concatenate the routes, each restricted to links where flows can contend."""
     columns = Columns()
     empty = ("route_latency", "route_rate", "route_capped", "route_tapped", "route_link", "route_weight", "busy_link")
     columns.add(**dict.fromkeys(empty, ()), route_begin=0, busy_begin=0)
@@ -148,6 +156,7 @@ def _routings(routings: Sequence[tuple[Routes, Ints]], capacity: Floats) -> dict
     for routes, taps in routings:
         route, link, weight = routes.watched
         count = np.bincount(route, minlength=len(routes))
+        # Each route's tightest bound by contended links [B/s].
         own = np.full(len(routes), np.inf)
         np.minimum.at(own, route, capacity[link] / weight)
         tapped = np.zeros(len(routes), np.uint8)
@@ -157,7 +166,7 @@ def _routings(routings: Sequence[tuple[Routes, Ints]], capacity: Floats) -> dict
         columns.add(
             route_latency=routes.latency,
             route_rate=routes.rate,
-            # Without a link on which it can meet others, nothing but its rate bounds a flow.
+            # Without contended links a flow never shares, and its rate needs no cap.
             route_capped=(routes.rate < own) & (count > 0),
             route_tapped=tapped,
             route_link=link,

@@ -1,4 +1,4 @@
-"""Refuses what the core has left without a time, though nothing is stuck: a defect of the core."""
+"""Refuses results without a time although the program ended: a defect of the core."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.engine.compiled.prepared import Prepared
 
 
 def refuse_missing_times(prepared: Prepared, problem: Problem, times: Times) -> None:
-    """Raise DefectError if an operation or a logged transfer has no finite time, though the program has ended."""
+    """Raise DefectError if an operation or a logged transfer has no finite time although the program has ended."""
     if times.stuck:
         return
     operation = _first_missing(times.start, times.end)
@@ -36,5 +36,6 @@ def refuse_missing_times(prepared: Prepared, problem: Problem, times: Times) -> 
 
 
 def _first_missing(begin: Floats, end: Floats) -> int | None:
+    """Return the first index without two finite times, or None."""
     missing = np.flatnonzero(~(np.isfinite(begin) & np.isfinite(end)))
     return int(missing[0]) if len(missing) else None

@@ -1,6 +1,6 @@
-"""A program on a cluster as the flat arrays that the core plays.
+"""Writes a program into the flat arrays read by the core.
 
-Rule: only a change of form: what is played and in whose place has been decided before (`prepared`).
+Only the form changes; `prepared` has decided before which ranks and collectives are simulated.
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ def problem_of(
     logged: Collection[int] = (),
     tapped: Mapping[tuple[int, int], Ints] | None = None,
 ) -> Problem:
-    """Write down for the core what it plays.
+    """Return the core's input.
 
     Parameters
     ----------
     lists : Lists
+        Simulated ranks and their operations.
     kinds : sequence of PlayedKind
-        Of all families of the program.
-    capacity : float array
-        Of the fabric's links [B/s].
+        Simulated members of each kind.
+    capacity : float array, shape (links,)
+        Capacity of the fabric's links [B/s].
     jitter : Jitter
+        Noise on kernels and latencies.
     logged : collection of int
-        Instances whose transfers' times are kept, numbered as `first_instances` says.
+        Instances whose transfers are logged, numbered as in `first_instances`.
     tapped : mapping of (kind, member) to int array
-        Routes of collectives whose flows are noted.
+        Routes whose flows are reported.
     """
     ranks = len(lists.list_of)
     values: dict[str, Any] = {"links": len(capacity), "capacity": capacity, "ranks": ranks}
