@@ -1,5 +1,4 @@
-"""How are operation lists stored in arrays? Ranks with a common list share its streams, queues, waits and memberships.
-"""
+"""How are operation lists stored in arrays? Ranks with a common list share streams, queues, waits and memberships."""
 
 from __future__ import annotations
 

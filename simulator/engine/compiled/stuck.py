@@ -1,5 +1,4 @@
-"""Which operations wait for each other in a deadlock? The DeadlockError is built from operations left without an end.
-"""
+"""Which operations wait for each other in a deadlock? The DeadlockError lists every stream left without an end."""
 
 from __future__ import annotations
 

@@ -135,8 +135,7 @@ class TimelineWriter:
 
     @cached_property
     def _work_of_lists(self) -> list[tuple[Ints, list[int]]]:
-        """Return, for each list, the places of work operations, and of collectives that begin when the last rank comes.
-        """
+        """Return each list's places of work operations, and of collectives that begin when the last rank comes."""
         found = []
         for ops in self.prepared.program.lists.lists:
             work = [n for n, op in enumerate(ops) if isinstance(op, Compute | Collective) and op.stream != ISSUE]
