@@ -1,7 +1,7 @@
-"""The events engine: plays a Program on a Cluster with SimPy. Contention, stragglers, jitter, payload: everything.
+"""The events engine: simulates a Program on a Cluster with SimPy, with contention, stragglers, jitter and payload.
 
-Rule: every rank has a process for each of its streams; a stream runs one operation at a time, in order. The only module
-that says how long a Program takes.
+Each rank has a coroutine per stream, and a stream runs one operation at a time, in order. This engine is the readable
+reference for the compiled engine.
 """
 
 from __future__ import annotations
@@ -47,38 +47,41 @@ def execute(
     keep: Collection[int] | None = None,
     watch_all: bool = False,
 ) -> Timeline:
-    """Play a program to its end.
+    """Simulate a program.
 
     Parameters
     ----------
     program : Program
+        Operations of each rank.
     cluster : Cluster
+        GPUs and links.
     jitter : Jitter, optional
+        Noise on kernels and latencies.
     payloads : mapping of collective name to Payload, optional
-        Arrays to work on, in place.
+        Arrays that the collectives change in place.
     limit_memory : bool
-        Whether going beyond HBM's capacity is an error; otherwise the timeline names the ranks that are short.
+        True: exceeding a GPU's HBM is an error. False: the timeline names the ranks that lack memory.
     allocator : str, optional
-        "caching" or "expandable_segments"; bytes are only counted where it is left out.
+        "caching" or "expandable_segments"; if omitted, bytes are only counted.
     keep : collection of int, optional
-        Ranks whose spans are wanted, beside that of the rank that ends last; all where it is left out.
+        Ranks whose spans are kept, in addition to the rank that ends last; if omitted, spans of all ranks.
     watch_all : bool
-        Whether flows are looked for on every link, and not only where they can hold each other back: the same answer,
-        later. It is the proof of `prune_links`.
+        True: watch every link, not only links where flows can hold each other back. The result is the same and takes
+        longer; tests use it to check `prune_links`.
 
     Returns
     -------
     Timeline
-        The same with and without payload.
+        Equal with and without payload.
 
     Raises
     ------
     DeadlockError
-        Nothing can happen any more and not everything has ended; says who waits for what.
+        No event is left although operations have not ended; the message says which operations wait for what.
     OutOfMemoryError
         A rank needs more HBM than it has.
     ValueError
-        A program that contradicts itself: unknown names in `after`, ranks that are not there.
+        The program contradicts itself: unknown names in `after`, or ranks that do not exist.
     """
     play = _Play(program, cluster, jitter or Jitter(), limit_memory, allocator, watch_all=watch_all)
     play.run()
@@ -89,12 +92,12 @@ def execute(
 
 
 def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> tuple[Timeline, str]:
-    """Play as far as it goes.
+    """Simulate until the end or a deadlock.
 
     Returns
     -------
-    tuple
-        What ended, and who waits for what; empty where everything did.
+    tuple of (Timeline, str)
+        Operations that ended, and which operations wait for what; empty text if everything ended.
     """
     play = _Play(program, cluster, jitter, limit_memory=False, allocator=None)
     try:
@@ -106,7 +109,7 @@ def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> t
 
 @dataclass(slots=True)
 class _Place:
-    """Where a stream is: the operation that it is at, for reports of deadlocks."""
+    """A stream's present operation, for deadlock reports."""
 
     rank: int
     stream: str
@@ -116,6 +119,8 @@ class _Place:
 
 @dataclass(slots=True)
 class _Play:
+    """State of a simulation."""
+
     program: Program
     cluster: Cluster
     jitter: Jitter
@@ -137,6 +142,7 @@ class _Play:
     routed_collectives: dict[str, RoutedCollective] = field(default_factory=dict)
 
     def run(self) -> None:
+        """Start a coroutine for each stream and run the clock until nothing is left."""
         self._prepare()
         for rank, ops in enumerate(self.program.ranks):
             streams: dict[str, list[tuple[int, Op]]] = {}
@@ -153,6 +159,7 @@ class _Play:
             raise DeadlockError(self.clock.now, {_who(p): self._what(p) for p in self.places if p.at is not None})
 
     def _prepare(self) -> None:
+        """Check the program, route its collectives, and create the events for operations' ends."""
         check_program(self.program, self.cluster)
         ranks = self.program.ranks
         capacity = capacities(self.cluster)
@@ -173,6 +180,7 @@ class _Play:
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
 
     def _stream(self, place: _Place, queue: list[tuple[int, Op]]) -> Generator[simpy.Event, Any, None]:
+        """Run a stream's operations one by one: a SimPy process."""
         for number, op in queue:
             place.at = op
             for name in op.after:
@@ -188,6 +196,7 @@ class _Play:
         self.running -= 1
 
     def _play(self, rank: int, number: int, op: Op) -> Generator[simpy.Event, Any, None]:
+        """Run a single operation."""
         if isinstance(op, Compute):
             stretch = self._stretch(rank, number, on_gpu=op.on_gpu)
             slowed = op.duration if op.contended is None else op.contended
@@ -200,6 +209,7 @@ class _Play:
             self.memory_events[rank].append((number, self.clock.now))
 
     def _communicate(self, rank: int, op: Collective) -> Generator[simpy.Event, Any, None]:
+        """Take part in a collective, from arrival to the rank's own end."""
         place = self.places_in[op.name][rank]
         self.last_came[op.name] = self.clock.now
         if op.duration is not None:
@@ -214,6 +224,7 @@ class _Play:
             yield collective.done[place]
 
     def _stretch(self, rank: int, number: int, *, on_gpu: bool) -> float:
+        """Return the factor on a kernel's duration from the GPU's speed and from noise."""
         speed = self.cluster.speeds[rank] if self.cluster.speeds and on_gpu else 1.0
         noise = 1.0
         if self.jitter.compute:
@@ -221,6 +232,7 @@ class _Play:
         return noise / speed
 
     def _note(self, place: _Place, op: Op, start: float) -> None:
+        """Record the span of an ended operation."""
         self.noted += 1
         end = self.clock.now
         if isinstance(op, Compute):
@@ -231,6 +243,7 @@ class _Play:
             self.spans.append(Span(place.rank, place.stream, op.name, kind, start, end, float(op.nbytes)))
 
     def _what(self, place: _Place) -> str:
+        """Say what a stream waits for."""
         if place.at is None:
             return "nothing"
         name = place.at.name
@@ -240,13 +253,14 @@ class _Play:
         return waiting_text(place.at, place.awaiting, missing)
 
     def timeline(self) -> Timeline:
+        """Return everything recorded so far."""
         events = {}
         for rank, own in self.memory_events.items():
-            # By place in the program, which decides between those of one moment.
+            # Sorted by place in the program, which decides the order at equal times.
             numbers, times = np.array(sorted(own)).reshape(-1, 2).T
             events[rank] = memory_events(times, numbers.astype(np.int64))
         memory = memory_over_time(self.program, self.cluster, events, limit=self.limit_memory, allocator=self.allocator)
-        # What never came to its end, and has no number for it, is no part of a record of the past.
+        # After a deadlock, collectives without an end (NaN) are omitted: a timeline records completed operations.
         with np.errstate(invalid="ignore"):
             logs = {name: collective.log() for name, collective in self.collectives.items()}
         ended = {name: log for name, log in logs.items() if not np.isnan(log.end).any()}
@@ -262,7 +276,10 @@ class _Play:
 
 
 def _at_work(spans: Sequence[Span]) -> float:
-    """How long anything was done, hosts that issue kernels left out [s]."""
+    """Return how long any work was done [s].
+
+    The stream on which the host issues kernels does not count.
+    """
     return length((span.start, span.end) for span in spans if span.stream != ISSUE)
 
 

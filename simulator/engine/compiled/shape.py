@@ -83,7 +83,10 @@ def _sent_before(rows: Rows) -> tuple[Ints, Ints]:
 
 
 def _initial(rows: Rows) -> tuple[Ints, Ints]:
-    """Return rows without awaited transfers by the starting rank: the sender, or the receiver if a server sends."""
+    """Return rows without awaited transfers, by the rank that starts them.
+
+    The sender starts its row, or the receiver if a server sends.
+    """
     free = np.flatnonzero(~rows.is_gate & (rows.waits == 0) & ~rows.follows)
     by = np.where(rows.src[free] < rows.ranks, rows.src[free], rows.dst[free])
     order = np.argsort(by, kind="stable")
