@@ -50,6 +50,7 @@ class NoRoomError(Exception):
         )
 
     def __reduce__(self) -> tuple[type[NoRoomError], tuple[int, float, float, int]]:
+        # Pickling passes the original arguments; the default would pass the message.
         return type(self), (self.requested, self.free, self.largest_free, self.reserved)
 
 
@@ -121,6 +122,7 @@ class Allocator(ABC):
             raise ValueError(f"got {nbytes} bytes to allocate; must be 0 or more")
         size = round_up(nbytes, ROUNDING)
         pool = self._pool(stream, size <= SMALL_REQUEST)
+        # An empty block takes no memory and is not counted.
         if size == 0:
             return MemoryBlock(0, 0, pool, held=True)
         block = self._fit(pool, size) or self._grow(pool, size)
@@ -130,6 +132,7 @@ class Allocator(ABC):
             block = self._grow(pool, size)
         if block is None:
             raise self._no_room(pool, size)
+        # The rest returns to the pool before the block is handed out.
         if self._splits(block.size - size, pool):
             pool.put(block.cut(size))
         block.held = True
@@ -153,6 +156,7 @@ class Allocator(ABC):
             return
         self._allocated -= block.size
         pool = block.pool
+        # Two free neighbours never exist: each free block joins at once.
         if block.behind is not None and block.behind.cached:
             pool.take(block.behind)
             block.join()
@@ -206,6 +210,7 @@ class Allocator(ABC):
 
     def _no_room(self, pool: Pool, size: int) -> NoRoomError:
         """Return the error for an allocation without room."""
+        # Sorted by size: the last is the largest.
         cached = pool.cached[-1][0] if pool.cached else 0
         largest = max(cached, self.capacity - self._reserved)
         return NoRoomError(size, self.capacity - self._allocated, largest, self._reserved)
@@ -223,6 +228,7 @@ class CachingAllocator(Allocator):
     def release(self) -> None:
         """Give back every segment without an allocated block."""
         for pool in self._pools.values():
+            # A list, because taking blocks changes the pool.
             for _, _, block in [entry for entry in pool.cached if _is_whole(entry[2])]:
                 pool.take(block)
                 del self._heads[block.address]
@@ -237,6 +243,7 @@ class CachingAllocator(Allocator):
         if not self._has_room(wanted):
             return None
         block = MemoryBlock(self._next_address, wanted, pool)
+        # Addresses are never reused, so a log stays unambiguous.
         self._next_address += wanted
         self._heads[block.address] = block
         self._reserve("segment_alloc", block.address, wanted, pool)

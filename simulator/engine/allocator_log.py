@@ -79,10 +79,12 @@ class LoggedAllocator:
         try:
             block = self.allocator.allocate(nbytes, stream)
         except NoRoomError:
+            # Log the failure before raising it.
             left = self.allocator.capacity - self.allocator.reserved
             self.events.append(AllocatorEvent(now, "oom", int(left), nbytes, label, stream, category))
             raise
         self._held[label] = (block, category)
+        # An empty block leaves no trace.
         if block.size:
             self._log("alloc", label, block, category)
 

@@ -77,12 +77,14 @@ class CollectivePlay:
         self._all_here = simpy.Event(clock)
         # Only used if ranks start together.
         self._absent = set(range(ranks))
+        # NaN until a transfer ends.
         self._ends = np.full(total, np.nan)
         self._ready = _writable(np.zeros(total))
         self._jitter = jitter
         waiters = _waiters(routed.transfers)
         self._tails: dict[int, list[int]] = {}
         tails = _tails(routed.transfers, waiters.only)
+        # Tails that must end before a participant is done.
         self._left = np.bincount(tails[:, 1], minlength=len(self._started)).tolist()
         for number, participant in tails.tolist():
             self._tails.setdefault(number, []).append(participant)

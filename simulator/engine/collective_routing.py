@@ -199,6 +199,7 @@ class _CollectiveRouter:
         made: dict[tuple[_Kind, int], RoutedCollective] = {}
         routed = []
         for op, kind in zip(collectives, kinds, strict=True):
+            # Equal kinds with equal traffic share a single object.
             key = kind, id(self._traffic(op))
             if key not in made:
                 hbm = len(self.capacity) - self.cluster.world_size
@@ -219,6 +220,7 @@ class _CollectiveRouter:
         bandwidth = np.array(self.capacity)
         batches = _batches(ops, times)
         every = [self._route(batch, bandwidth) for batch in batches]
+        # Pruning looks at the whole program: a link matters only if flows can meet there.
         watched = all_links(every) if watch_all else prune_links(every, bandwidth)
         potential: dict[_Kind, PotentialFlows] = {}
         for batch, together, matters in zip(batches, every, watched, strict=True):
@@ -239,6 +241,7 @@ class _CollectiveRouter:
 
         Results are cached. A thousand equal nodes have routes that differ only in link numbers, and share an entry.
         """
+        # A single flow meets no other.
         if len(kinds) == 1 and not several and int(kinds[0].flows.sum()) == 1:
             return False
         links, place = np.unique(np.concatenate([one.routes.link for one in kinds]), return_inverse=True)
@@ -271,6 +274,7 @@ class _CollectiveRouter:
     @staticmethod
     def _meet(kinds: Sequence[PotentialFlows], links: Ints, place: Ints, bandwidth: Floats) -> bool:
         """Return True if pruning keeps any link for these kinds alone."""
+        # Split the renumbered links back into kinds.
         cuts = np.cumsum([len(one.routes.link) for one in kinds])[:-1]
         # Links are renumbered to the used ones: a cluster may have a hundred thousand.
         alone = [
@@ -298,10 +302,12 @@ class _CollectiveRouter:
         flows: dict[str, list[PotentialFlows]] = {}
         for batch, together in zip(batches, every, strict=True):
             there = [kind for kind in batch.kinds if kind in contends]
+            # Eligible kinds: no servers or switches, and no contention with themselves.
             own = [kind for kind in there if not kind.auxiliaries and not contends[kind]]
             lanes |= {kind: (-1, False) for kind in there if kind.auxiliaries or contends[kind]}
             if own:
                 streams.setdefault(own[0].stream, []).extend(own)
+                # A complete batch is checked at once, without splitting.
                 whole = len(own) == len(batch.kinds)
                 flows.setdefault(own[0].stream, []).extend([together] if whole else [potential[kind] for kind in own])
         for stream, kinds in streams.items():
@@ -323,6 +329,7 @@ class _CollectiveRouter:
     def _traffic(self, op: Collective) -> Traffic:
         """Return the collective's traffic, cached by schedule and sizes."""
         sizes = op.elements, op.itemsize, op.reduce_itemsize
+        # Traffic depends on schedule and sizes, not on the group.
         key = (id(op.schedule), *sizes)
         if key not in self._traffics:
             self._traffics[key] = self.cluster.remember(
@@ -352,6 +359,7 @@ class _CollectiveRouter:
         here = np.flatnonzero((reduce == 1) & (dst < ranks))
         adding = (np.arange(count)[:, None] * routes + here).ravel()
         hbm = (len(bandwidth) - self.cluster.world_size + groups[:, dst[here]]).ravel()
+        # Stable: within a route, HBM follows the links.
         order = np.argsort(np.concatenate([table.route, adding]), kind="stable")
         route, link = np.concatenate([table.route, adding])[order], np.concatenate([table.link, hbm])[order]
         weight = np.concatenate([np.ones(len(order) - len(adding)), np.full(len(adding), HBM_PER_REDUCED_BYTE)])[order]
@@ -362,6 +370,7 @@ class _CollectiveRouter:
                 for op in ops
             ]
         )
+        # The uncontended rate is the tightest of cap and links.
         np.minimum.at(rate, route, bandwidth[link] / weight)
         made = Routes(route, link, weight, table.latency, rate, np.zeros(len(route), np.bool_))
         # Ends are rank numbers; servers and switches get -1, -2, ...
@@ -411,6 +420,7 @@ def _batches(ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int]) -> lis
     batches: dict[object, list[_Kind]] = {}
     depth: dict[tuple[object, int], int] = {}
     for kind in ops:
+        # With servers or switches: a batch of its own.
         alike: tuple[object, ...] = (kind,)
         if not kind.auxiliaries:
             alike = kind.schedule, kind.stream, kind.rate_cap, kind.cross_rate_cap

@@ -37,6 +37,7 @@ def summed(where: Ints, colours: Colours, size: int) -> Colours:
     >>> summed(np.array([0, 2, 0]), np.array([5, 7, 6], np.uint64), 3).tolist()
     [11, 0, 7]
     """
+    # Unsigned integers wrap modulo 2^64 without a warning.
     sums = np.zeros(size, np.uint64)
     np.add.at(sums, where, colours)
     return sums

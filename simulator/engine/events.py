@@ -127,17 +127,18 @@ class _Play:
     limit_memory: bool
     allocator: str | None
     clock: Clock = field(default_factory=Clock)
-    collectives: dict[str, CollectivePlay] = field(default_factory=dict)
-    timed: dict[str, TimedCollective] = field(default_factory=dict)
-    kernels: list[Kernels] = field(default_factory=list)
-    places_in: dict[str, dict[int, int]] = field(default_factory=dict)
-    last_came: dict[str, float] = field(default_factory=dict)
+    collectives: dict[str, CollectivePlay] = field(default_factory=dict)  # with simulated transfers, by name
+    timed: dict[str, TimedCollective] = field(default_factory=dict)  # in closed form, by name
+    kernels: list[Kernels] = field(default_factory=list)  # by rank
+    places_in: dict[str, dict[int, int]] = field(default_factory=dict)  # participant number of each rank, by name
+    last_came: dict[str, float] = field(default_factory=dict)  # latest arrival, by name [s]
     spans: list[Span] = field(default_factory=list)
     places: list[_Place] = field(default_factory=list)
+    # (place in the program, time) by rank.
     memory_events: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
-    ended: list[dict[str, simpy.Event]] = field(default_factory=list)
-    running: int = 0
-    noted: int = 0
+    ended: list[dict[str, simpy.Event]] = field(default_factory=list)  # end of each operation, by rank and name
+    running: int = 0  # streams that have not finished
+    noted: int = 0  # ended operations, for progress
     watch_all: bool = False
     routed_collectives: dict[str, RoutedCollective] = field(default_factory=dict)
 
@@ -155,6 +156,7 @@ class _Play:
                 self.clock.process(self._stream(place, queue))
         operations = sum(map(len, self.program.ranks))
         self.clock.play(lambda: tell("playing", self.noted / max(operations, 1), self.clock.now))
+        # The queue is empty but a stream still waits: a deadlock.
         if self.running:
             raise DeadlockError(self.clock.now, {_who(p): self._what(p) for p in self.places if p.at is not None})
 
@@ -171,6 +173,7 @@ class _Play:
                 self.timed[op.name] = TimedCollective(self.clock, op)
         routed_collectives = route_collectives(self.cluster, list(ops.values()), capacity, watch_all=self.watch_all)
         self.routed_collectives = dict(zip(ops, routed_collectives, strict=True))
+        # Closed-form collectives are not numbered, just like in the compiled engine: both draw equal noise.
         for number, (name, routed) in enumerate(self.routed_collectives.items()):
             jitter = latency_factors(self.jitter, number, ops[name], routed.transfers.src)
             self.collectives[name] = CollectivePlay(self.clock, fabric, ops[name], routed, jitter)
@@ -202,6 +205,7 @@ class _Play:
             slowed = op.duration if op.contended is None else op.contended
             yield self.kernels[rank].run(op.duration * stretch, slowed * stretch)
         elif isinstance(op, Collective):
+            # The collective counts from its arrival on: its kernels occupy SMs while they wait.
             self.kernels[rank].communicate(+op.takes_sms)
             yield from self._communicate(rank, op)
             self.kernels[rank].communicate(-op.takes_sms)
@@ -211,6 +215,7 @@ class _Play:
     def _communicate(self, rank: int, op: Collective) -> Generator[simpy.Event, Any, None]:
         """Take part in a collective, from arrival to the rank's own end."""
         place = self.places_in[op.name][rank]
+        # Each arrival overwrites the former, so the last rank's arrival remains.
         self.last_came[op.name] = self.clock.now
         if op.duration is not None:
             yield self.timed[op.name].reach(place)
@@ -267,6 +272,7 @@ class _Play:
         routed = {name: self.routed_collectives[name] for name in ended}
         sent = tuple(Sent(name, len(own.traffic), own.traffic.total_bytes) for name, own in routed.items())
         spans = in_order(self.spans)
+        # Ties go to the lowest rank.
         latest = min(spans, key=lambda span: (-span.end, span.rank), default=None)
         last = (0.0, None) if latest is None else (latest.end, latest.rank)
         routes = {id(own.routes): own.routes for own in routed.values()}.values()

@@ -111,6 +111,7 @@ class ExpandableAllocator(Allocator):
         # Page boundaries inside the block; a partial page at either end stays mapped.
         first = round_up(block.address - FIRST_ADDRESS, page) + FIRST_ADDRESS
         last = block.end - (block.end - FIRST_ADDRESS) % page
+        # No whole page lies inside the block.
         if last <= first:
             return
         pool.take(block)

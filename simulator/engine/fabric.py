@@ -92,7 +92,9 @@ class Fabric:
         self.capacity = list(capacity)
         self.until: list[float] = [_FREE] * len(capacity)
         self.holder: list[Any] = [None] * len(capacity)
+        # For each link, the flows sharing it with their weights; None while no flow shares.
         self._members: list[dict[Flow, float] | None] = [None] * len(capacity)
+        # Links whose members changed since the last solution.
         self._dirty: set[int] = set()
         self._solving = False
 
@@ -150,6 +152,7 @@ class Fabric:
     def _postpone(self, holder: Flow) -> None:
         """Take a flow off its links before its enter; the flow looks again at its enter time."""
         self._withdraw(holder)
+        # The queue still contains the old object at its former end; without callbacks it does nothing.
         again = _again(holder)
         again.callbacks = (self._enter,)
         self._clock.at(again.enter, again)
@@ -197,6 +200,7 @@ class Fabric:
             else:
                 self._members[link] = None
                 self.until[link] = _FREE
+                # No flow is left, so there is nothing to solve here.
                 self._dirty.discard(link)
 
     def _solve_soon(self) -> None:
@@ -215,6 +219,7 @@ class Fabric:
             members = self._members[link]
             if members is None:
                 continue
+            # Connected flows are solved together, each group once.
             for flow in members:
                 if flow not in seen:
                     self._solve_group(self._connected(flow, seen))
@@ -223,6 +228,7 @@ class Fabric:
         """Return the flows connected with `start` by shared links."""
         seen.add(start)
         flows, links = [start], set()
+        # Breadth-first search: `flows` grows during the loop.
         for flow in flows:
             for link in flow.path.links:
                 if link in links:
@@ -243,6 +249,7 @@ class Fabric:
             if flow.group is not None and flow.group.timer is not None:
                 flow.group.timer.callbacks = ()
                 flow.group.timer = None
+            # Subtract the bytes sent since the rate was set.
             flow.remaining -= flow.rate * (now - flow.updated)
             flow.updated = now
             flow.group = group
@@ -266,6 +273,7 @@ class Fabric:
         """End the group's first flows."""
         group.timer = None
         now = self._clock._now
+        # Remove the flows first: the owners' callbacks below may launch flows on the same links.
         for flow in group.first:
             flow.end = now
             self._leave(flow)
@@ -293,6 +301,7 @@ class Fabric:
                 else:
                     room[link] = capacity[link]
                     load[link] = weight
+        # A dict instead of a set: its order is deterministic.
         unfixed = dict.fromkeys(flows)
         capped = [flow for flow in flows if flow.path.capped]
         while unfixed:
@@ -314,6 +323,7 @@ class Fabric:
             for flow in stays:
                 del unfixed[flow]
                 for link, weight in zip(flow.path.links, flow.path.weights, strict=True):
+                    # Fixed flows keep their rates; the link's remaining capacity belongs to the rest.
                     left = load[link] - weight
                     if left > 0.0:
                         load[link] = left

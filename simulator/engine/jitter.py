@@ -54,6 +54,7 @@ def latency_factors(jitter: Jitter, number: int, op: Collective, sources: npt.ND
     """
     if not jitter.latency:
         return None
+    # Participant to rank number; auxiliaries get numbers beyond any rank.
     ranks = np.array([*op.group, *range(_BEHIND_RANKS, _BEHIND_RANKS + len(op.auxiliaries))])[sources]
     return factors(jitter.latency, jitter.seed, ranks, number, counted(sources))
 

@@ -65,6 +65,7 @@ class Kernels:
         before = self._in_flight > 0
         now = self.clock._now
         if before != (self._in_flight + change > 0):
+            # Settle the progress at the old pace before the count changes.
             for running in self._running:
                 pace = running.slowed if before else running.alone
                 # A pace of 0 means a kernel without duration: nothing is left.
@@ -79,6 +80,7 @@ class Kernels:
         """Schedule the kernel's end at the present pace, and cancel the former end."""
         if running.timer is not None:
             running.timer.callbacks = ()
+        # Rounding may leave a share slightly below 0, hence max() below.
         pace = running.slowed if self._in_flight else running.alone
         running.timer = self.clock.when(now + max(running.left, 0.0) * pace, lambda: self._end(running))
 

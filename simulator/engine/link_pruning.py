@@ -88,6 +88,7 @@ def prune_links(every: Sequence[PotentialFlows], capacity: Floats) -> list[Bools
         if not gone.issuperset(others):
             gone.add(link)
     kept = contended.copy()
+    # Remaining links can be a bottleneck for two flows.
     kept[list(gone)] = False
     return [kept[one.routes.link] for one in every]
 

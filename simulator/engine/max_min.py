@@ -44,6 +44,7 @@ def rates(paths: Sequence[Path], capacity: Sequence[float] | Floats) -> Floats:
     flow = np.repeat(np.arange(flows), lengths)
     numbers = np.fromiter(chain.from_iterable(path.links for path in paths), np.int64, int(lengths.sum()))
     weight = np.fromiter(chain.from_iterable(path.weights for path in paths), np.float64, int(lengths.sum()))
+    # Renumber the used links: a cluster may have far more.
     used, link = np.unique(numbers, return_inverse=True)
     room = np.array([capacity[number] for number in used.tolist()])
     capped = np.flatnonzero(np.fromiter((path.capped for path in paths), np.bool_, flows))
@@ -73,6 +74,7 @@ def _fill(flow: Ints, link: Ints, weight: Floats, room: Floats, flows: int) -> F
     rate = np.zeros(flows)
     while len(flow):
         load = np.bincount(link, weight, len(room))
+        # Links without remaining flows divide by zero.
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(load > 0, room / load, np.inf)
         least_of_flow = np.full(flows, np.inf)
@@ -85,6 +87,7 @@ def _fill(flow: Ints, link: Ints, weight: Floats, room: Floats, flows: int) -> F
         fixed[flow[narrowest[link]]] = True
         rate[fixed] = least_of_flow[fixed]
         gone = fixed[flow]
+        # Fixed flows keep their rates; the rest of each link belongs to the remaining flows.
         room = room - np.bincount(link[gone], (weight * rate[flow])[gone], len(room))
         flow, link, weight = flow[~gone], link[~gone], weight[~gone]
     return rate

@@ -57,6 +57,7 @@ class Hbm:
         """
         if op.name in self._held:
             raise ValueError(f"rank {self.rank} holds {op.name!r} already; every allocation needs a name of its own")
+        # Checked with an allocator too: its fragments come on top of the bytes counted here.
         if self._used + op.nbytes > self.capacity:
             self._lack(op, now, self._used + op.nbytes)
         self._place(op, now)
@@ -79,6 +80,7 @@ class Hbm:
         try:
             self.allocator.allocate(op.name, op.nbytes, now=now, category=op.category)
         except NoRoomError as error:
+            # The capacity that would have sufficed: the present one plus the shortage of the largest free piece.
             self._lack(op, now, int(self.capacity) + op.nbytes - int(error.largest_free))
             # Only reached without a limit: lift the capacity and continue.
             self.allocator.allocator.capacity = float("inf")
@@ -89,6 +91,7 @@ class Hbm:
         self.short = True
         if not self.limited:
             return
+        # Ties go by name, so that messages are reproducible.
         largest = sorted(self._held.values(), key=lambda held: (-held.nbytes, held.name))[:3]
         holders = tuple((held.name, held.nbytes) for held in largest)
         raise OutOfMemoryError(self.rank, now, needed, int(self.capacity), holders)
@@ -102,6 +105,7 @@ class Hbm:
     def samples(self, rank: int, times: Sequence[float]) -> Iterator[MemorySample]:
         """Yield the bytes held after each change, for a rank whose changes happened at `times`."""
         by_category: dict[str, int] = {}
+        # Not strict: up to the peak, only the first changes are needed.
         for (category, change), used, time in zip(self._changes, self.used, times, strict=False):
             by_category[category] = by_category.get(category, 0) + change
             held = sorted((name, nbytes) for name, nbytes in by_category.items() if nbytes)

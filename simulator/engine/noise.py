@@ -35,6 +35,7 @@ def factor_table(sigma: float) -> Floats:
     # The mean of the lowest part is E(z | z < q) = -pdf(q) / cdf(q), and lies half-way between the part's two ends.
     least = -2.0 * normal.pdf(inner[0]) * _PARTS - inner[0]
     table: Floats = np.exp(sigma * np.array([least, *inner, -least]))
+    # Cached and shared by callers.
     table.flags.writeable = False
     return table
 
@@ -55,6 +56,7 @@ def factors(sigma: float, seed: int, rank: npt.NDArray[Any], op: int, number: np
         return np.ones(np.shape(number))
     state = _mixed(np.full(np.shape(number), seed, np.uint64))
     for key in (np.asarray(rank), np.full(np.shape(number), op), np.asarray(number)):
+        # Each key is mixed in separately, so that (1, 2) and (2, 1) differ.
         state = _mixed(state ^ key.astype(np.uint64))
     table, part = factor_table(sigma), (state >> np.uint64(52)).astype(np.int64)
     inside = ((state >> np.uint64(12)) & np.uint64(2**40 - 1)).astype(np.float64) * 2.0**-40

@@ -78,10 +78,12 @@ def play(
         events.execute, program, cluster,
         jitter=jitter, payloads=payloads, limit_memory=limit_memory, allocator=allocator, keep=keep,
     )  # fmt: skip
+    # Cheap checks first, before anything is routed or written out.
     if limit_memory:
         refuse_unfit_at_start(program, cluster, allocator)
     refuse_too_many(engine, program, payload=bool(payloads))
     if chosen(engine, arrays=bool(payloads))[0] == "events":
+        # Whoever requests the events engine, or arrays, accepts the time.
         if engine == "auto" and not payloads:
             _refuse_endless(program)
         return by_events()

@@ -20,6 +20,7 @@ def check_program(program: Program, cluster: Cluster) -> None:
     if ranks > cluster.world_size:
         raise ValueError(f"the program has {ranks} ranks, the cluster {cluster.world_size}")
     lists = program.lists
+    # Arrays instead of loops: a program may have a hundred thousand groups.
     of_kind = [np.concatenate([np.array(op.group, np.int64) for op in members]) for members in lists.kinds]
     for members, groups in zip(lists.kinds, of_kind, strict=True):
         if groups.min() < 0 or groups.max() >= ranks:
@@ -32,6 +33,7 @@ def check_program(program: Program, cluster: Cluster) -> None:
         for op, family in zip(ops, lists.family_at[number], strict=True):
             if family < 0 or lists.kind_of[family] in checked:
                 continue
+            # Families in a kind have equal groups: check each kind once per list.
             checked.add(lists.kind_of[family])
             # A family's list names a collective once; each rank with the list must be in some group of the kind.
             outside_all = own[~np.isin(own, of_kind[lists.kind_of[family]])]
@@ -65,6 +67,7 @@ def waiting_text(op: Op, awaited: str | None, missing: Sequence[int]) -> str:
     if awaited is not None:
         return f"its own {awaited!r}"
     if isinstance(op, Collective):
+        # Eight ranks suffice for a message.
         if missing:
             ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
             return f"{op.name!r}, which rank {ranks} has not reached"

@@ -31,6 +31,7 @@ class Progress:
     now: float = 0.0
 
 
+# None if nobody watches: reporting is then free.
 _CURRENT: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 

@@ -85,17 +85,21 @@ def memory_over_time(
         capacity = float(cluster.gpus[rank].hbm_bytes)
         # Times are replaced by event numbers, which are common to the kind.
         kind = list_of[rank], capacity, own.place.tobytes()
+        # The first rank of its kind is simulated, with event numbers for times.
         if kind not in followed:
             followed[kind] = Hbm(rank, capacity, limit, LoggedAllocator(allocator, capacity) if allocator else None)
             try:
                 _follow(followed[kind], program, own.place.tolist(), range(len(own.place)))
             except OutOfMemoryError as error:
+                # The number of the event that does not fit.
                 lacking[kind] = int(error.time)
         if kind in lacking:
+            # The earliest failure counts; at equal times, the lowest rank.
             moment = float(own.time[lacking[kind]]), rank
             first = moment if first is None else min(first, moment)
         hbm_of[rank] = followed[kind]
     if first is not None:
+        # Repeat the failing rank with true times, because the message states the time.
         _raise(program, cluster, first[1], events[first[1]], allocator)
     return _played(hbm_of, events)
 
@@ -119,6 +123,7 @@ def _played(hbm_of: Mapping[int, Hbm], events: Mapping[int, MemoryEvents]) -> Me
     most = max(hbm_of, key=lambda rank: peaks[id(hbm_of[rank])], default=None)
     peak = None
     if most is not None and hbm_of[most].used:
+        # The first sample with the peak; earlier samples are needed for its categories.
         place = hbm_of[most].used.index(peaks[id(hbm_of[most])])
         *_, peak = hbm_of[most].samples(most, events[most].time[: place + 1].tolist())
     return MemoryPlayed(
@@ -150,6 +155,7 @@ def refuse_unfit_at_start(program: Program, cluster: Cluster, allocator: str | N
     first: dict[tuple[int, int], int] = {}
     lists = program.ranks
     for rank, number in enumerate(program.lists.list_of):
+        # A single rank per list and HBM size suffices.
         first.setdefault((number, cluster.gpus[rank].hbm_bytes), rank)
     for rank in first.values():
         places = np.array(_at_start(lists[rank]), np.int64)
@@ -161,6 +167,7 @@ def _at_start(ops: Sequence[Op]) -> list[int]:
     """Return the places of memory operations that happen at 0 s."""
     places, busy = [], set[str]()
     for place, op in enumerate(ops):
+        # An operation behind a kernel or collective does not happen at 0 s.
         if op.stream in busy:
             continue
         if isinstance(op, Allocate | Free) and not op.after:

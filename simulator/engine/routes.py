@@ -60,6 +60,7 @@ class Routes:
 
         If a pruned link or a rate cap is narrower than these, the Path is capped.
         """
+        # Lists per route: paths are built once, for engines that follow single flows.
         links: list[list[int]] = [[] for _ in range(len(self))]
         weights: list[list[float]] = [[] for _ in range(len(self))]
         for route, link, weight in zip(*(column.tolist() for column in self.watched), strict=True):
@@ -72,6 +73,7 @@ class Routes:
                 tuple(took),
                 latency,
                 rate,
+                # Capped: something other than the path's own links bounds the rate.
                 rate < min((capacity[link] / weight for link, weight in zip(own, took, strict=True)), default=0.0),
             )
             for own, took, latency, rate in rows

@@ -19,11 +19,11 @@ from typing import Final
 
 # c10/cuda/CUDACachingAllocator.cpp: kMinBlockSize, kSmallSize, kSmallBuffer, kMinLargeAlloc, kLargeBuffer, kRoundLarge.
 ROUNDING: Final = 512
-SMALL_REQUEST: Final = 2**20
-SMALL_SEGMENT: Final = 2 * 2**20
-HUGE_REQUEST: Final = 10 * 2**20
-LARGE_SEGMENT: Final = 20 * 2**20
-HUGE_ROUNDING: Final = 2 * 2**20
+SMALL_REQUEST: Final = 2**20  # largest allocation in the small pool
+SMALL_SEGMENT: Final = 2 * 2**20  # request to the device for the small pool
+HUGE_REQUEST: Final = 10 * 2**20  # from here on, a segment fits its allocation
+LARGE_SEGMENT: Final = 20 * 2**20  # request to the device below HUGE_REQUEST
+HUGE_ROUNDING: Final = 2 * 2**20  # granularity above HUGE_REQUEST
 
 
 def round_up(nbytes: int, multiple: int) -> int:
@@ -145,6 +145,7 @@ class Pool:
 
     def put(self, block: MemoryBlock) -> None:
         """Insert a free block, sorted by its present size."""
+        # Ties in size are broken by address.
         insort(self.cached, (block.size, block.address, block))
 
     def take(self, block: MemoryBlock) -> None:
@@ -156,6 +157,7 @@ class Pool:
 
         The index is len(cached) if there is none.
         """
+        # -1 sorts before every address.
         return bisect_left(self.cached, (size, -1))
 
     def put_unmapped(self, block: MemoryBlock) -> None:

@@ -14,6 +14,7 @@ class TimedCollective:
     def __init__(self, clock: Clock, op: Collective) -> None:
         self._clock = clock
         self._op = op
+        # A dict keeps the group's order for messages.
         self._absent = dict.fromkeys(op.group)
         self._done = simpy.Event(clock)
 

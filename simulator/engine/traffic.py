@@ -68,6 +68,7 @@ class Traffic:
     def parts(self) -> tuple[SizedRound, ...]:
         """Rounds with at least one transfer."""
         repeats = list(self.schedule.repeats())
+        # Offsets of each round in the concatenated rows.
         cuts = np.cumsum([0, *(len(repeat.round) for repeat in repeats)])
         rows = self._by_key[1]
         each = zip(repeats, cuts[:-1], cuts[1:], strict=True)
@@ -86,6 +87,7 @@ class Traffic:
         """Return the distinct route keys, and each row's index into them."""
         rounds = [repeat.round for repeat in self.schedule.repeats()]
         n = self.schedule.world_size + self.schedule.auxiliaries
+        # A key packs source, destination and reduce into an integer.
         keys = [(r.src * n + r.dst) * 2 + r.reduce for r in rounds]
         different, row = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]), return_inverse=True)
         pair = different // 2
@@ -99,6 +101,7 @@ class Traffic:
         low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
         np.minimum.at(low, row, channel)
         np.maximum.at(high, row, channel)
+        # Most schedules use a single channel per route: no counting needed.
         if bool((low == high).all()):
             return low, high, np.ones(count, np.int64)
         channels = int(channel.max()) + 1
@@ -118,6 +121,7 @@ class Traffic:
     def _carried(self, repeat: Repeat, i: int) -> Floats:
         """Return each transfer's bytes in repetition i, shape (t,) [B]."""
         round_ = repeat.round
+        # See Repeat: chunks advance through the table.
         first = repeat.table[(round_.first + i * repeat.moves) % len(repeat.table)]
         elements = run_elements(first, round_.count, round_.step, self.chunk_sizes)
         return elements * self._width(round_)
@@ -154,6 +158,7 @@ class Traffic:
         if part.steady:
             return part.nbytes * repeat.times
         elements = np.zeros(len(round_))
+        # Runs with equal length share a table of sums.
         for count in np.unique(round_.count).tolist():
             mine = np.flatnonzero(round_.count == count)
             times = np.full(len(mine), repeat.times)
@@ -163,6 +168,7 @@ class Traffic:
     @cached_property
     def total_bytes(self) -> float:
         """Total bytes on the wire, each transfer counted once [B]."""
+        # Sizes by transfer are only used if they exist already.
         return float(self.nbytes.sum()) if "nbytes" in self.__dict__ else float(self.bytes_by_route.sum())
 
     @cached_property
@@ -173,6 +179,7 @@ class Traffic:
     @cached_property
     def nbytes(self) -> Floats:
         """Bytes carried by each transfer, shape (transfers,) [B]."""
+        # A common width for copies and reductions saves a column.
         carried = transfer_elements(self.transfers, self.chunk_sizes)
         if self.itemsize == self.reduce_itemsize:
             return carried * self.itemsize

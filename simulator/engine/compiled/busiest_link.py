@@ -51,6 +51,7 @@ def routes_over(prepared: Prepared, link: int) -> dict[tuple[int, int], Ints]:
             playable = prepared.kinds[kind].playables[played]
             if own is None or playable is None or not len(routes):
                 continue
+            # Rows on these routes, translated to the simulated rows.
             wanted = np.isin(np.concatenate([part.route_of for part in own.traffic.parts]), routes)
             rows = np.unique(prepared.played_rows(kind, member, own)[wanted])
             over.setdefault((kind, played), []).append(playable.route_of[rows])

@@ -62,6 +62,7 @@ class Known:
     def number(self, key: Any, make: Callable[[], Any]) -> int:
         """Return the number of a key; call `make` if the key is new."""
         if key not in self.numbers:
+            # The number is the thing's index in `things`.
             self.numbers[key] = len(self.things)
             self.things.append(make())
         return self.numbers[key]

@@ -44,11 +44,13 @@ def instances(
     capacity : float array, shape (links,)
         Capacity of the fabric's links [B/s].
     """
+    # Objects are identified by id: playables share them if they are equal.
     shapes, sizes, routings, groups = Known(), Known(), Known(), Known()
     by_kind: list[dict[str, npt.NDArray[Any]]] = []
     for number, kind in enumerate(kinds):
         rows = []
         for place, (op, own, group) in enumerate(zip(kind.members, kind.playables, kind.groups, strict=True)):
+            # -1 for closed-form collectives.
             row = {"shape": -1, "sizes": -1, "routing": -1, "flags": TOGETHER if op.together else 0, "lane": 0}
             row |= {"group": groups.number(group, partial(_same, group)), "transfers": 0}
             row |= {"played": op.duration is None}
@@ -72,6 +74,7 @@ def instances(
     transfers, played = values.pop("transfers"), values.pop("played")
     kept = np.zeros(len(transfers), np.bool_)
     kept[list(logged)] = True
+    # Closed-form collectives have no transfers to log.
     kept &= values["shape"] >= 0
     before = begins(np.where(kept, transfers, 0))
     return (
@@ -114,6 +117,7 @@ def _shapes(shapes: Sequence[tuple[Rows, Ints]]) -> dict[str, Any]:
     at = dict.fromkeys(_COUNTED, 0)
     for (rows, _), own in zip(shapes, made, strict=True):
         columns.add(**{name: own[name] for name in _SHAPE_COLUMNS})
+        # Counts become offsets that continue after the former shapes.
         for begin, count in _COUNTED.items():
             columns.add(**{begin: at[begin] + np.cumsum(own[count])})
             at[begin] += int(own[count].sum())
@@ -151,6 +155,7 @@ def _routings(routings: Sequence[tuple[Routes, Ints]], capacity: Floats) -> dict
     columns = Columns()
     empty = ("route_latency", "route_rate", "route_capped", "route_tapped", "route_link", "route_weight", "busy_link")
     columns.add(**dict.fromkeys(empty, ()), route_begin=0, busy_begin=0)
+    # First route of each routing.
     routes_before = [0]
     links = busy = longest = 0
     for routes, taps in routings:

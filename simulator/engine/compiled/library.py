@@ -35,6 +35,7 @@ def library_path() -> Path:
     digest = hashlib.sha256()
     for source in sources():
         digest.update(source.read_bytes())
+    # 16 hexadecimal digits: 64 bits.
     return _FOLDER / f"_core-{digest.hexdigest()[:16]}.so"
 
 
@@ -52,6 +53,7 @@ def build() -> Path:
     # A rename is atomic: a second process never loads a half-written library.
     with tempfile.TemporaryDirectory(dir=_FOLDER) as folder:
         os.replace(compile_core(Path(folder) / "core.so"), target)
+    # Libraries for older sources are useless.
     for old in _FOLDER.glob("_core-*.so"):
         if old != target:
             old.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ def refuse_missing_times(prepared: Prepared, problem: Problem, times: Times) -> 
         return
     operation = _first_missing(times.start, times.end)
     if operation is not None:
+        # Find the operation's rank, list and name for the message.
         ranks = np.repeat(np.arange(len(problem.out_begin)), np.diff([*problem.out_begin, problem.operations]))
         rank = int(ranks[operation])
         list_of = int(problem.values["list_of"][rank])

@@ -58,12 +58,14 @@ def operation_lists(lists: Lists, kinds: Sequence[PlayedKind]) -> dict[str, Any]
     queues: list[int] = []
     columns.add(**dict.fromkeys(_OP_COLUMNS, ()), after_begin=0)
     for ops, families in zip(lists.ops, lists.family_at, strict=True):
+        # Waits refer to names; the core needs places.
         place_of = {op.name: place for place, op in enumerate(ops)}
         if len(place_of) != len(ops):
             raise ValueError("a rank has two operations of one name")
         by_stream: dict[str, list[int]] = {}
         for place, op in enumerate(ops):
             by_stream.setdefault(op.stream, []).append(place)
+        # Streams are numbered in order of first appearance.
         numbers = {stream: at for at, stream in enumerate(by_stream)}
         kernels = [op if isinstance(op, Compute) else None for op in ops]
         own = [_operation(op) for op in ops]

@@ -286,7 +286,7 @@ class _Graph:
             op, servers = first.op, len(first.op.auxiliaries)
             traffic = None if first.routed is None else first.routed.traffic
             own = first.kind, id(traffic), op.startup, op.together, op.duration, len(op.group), servers
-            # Collectives with equal properties get equal numbers; ids of traffics are unique while the program lives.
+            # Equal properties get equal numbers. A traffic's id is unique while the program lives.
             facts += [known.setdefault(own, len(known))] * count
             groups = np.array([placed.op.group for placed in together], np.int64)
             behind = participants + np.arange(count * servers).reshape(count, servers)
@@ -310,6 +310,7 @@ class _Graph:
             self._pass()
             # Counting distinct colours takes a quarter of the time needed to number the classes, done once at the end.
             count = sum(map(different, (self.participants, self.collectives, self.links, self._rows())))
+            # A quotient with more than half of the ranks saves little.
             if 2 * different(self.participants[: self.ranks]) > self.ranks:
                 return None
             if count == before:
@@ -397,6 +398,7 @@ def _crossing(rows: Rows, route: Ints, routed: Sequence[RoutedCollective]) -> _C
     links = np.array([own.routes.watched[1] for own in routed], np.int64).reshape(len(routed), len(weight))
     real = np.flatnonzero(~rows.is_gate)
     which, place = rows_with_keys(taken_route, route[real])
+    # Sorted by place, for rows_with_keys.
     order = np.argsort(place, kind="stable")
     return _Crossing(links, weight, real[which[order]], place[order])
 
@@ -425,6 +427,7 @@ def _alike(collectives: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
 
     def facts(placed: Placed) -> tuple[object, ...]:
         op, traffic = placed.op, None if placed.routed is None else id(placed.routed.traffic)
+        # Equal lengths, because members form a rectangular array.
         sizes = len(op.group), len(op.auxiliaries)
         watched = None
         if placed.routed is not None and placed.routed.routes.can_contend:

@@ -40,6 +40,7 @@ def all_played(members: Sequence[Collective], playables: Sequence[Playable | Non
     which, place = np.zeros((2, ranks), np.int64)
     for number, op in enumerate(members):
         group = list(op.group)
+        # Groups in a family have no common rank, so each entry is set at most once.
         which[group], place[group] = number, np.arange(len(group))
     return PlayedKind(members, [op.group for op in members], playables, which, place)
 

@@ -65,6 +65,7 @@ class Prepared:
         """Return the simulated ranks and their operations."""
         own, ranks = self.program.lists, len(self.program.ranks)
         first = np.arange(ranks) if self.quotient is None else self.quotient.first_rank
+        # A cluster without stragglers has no list of speeds.
         speeds = np.array(self.cluster.speeds[:ranks] or np.ones(ranks))
         list_of = np.array(own.list_of, np.int64)[first]
         return Lists(own.lists, own.family_at, own.kind_of, list_of, speeds[first])
@@ -151,6 +152,7 @@ def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: in
         stage("looking for what is alike")
         speeds = cluster.speeds[: len(program.ranks)]
         quotient = reduce_by_symmetry(program, routed, prepared.maker.rows, speeds, capacity)
+        # The quotient is None if too many ranks differ; every rank is then simulated.
         return replace(prepared, quotient=quotient)
     return prepared
 
@@ -160,6 +162,7 @@ def _routed(program: Program, cluster: Cluster, capacity: Floats) -> list[tuple[
     lists = program.lists
     each = [(op, times) for members, times in zip(lists.kinds, lists.times, strict=True) for op in members]
     played = [(op, times) for op, times in each if op.duration is None]
+    # Closed-form collectives take no links.
     ops, times = [op for op, _ in played], [count for _, count in played]
     routed = iter(route_collectives(cluster, ops, capacity.tolist(), times=times))
     return [tuple(next(routed) if op.duration is None else None for op in members) for members in lists.kinds]

@@ -50,6 +50,7 @@ def problem_of(
     values: dict[str, Any] = {"links": len(capacity), "capacity": capacity, "ranks": ranks}
     values |= operation_lists(lists, kinds)
     values |= instances(kinds, lists.kind_of, logged, tapped or {}, capacity)
+    # Operations of each simulated rank.
     lengths = np.diff(values["list_begin"])[lists.list_of]
     values |= {
         "list_of": lists.list_of,
@@ -59,6 +60,7 @@ def problem_of(
         "noise_rank": np.arange(ranks),
     }
     tables = {"noise_compute": jitter.compute, "noise_latency": jitter.latency}
+    # Absent fields stay NULL in the struct, which means no noise.
     values |= {name: factor_table(sigma) for name, sigma in tables.items() if sigma}
     total = values.pop("logged")
     arrays = {name: as_field(name, value) for name, value in values.items() if isinstance(FIELDS[name], str)}

@@ -93,6 +93,7 @@ class Quotient:
         group_of = np.full(len(self.partition.rank), -1)
         for number, op in enumerate(members):
             group_of[list(op.group)] = number
+        # For each rank class, the member that contains its first rank; -1 if none does.
         member = group_of[self.first_rank]
         there = np.flatnonzero(member >= 0)
         # Each simulated rank joins its own collective's representative, at its class's place in the group.
@@ -153,6 +154,7 @@ class Quotient:
     def _shape(self, number: int, whole: Rows, first: Ints, new: Ints) -> tuple[Rows, Ints]:
         """Return each class's first row and its route; collectives with equal shape share the objects."""
         participant, ranks = self._participants(number), len(self.ranks_of(number))
+        # Collectives with equal rows and equal classes share a shape, hence the core's arrays too.
         key = id(whole), ranks, first.tobytes(), new.tobytes(), participant.tobytes()
         if key not in self._shapes:
             rows = _reduced(whole, ranks, participant, first, new)
@@ -165,6 +167,7 @@ class Quotient:
     def _participants(self, number: int) -> Ints:
         """Return each participant's representative: ranks first, then servers and switches."""
         ranks, auxiliary = self.ranks_of(number), self.partition.auxiliary[number]
+        # A group may contain several ranks in a class; they share a representative.
         own = self.partition.rank[list(self.collectives[number].op.group)]
         behind = np.unique(auxiliary, return_inverse=True)[1]
         return np.concatenate([np.searchsorted(ranks, own), len(ranks) + behind])
@@ -200,6 +203,7 @@ class _Carried:
 
 def _reduced(rows: Rows, ranks: int, participant: Ints, first: Ints, new: Ints) -> Rows:
     """Return each class's first row; `new` maps every row to its class's row."""
+    # Only waits by first rows are kept, because a first row's waits stand for its class.
     is_first = np.zeros(len(rows), np.bool_)
     is_first[first] = True
 

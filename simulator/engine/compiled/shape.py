@@ -23,6 +23,7 @@ def shape_columns(rows: Rows) -> Columns:
     place = np.arange(len(rows)) - rows.first[of]
     # A ring needs a slot per row, any other round a slot per transfer.
     slots = np.where(rows.ring, 1, times) * rows.lengths
+    # The core looks waits up by the awaited row.
     inner, outer = by_key(rows.inner), by_key(rows.outer)
     noise, noise_stride = _sent_before(rows)
     initial = _initial(rows)

@@ -31,6 +31,7 @@ def deadlock(prepared: Prepared, problem: Problem, times: Times) -> DeadlockErro
             who = f"rank {rank} ({op.stream})"
             if op.name in ended or who in waiting:
                 continue
+            # An operation that has started waits for other ranks, not for operations.
             awaited = next((name for name in op.after if name not in ended), None) if start != start else None
             missing = [r for r in getattr(op, "group", ()) if r not in reached.get(op.name, set())]
             waiting[who] = waiting_text(op, awaited, missing)

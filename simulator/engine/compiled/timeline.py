@@ -56,8 +56,10 @@ class TimelineWriter:
         """Return the timeline with operations of every rank, or of ranks in `keep` and the rank ending last."""
         active = np.flatnonzero(self._counts)
         last = self._last(active)
+        # The rank ending last is always kept: it determines the end.
         there = [] if last[1] is None else [last[1]]
         kept = active.tolist() if keep is None else sorted({*keep, *there})
+        # Simulated before anything else is built: exceeding memory raises here.
         memory = memory_over_time(
             self.prepared.program,
             self.prepared.cluster,
@@ -68,6 +70,7 @@ class TimelineWriter:
         logs = Later(self._played_collectives.total, self._log)
         spans = AllRanks(LaterByRank({rank: partial(self._spans, rank) for rank in kept}))
         sent = Later(self._played_collectives.total, self._sent)
+        # Collectives share routes; take each object once.
         routes = {id(own.routes): own.routes for kind in self.prepared.routed for own in kind if own is not None}
         timeline = timeline_of(NAME, self.prepared.cluster, spans, last, logs, memory, routes.values())
         work = LaterValues({rank: partial(self._at_work, rank) for rank in active.tolist()})
@@ -85,6 +88,7 @@ class TimelineWriter:
         Operations on memory are ignored: they take no time.
         """
         values, begins = self.problem.values, self.problem.out_begin
+        # -1 for ranks without operations.
         ends = np.full(len(begins), -1.0)
         for number in range(len(values["list_begin"]) - 1):
             places = np.flatnonzero(values["op_kind"][self._own(number)] != MEMORY)
@@ -113,6 +117,7 @@ class TimelineWriter:
                 spans.append(Span(rank, op.stream, name, op.kind, start, end, op.nbytes, op.flops))
             elif isinstance(op, Collective):
                 own = program.operation(rank, place) if op.rendezvous else None
+                # A receive is idle until the last rank comes.
                 come = self._last_came(own, rank, place) if isinstance(own, Collective) else start
                 name, nbytes = program.name(rank, place), float(op.nbytes)
                 spans.append(Span(rank, op.stream, name, op.schedule.operation, come, end, nbytes))
@@ -124,6 +129,7 @@ class TimelineWriter:
         The stream on which the host issues kernels does not count.
         """
         work, meetings = self._work_of_lists[self.prepared.program.lists.list_of[rank]]
+        # A copy, because starts are replaced below.
         starts, ends = (self._times_of(column, rank).copy() for column in (self.times.start, self.times.end))
         for place in meetings:
             op = self.prepared.program.operation(rank, place)
@@ -173,12 +179,14 @@ class TimelineWriter:
         ranks = np.flatnonzero(self._counts)
         hbm = np.array([self.prepared.cluster.gpus[rank].hbm_bytes for rank in ranks.tolist()], np.float64)
         played, listed = self.prepared.played_rank[ranks], self.problem.values["list_of"]
+        # Ranks with a common representative and HBM size have equal memory: compare one each.
         first = np.unique(np.stack([played, hbm]), axis=1, return_index=True)[1]
         kinds: dict[tuple[int, float, bytes], int] = {}
         for begin in range(0, len(first), _RANKS_AT_ONCE):
             for place in first[begin : begin + _RANKS_AT_ONCE].tolist():
                 number = int(listed[played[place]])
                 on_hbm = self._on_hbm(number)
+                # Stable: at equal times, the program's order counts.
                 order = np.argsort(self._times_of(self.times.end, int(ranks[place]))[on_hbm], kind="stable")
                 kinds.setdefault((number, float(hbm[place]), order.tobytes()), int(ranks[place]))
         return sorted({*kept, *kinds.values()})
@@ -220,6 +228,7 @@ class TimelineWriter:
         instance = int(self.prepared.first_instance[family]) + played
         problem, times = self.problem, self.times
         if problem.values["log_begin"][instance] < 0:
+            # A single further run logs every collective if the logs fit, otherwise only this collective.
             problem, times = self._played_again if self._all_fit else self._played_for([instance])
         transfers = int(problem.values["log_begin"][instance]) + self._numbers(kind, member, own)
         columns = times.enter[transfers], times.through[transfers], own.route_of
