@@ -24,20 +24,17 @@ from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import Scenario
 from simulator.step.plan import StepPlan, plan_step
 
-# Measured on one of two cores (benchmarks/estimates.py) [s]. `_A_POINT`: fixed cost. `_A_REPORTED_OPERATION`: report,
-# memory and spans for an operation. `_AN_OPERATION`: an operation in the engine. `_A_ROW`: routing and writing a
-# schedule row. `_A_COMPILED_TRANSFER`, `_A_NOISY_TRANSFER`, `_A_SHARING_TRANSFER`: a transfer in the compiled engine,
-# alone, with noise, and with noise in parallel groups. `_A_SHARER`: each transfer sharing links, if latencies are
-# noisy. `_A_PAYLOAD_BYTE`: drawing, adding and checking.
-_A_POINT: Final = 8e-3
-_A_REPORTED_OPERATION: Final = 20e-6
-_AN_OPERATION: Final = {"events": 20e-6, "compiled": 0.3e-6}
-_A_ROW: Final = {"events": 5e-6, "compiled": 15e-6}
-_A_COMPILED_TRANSFER: Final = 0.5e-6
-_A_NOISY_TRANSFER: Final = 20e-9
-_A_SHARING_TRANSFER: Final = 5e-6
-_A_SHARER: Final = 0.4e-6
-_A_PAYLOAD_BYTE: Final = 8e-9
+# Measured on one of two cores (benchmarks/estimates.py) [s].
+_A_POINT: Final = 8e-3  # fixed cost of any point
+_A_REPORTED_OPERATION: Final = 20e-6  # report, memory and spans for an operation
+_AN_OPERATION: Final = {"events": 20e-6, "compiled": 0.3e-6}  # an operation in the engine
+_A_ROW: Final = {"events": 5e-6, "compiled": 15e-6}  # routing and writing a schedule row
+_A_COMPILED_TRANSFER: Final = 0.5e-6  # a transfer without noise
+_A_NOISY_TRANSFER: Final = 20e-9  # a noisy transfer in a single collective
+_A_SHARING_TRANSFER: Final = 5e-6  # a noisy transfer in a step, with parallel groups
+_A_SHARER: Final = 0.4e-6  # added for each transfer sharing links, if latencies are noisy
+_A_PAYLOAD_BYTE: Final = 8e-9  # drawing, adding and checking
+# Memory [B].
 _BYTES_AN_OPERATION: Final = {"events": 1000, "compiled": 40}
 _BYTES_A_ROW: Final = 400
 

@@ -38,17 +38,14 @@ _FEW_PARTS: Final = 100_000
 _FEW_RANKS: Final = 4096
 _FEW_CHUNKS: Final = 4096
 _FEW_OPERATIONS: Final = 300_000
-# Measured on one of two cores (docs/speed.md) [s]. `_A_RANK`, `_A_RANK_OF_A_STEP`, `_AN_OPERATION_OF_A_RANK`: planning
-# and simulating a collective's rank, a step's rank and an operation on such a rank. `_AN_OPERATION`: recording an
-# operation in a list and simulating it on few ranks. `_A_ROW`, `_A_ROUND`: a transfer without repetitions, and a round
-# with such transfers. `_A_WRITTEN_TRANSFER`: a repeated transfer that is written out.
-_A_RANK: Final = 90e-6
-_A_RANK_OF_A_STEP: Final = 900e-6
-_AN_OPERATION_OF_A_RANK: Final = 0.1e-6
-_AN_OPERATION: Final = 30e-6
-_A_ROW: Final = 12e-6
-_A_ROUND: Final = 500e-6
-_A_WRITTEN_TRANSFER: Final = 0.1e-6
+# Measured on one of two cores (docs/speed.md) [s].
+_A_RANK: Final = 90e-6  # planning and simulating a collective's rank
+_A_RANK_OF_A_STEP: Final = 900e-6  # planning and simulating a step's rank
+_AN_OPERATION_OF_A_RANK: Final = 0.1e-6  # planning and simulating an operation on a step's rank
+_AN_OPERATION: Final = 30e-6  # recording an operation in a list, and simulating it on few ranks
+_A_ROW: Final = 12e-6  # a transfer without repetitions
+_A_ROUND: Final = 500e-6  # a round with such transfers
+_A_WRITTEN_TRANSFER: Final = 0.1e-6  # a repeated transfer, if written out
 # Memory for each of these [B].
 _BYTES_A_RANK: Final = 2_000
 _BYTES_A_RANK_OF_A_STEP: Final = 20_000
