@@ -161,7 +161,7 @@ static void settle(Play *play, int32_t rank) {
     }
 }
 
-/* ---- the play ---- */
+/* ---- the simulation ---- */
 
 /* End a flow that shares its links, and all flows that end at the same time up to rounding. Without the tolerance, each
  * of them would change the shares of the remaining flows once more. */
