@@ -1,8 +1,14 @@
-"""Kernels of one rank, slowed while a collective of the rank is in flight.
+"""Kernels on a rank, slowed while a collective on the same rank is in flight.
 
-Rule: a span of kernels has two durations, alone and beside communication; its progress is integrated exactly over the
-times when one or the other holds. A collective is in flight from when its stream reaches it to its end, for its kernels
-hold their SMs while they wait.
+A kernel has two durations, alone and beside communication. Its progress is integrated exactly over the periods with
+either pace. A collective counts from the moment when its stream reaches it, because its kernels occupy SMs while they
+wait.
+
+Example: a kernel takes 2 s alone or 4 s beside communication; a collective is in flight from t = 1 to t = 2::
+
+    t = 0    left 1.00    expected end 2
+    t = 1    left 0.50    expected end 1 + 0.50 x 4 = 3
+    t = 2    left 0.25    expected end 2 + 0.25 x 2 = 2.5
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from simulator.engine.clock import Clock, Occurrence
 
 @dataclass(slots=True)
 class _Running:
-    """Kernels at work: how much is left (1 to 0), and since when at which pace."""
+    """A running kernel: share left (1 to 0), and the time of the last update."""
 
     alone: float
     slowed: float
@@ -28,11 +34,12 @@ class _Running:
 
 @dataclass(slots=True)
 class Kernels:
-    """What runs on one rank's SMs.
+    """Kernels running on a rank.
 
     Attributes
     ----------
     clock : Clock
+        The simulation's clock.
     """
 
     clock: Clock
@@ -40,7 +47,13 @@ class Kernels:
     _in_flight: int = 0
 
     def run(self, alone: float, slowed: float) -> simpy.Event:
-        """Start kernels that take `alone` [s], or `slowed` beside communication; the event is their end."""
+        """Start a kernel; return the event for its end.
+
+        Parameters
+        ----------
+        alone, slowed : float
+            Duration alone, and beside communication [s].
+        """
         now = self.clock._now
         running = _Running(alone, slowed, simpy.Event(self.clock), since=now)
         self._running.append(running)
@@ -48,12 +61,14 @@ class Kernels:
         return running.done
 
     def communicate(self, change: int) -> None:
-        """A collective has come into flight (+1) or has ended (-1)."""
+        """Count a collective in (+1) or out (-1), and change the pace if the first begins or the last ends."""
         before = self._in_flight > 0
         now = self.clock._now
         if before != (self._in_flight + change > 0):
+            # Settle the progress at the old pace before the count changes.
             for running in self._running:
                 pace = running.slowed if before else running.alone
+                # A pace of 0 means a kernel without duration: nothing is left.
                 running.left -= (now - running.since) / pace if pace > 0.0 else running.left
                 running.since = now
         self._in_flight += change
@@ -62,11 +77,14 @@ class Kernels:
                 self._time(running, now)
 
     def _time(self, running: _Running, now: float) -> None:
+        """Schedule the kernel's end at the present pace, and cancel the former end."""
         if running.timer is not None:
             running.timer.callbacks = ()
+        # Rounding may leave a share slightly below 0, hence max() below.
         pace = running.slowed if self._in_flight else running.alone
         running.timer = self.clock.when(now + max(running.left, 0.0) * pace, lambda: self._end(running))
 
     def _end(self, running: _Running) -> None:
+        """Trigger a kernel's end."""
         self._running.remove(running)
         running.done.succeed()

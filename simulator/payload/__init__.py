@@ -1,1 +1,1 @@
-"""The arrays that a collective carries: drawn, sent and added by its transfers, and judged against the exact result."""
+"""Real arrays carried by a collective: drawn, sent and added by its transfers, and compared with the exact result."""

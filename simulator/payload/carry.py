@@ -1,8 +1,16 @@
-"""Real arrays carried by a collective's transfers: every add is a numpy add at the receiver, in the order of the clock.
+"""How do transfers change real arrays? Every reduction is a numpy add at the receiver, in the simulated order.
 
-Rule: works in place on the ranks' own buffers, knows the order in which transfers ended and no times. Like clerks who
-do the day's bookings in the order of the receipts: chunk by chunk, because bookings of different chunks do not meet and
-a chunk stays in the cache.
+This module works in place on the ranks' own buffers. It knows the order in which transfers ended, but no times. Chunks
+are processed one after another: transfers with different chunks never touch the same numbers, and a chunk stays in the
+processor's cache.
+
+Example: an all-reduce over 2 ranks with a single chunk. Transfer 0 sends rank 0's chunk to rank 1, which adds it;
+transfer 1 copies the sum back::
+
+              rank 0   rank 1
+    start        5        7
+    after 0      5       12
+    after 1     12       12
 """
 
 from __future__ import annotations
@@ -29,18 +37,22 @@ Tamper = Mapping[int, Callable[[Array], Array | None]]
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a collective works on.
+    """Arrays for a collective.
 
     Attributes
     ----------
     buffers : sequence of array
-        One a rank of the group, all chunks in order; they are changed in place and hold the results.
+        One buffer per rank of the group, with all chunks in order; changed in place, and containing the results at the
+        end.
     dtype : Dtype
+        Dtype of the buffers.
     reduction : str
+        "sum", "average", "max", "min" or "product".
     accumulate : numpy dtype
-        Of partial sums.
+        Dtype of partial sums.
     tamper : mapping of transfer number to function
-        Faults: what these transfers deliver instead of what was sent; None: nothing, and nobody notices.
+        Injected faults: the function maps the array sent to the array delivered; None for a transfer that is lost
+        unnoticed.
     """
 
     buffers: Sequence[Array]
@@ -51,16 +63,16 @@ class Payload:
 
 
 def ended_order(transfers: Transfers, end: Floats) -> Ints:
-    """Transfer numbers in the order in which they ended; ties by number.
+    """Return transfer numbers in the order of their ends; ties go to the lower number.
 
-    A transfer's number is above those that it waits for, so that even what takes no time at all keeps its order. Where
-    adds may arrive in any order, schedules number them by sending rank.
+    A transfer's number is higher than its awaited transfers' numbers, therefore even transfers without duration stay in
+    order. If adds may arrive in any order, schedules number transfers by sending rank.
     """
     return np.lexsort((np.arange(len(end)), end))
 
 
 def carry_all(program: Program, timeline: Timeline, payloads: Mapping[str, Payload]) -> None:
-    """Apply all transfers of the collectives that have a payload, in the order in which they ended."""
+    """Apply the transfers in every collective with a payload, in the order of their ends."""
     ops = program.collectives()
     for log in timeline.logs:
         if log.collective in payloads:
@@ -69,12 +81,14 @@ def carry_all(program: Program, timeline: Timeline, payloads: Mapping[str, Paylo
 
 
 def carry(schedule: Schedule, transfers: Transfers, order: Ints, payload: Payload) -> None:
-    """Apply all transfers to the buffers, in this order."""
+    """Apply the transfers to the buffers in the given order."""
     elements = len(payload.buffers[0])
     if schedule.operation == "all_to_all":
+        # A buffer in all_to_all has world_size rows; chunks are counted for a single row.
         elements //= schedule.world_size
     starts = chunk_starts(schedule, elements).tolist()
     wide = np.dtype(payload.accumulate) != payload.dtype.numpy
+    # Without a wider accumulator, buffering or faults, a reduction is a plain numpy add.
     plain = (
         not wide
         and schedule.reduction_order == ReductionOrder.IN_SEQUENCE
@@ -84,6 +98,7 @@ def carry(schedule: Schedule, transfers: Transfers, order: Ints, payload: Payloa
     if plain and payload.reduction == "sum" and bool((transfers.count == 1).all()):
         _carry_plain(transfers, order, payload.buffers, starts)
         return
+    # Transfers of each chunk, in the given order.
     carried: list[list[int]] = [[] for _ in range(schedule.chunks)]
     for number in order.tolist():
         for chunk in chunks_of(schedule, transfers, number):
@@ -93,6 +108,7 @@ def carry(schedule: Schedule, transfers: Transfers, order: Ints, payload: Payloa
         start, stop = starts[chunk], starts[chunk + 1]
         origins = [0] * (schedule.world_size + schedule.auxiliaries)
         for rank in holders(schedule, chunk):
+            # Bit r in `origins` marks rank r's input in a participant's value.
             origins[rank] = 1 << rank
         reduction = _ChunkReduction(schedule, payload, wide, start, stop, origins)
         for number in numbers:
@@ -101,7 +117,8 @@ def carry(schedule: Schedule, transfers: Transfers, order: Ints, payload: Payloa
 
 
 def _carry_plain(transfers: Transfers, order: Ints, buffers: Sequence[Array], starts: list[int]) -> None:
-    """The common case without any bookkeeping: sums in the payload's own wide dtype, one chunk a transfer."""
+    """Apply sums in the payload's own dtype, a single chunk per transfer: the common case without bookkeeping."""
+    # Stable: the given order is kept within each chunk.
     by_chunk = order[np.argsort(transfers.first[order], kind="stable")]
     add = np.add
     for src, dst, chunk, reduce in zip(
@@ -120,7 +137,7 @@ def _carry_plain(transfers: Transfers, order: Ints, buffers: Sequence[Array], st
 
 
 class _ChunkReduction:
-    """Moves and adds up one chunk: parts at ranks, sums at servers, what is buffered, partial sums in a wider dtype."""
+    """Moves and adds a single chunk: values at ranks, sums at servers, buffered values, wider partial sums."""
 
     def __init__(
         self, schedule: Schedule, payload: Payload, wide: bool, start: int, stop: int, origins: list[int]
@@ -130,19 +147,24 @@ class _ChunkReduction:
         self._wide = wide
         self._part = slice(start, stop)
         self._origins = origins
+        # A value with these origins is complete: it contains every rank's input.
         self._everybody = (1 << schedule.world_size) - 1
-        # Servers' and switches' chunks, and partial sums in the accumulation dtype; by participant.
+        # Chunks at servers and switches, and partial sums in the accumulation dtype, by participant.
         self._sums: dict[int, Array] = {}
+        # Values waiting to be added in rank order, by participant: (sender, origins, value).
         self._buffered: dict[int, list[tuple[int, int, Array]]] = {}
 
     def apply(self, number: int, src: int, dst: int, *, reduce: bool) -> None:
-        """One transfer: what the sender has, added to (or put in the place of) what the receiver has."""
+        """Apply a transfer: the receiver adds the sender's value, or replaces its own."""
+        # The sender's value includes everything that has arrived before.
         self._settle(src)
+        # A copy of a partial sum is rounded, a copy of a complete sum is divided and final.
         complete = self._origins[src] == self._everybody
         value = self._value(src)
         if not reduce:
             value = self._travelling(src, value, complete=complete)
         if number in self._payload.tamper:
+            # A copy, because a fault must not change the sender's own array.
             delivered = self._payload.tamper[number](value.copy())
             if delivered is None:
                 self._lost(src, dst, value, reduce=reduce)
@@ -159,18 +181,22 @@ class _ChunkReduction:
             self._origins[dst] |= self._origins[src]
 
     def _lost(self, src: int, dst: int, value: Array, *, reduce: bool) -> None:
-        """What does not arrive counts as arrived: the receiver goes on with what it has, or with zeros."""
+        """Handle a lost transfer.
+
+        The receiver continues with its own value, or with zeros, and its origins count the data as arrived.
+        """
         self._settle(dst)
         if self._origins[dst] == 0 and dst not in self._sums:
             self._put(dst, np.zeros_like(value))
         self._origins[dst] = self._origins[dst] | self._origins[src] if reduce else self._origins[src]
 
     def close(self) -> None:
-        """Settle what is buffered, and leave every rank's chunk in the payload's dtype, averages divided."""
+        """Add buffered values; convert every rank's chunk to the payload's dtype, averages divided."""
         for participant in list(self._buffered):
             self._settle(participant)
         averaging = self._payload.reduction == "average"
         world_size = self._schedule.world_size
+        # Without averaging, only ranks with a sum in the accumulation dtype need work.
         for rank in range(world_size) if averaging else [p for p in self._sums if p < world_size]:
             complete = self._origins[rank] == self._everybody
             if rank in self._sums:
@@ -180,13 +206,16 @@ class _ChunkReduction:
                 buffer[self._part] = finished(buffer[self._part], "average", world_size, self._payload.dtype.numpy)
 
     def _value(self, participant: int) -> Array:
+        """Return the participant's present value."""
         if participant in self._sums:
             return self._sums[participant]
         return self._payload.buffers[participant][self._part]
 
     def _travelling(self, src: int, value: Array, *, complete: bool) -> Array:
-        """A sum as it is copied: in the payload's dtype. A complete one is divided first, and is final at its owner
-        too."""
+        """Return a sum in the form in which it is copied: rounded to the payload's dtype.
+
+        A complete sum is divided first (average), and the result also replaces the sum at its owner.
+        """
         if value.dtype == self._payload.dtype.numpy:
             return value
         reduction = self._payload.reduction if complete else "sum"
@@ -196,23 +225,28 @@ class _ChunkReduction:
         return final
 
     def _put(self, participant: int, value: Array) -> None:
+        """Replace the participant's value."""
         if participant < self._schedule.world_size:
+            # A value in the payload's dtype replaces any partial sum.
             self._sums.pop(participant, None)
             self._payload.buffers[participant][self._part] = value
         else:
+            # Servers and switches have no buffer in the payload.
             self._sums[participant] = value.copy()
 
     def _add(self, participant: int, value: Array) -> None:
+        """Add to the participant's value; a participant without a value takes it over."""
         if self._origins[participant] == 0:
             self._put(participant, value)
             return
         into = self._value(participant)
+        # The first addition widens the value to the accumulation dtype.
         if into.dtype != np.dtype(self._payload.accumulate):
             into = self._sums[participant] = into.astype(self._payload.accumulate)
         accumulate_into(into, value.astype(into.dtype, copy=False), self._payload.reduction)
 
     def _settle(self, participant: int) -> None:
-        """Add up what was buffered: in rank order, the own part in its place."""
+        """Add the buffered values in rank order, the participant's own value at its rank's place."""
         waiting = self._buffered.pop(participant, [])
         if not waiting:
             return
@@ -224,6 +258,7 @@ class _ChunkReduction:
             accumulate_into(total, value.astype(total.dtype, copy=False), self._payload.reduction)
         for _, origins, _ in waiting:
             self._origins[participant] |= origins
+        # A wide sum does not fit into the payload's buffer before it is rounded.
         if self._wide or participant >= self._schedule.world_size:
             self._sums[participant] = total
         else:

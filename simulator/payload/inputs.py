@@ -1,6 +1,6 @@
-"""Draws seeded input numbers for a collective, fills every rank's buffer with them, and cuts out each rank's result.
+"""Draws seeded input numbers for a collective, fills every rank's buffer, and cuts out each rank's result.
 
-Rule: rank r's numbers depend on the seed and r alone, so that adding a rank does not change those of the others.
+Rank r's numbers depend only on the seed and r. Adding a rank leaves every other rank's numbers unchanged.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ from simulator.collectives.verify import holders
 from simulator.records.chunks import chunk_starts
 from simulator.records.schedule import Schedule
 
-# Small enough that the int8 sum of a few ranks does not overflow; with more ranks it may, and that is counted.
+# Small enough to keep the int8 sum over a few ranks from overflowing; with more ranks, overflows are counted.
 _INTEGERS: Final = 16
-# Numbers that are drawn for a rank. A prime, so that no two chunks of an array begin at the same place of the sequence
-# unless there are as many chunks between them: one that is taken for another shows.
+# Numbers drawn per rank. A prime: two chunks only begin at the same place in the sequence if there are as many chunks
+# between them. Mistaking a chunk for another therefore changes the result.
 _DRAWN: Final = 262_139
-# From this size on numpy asks Linux for huge pages (numpy release notes 1.22, NUMPY_MADVISE_HUGEPAGE).
+# From this size on, numpy asks Linux for huge pages (numpy release notes 1.22, NUMPY_MADVISE_HUGEPAGE).
 _LARGE: Final = 4 * 2**20
 
 
 def draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
     """Fill an array with rank r's numbers: unit normals, or integers from -16 to 16 (unsigned: 0 to 16).
 
-    A long array repeats its first 262,139 numbers: copying them takes a tenth of the time of drawing more.
+    A long array repeats its first 262,139 numbers: copying takes a tenth of the time needed for drawing.
     """
     _draw(rank, into[:_DRAWN], dtype, seed)
     done = min(_DRAWN, len(into))
     while done < len(into):
-        # Twice as many at a time; what is there begins at a multiple of the period, so it goes on where it ends.
+        # Double the filled part each time; it starts at a multiple of the period, so the sequence continues.
         more = min(done, len(into) - done)
         into[done : done + more] = into[:more]
         done += more
 
 
 def _draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
+    """Fill an array with freshly drawn numbers."""
     generator = np.random.default_rng([seed, rank])
     if dtype.name in ("float64", "float32"):
-        # Draw straight into the buffer: a second array would take as much time as the numbers.
+        # Draw straight into the buffer: copying from a second array would take as long as drawing.
         generator.standard_normal(out=into, dtype=into.dtype)
     elif dtype.is_float:
         into[...] = generator.standard_normal(len(into), dtype=np.float32).astype(dtype.numpy)
@@ -53,15 +54,17 @@ def _draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
 
 
 def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[Array]:
-    """Every rank's buffer before the operation: all chunks in order, with zeros in those that it does not hold yet.
+    """Return every rank's buffer before the operation: every chunk in order, zeros in chunks not yet held.
 
     Returns
     -------
-    list of array, shape (elements,); (world_size x elements,) in all_to_all
+    list of array
+        Shape (elements,) each; (world_size x elements,) in all_to_all.
     """
     starts = _starts(schedule, elements)
     made = []
     for rank, part in enumerate(_held(schedule, starts)):
+        # A rank that holds every chunk fills its buffer completely: zeroing first would be wasted.
         whole = part == slice(0, starts[-1])
         buffer = np.empty(starts[-1], dtype.numpy) if whole else _zeros(starts[-1], dtype, part)
         draw(rank, buffer[part], dtype, seed)
@@ -70,14 +73,16 @@ def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[
 
 
 class Drawn:
-    """What `draw` gave one rank, kept while its buffer changes: the numbers that it repeats.
+    """A rank's drawn numbers, kept while its buffer changes.
+
+    Only a single period is stored.
 
     Parameters
     ----------
     buffer : array
-        Of the rank, before the operation.
+        The rank's buffer before the operation.
     part : slice
-        Of the buffer that was drawn.
+        Drawn part of the buffer.
     """
 
     __slots__ = ("_first", "_length", "_period")
@@ -90,7 +95,7 @@ class Drawn:
         return self._length
 
     def __getitem__(self, part: slice) -> Array:
-        """Numbers that were drawn, from `part.start` to before `part.stop`."""
+        """Return the drawn numbers from `part.start` to before `part.stop`."""
         period, count = len(self._period), part.stop - part.start
         if not count:
             return self._period[:0]
@@ -103,18 +108,19 @@ class Drawn:
 
 
 def drawn(schedule: Schedule, elements: int, buffers: Sequence[Array]) -> list[Drawn]:
-    """What `buffers` drew, by rank, before anybody changes it."""
+    """Return each rank's drawn numbers; call before the buffers change."""
     held = _held(schedule, _starts(schedule, elements))
     return [Drawn(buffer, part) for buffer, part in zip(buffers, held, strict=True)]
 
 
 def _starts(schedule: Schedule, elements: int) -> list[int]:
+    """Return each chunk's offset, then the buffer's length."""
     starts: list[int] = chunk_starts(schedule, elements).tolist()
     return starts
 
 
 def _held(schedule: Schedule, starts: list[int]) -> list[slice]:
-    """The part of its buffer that each rank holds before the operation: from its first chunk to its last."""
+    """Return the part held by each rank before the operation: from its first chunk to its last."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for chunk in range(schedule.chunks):
@@ -126,10 +132,10 @@ def _held(schedule: Schedule, starts: list[int]) -> list[slice]:
 
 
 def _zeros(elements: int, dtype: Dtype, part: slice) -> Array:
-    """Zeros whose memory Linux allocates page by page when it is written, with huge pages only for `part`.
+    """Return zeros whose memory Linux allocates on first write, with huge pages only in `part`.
 
-    In all_to_all a rank writes only its row and its column of a square of chunks. numpy asks for huge pages everywhere,
-    and writing a column of small chunks would allocate every one of them.
+    In all_to_all a rank writes only its row and its column in a square of chunks. numpy asks for huge pages everywhere;
+    writing a column of small chunks would then allocate every page.
     """
     itemsize = dtype.itemsize
     if elements * itemsize < _LARGE or not hasattr(mmap, "MADV_NOHUGEPAGE"):
@@ -143,7 +149,7 @@ def _zeros(elements: int, dtype: Dtype, part: slice) -> Array:
 
 
 def result(schedule: Schedule, buffer: Array, rank: int, elements: int) -> Array:
-    """The array that the operation gives a rank; empty where it gives this rank nothing."""
+    """Return the operation's result for a rank; empty if the rank gets nothing."""
     starts = _starts(schedule, elements)
     if schedule.operation in ("reduce_scatter", "scatter"):
         return buffer[starts[rank * schedule.pieces] : starts[(rank + 1) * schedule.pieces]].copy()

@@ -1,7 +1,8 @@
-"""Computes what a collective must give, bit for bit, when its transfers end in a given order, and judges results by it.
+"""What must a collective's result be, bit for bit, if its transfers end in a given order? The judge replays and
+compares.
 
-Rule: independent of the engines, without a clock or buffers. Every rank's chunk is written as an expression over the
-inputs ("((2 + 3) + 0) + 1"), and each different expression is evaluated once.
+The judge is independent of the engines and has neither clock nor buffers. Every rank's chunk becomes an expression over
+the inputs, such as "((2 + 3) + 0) + 1", and each distinct expression is evaluated once.
 """
 
 from __future__ import annotations
@@ -24,24 +25,25 @@ from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers
 
-# ("input", rank) | ("add", term, term) | ("total", term): a complete sum, divided (average) and rounded to its
-# final dtype | ("rounded", term): a partial sum that was sent in the payload's dtype
+# Kinds of terms: ("input", rank); ("add", term, term); ("total", term), a complete sum, divided (average) and rounded
+# to its final dtype; ("rounded", term), a partial sum sent in the payload's dtype.
 Term = tuple[str, int] | tuple[str, int, int]
-# A transfer of one chunk: source, destination, whether the destination adds it.
+# A transfer with a single chunk: source, destination, and whether the destination adds the chunk.
 Step = tuple[int, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How a collective adds numbers: dtypes and operation.
+    """Arithmetic in a collective: dtypes and operation.
 
     Attributes
     ----------
     dtype : Dtype
-        Of the payload.
+        Dtype of the payload.
     reduction : str
+        "sum", "average", "max", "min" or "product".
     accumulate : numpy dtype
-        Of partial sums.
+        Dtype of partial sums.
     """
 
     dtype: Dtype
@@ -51,12 +53,12 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a collective's results compare with the expected ones.
+    """Comparison between a collective's results and the expected results.
 
     Attributes
     ----------
     wrong : int
-        Elements, over all ranks, that differ from the replay in the played order.
+        Elements, over all ranks, that differ from the replay in the simulated order.
     max_abs_error : float
         Largest distance from the exact result.
     overflowed : int
@@ -70,7 +72,10 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Expressions of one chunk: which one each participant holds, and which ones it has buffered."""
+    """Expressions for a chunk: the term held by each participant, and the terms in its buffer.
+
+    Terms are numbered in order of creation; equal terms share a number.
+    """
 
     world_size: int
     reduction_order: ReductionOrder
@@ -82,6 +87,7 @@ class _Chunk:
     buffered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def term(self, term: Term, origins: int) -> int:
+        """Return the number of a term, new or known; `origins` marks its inputs by bits."""
         if term not in self.known:
             self.known[term] = len(self.terms)
             self.terms.append(term)
@@ -89,10 +95,11 @@ class _Chunk:
         return self.known[term]
 
     def add(self, a: int, b: int) -> int:
+        """Return the sum's number."""
         return self.term(("add", a, b), self.origins[a] | self.origins[b])
 
     def settle(self, participant: int) -> None:
-        """Add what the participant has buffered, in rank order, with its own part in its place."""
+        """Add the participant's buffered terms in rank order, its own term at its rank's place."""
         waiting = self.buffered.pop(participant, [])
         if not waiting:
             return
@@ -104,6 +111,7 @@ class _Chunk:
         self.held[participant] = total
 
     def transfer(self, src: int, dst: int, *, reduce: bool) -> None:
+        """Replay a transfer."""
         self.settle(src)
         value = self.held[src]
         if not reduce:
@@ -118,7 +126,11 @@ class _Chunk:
             self.held[dst] = value
 
     def finish(self, value: int, *, keep: bool) -> int:
-        """A sum after a copy: a complete one is final, a partial one is rounded, but not at its sender (`keep`)."""
+        """Return the term after a copy.
+
+        A complete sum becomes final. A partial sum is rounded at the receiver, while its sender keeps the wide sum
+        (`keep`).
+        """
         if not self.rounds or self.terms[value][0] in ("input", "total", "rounded"):
             return value
         if self.origins[value] == (1 << self.world_size) - 1:
@@ -134,16 +146,19 @@ def judge(
     inputs: Sequence[Array | Drawn],
     results: Sequence[Array],
 ) -> Verdict:
-    """Compare results with the replay in the played order and with exact arithmetic.
+    """Compare results with the replay in the simulated order, and with exact arithmetic.
 
     Parameters
     ----------
     schedule, transfers : Schedule, Transfers
+        The collective.
     order : int array, shape (t,)
         Transfer numbers in the order in which they ended.
     numbers : Numbers
-    inputs, results : sequence of array, one a rank
-        Whole buffers in the layout of `inputs.buffers`: chunks in order; what was drawn may stand for inputs.
+        Dtypes and operation.
+    inputs, results : sequence of array
+        Each rank's buffer before and after, in the layout of `inputs.buffers`: chunks in order. `Drawn` may replace an
+        input.
     """
     steps = list(zip(transfers.src.tolist(), transfers.dst.tolist(), transfers.reduce.tolist(), strict=True))
     carried: list[list[Step]] = [[] for _ in range(schedule.chunks)]
@@ -160,6 +175,7 @@ def judge(
 
 
 def _elements(schedule: Schedule, inputs: Sequence[Array | Drawn]) -> int:
+    """Return the array's number of elements per rank."""
     return len(inputs[0]) // schedule.world_size if schedule.operation == "all_to_all" else len(inputs[0])
 
 
@@ -172,22 +188,26 @@ def _judge_chunk(
     inputs: Sequence[Array | Drawn],
     results: Sequence[Array],
 ) -> Verdict:
+    """Compare a single chunk on every rank."""
+    # Chunks are independent, so a single chunk's expressions bound the memory.
     expressions = _replayed(schedule, chunk, carried, numbers)
     wanted, origins = _promised_terms(schedule, chunk, expressions)
     if not wanted or part.start == part.stop:
         return Verdict(0, 0.0, 0)
     n = schedule.world_size
     values = _evaluate(expressions, wanted, numbers, inputs, part, n)
+    # Inputs contained in the required result.
     sources = [inputs[rank][part] for rank in range(n) if origins >> rank & 1]
     reduced = len(sources) > 1
     truth = exact(sources, numbers.reduction)
     wrong, error = 0, 0.0
     for number, ranks in wanted.items():
         term, expected = expressions.terms[number], values[number]
-        # A "total" was divided and rounded when it was copied; every other sum is still at its owner: finish it here.
+        # A "total" was divided and rounded when it was copied. Any other sum is still at its owner and is finished
+        # here.
         if reduced and not (expressions.rounds and term[0] == "total"):
             expected = finished(expected, numbers.reduction, n, numbers.dtype.numpy)
-        # An input that was only copied is exact, so its distance need not be computed.
+        # A copied input is exact: its distance is 0.
         if reduced or term != ("input", origins.bit_length() - 1):
             error = max(error, _distance(expected, truth))
         for rank in ranks:
@@ -199,7 +219,7 @@ def _judge_chunk(
 
 
 def _replayed(schedule: Schedule, chunk: int, carried: list[Step], numbers: Numbers) -> _Chunk:
-    """Build the expressions of a chunk by replaying all its transfers in the order given."""
+    """Build a chunk's expressions by replaying its transfers in the given order."""
     rounds = np.dtype(numbers.accumulate) != numbers.dtype.numpy
     expressions = _Chunk(schedule.world_size, schedule.reduction_order, rounds, {})
     for rank in holders(schedule, chunk):
@@ -210,9 +230,13 @@ def _replayed(schedule: Schedule, chunk: int, carried: list[Step], numbers: Numb
 
 
 def _promised_terms(schedule: Schedule, chunk: int, expressions: _Chunk) -> tuple[dict[int, list[int]], int]:
-    """Each term that ranks must hold at the end, with these ranks; and its origins, which are the same for all."""
+    """Return the terms required at the end, with their ranks, and the inputs contained in them.
+
+    Each required term contains the same inputs.
+    """
     wanted: dict[int, list[int]] = {}
     origins, n = 0, schedule.world_size
+    # In all_to_all, only the destination must hold the chunk.
     for rank in (chunk % n,) if schedule.operation == "all_to_all" else range(n):
         promise = promised(schedule, rank, chunk)
         if promise is not None:
@@ -225,7 +249,7 @@ def _promised_terms(schedule: Schedule, chunk: int, expressions: _Chunk) -> tupl
 def _evaluate(
     expressions: _Chunk, wanted: Iterable[int], numbers: Numbers, inputs: Sequence[Array | Drawn], part: slice, n: int
 ) -> list[Array]:
-    """The value of each term; of one that is not wanted perhaps no longer its own."""
+    """Return each term's value; values of unwanted terms may be overwritten."""
     values: list[Array] = []
     used = Counter(chain.from_iterable(term[1:] for term in expressions.terms if term[0] != "input"))
     used.update(list(wanted))
@@ -233,7 +257,7 @@ def _evaluate(
         if term[0] == "input":
             values.append(inputs[term[1]][part])
         elif term[0] == "add":
-            # A partial sum that nobody asks for again is added to where it lies.
+            # A partial sum without further use is overwritten in place.
             last = expressions.terms[term[1]][0] == "add" and used[term[1]] == 1
             total = values[term[1]].astype(numbers.accumulate, copy=not last)
             other = values[term[2]].astype(numbers.accumulate, copy=False)  # type: ignore[misc]
@@ -247,18 +271,27 @@ def _evaluate(
 
 
 def unlike(a: Array, b: Array) -> int:
-    """How many elements differ in any bit; NaN equals NaN."""
+    """Return the number of elements that differ in any bit; NaN equals NaN.
+
+    Examples
+    --------
+    >>> unlike(np.array([0.0, 1.0, np.nan]), np.array([-0.0, 1.0, np.nan]))
+    1
+    """
     raw = f"u{a.dtype.itemsize}"
     differ = np.ascontiguousarray(a).view(raw) != np.ascontiguousarray(b).view(raw)
     if not differ.any():
         return 0
+    # Integers have no NaN.
     if a.dtype.kind in "iu":
         return int(np.count_nonzero(differ))
+    # NaNs with different bit patterns are equal.
     both_nan = np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
     return int(np.count_nonzero(differ & ~both_nan))
 
 
 def _distance(result: Array, truth: Array) -> float:
+    """Return the largest finite distance from the exact result."""
     with np.errstate(invalid="ignore"):
         distance = np.abs(result.astype(truth.dtype) - truth)
     distance = distance[np.isfinite(distance)]

@@ -1,10 +1,10 @@
-"""Adds arrays (or multiplies them, ...) as hardware does: one rounding for each addition, in the array's dtype.
+"""How does hardware add arrays (or multiply them, ...)? With a single rounding per addition, in the array's dtype.
 
-Rule: functions take and give numpy arrays, in place where they say so; nothing here knows a rank or a clock.
+Functions take and return numpy arrays, in place where stated; nothing here knows a rank or a clock.
 
-16-bit and 8-bit floats are added in float32 and rounded. That gives the correctly rounded result: float32's 24 bits are
-at least 2 p + 2 for p = 11 (float16), 8 (bfloat16), 4 and 3 (fp8), so the second rounding changes nothing (Figueroa,
-"When is double rounding innocuous?", SIGNUM 1995).
+16-bit and 8-bit floats are added in float32 and rounded, which gives the correctly rounded result: float32 has 24 bits,
+at least 2 p + 2 for p = 11 (float16), 8 (bfloat16), 4 and 3 (fp8), therefore the second rounding changes nothing
+(Figueroa, "When is double rounding innocuous?", SIGNUM 1995).
 """
 
 from __future__ import annotations
@@ -33,21 +33,31 @@ def accumulate_into(into: Array, other: Array, reduction: str) -> None:
 
     Parameters
     ----------
-    into, other : array, same shape and dtype
+    into, other : arrays of equal shape and dtype
+        Accumulator, and the array to add.
     reduction : {"sum", "average", "max", "min", "product"}
         For "average" this is the sum; `divide` is called once at the end.
+
+    Examples
+    --------
+    >>> total = np.array([100, 1], np.int8)
+    >>> accumulate_into(total, np.array([100, 1], np.int8), "sum")
+    >>> total.tolist()
+    [-56, 2]
     """
     operator = _OPERATORS[reduction]
+    # Integers add natively; small floats take the detour through float32.
     if into.dtype.itemsize <= 2 and into.dtype.kind not in "iu":
         with np.errstate(over="ignore", invalid="ignore"):
             into[...] = operator(into.astype(np.float32), other.astype(np.float32)).astype(into.dtype)
         return
+    # Overflow is a result, reported by `overflowed`, not a warning.
     with np.errstate(over="ignore", invalid="ignore"):
         operator(into, other, out=into)
 
 
 def divide(total: Array, world_size: int) -> Array:
-    """Divide by the world size, rounded once to the array's dtype."""
+    """Divide by the world size, rounding once to the array's dtype."""
     if total.dtype.itemsize <= 2:
         return (total.astype(np.float32) / np.float32(world_size)).astype(total.dtype)
     quotient: Array = total / total.dtype.type(world_size)
@@ -55,31 +65,32 @@ def divide(total: Array, world_size: int) -> Array:
 
 
 def rounded(total: Array, dtype: npt.DTypeLike) -> Array:
-    """Round to a dtype; what is too large for it becomes infinite (or NaN, where the dtype has no infinity)."""
+    """Round to a dtype; overflow gives infinity, or NaN in dtypes without infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         return total.astype(dtype)
 
 
 def finished(total: Array, reduction: str, world_size: int, dtype: npt.DTypeLike) -> Array:
-    """The result of a complete sum: divided for an average, and rounded to the payload's dtype."""
+    """Return a complete sum's result: divided for an average, and rounded to the payload's dtype."""
     if reduction == "average":
         total = divide(total, world_size)
     return total if total.dtype == dtype else rounded(total, dtype)
 
 
 def exact(inputs: list[Array], reduction: str) -> Array:
-    """The reduction in extended precision, over ranks in order.
+    """Return the reduction in extended precision, over ranks in order.
 
     Returns
     -------
     array of float64 or longdouble
-        float64 for sums of numbers of up to 32 bits: exact for integers, to 1e-16 for floats. longdouble for all
-        else: exact for integers up to 2^64, and beyond that only the overflow is counted.
+        float64 for sums over numbers with up to 32 bits: exact for integers, to 1e-16 for floats. Otherwise longdouble:
+        exact for integers up to 2^64; beyond, only overflows are counted.
     """
     narrow = inputs[0].dtype.itemsize <= 4 and reduction != "product"
+    # Sums over numbers with up to 32 bits fit float64; products and 64-bit numbers need more digits.
     wide = np.dtype(np.float64 if narrow else np.longdouble)
     total = inputs[0].astype(wide)
-    # numpy widens its own dtypes while it adds; those of ml_dtypes are widened before.
+    # numpy widens its own dtypes during the addition; ml_dtypes' dtypes are widened before.
     native = inputs[0].dtype.kind in "iuf"
     for other in inputs[1:]:
         _OPERATORS[reduction](total, other if native else other.astype(wide), out=total)
@@ -87,7 +98,7 @@ def exact(inputs: list[Array], reduction: str) -> Array:
 
 
 def overflowed(result: Array, dtype: Dtype) -> int:
-    """Number of elements of an exact result that the dtype cannot hold."""
+    """Return the number of elements in an exact result that overflow the dtype."""
     if dtype.is_float:
         with np.errstate(over="ignore", invalid="ignore"):
             held = result.astype(np.float64).astype(dtype.numpy).astype(np.float64)

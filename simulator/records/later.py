@@ -1,6 +1,6 @@
-"""Records that are written when somebody asks for them: most of what could be told of a play is never looked at.
+"""Lazy sequences and mappings: records are built on first access, because most records are never read.
 
-Rule: what is asked for twice is written once; the same records come, in the same order, as if all had been written.
+Each record is built once and cached. Contents and order equal those in an eager sequence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Later(Sequence[T]):
-    """So many records, each made from its number when it is asked for."""
+    """Lazy sequence: record n is built by make(n) on first access."""
 
     __slots__ = ("_made", "_make", "_total")
 
@@ -32,6 +32,7 @@ class Later(Sequence[T]):
     def __getitem__(self, number: int | slice) -> T | tuple[T, ...]:
         if isinstance(number, slice):
             return tuple(self[n] for n in range(len(self))[number])
+        # range handles negative numbers, and raises IndexError outside.
         place = range(len(self))[number]
         if place not in self._made:
             self._made[place] = self._make(place)
@@ -39,12 +40,12 @@ class Later(Sequence[T]):
 
 
 class LaterValues(Mapping[int, T]):
-    """A value of each rank, made when it is asked for.
+    """Lazy mapping from rank to value.
 
     Parameters
     ----------
     makers : mapping of rank to callable
-        In the order in which ranks are told.
+        Builds the value of each rank; its order is the order of iteration.
     """
 
     __slots__ = ("_made", "_makers")
@@ -69,7 +70,7 @@ class LaterValues(Mapping[int, T]):
 
 
 class LaterByRank(LaterValues[tuple[T, ...]]):
-    """Each rank's records, made when the rank is asked for; parameters are those of LaterValues, of any sequences."""
+    """Lazy mapping from rank to a tuple of records; makers may return any sequence."""
 
     __slots__ = ()
 
@@ -82,14 +83,16 @@ def _as_tuple(make: Callable[[], Sequence[T]]) -> tuple[T, ...]:
 
 
 class AllRanks(Sequence[T], Generic[T]):
-    """The records of all ranks one behind the other.
+    """The records of each rank, concatenated.
 
     Attributes
     ----------
     by_rank : LaterByRank
+        Records of each rank.
     """
 
     __slots__ = ("by_rank",)
+    # Unhashable, because it equals any sequence with equal records.
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, by_rank: LaterByRank[T]) -> None:

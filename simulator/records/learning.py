@@ -1,4 +1,4 @@
-"""What a real training measured of itself, step by step."""
+"""Measurements from a real training, step by step."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """What a real training measured of itself, one number for each step.
+    """Measurements from a real training, a number for each step.
 
     Attributes
     ----------
     losses, gradient_norms, loss_scales : tuple of float
-        Norms before they are clipped.
+        Loss, gradient norm before clipping, and loss scale.
     skipped : tuple of int
-        Steps that were not taken for an overflow, by one rank at least.
+        Steps skipped because at least one rank overflowed.
     ended_s : tuple of float
-        When a step was over, on average over ranks [s].
+        End of each step, averaged over ranks [s].
     staleness : tuple of float
-        Updates by others between a gradient's parameters and its own update, on average; 0 where all wait.
+        Updates by other workers between reading parameters and applying the gradient, on average; 0 in synchronous
+        training.
     seen : dict of check to step
-        Checks that found something wrong, with the first step in which they did.
+        Checks that found an error, with the first step in which they did.
     stopped : str
-        Why there are fewer steps than were asked for, and which rank waits for which; empty otherwise.
+        Why there are fewer steps than requested, and which rank waits for which; otherwise empty.
     losses_by_rank : tuple of tuple of float
-        A row a step, a column a rank: the mean over its micro-batches; not a number for a worker that waits for nobody
-        and was at none in that step.
+        A row per step, a column per rank: mean loss over the rank's micro-batches; NaN for an asynchronous worker that
+        ran none in the step.
     optimizer_steps : tuple of int
-        How many the optimizer had taken when a step was over: those that were skipped do not count, and a server that
-        waits for nobody takes one for each worker's gradient.
+        Optimizer steps taken until the end of each step. Skipped steps do not count; an asynchronous server takes a
+        step for each worker's gradient.
     """
 
     losses: tuple[float, ...]

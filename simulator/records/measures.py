@@ -1,6 +1,7 @@
-"""Which numbers of a report can be compared, and in which words: time, speed, memory, bubble, error, loss?
+"""Which numbers in a report can be compared, and in which words: time, speed, memory, bubble, error, loss?
 
-Rule: a measure reads one report; whether less or more of it is better, and how it is written, stand here alone.
+A Measure reads its number from a report. Measures also store the direction (less or more is better) and the wording; no
+other module does.
 """
 
 from __future__ import annotations
@@ -15,33 +16,35 @@ from simulator.basics.units import format_bandwidth, format_memory, format_time
 
 Report = Mapping[str, Any]
 
-# Changes below this share are told as none: they would be written as 0.0 %.
+# Smaller changes print "0.0 %" and are reported as no change.
 SAME: Final = 5e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number of a report.
+    """A comparable number in a report.
 
     Attributes
     ----------
     name : str
-        As `answer` names it in a scenario.
+        Name in a scenario's `answer`.
     of : tuple of str
-        "collective", "training".
+        Kinds of scenarios: "collective", "training".
     value : function (report) -> float or None
-        In SI units; None where the report has none.
+        Value in SI units; None if the report has none.
     number : function (float) -> str
-        The value as people read it, for a table that says what it is.
+        Formats the value for a table whose header names the measure.
     noun : str
-        "time", "peak memory": what "12 % less" is said of.
+        Noun for changes: "time" in "12 % less time".
     phrase : str
-        How a sentence says the number: "{} of memory".
+        Format for sentences: "{} of memory".
     best : {"least", "most"}
+        Direction of improvement.
     superlative : str
-        What the best one is: "fastest".
+        Adjective for the best value: "fastest".
     interval : str
-        Key of a report's prediction interval that holds for it: "step_time_s", "peak_memory_bytes"; empty without.
+        Key of the report's prediction interval for the value: "step_time_s", "peak_memory_bytes"; empty if there is
+        none.
     """
 
     name: str
@@ -55,19 +58,19 @@ class Measure:
     interval: str = ""
 
     def text(self, value: float) -> str:
-        """The value in a sentence."""
+        """Format the value for a sentence."""
         return self.phrase.format(self.number(value))
 
     def uncertainty(self, report: Report) -> float:
-        """Share by which 80 % of measured runs differ at most from predictions like this one; 0 without runs."""
+        """Return the largest relative error for 80 % of comparable measured runs; 0 without such runs."""
         return interval_width(report, self.interval) or 0.0
 
     def better(self, one: float, other: float) -> bool:
-        """Whether one value is better than another."""
+        """Return True if `one` beats `other`."""
         return one < other if self.best == "least" else one > other
 
     def change_text(self, value: float, before: float) -> str:
-        """Say a change: '16 % less time', '2.4x the time', 'the same time'.
+        """Describe a change: '16 % less time', '2.4x the time', 'the same time'.
 
         Examples
         --------
@@ -75,6 +78,7 @@ class Measure:
         >>> TIME.change_text(0.84, 1.0), TIME.change_text(2.4, 1.0), TIME.change_text(1.0, 1.0)
         ('16 % less time', '2.4x the time', 'the same time')
         """
+        # A change relative to 0 is undefined: state the value instead.
         if before == 0 or abs(value - before) <= SAME * abs(before):
             return f"the same {self.noun}" if value == before or before else f"{self.text(value)} {self.noun}"
         change = value / before - 1
@@ -83,7 +87,7 @@ class Measure:
         return f"{percent_text(abs(change))} {'less' if change < 0 else 'more'} {self.noun}"
 
     def sign_text(self, value: float, before: float) -> str:
-        """Say a change in a list whose head names the measure: '-16 %', '2.4x', '0 %'.
+        """Describe a change in a list whose header names the measure: '-16 %', '2.4x', '0 %'.
 
         Examples
         --------
@@ -100,25 +104,27 @@ class Measure:
 
 
 def interval_width(report: Report, key: str = "step_time_s") -> float | None:
-    """Share by which 80 % of measured runs like this one differ at most from their predictions; None without runs."""
+    """Return the largest relative error for 80 % of comparable measured runs; None without such runs."""
     ends = report.get("intervals") or {}
     low, high = (ends.get(f"{key}_80_{end}") for end in ("low", "high"))
+    # Geometric half-width: f - 1, if the ends are prediction / f and prediction x f.
     return math.sqrt(high / low) - 1 if low and high else None
 
 
 def percent_text(share: float) -> str:
-    """Write a share in per cent: two digits below ten, whole ones above.
+    """Format a share in per cent: two digits below ten, otherwise whole numbers.
 
     Examples
     --------
     >>> percent_text(0.648), percent_text(0.0123)
     ('65 %', '1.2 %')
     """
+    # From 9.95 % on, two digits form a whole number.
     return f"{100 * share:.0f} %" if abs(share) >= 0.0995 else f"{100 * share:.2g} %"
 
 
 def share_text(share: float) -> str:
-    """Write a part of a step in per cent, to a tenth, as tables, sentences and pictures all write it.
+    """Format a part of a step in per cent, to a tenth: the format in tables, sentences and pictures.
 
     Examples
     --------
@@ -141,7 +147,7 @@ def arrays_text(number: float) -> str:
 
 
 def factor_text(ratio: float) -> str:
-    """Write a ratio.
+    """Format a ratio.
 
     Examples
     --------
@@ -152,11 +158,12 @@ def factor_text(ratio: float) -> str:
 
 
 def _idle(report: Report) -> float | None:
-    """Share of the step in which ranks neither compute nor communicate."""
+    """Return the share of idle time in a step (bubble)."""
     return report["bubble_time_s"] / report["step_time_s"] if report.get("step_time_s") else None
 
 
 def _last_loss(report: Report) -> float | None:
+    """Return the last step's loss, or None."""
     losses = (report.get("learning") or {}).get("losses") or ()
     return losses[-1] if losses else None
 
@@ -164,6 +171,7 @@ def _last_loss(report: Report) -> float | None:
 _STEP: Final = ("training",)
 _TIME: Final = "step_time_s"
 _COLLECTIVE: Final = ("collective",)
+# Names occur twice if both kinds of scenarios have the measure; `find` distinguishes them by kind.
 MEASURES: Final = (
     Measure("time", _COLLECTIVE, itemgetter("time_s"), format_time, "time", superlative="fastest"),
     Measure("busbw", _COLLECTIVE, itemgetter("busbw"), format_bandwidth, "bus bandwidth", "{}", "most", "highest"),
@@ -195,38 +203,42 @@ MEASURES: Final = (
 
 
 def names() -> tuple[str, ...]:
-    """Every measure's name."""
+    """Return every measure's name."""
     return tuple(dict.fromkeys(measure.name for measure in MEASURES))
 
 
 def names_of(kind: str) -> tuple[str, ...]:
-    """Names of the measures of "collective", or of "training"."""
+    """Return the measures' names for "collective" or for "training"."""
     return tuple(measure.name for measure in MEASURES if kind in measure.of)
 
 
 def find(name: str, kind: str) -> Measure:
-    """The measure of that name of a kind of scenario."""
+    """Return the measure with a name, for a kind of scenario."""
     return next(measure for measure in MEASURES if measure.name == name and kind in measure.of)
 
 
 def for_reports(measure: Measure, reports: Sequence[Report]) -> Measure:
-    """The measure itself, or the one that can be compared where it cannot.
+    """Return the measure, or a comparable measure if the reports do not allow the given one.
 
-    Times of steps that learn from unlike numbers of tokens are compared by the token, and shares of unlike peaks by the
-    FLOP/s that they are shares of.
+    Step times are compared per token if steps have different numbers of tokens. MFU is replaced by model FLOP/s if peak
+    FLOP/s differ.
     """
     if measure not in (find("time", "training"), find("mfu", "training")) or not _all_steps(reports):
         return measure
     if measure.name == "mfu":
         peaks = [report["model_flops_per_s_per_gpu"] / report["mfu"] for report in reports if report["mfu"]]
+        # MFU relates to a GPU's peak, and peaks that differ make shares incomparable.
         return measure if _alike(peaks) else find("model_flops", "training")
     tokens = [report["tokens_per_s"] * report["step_time_s"] for report in reports]
+    # Steps with more tokens take longer without being slower.
     return measure if _alike(tokens) else find("time_per_token", "training")
 
 
 def _all_steps(reports: Sequence[Report]) -> bool:
+    """Return True if every report comes from a training step."""
     return bool(reports) and all("tokens_per_s" in report for report in reports)
 
 
 def _alike(values: Sequence[float]) -> bool:
+    """Return True if values agree to 1e-6."""
     return not values or max(values) - min(values) <= 1e-6 * max(values)

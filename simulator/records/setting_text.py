@@ -1,7 +1,7 @@
-"""How are settings written in sentences, tables and legends: one value, one setting, or all that tell a point apart?
+"""How are settings written in sentences, tables and legends: a value, a setting, or every setting of a point?
 
-Rule: the kind of a mapping (its `strategy`, `rule` or `what`) stands first, without its key; of yes and no only the key
-is written, with "not" before it for no; a number has the word that people say with it ("64 GPUs").
+A mapping's kind (`strategy`, `rule` or `what`) comes first, without its key. A boolean becomes its key, with "not" for
+False. A number gets its customary unit ("64 GPUs").
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any, Final
 from simulator.basics.sections import SECTIONS, flat
 
 _KINDS: Final = ("strategy", "rule", "what")
-# Values that are clear without the name of their key.
+# Keys whose values are clear without the key.
 _WITHOUT_NAME: Final = (
     "algorithm", "topology", "gpu", "operation", "dtype", "strategy", "sharding", "model", "faults", "parallelism",
     "schedule", "precision", "framework", "dispatch", "size", "engine",
 )  # fmt: skip
-# Names inside a mapping that are clear without their key, too.
+# Keys inside a mapping whose values are clear without the key.
 _CLEAR_INSIDE: Final = ("schedule",)
-# Letters of one setting that a legend, a cell or a list has room for.
+# Most characters for a setting in a legend, a cell or a list.
 _LONGEST: Final = 72
 _SPEEDS: Final = {0.5: "half speed", 0.25: "a quarter of its speed", 0.1: "a tenth of its speed"}
 
 
 def setting_text(value: Any) -> str:
-    """Write a value as people would.
+    """Write a value in words.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def entry_text(key: str, value: Any) -> str:
 
 
 def labelled(settings: Mapping[str, Any]) -> str:
-    """Settings as a label for people.
+    """Return a label for several settings.
 
     Examples
     --------
@@ -66,14 +66,14 @@ def labelled(settings: Mapping[str, Any]) -> str:
 
 
 def label(key: str, value: Any) -> str:
-    """One setting as people say it.
+    """Return a label for a setting.
 
     Parameters
     ----------
     key : str
-        Dotted, such as "cluster.world_size".
+        Dotted key, such as "cluster.world_size".
     value : Any
-        As it was written.
+        Value as written in the scenario.
 
     Examples
     --------
@@ -86,16 +86,19 @@ def label(key: str, value: Any) -> str:
 
 
 def _short(text: str) -> str:
-    """A text that has room in a legend; what is cut keeps a mark of its own, so that different texts stay different."""
+    """Shorten a text for a legend; a hash keeps shortened texts distinct."""
     if len(text) <= _LONGEST:
         return text
+    # Two long settings may have equal beginnings; the hash keeps their labels distinct.
     mark = hashlib.sha256(text.encode()).hexdigest()[:4]
     return f"{text[: _LONGEST - 12].rstrip(' ,')} ... ({mark})"
 
 
 def _label(key: str, value: Any) -> str:
+    # A whole section (such as "collective") is written setting by setting.
     if key in SECTIONS and isinstance(value, Mapping):
         return ", ".join(_label(*one) for one in flat({key: value}).items()) or "unchanged"
+    # Texts for particular keys take precedence over the general rule.
     spoken = _SPOKEN.get(key)
     if spoken is not None:
         return spoken(value)
@@ -106,6 +109,8 @@ def _label(key: str, value: Any) -> str:
 
 
 def _counted(one: str, several: str) -> Callable[[Any], str]:
+    """Return a function to write a number with its noun, singular or plural."""
+
     def text(value: Any) -> str:
         number = f"{value:,}" if isinstance(value, int) else str(value)
         return f"{number} {one if value == 1 else several}"

@@ -1,1 +1,1 @@
-"""One point, played: a collective or a training step, from its plan to its report."""
+"""Simulates a single point, a collective or a training step, from its plan to its report."""

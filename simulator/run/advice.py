@@ -1,7 +1,7 @@
-"""Which changes would make a step fit into memory that does not?
+"""Which changes would make a step fit into memory? Every change named here was tried (`memory.checked_need`).
 
-Rule: nothing is said to fit that was not tried (`memory.checked_need`). Changes that cannot fit are left out by what
-they need at least, which takes no time. A change that takes long to try is named with what it needs at least.
+Changes that cannot fit are excluded by their lower bound on memory, which takes no time. A change that takes long to
+simulate is named with its lower bound.
 """
 
 from __future__ import annotations
@@ -17,29 +17,32 @@ from simulator.run.memory import checked_need, least_need, need
 from simulator.step.alternatives import Alternative, double_changes, single_changes
 from simulator.step.spec import TrainingStep
 
-# Changes that are tried of those that may fit, and those that are told: more advice nobody reads.
+# Limits on advice: changes tried, among those with a chance to fit, and changes reported.
 _MOST_TRIED: Final = 6
 _MOST_TOLD: Final = 3
-# Passes of a unit that are simulated to try a change, in a few seconds; a change that needs more is not tried.
+# Most unit passes simulated to try a change (a few seconds); larger changes are not tried.
 _MOST_PASSES: Final = 50_000
-# Passes of a unit whose order is listed to know what a change needs at least, in a quarter of a second.
+# Most unit passes listed for a change's lower bound (a quarter of a second).
 _MOST_LISTED: Final = 200_000
 
 
 def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
-    """What the whole step needs, and changes of one setting that fit; of two where one is not enough.
+    """Return the step's memory need, and single changes that fit; pairs of changes if no single change fits.
 
-    Where no two changes fit either, the ones that come nearest are told, if they need less than the step itself.
+    If no pair fits either, the nearest change is named, provided that it needs less memory than the step itself.
     """
+    # Only memory matters here, so real training is omitted.
     bare = replace(step, lesson=None)
     least = least_need(cluster, bare)
     told = f"the whole step needs at least {format_memory(least)}; " if least > cluster.gpus[0].hbm_bytes else ""
     singles, doubles = (made(bare, cluster.world_size) for made in (single_changes, double_changes))
+    # Pairs are tried only if no single change fits.
     fitting = _fitting(cluster, singles, jitter) or _fitting(cluster, doubles, jitter)
     if fitting:
         return f"{told}tried, and fits: {'; '.join(fitting)}"
     changes = [*singles, *doubles]
     nearest = _nearest(cluster, changes)
+    # Without a simulation, the lower bound is the only known number.
     if nearest is not None and _takes_long(nearest.step):
         nbytes = least_need(cluster, nearest.step)
         if nbytes < least:
@@ -60,11 +63,12 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
 
 
 def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> list[str]:
-    """The least change of each kind that fits, and what it needs; not more than anybody reads."""
+    """Return the smallest fitting change of each kind, with its memory need; at most `_MOST_TOLD`."""
     hbm, fitting, left = cluster.gpus[0].hbm_bytes, dict[tuple[str, ...], str](), _MOST_TRIED
     for one in tried:
         if not left or len(fitting) == _MOST_TOLD:
             break
+        # Changes are sorted by size: the first that fits is the smallest in its kind.
         least = None if one.kinds in fitting or _takes_long(one.step) else _least(cluster, one.step)
         if least is None or least > hbm:
             continue
@@ -76,23 +80,23 @@ def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> 
 
 
 def _nearest(cluster: Cluster, tried: Sequence[Alternative]) -> Alternative | None:
-    """Return the change after which the step needs the least memory at least; None where no change can be made."""
+    """Return the change with the smallest lower bound on memory; None if no change is possible."""
     bounds = [(least, number) for number, one in enumerate(tried) if (least := _least(cluster, one.step)) is not None]
     return tried[min(bounds)[1]] if bounds else None
 
 
 def _passes(step: TrainingStep) -> int:
-    """Return the number of forward and backward passes of all units in a step."""
+    """Return the number of forward and backward passes over units in a step."""
     return 2 * step.accumulation * (step.model.num_layers + 2)
 
 
 def _takes_long(step: TrainingStep) -> bool:
-    """Whether simulating all passes of a step takes more than a few seconds."""
+    """Return True if simulating a step's passes takes more than a few seconds."""
     return _passes(step) > _MOST_PASSES
 
 
 def _least(cluster: Cluster, step: TrainingStep) -> int | None:
-    """Return what a step needs at least [B]; None where there is no such step, or listing its passes takes long."""
+    """Return the lower bound on memory [B]; None if the step is impossible, or listing its passes takes long."""
     if _passes(step) > _MOST_LISTED:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Checks of a scenario before it is simulated, and the warnings that a user should see once."""
+"""Checks a scenario before it is simulated, and issues warnings once."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from simulator.scenario.records import Scenario
 
 
 def warnings_of(scenario: Scenario) -> tuple[str, ...]:
-    """Return what a user should be told of a scenario: keys without effect, and an engine that is not there."""
+    """Return a scenario's warnings: keys without effect, and a missing engine."""
     return (*scenario.warnings, *engine_warnings(scenario.engine))
 
 
 def warn_of(scenario: Scenario) -> None:
-    """Issue the warnings of a scenario at the caller's caller; `simulate_point` repeats them for none of its points."""
+    """Issue a scenario's warnings at the caller's caller; `simulate_point` does not repeat them."""
     for line in warnings_of(scenario):
+        # Level 3 names the line in the user's code: user, API function, this function.
         warnings.warn(line, ScenarioWarning, stacklevel=3)
 
 
 def check_ranks(scenario: Scenario, ranks: Collection[int]) -> None:
-    """ScenarioError where a rank is not there."""
+    """Raise ScenarioError for a rank outside the cluster."""
     last = scenario.cluster.world_size - 1
     absent = [rank for rank in ranks if not 0 <= rank <= last]
     if absent:

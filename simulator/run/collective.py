@@ -1,6 +1,6 @@
-"""A collective on the way of a scenario: plan it, play it with or without real arrays, judge what they became.
+"""How does a scenario's collective become a report? It is planned, simulated with or without arrays, and judged.
 
-Rule: arrays are drawn before the clock runs and judged after it; times depend on none of their values.
+Arrays are drawn before the simulation and judged afterwards; times depend on none of their values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from simulator.run.played import Played
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import BUFFER, CYCLE, ClusterSpec, CollectiveSpec, Scenario
 
-# PyTorch's DistributedDataParallel keeps its first bucket at 1 MiB, so that communication starts early
+# PyTorch's DistributedDataParallel keeps its first bucket at 1 MiB to start communication early
 # (torch/nn/parallel/distributed.py, _DEFAULT_FIRST_BUCKET_BYTES).
 _FIRST_BUCKET = 2**20
 
@@ -37,22 +37,25 @@ _FIRST_BUCKET = 2**20
 def play_collective(
     cluster: Cluster, scenario: Scenario, jitter: Jitter, *, tamper: Tamper, keep: Collection[int] | None
 ) -> Played:
-    """Play a scenario's collective.
+    """Simulate a scenario's collective.
 
     Parameters
     ----------
     cluster : Cluster
+        The scenario's cluster.
     scenario : Scenario
         A single point with a `collective:`.
     jitter : Jitter
+        Noise on kernels and latencies.
     tamper : mapping of transfer number to function
-        Faults put into the payload.
+        Faults injected into the payload.
     keep : collection of int, optional
-        Ranks whose operations are wanted, beside those of the one that ends last; where it is left out all, or in a
-        large job those of rank 0.
+        Ranks whose operations are kept, in addition to the rank that ends last. If omitted: all ranks, or rank 0 in a
+        large job.
     """
     planned = plan_collective(scenario, cluster)
     payloads = _payloads(scenario, planned, tamper)
+    # Inputs must be kept before the simulation, because buffers change in place.
     drawn = _drawn(planned, payloads)
     kept = whose(keep, planned.program, len(planned.ops) * len(planned.ops[0].group))
     timeline = play(scenario.engine, planned.program, cluster, jitter=jitter, payloads=payloads, keep=kept)
@@ -63,7 +66,7 @@ def play_collective(
 
 
 def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
-    """The scenario's program on this cluster."""
+    """Return the scenario's program on this cluster."""
     spec = scenario.collective
     if spec is None:
         raise ScenarioError(f"{scenario.source}: has no `collective:` to be planned")
@@ -76,7 +79,7 @@ def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
 
 
 def request_of(scenario: Scenario) -> Request:
-    """Return the request of a scenario's collective, which needs no cluster."""
+    """Return the request for a scenario's collective, which needs no cluster."""
     spec = scenario.collective
     if spec is None:
         raise TypeError("a scenario of a collective has a collective")
@@ -97,23 +100,25 @@ def request_of(scenario: Scenario) -> Request:
 
 
 def itemsize_of(spec: CollectiveSpec) -> int:
-    """Return the size of an element of the array [B]."""
+    """Return the size of an array element [B]."""
     return find_dtype(spec.dtype).itemsize
 
 
 def _ranks_of(spec: CollectiveSpec, cluster: ClusterSpec) -> int:
-    """Return the number of ranks that take part in the collective."""
+    """Return the number of participating ranks."""
     return len(spec.group or range(cluster.world_size))
 
 
 def _servers(spec: CollectiveSpec) -> tuple[int, Any]:
+    """Return the number of servers and their place; a single dedicated server by default."""
     return (spec.servers.count, spec.servers.on) if spec.servers else (1, "own")
 
 
 def _messages(spec: CollectiveSpec, itemsize: int) -> tuple[tuple[int, ...], float]:
-    """Elements of each message that tensors are sent in, and the time before the first."""
+    """Return the elements in each message carrying tensors, and the time before the first message [s]."""
     if not spec.tensors:
         return (), 0.0
+    # Without fusion each tensor is its own message.
     tensors = tuple(nbytes // itemsize for nbytes in spec.tensors)
     fusion = spec.fusion
     if fusion is None:
@@ -125,6 +130,7 @@ def _messages(spec: CollectiveSpec, itemsize: int) -> tuple[tuple[int, ...], flo
 
 
 def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Payload]:
+    """Return real arrays by collective; empty if the scenario asks for none."""
     spec = scenario.collective
     if spec is None:
         return {}
@@ -141,11 +147,12 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
 
 
 def refuse_large_payload(scenario: Scenario) -> None:
-    """Raise TooLargeError if this machine cannot hold the collective's real arrays and the copies for checking them."""
+    """Raise TooLargeError if this machine cannot hold the real arrays and their copies for checking."""
     spec = scenario.collective
     if spec is None:
         return
     ranks = _ranks_of(spec, scenario.cluster)
+    # Twice: the arrays, and the copies for checking.
     shortage = lacking(2 * ranks * spec.nbytes) if carries_payload(spec.payload, ranks * spec.nbytes) else ""
     if shortage:
         raise TooLargeError(
@@ -155,7 +162,7 @@ def refuse_large_payload(scenario: Scenario) -> None:
 
 
 def _drawn(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[inputs.Drawn]]:
-    """What the payload began as, for the judge."""
+    """Return the payload's initial values for the judge."""
     ops = planned.program.collectives()
     return {
         name: inputs.drawn(ops[name].schedule, ops[name].elements, payload.buffers)
@@ -166,6 +173,7 @@ def _drawn(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[inputs
 def _verdict(
     planned: Plan, timeline: Timeline, payloads: dict[str, Payload], drawn: dict[str, list[inputs.Drawn]]
 ) -> Verdict:
+    """Return the verdict over every collective."""
     verdicts = []
     for log in timeline.logs:
         payload, op = payloads[log.collective], planned.program.collectives()[log.collective]
@@ -180,9 +188,11 @@ def _verdict(
 
 
 def _results(planned: Plan, payloads: dict[str, Payload]) -> tuple[Array, ...]:
+    """Return each rank's result, concatenated over messages."""
     ops = list(planned.program.collectives().values())
     results = []
     for place in range(len(ops[0].group)):
+        # Several messages carry parts of a single tensor list.
         parts = [inputs.result(op.schedule, payloads[op.name].buffers[place], place, op.elements) for op in ops]
         results.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
     return tuple(results)

@@ -1,4 +1,4 @@
-"""Refuses a run whose numbers are not finite: a defect of the simulator, told with the scenario that reproduces it."""
+"""Refuses a run with infinite or missing numbers: a simulator defect, reported with the scenario that reproduces it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.scenario.resolve import to_yaml
 
 @contextmanager
 def told_with(scenario: Scenario) -> Iterator[None]:
-    """Add the scenario, with every default written out, to a DefectError that is raised inside."""
+    """Add the scenario, with every default written out, to a DefectError raised inside."""
     try:
         yield
     except DefectError as error:
@@ -22,7 +22,7 @@ def told_with(scenario: Scenario) -> Iterator[None]:
 
 
 def refuse_not_finite(played: Played) -> None:
-    """Raise DefectError if a number of a report or of links' use is not finite."""
+    """Raise DefectError if a number in the report or in the links' use is not finite."""
     wrong = [*unusable_links(played.timeline.links), *not_finite(played.report.to_dict())]
     if wrong:
         raise DefectError(f"{wrong[0]} ({len(wrong)} such records)")

@@ -1,7 +1,6 @@
-"""What playing a point will take: engine, transfers, memory and time, said before it is played.
+"""How much time and memory will a point's simulation take? Estimated from the plan, before routes exist.
 
-Rule: from plans alone, without routes, so that it takes no longer than planning; good to a factor of three
-(`benchmarks/estimates.py` compares).
+The estimate takes no longer than planning and is good to a factor of three (`benchmarks/estimates.py` compares).
 """
 
 from __future__ import annotations
@@ -25,38 +24,37 @@ from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import Scenario
 from simulator.step.plan import StepPlan, plan_step
 
-# Seen on one of two cores (benchmarks/estimates.py). Of a point, whatever it is; of an operation that a rank's report,
-# memory and spans are worked out from; of an operation in the engine; of a row of a schedule, which is routed and
-# written down; of a transfer in the compiled engine: alone, in groups side by side, and, where latencies are drawn, for
-# each other that shares links with it; of bytes of payload, drawing, adding and checking [s].
-_A_POINT: Final = 8e-3
-_A_REPORTED_OPERATION: Final = 20e-6
-_AN_OPERATION: Final = {"events": 20e-6, "compiled": 0.3e-6}
-_A_ROW: Final = {"events": 5e-6, "compiled": 15e-6}
-_A_COMPILED_TRANSFER: Final = 0.5e-6
-_A_NOISY_TRANSFER: Final = 20e-9
-_A_SHARING_TRANSFER: Final = 5e-6
-_A_SHARER: Final = 0.4e-6
-_A_PAYLOAD_BYTE: Final = 8e-9
+# Measured on one of two cores (benchmarks/estimates.py) [s].
+_A_POINT: Final = 8e-3  # fixed cost of any point
+_A_REPORTED_OPERATION: Final = 20e-6  # report, memory and spans for an operation
+_AN_OPERATION: Final = {"events": 20e-6, "compiled": 0.3e-6}  # an operation in the engine
+_A_ROW: Final = {"events": 5e-6, "compiled": 15e-6}  # routing and writing a schedule row
+_A_COMPILED_TRANSFER: Final = 0.5e-6  # a transfer without noise
+_A_NOISY_TRANSFER: Final = 20e-9  # a noisy transfer in a single collective
+_A_SHARING_TRANSFER: Final = 5e-6  # a noisy transfer in a step, with parallel groups
+_A_SHARER: Final = 0.4e-6  # added for each transfer sharing links, if latencies are noisy
+_A_PAYLOAD_BYTE: Final = 8e-9  # drawing, adding and checking
+# Memory [B].
 _BYTES_AN_OPERATION: Final = {"events": 1000, "compiled": 40}
 _BYTES_A_ROW: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What playing a point takes.
+    """Estimated cost of simulating a point.
 
     Attributes
     ----------
     engine : str
         "events" or "compiled".
     why : str
-        Why this one plays.
+        Why this engine was chosen.
     transfers : int
+        Number of transfers.
     memory : int
-        Beside the program's own [B].
+        Memory in addition to the program's own [B].
     seconds : float
-        On one core [s].
+        Time on one core [s].
     """
 
     engine: str
@@ -67,7 +65,7 @@ class Effort:
 
 
 def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
-    """Estimate a point; `clusters` are those that it shares with others.
+    """Estimate a point's cost; `clusters` caches clusters shared with other points.
 
     Raises
     ------
@@ -86,15 +84,15 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
         program, learning = plan.program, _learning(plan)
     else:
         program = plan_collective(scenario, cluster).program
-    # Planning is a part of playing, and has just been done.
+    # Planning is part of a simulation and has just been done: its time is measured, not estimated.
     planning = time.process_time() - began
     engine, why = chosen(scenario.engine, arrays=payload > 0 or learning[1] > 0)
     played = simulated_collectives(program)
     transfers = sum(one.transfers for one in played)
-    # One rank of each class is simulated, and one group of those that are alike.
+    # The compiled engine then simulates one rank per class, and one group for equal groups.
     alike = engine == "compiled" and not noisy and transfers >= REDUCED_FROM
     written = rows(played, alike=alike)
-    # The first of the group: rank 0 may have nothing to do.
+    # The group's first rank, because rank 0 may have no operations.
     own = len(program.ranks[spec.group[0] if spec is not None and spec.group else 0])
     operations = len(program.ranks) * own
     seconds = planning + _A_POINT + own * _A_REPORTED_OPERATION
@@ -109,6 +107,7 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
         memory += transfers * BYTES_A_TRANSFER
     else:
         late = scenario.cluster.jitter.latency > 0
+        # Beyond this number of transfers, equal ranks are simulated once.
         steady = min(transfers, REDUCED_FROM) * _A_COMPILED_TRANSFER
         seconds += _noisy(program, played, late=late) if noisy else steady
         memory += written * _BYTES_A_ROW
@@ -116,21 +115,21 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
 
 
 def _noisy(program: Program, played: list[SimulatedCollective], *, late: bool) -> float:
-    """Time of transfers that nothing reduces, for each draws a latency or comes at a time of its own [s]."""
+    """Return the time for transfers without a quotient: with noise, no two ranks are alike [s]."""
     each = _A_SHARING_TRANSFER if isinstance(program.ranks, RanksByList) else _A_NOISY_TRANSFER
-    # Where everybody sends to everybody at once, a change is felt by all.
+    # If every rank sends to every rank at once, each arrival changes every share.
     sharing = {id(one.op.schedule): _A_SHARER * one.op.schedule.rows for one in played if late and _wide(one.op)}
     return sum(one.transfers * (each + sharing.get(id(one.op.schedule), 0.0)) for one in played)
 
 
 def _wide(op: Collective) -> bool:
-    """Whether a rank sends to many others at once."""
+    """Return True if a rank sends to many ranks at once."""
     first = next(op.schedule.repeats(), None)
     return first is not None and len(first.round) > 8 * op.schedule.world_size
 
 
 def _learning(plan: StepPlan) -> tuple[int, float]:
-    """Bytes and time of real training; nothing where there is none."""
+    """Return memory [B] and time [s] for real training; zeros without."""
     step = plan.step
     if step.lesson is None:
         return 0, 0.0

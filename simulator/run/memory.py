@@ -1,8 +1,8 @@
-"""Whether a training step fits into memory, known before it is played.
+"""Does a training step fit into memory? This is known before the whole step is simulated.
 
-Rule: one rank of each list of operations is followed (of each stage of a pipeline), for ranks that do the same hold the
-same, and its collectives take roughly their time: what is held depends little on when exactly they end. Whoever must
-know it to the byte plays the step.
+One rank per operation list (per pipeline stage) is simulated, because ranks with equal operations hold equal memory.
+Its collectives take estimated times: memory depends little on when exactly they end. An answer exact to the byte needs
+a simulation of the whole step.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from simulator.step.spec import TrainingStep
 from simulator.step.stage_memory import memory_of_notes
 
 STEADY: Final = Jitter()
-# How far below what is there reserved bytes must be that were worked out by rough times, which are off by 3 % at most.
+# Safety factor on reserved bytes from estimated times, which are off by at most 3 %.
 _ROUGHLY: Final = 1.03
-# Steps on so few ranks are played all the same: that takes a second, and says to the byte and the microsecond.
+# Steps on up to this number of ranks are simulated without an estimate: a second gives exact bytes and times.
 _FEW_RANKS: Final = 64
-# How much more than there is a rank must need for it to be sure, whenever its collectives end.
+# If a rank needs this factor more than the GPU's memory, the step surely does not fit, whenever its collectives end.
 _SURELY: Final = 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a step needs of a rank's memory.
+    """A step's memory need on a rank.
 
     Attributes
     ----------
     nbytes : int
-        Most that is held [B].
+        Peak of allocated bytes [B].
     reserved : int
-        Most that the allocator holds from the device [B].
+        Peak of bytes that the allocator takes from the device [B].
     fits : bool
+        True if the step fits.
     """
 
     nbytes: int
@@ -48,24 +49,26 @@ class Need:
 
     @property
     def most(self) -> int:
-        """What is missing where it does not fit: bytes, or what is reserved for them and the holes between them [B]."""
+        """Return the larger need: allocated bytes, or reserved bytes including fragments [B]."""
         return max(self.nbytes, self.reserved)
 
 
 def need(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) -> Need:
-    """What a step needs, about: a few parts in a hundred where ranks keep step.
+    """Return a step's approximate memory need, good to a few per cent if ranks keep pace.
 
-    Slow ranks and parameter servers keep buffers for longer or shorter; `at_once`, collectives take no time, and
-    nothing is held for them any longer than it must be.
+    Slow ranks and parameter servers hold buffers for longer or shorter. With `at_once`, collectives take no time, and
+    no buffer is held longer than necessary.
     """
     stages = [_followed(cluster, program, step, limit=False) for program in ranks_alone(cluster, step, at_once=at_once)]
+    # The stage with the largest peak decides.
     most = max(timeline.peak.nbytes if timeline.peak else 0 for timeline in stages)
     reserved = max(max(timeline.reserved.values(), default=most) for timeline in stages)
     return Need(most, reserved, not any(timeline.short_of_memory for timeline in stages))
 
 
 def refuse_unfit(cluster: Cluster, step: TrainingStep) -> None:
-    """Raise OutOfMemoryError where a step on many ranks surely does not fit."""
+    """Raise OutOfMemoryError if a step on many ranks surely does not fit."""
+    # Small steps and real training are simulated anyway, and then fail exactly.
     few = cluster.world_size <= _FEW_RANKS or step.lesson is not None
     if few or need(cluster, step, at_once=True).nbytes <= _SURELY * cluster.gpus[0].hbm_bytes:
         return
@@ -73,22 +76,25 @@ def refuse_unfit(cluster: Cluster, step: TrainingStep) -> None:
         for program in ranks_alone(cluster, step):
             _followed(cluster, program, step, limit=True)
     except OutOfMemoryError as error:
+        # Estimated times give an approximate moment.
         if error.time:
             error.args = (error.args[0].replace("memory at ", "memory at about "),)
         raise
 
 
 def _followed(cluster: Cluster, program: Program, step: TrainingStep, *, limit: bool) -> Timeline:
+    """Simulate a program for its memory."""
     return play("auto", program, cluster, limit_memory=limit, allocator=step.allocator)
 
 
 def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) -> Need:
-    """What a step needs, with `fits` as playing the step shows it.
+    """Return a step's memory need, with `fits` equal to the result of a simulation.
 
-    Steps on few ranks are played. On many what is reserved must leave as much room as rough times were off by.
+    Steps on few ranks are simulated. On many ranks, reserved bytes must leave room for the error in estimated times.
     """
     rough = need(cluster, step)
     hbm = cluster.gpus[0].hbm_bytes
+    # The estimate decides if it finds too little memory, or if simulating many ranks would take too long.
     if not rough.fits or cluster.world_size > _FEW_RANKS:
         return replace(rough, fits=rough.fits and _ROUGHLY * rough.reserved <= hbm)
     planned = plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0)
@@ -102,7 +108,7 @@ def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) 
 
 
 def least_need(cluster: Cluster, step: TrainingStep) -> int:
-    """What a step needs at least, on the rank that holds most [B]; cheap, whatever its micro-batches.
+    """Return a step's lower bound on memory, on the rank with the most [B]; cheap for any number of micro-batches.
 
     Raises
     ------

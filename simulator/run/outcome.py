@@ -1,4 +1,4 @@
-"""The outcome of one simulated point: its report, or the error with which it failed."""
+"""The outcome for a simulated point: a report or an error."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from simulator.scenario.records import Point
 
 @dataclass(frozen=True, slots=True)
 class PointOutcome:
-    """The report of a point, or the error with which it failed.
+    """A point's report, or its error.
 
     Attributes
     ----------
     index : int
-        Its place among the points.
+        Index among the points.
     settings : mapping of str to Any
-        What distinguishes it, as it was written.
+        Settings that distinguish the point, as written in the scenario.
     engine : str or None
-        What played it; None if it failed.
+        Engine used; None if the point failed.
     report : mapping of str to Any, or None
+        The report; None if the point failed.
     error : str or None
+        Error message; None if the point succeeded.
     """
 
     index: int
@@ -32,20 +34,21 @@ class PointOutcome:
     error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As one of the points of report.json."""
+        """Return the outcome in the form stored in report.json."""
         point: dict[str, Any] = {"settings": dict(self.settings), "engine": self.engine, "report": self.report}
         return point if self.error is None else point | {"error": self.error}
 
 
 def read_outcome(index: int, read: Any) -> PointOutcome:
-    """An outcome back from `to_dict`.
+    """Return the outcome stored by `to_dict`.
 
     Raises
     ------
     KeyError, TypeError
-        Something is missing, or is not what `PointOutcome` says.
+        A field is missing, or has a type unlike that in `PointOutcome`.
     """
     outcome = PointOutcome(index, read["settings"], read["engine"], read["report"], read.get("error"))
+    # A file from another version, or changed by hand, must not pass for an outcome.
     plain = isinstance(outcome.settings, Mapping) and isinstance(outcome.report, Mapping | None)
     if not plain or not all(isinstance(word, str | None) for word in (outcome.engine, outcome.error)):
         raise TypeError("not the outcome of a point")
@@ -53,5 +56,5 @@ def read_outcome(index: int, read: Any) -> PointOutcome:
 
 
 def failed(index: int, point: Point, error: str) -> PointOutcome:
-    """The outcome of a point that could not be played."""
+    """Return the outcome for a point that could not be simulated."""
     return PointOutcome(index, point.settings, None, None, error)

@@ -1,4 +1,4 @@
-"""What came of playing one point, whichever kind it is."""
+"""Results of a simulated point: plan, timeline, report and arrays."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from simulator.step.plan import StepPlan
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One point, played.
+    """A simulated point.
 
     Attributes
     ----------
     plan : Plan or StepPlan
-        Of a collective, or of a training step.
+        Plan of the collective, or of the training step.
     timeline : Timeline
+        What happened and when.
     report : CollectiveReport or TrainingReport
+        Numbers computed from the timeline.
     results : tuple of array, or None
-        By place in the group what the operation gives each rank (one after the other where tensors make several
-        messages); None without payload.
+        Result of each participant, concatenated if tensors are sent in several messages; None without payload.
     parameters : mapping of PyTorch's name to array, or None
-        Of a real training after its last step: whole, gathered over all ranks, in the dtype in which they are updated.
+        Parameters after a real training's last step, gathered over all ranks, in the dtype in which they are updated.
     """
 
     plan: Plan | StepPlan

@@ -1,4 +1,4 @@
-"""A scenario's cluster, with what its collective or its training needs beside the ranks."""
+"""Builds a scenario's cluster, including the parameter servers needed by its collective or training."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from simulator.scenario.build_training import sharding
 from simulator.scenario.records import Scenario
 from simulator.step.strategies.strategy import STRATEGIES
 
-# Vertices of the clusters that points of a sweep share, all together, before the oldest goes: some 200 MB.
+# Most vertices in cached clusters, over every point in a sweep: about 200 MB. Beyond, the oldest cluster is dropped.
 _MOST_VERTICES: Final = 100_000
 
 
 class Clusters:
-    """Clusters of the points of one sweep: those that describe the same one share it, and what is worked out on it.
+    """Cache for a sweep's clusters: points with equal descriptions share a cluster and every result cached on it.
 
-    Files that they name are read once.
+    Files named in a description are read once.
     """
 
     def __init__(self) -> None:
         self._built: OrderedDict[str, Cluster] = OrderedDict()
 
     def of(self, scenario: Scenario) -> Cluster:
-        """The scenario's cluster; see `build_cluster`."""
+        """Return the scenario's cluster; see `build_cluster`."""
         key = repr((scenario.cluster, scenario.base, servers_of(scenario)))
+        # Re-insert at the end: the dictionary is ordered by last use.
         cluster = self._built.pop(key, None) or build_cluster(scenario)
         self._built[key] = cluster
+        # At least the cluster just built stays.
         while len(self._built) > 1 and sum(len(one.router.vertices) for one in self._built.values()) > _MOST_VERTICES:
             self._built.popitem(last=False)
         return cluster
 
 
 def build_cluster(scenario: Scenario) -> Cluster:
-    """The scenario's cluster, with a server's port for each parameter server that stands on its own."""
+    """Build the scenario's cluster, with a network port for each dedicated parameter server."""
     spec = scenario.cluster
     stage("building the cluster")
     return build(
@@ -53,7 +55,7 @@ def build_cluster(scenario: Scenario) -> Cluster:
 
 
 def servers_of(scenario: Scenario) -> int:
-    """Parameter servers that stand on their own."""
+    """Return the number of dedicated parameter servers."""
     collective, training = scenario.collective, scenario.training
     if collective is not None and collective.servers is not None and collective.servers.on == "own":
         return collective.servers.count

@@ -1,7 +1,8 @@
-"""Rows of the schedules of a program's collectives: transfers that are routed and written down one by one.
+"""How many schedule rows must be routed for a program's collectives? Rows are transfers with each repeated round
+counted once.
 
-Rule: a step on very many ranks is never planned to be counted. The same step is planned on few ranks of the same
-cluster, at two sizes, and the rows on all ranks are estimated from these two.
+A step on very many ranks is never planned just for this count. The same step is planned on few ranks in the same
+cluster, at two sizes, and the count is extrapolated.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from simulator.scenario.records import Scenario
 from simulator.step.plan import groups_of, plan_step
 from simulator.step.spec import TrainingStep
 
-# Ranks of the smaller of the two steps that are planned, and most ranks of the larger one: a second of planning.
+# Ranks in the smaller planned step, and most ranks in the larger planned step: a second of planning.
 _FEW: Final = 128
 _MOST: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCollective:
-    """A collective whose transfers are simulated.
+    """A collective with simulated transfers.
 
     Attributes
     ----------
     op : Collective
+        The collective.
     transfers : int
-        Transfers of all collectives like this one in a step.
+        Transfers of all such collectives in a step.
     """
 
     op: Collective
@@ -40,14 +42,14 @@ class SimulatedCollective:
 
 
 def simulated_collectives(program: Program) -> list[SimulatedCollective]:
-    """Return the collectives of the first family of each kind; making those of all ranks takes minutes and GB."""
+    """Return the collectives in each kind's first family; building them for every rank takes minutes and GB."""
     lists = program.lists
     length: dict[int, int] = {}
     found = []
     for times, members in zip(lists.times, lists.kinds, strict=True):
         for op in members:
             if op.duration is None:
-                # Groups of a family share their schedule.
+                # Groups in a family share their schedule.
                 key = id(op.schedule)
                 length[key] = length.get(key) or op.schedule.length()
                 found.append(SimulatedCollective(op, times * length[key]))
@@ -55,33 +57,35 @@ def simulated_collectives(program: Program) -> list[SimulatedCollective]:
 
 
 def rows(collectives: Sequence[SimulatedCollective], *, alike: bool) -> int:
-    """Return the number of rows of these collectives that are routed.
+    """Return the number of rows to route.
 
     Parameters
     ----------
     collectives : sequence of SimulatedCollective
+        Collectives of the program.
     alike : bool
-        Whether one group stands for all that share its schedule, as where the compiled engine simulates one rank of
-        each class. Otherwise a schedule counts once for each group.
+        True: one group stands for all groups with its schedule, as in the compiled engine with one rank per class.
+        False: a schedule counts once for each group.
     """
     ops = [one.op for one in collectives]
     return sum({(id(op.schedule), () if alike else op.group): op.schedule.rows for op in ops}.values())
 
 
 class StepRows:
-    """Estimates of the rows of steps on many ranks, of one group of those that are alike.
+    """Estimates rows for steps on many ranks, counting equal groups once.
 
-    Steps that are alike on few ranks are planned once.
+    Steps that are equal on few ranks are planned once.
     """
 
     def __init__(self) -> None:
         self._planned: dict[str, int] = {}
 
     def of(self, scenario: Scenario, step: TrainingStep) -> float:
-        """Return the rows of a step, within a factor of two; 0 where the step cannot be planned on few ranks.
+        """Return a step's number of rows, within a factor of two; 0 if the step cannot be planned on few ranks.
 
-        Rows grow by a factor with each doubling of the ranks: 1 where groups stay as large, 4 where every rank sends to
-        all others. Between 2 and 3, of algorithms in levels, rows a rank grow by the same number instead.
+        Rows grow by a constant factor with each doubling: 1 if groups keep their size, 4 if every rank sends to every
+        rank. If the factor lies between 2 and 3 (algorithms with levels), rows per rank grow by a constant number
+        instead.
 
         Examples
         --------
@@ -93,18 +97,21 @@ class StepRows:
             return 0.0
         try:
             small, large = (self._on_few(scenario, step, count) for count in (few, 2 * few))
-        except ValueError:  # planning the step on all ranks reports this fault with its key
+        # The full step's plan reports this fault later, with its key.
+        except ValueError:
             return 0.0
+        # Two sizes give a growth factor per doubling, which is extrapolated.
         doublings, growth = log2(ranks / (2 * few)), large / max(small, 1)
         if 2.0 <= growth <= 3.0:
             return ranks * (large + doublings * (large - 2 * small)) / (2 * few)
         return float(large * growth**doublings)
 
     def _on_few(self, scenario: Scenario, step: TrainingStep, ranks: int) -> int:
-        """Return the rows of the step's schedules on the first ranks of the cluster, of a few micro-batches."""
+        """Return the number of rows on the cluster's first ranks, with few micro-batches."""
+        # Keep the slowest straggler; links and placement may refer to parts missing in the small cluster.
         slow = {0: min(scenario.cluster.stragglers.values())} if scenario.cluster.stragglers else {}
+        # A multiple accepted by every schedule.
         spec = scenario.cluster.replaced(world_size=ranks, stragglers=slow, link_factors={}, placement=None, ecmp=None)
-        # Every schedule accepts a multiple of this number of micro-batches.
         few = lcm(2 * step.parallelism.pp, step.parallelism.microbatch_group or 1)
         one = replace(step, accumulation=min(step.accumulation, few))
         key = repr((spec, scenario.base, one))
@@ -116,7 +123,7 @@ class StepRows:
 
 
 def _few_ranks(scenario: Scenario, step: TrainingStep) -> int:
-    """Return `_FEW` ranks, or twice as many as the step can be cut over in whole nodes, if these are more."""
+    """Return `_FEW` ranks; more if the step needs more for two copies in whole nodes."""
     groups = groups_of(step, scenario.cluster.world_size)
     shard = groups.shard_size if groups.hybrid else 1
     experts = groups.expert_ranks * groups.expert_tensor

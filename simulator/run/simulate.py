@@ -1,7 +1,7 @@
-"""The whole way of one scenario: build the cluster, then plan, execute and summarise its collective or training step.
+"""How does a scenario become a run? Build the cluster, then plan, simulate and summarise the collective or step.
 
-The way goes in one direction, and every decision is made by the module that it belongs to. The second half of the way
-is `collective.py` or `training.py`.
+Data flows in a single direction, and each decision is made in its own module. `collective.py` and `training.py` contain
+the second half.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from simulator.scenario.records import Scenario
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run(Played):
-    """A played scenario: its plan, timeline, report, and what arrays became.
+    """A simulated scenario: plan, timeline, report and arrays.
 
     Attributes
     ----------
     scenario : Scenario
+        The scenario.
     """
 
     scenario: Scenario
@@ -43,32 +44,38 @@ def simulate(
     keep: Collection[int] | None = None,
     clusters: Clusters | None = None,
 ) -> Run:
-    """Play one scenario, which is a single point.
+    """Simulate a scenario with a single point.
 
     Parameters
     ----------
     scenario : Scenario
+        The scenario.
     tamper : mapping of transfer number to function, optional
-        Faults put into the payload, to see that they show.
+        Faults injected into the payload, to check that they are detected.
     limit_memory : bool
-        Whether a training step ends where a GPU's memory does; otherwise its report says what is missing.
+        True: a training step that exceeds a GPU's memory is an error. False: its report says how much is missing.
     keep : collection of int, optional
-        Ranks whose operations the timeline is to tell, beside those of the one that ends last; where it is left out
-        all, or in a large job those of rank 0.
+        Ranks whose operations the timeline contains, in addition to the rank that ends last. If omitted: all ranks, or
+        in a large job rank 0 (collective) or each pipeline stage's first rank (training).
     clusters : Clusters, optional
-        Of points played before: those that describe the same one share it. No number depends on that.
+        Cache of clusters from earlier points; it has no influence on any number.
+
+    Returns
+    -------
+    Run
+        Plan, timeline, report and arrays.
 
     Raises
     ------
     ScenarioError
-        The scenario is no single point, or asks for what cannot be; `keep` names ranks that are not there.
+        The scenario has several points or asks for something impossible, or `keep` names ranks that do not exist.
     SimulationError
-        The run cannot go on; TooLargeError if this machine cannot hold it, DefectError if a number is not finite.
+        The run cannot continue. TooLargeError if this machine cannot hold it, DefectError if a number is not finite.
 
     Warns
     -----
     ScenarioWarning
-        A key of the scenario changes no number, or there is no compiled core.
+        A key of the scenario has no effect, or there is no compiled core.
     """
     check_single_point(scenario)
     warn_of(scenario)
@@ -83,7 +90,7 @@ def simulate_point(
     keep: Collection[int] | None = None,
     clusters: Clusters | None = None,
 ) -> Run:
-    """Simulate a point of a scenario whose warnings have been given; otherwise as `simulate`."""
+    """Simulate a point after its scenario's warnings have been issued; otherwise like `simulate`."""
     check_ranks(scenario, keep or ())
     refuse_too_large(scenario)
     cluster = (clusters or Clusters()).of(scenario)

@@ -1,7 +1,7 @@
-"""How much memory and time do the cluster, the program and the schedule of a point need? Estimated before any is built.
+"""How much memory and time do a point's cluster, program and schedule need? Estimated from sizes, before any is built.
 
-Rule: the estimate comes from sizes alone, takes a second at any size, and is good to a factor of three; `effort.py`
-estimates more closely, from plans. Points of ordinary size have no estimate here.
+The estimate takes a second at any size and is good to a factor of three; `effort.py` estimates more closely, from
+plans. Points with ordinary size get no estimate.
 """
 
 from __future__ import annotations
@@ -33,61 +33,60 @@ from simulator.scenario.records import ClusterSpec, Scenario
 from simulator.step.plan import StageNotes, few_micro_batches
 from simulator.step.spec import TrainingStep
 
-# Points with fewer parts, ranks, pieces and operations take seconds at most, and are not estimated.
+# Points with fewer parts, ranks, pieces and operations take at most seconds and get no estimate.
 _FEW_PARTS: Final = 100_000
 _FEW_RANKS: Final = 4096
 _FEW_CHUNKS: Final = 4096
 _FEW_OPERATIONS: Final = 300_000
-# Measured on one of two cores (docs/speed.md): planning and simulating a rank of a collective, a rank of a step and an
-# operation of such a rank; noting an operation of a list and simulating it on few ranks; a transfer of a schedule that
-# does not repeat, a round of such transfers, and a transfer of a repeated round that is written out [s].
-_A_RANK: Final = 90e-6
-_A_RANK_OF_A_STEP: Final = 900e-6
-_AN_OPERATION_OF_A_RANK: Final = 0.1e-6
-_AN_OPERATION: Final = 30e-6
-_A_ROW: Final = 12e-6
-_A_ROUND: Final = 500e-6
-_A_WRITTEN_TRANSFER: Final = 0.1e-6
-# Memory of each of these [B].
+# Measured on one of two cores (docs/speed.md) [s].
+_A_RANK: Final = 90e-6  # planning and simulating a collective's rank
+_A_RANK_OF_A_STEP: Final = 900e-6  # planning and simulating a step's rank
+_AN_OPERATION_OF_A_RANK: Final = 0.1e-6  # planning and simulating an operation on a step's rank
+_AN_OPERATION: Final = 30e-6  # recording an operation in a list, and simulating it on few ranks
+_A_ROW: Final = 12e-6  # a transfer without repetitions
+_A_ROUND: Final = 500e-6  # a round with such transfers
+_A_WRITTEN_TRANSFER: Final = 0.1e-6  # a repeated transfer, if written out
+# Memory for each of these [B].
 _BYTES_A_RANK: Final = 2_000
 _BYTES_A_RANK_OF_A_STEP: Final = 20_000
 BYTES_AN_OPERATION_OF_A_RANK: Final = 15
 _BYTES_AN_OPERATION: Final = 500
 _BYTES_A_ROW: Final = 1_000
-# Planning and simulating a row of the schedules of a step [s], and its memory [B].
+# Planning and simulating a row in a step's schedules [s], and its memory [B].
 _A_ROW_OF_A_STEP: Final = 6e-6
 _BYTES_A_ROW_OF_A_STEP: Final = 320
-# Operations of a layer and micro-batch if they are not counted; most layers and ranks for which counting takes no time.
+# Operations per layer and micro-batch if they are not counted; most layers and ranks for which counting is immediate.
 _OPERATIONS_A_LAYER: Final = 15
 _MOST_COUNTED_LAYERS: Final = 500
 _MOST_COUNTED_RANKS: Final = 16_384
-# Real training of small models in numpy on one core: about 30 ns a thousand FLOP, and 150 us for each unit's pass [s];
-# bytes of a parameter with its gradient, optimizer states and copies; bytes of activations for each layer, token and
-# element of the hidden size [B].
+# Real training with small models in numpy on one core: about 30 ns per thousand FLOP, and 150 us per unit pass [s];
+# bytes per parameter including gradient, optimizer states and copies; bytes per activation, for each layer, token and
+# element in the hidden size [B].
 A_FLOP: Final = 3e-11
 A_PASS: Final = 150e-6
 BYTES_A_PARAMETER: Final = 40
 _BYTES_AN_ACTIVATION: Final = 100
-# Simulating and drawing that take longer begin with a warning [s]; simulating shows its progress as well.
+# Longer simulations and drawings start with a warning [s]; simulations also show progress.
 _LONG: Final = 60.0
 _LONG_DRAWING: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Memory and time of one part of a point.
+    """Memory and time for a part in a point.
 
     Attributes
     ----------
     asked : str
-        The key and what it asks for: "cluster.world_size: 1,000,000 ranks".
+        Key and value: "cluster.world_size: 1,000,000 ranks".
     made_of : str
-        Parts that are built for the key: "3,000,001 vertices and links".
+        What is built for the key: "3,000,001 vertices and links".
     remedy : str
+        How to need less: "take fewer ranks".
     nbytes : float
-        [B]
+        Memory [B].
     seconds : float
-        On one core [s].
+        Time on one core [s].
     """
 
     asked: str
@@ -99,7 +98,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Estimates of all parts of a point.
+    """Estimates for a point's parts.
 
     Attributes
     ----------
@@ -120,7 +119,7 @@ class Size:
         return sum(share.seconds for share in self.shares)
 
     def refuse_larger_than_memory(self) -> None:
-        """Raise TooLargeError if this machine has not enough memory; the line names the largest share."""
+        """Raise TooLargeError if this machine lacks memory; the message names the largest share."""
         short = lacking(self.nbytes)
         if short:
             most = max(self.shares, key=lambda share: share.nbytes)
@@ -131,23 +130,24 @@ class Size:
 
     @property
     def warning(self) -> str:
-        """Line of text if simulating the point takes long, otherwise empty."""
+        """A warning if the simulation takes long, otherwise empty."""
         return _warning([self], "simulating", _LONG)
 
 
 def size_of(scenario: Scenario) -> Size:
-    """Estimate a single point of a scenario."""
+    """Estimate a scenario's single point."""
     return Size(
         (*_of_cluster(scenario.cluster, servers_of(scenario), scenario.base), *_of_program(scenario, StepRows()))
     )
 
 
 def refuse_too_large(scenario: Scenario) -> None:
-    """Raise TooLargeError if this machine cannot hold a point, before any part of the point is built.
+    """Raise TooLargeError if this machine cannot hold a point, before any part is built.
 
-    `build` refuses a graph that is too large by itself.
+    `build` refuses graphs that are too large by themselves.
     """
     refuse_large_payload(scenario)
+    # Without a large program, the check inside `build` suffices.
     program = _of_program(scenario, StepRows())
     if program:
         cluster = _of_cluster(scenario.cluster, servers_of(scenario), scenario.base)
@@ -155,13 +155,14 @@ def refuse_too_large(scenario: Scenario) -> None:
 
 
 def announced(scenarios: Iterable[Scenario]) -> str:
-    """Return a line of text if simulating these points takes long, otherwise an empty text.
+    """Return a warning if simulating these points takes long, otherwise an empty text.
 
     Raises
     ------
     TooLargeError
         This machine can hold none of these points.
     """
+    # Points often share a cluster: estimate it once.
     clusters: dict[str, tuple[Share, ...]] = {}
     sizes, step_rows = [], StepRows()
     for scenario in scenarios:
@@ -170,6 +171,7 @@ def announced(scenarios: Iterable[Scenario]) -> str:
         if key not in clusters:
             clusters[key] = _of_cluster(scenario.cluster, servers, scenario.base)
         sizes.append(Size((*clusters[key], *_of_program(scenario, step_rows))))
+    # Points beyond this machine's memory fail one by one later, unless every point does.
     possible = [size for size in sizes if not lacking(size.nbytes)]
     if sizes and not possible:
         min(sizes, key=lambda size: size.nbytes).refuse_larger_than_memory()
@@ -190,6 +192,7 @@ def warn_of_size(scenarios: Iterable[Scenario]) -> None:
 
 
 def _warning(sizes: Sequence[Size], doing: str, long: float) -> str:
+    """Return a warning naming the slowest share, if the total time is long."""
     seconds = sum(size.seconds for size in sizes)
     if seconds < long:
         return ""
@@ -202,14 +205,14 @@ def _warning(sizes: Sequence[Size], doing: str, long: float) -> str:
 
 
 def announced_topology(topology: str, ranks: int) -> str:
-    """Return a line of text if the topology's graph takes long to build, otherwise an empty text.
+    """Return a warning if building the topology's graph takes long, otherwise an empty text.
 
     Raises
     ------
     TooLargeError
         This machine cannot hold the graph.
     """
-    # A picture takes about as long as the graph, and a third of the graph's memory.
+    # Drawing takes about another graph's time, and a third of its memory.
     shares = _of_cluster(ClusterSpec(topology=topology, world_size=ranks), 0, Path())
     size = Size(tuple(replace(share, nbytes=4 / 3 * share.nbytes, seconds=2 * share.seconds) for share in shares))
     size.refuse_larger_than_memory()
@@ -217,7 +220,7 @@ def announced_topology(topology: str, ranks: int) -> str:
 
 
 def _of_cluster(spec: ClusterSpec, servers: int, base: Path) -> tuple[Share, ...]:
-    """Estimate the graph, which a topology's options may make large even for few ranks."""
+    """Estimate the graph, which topology options may enlarge even for few ranks."""
     gpus = max(spec.placement, default=0) + 1 if spec.placement else spec.world_size
     graph = graph_size(spec.topology, gpus, servers=servers, base=base)
     if graph.parts < _FEW_PARTS:
@@ -233,10 +236,12 @@ def _of_cluster(spec: ClusterSpec, servers: int, base: Path) -> tuple[Share, ...
 
 
 def _of_program(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
+    """Estimate the collective, the step and the real training."""
     return (*_of_collective(scenario), *_of_step(scenario, step_rows), *_of_real_training(scenario))
 
 
 def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
+    """Estimate a collective."""
     spec, ranks = scenario.collective, scenario.cluster.world_size
     if spec is None:
         return ()
@@ -247,8 +252,9 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
         f"cluster.world_size: {ranks:,} ranks", "each with its routes", "take fewer ranks",
         ranks * _BYTES_A_RANK, ranks * _A_RANK,
     )  # fmt: skip
+    # Transfers depend on the cluster and cannot be counted without it.
     if spec.algorithm == "auto" or "nodes" in ALGORITHMS.find(spec.algorithm).options:
-        return (each,)  # the transfers depend on the cluster
+        return (each,)
     schedule = ALGORITHMS.find(spec.algorithm).plans[spec.operation](request)
     nbytes, seconds = schedule.rows * _BYTES_A_ROW, schedule.rows * _A_ROW
     if request.chunks:
@@ -259,8 +265,8 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
     if request.servers > ranks:
         asked, remedy = f"collective.servers.count: {request.servers:,} servers", "take fewer servers"
     made_of = f"{schedule.rows:.3g} transfers"
-    # A ring has three rounds with a transfer of each rank, and repeats these rounds. The engine writes out repetitions
-    # only if their chunks have unlike sizes, and always writes down transfers that do not repeat.
+    # A ring has three rounds with a transfer per rank and repeats these rounds. The engine writes out repetitions only
+    # if their chunks have unequal sizes, and always writes transfers without repetitions.
     if schedule.rows <= 4 * request.world_size:
         if not np.ptp(timed_sizes(schedule, request.elements)):
             return (each,)
@@ -272,6 +278,7 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
 
 
 def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
+    """Estimate a training step."""
     spec, ranks = scenario.training, scenario.cluster.world_size
     if spec is None:
         return ()
@@ -281,7 +288,7 @@ def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
         return ()
     if noted >= _FEW_OPERATIONS:
         noted = _counted(scenario, step) or noted
-    # Ranks of one stage share a list of operations, and the engine follows the list for each rank.
+    # Ranks in a stage share an operation list, and the engine follows the list for each rank.
     layers, stages = step.model.num_layers, step.parallelism.pp
     followed = noted / stages * ranks
     asked = f"training.gradient_accumulation_steps: {step.accumulation:,} micro-batches"
@@ -309,14 +316,16 @@ def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
 
 
 def _of_real_training(scenario: Scenario) -> tuple[Share, ...]:
+    """Estimate real training."""
     spec, ranks = scenario.training, scenario.cluster.world_size
+    # Real training costs nothing unless requested.
     if spec is None or not spec.numerics:
         return ()
     model = load_model(spec.model, spec.seq_len, scenario.base)
     tokens = sequences(spec, ranks) * spec.seq_len
     passes = 2 * (model.num_layers + 2) * spec.gradient_accumulation_steps * ranks
     seconds = spec.steps * (passes * A_PASS + model_flops_per_token(model, spec.seq_len) * tokens * A_FLOP)
-    # Activations of a single micro-batch are kept at a time.
+    # Only a single micro-batch's activations are kept at a time.
     activations = tokens // spec.gradient_accumulation_steps * model.num_layers * model.hidden_size
     return (
         Share(
@@ -329,14 +338,14 @@ def _of_real_training(scenario: Scenario) -> tuple[Share, ...]:
 
 
 def _roughly_noted(step: TrainingStep) -> float:
-    """Return the number of operations in the lists of all stages, within a factor of three."""
+    """Return the total length of every stage's operation list, within a factor of three."""
     layers = step.model.num_layers + 2 * step.parallelism.pp
     return step.accumulation * step.rounds * layers * _OPERATIONS_A_LAYER
 
 
 def _counted(scenario: Scenario, step: TrainingStep) -> float:
-    """Count the operations in the lists of all stages from a few micro-batches; 0 if these cannot be noted."""
-    # Every schedule accepts a multiple of this number of micro-batches.
+    """Count every stage's operations by extrapolating few micro-batches; 0 if these cannot be recorded."""
+    # A multiple accepted by every schedule.
     few = lcm(2 * step.parallelism.pp, step.parallelism.microbatch_group or 1)
     ranks = scenario.cluster.world_size
     if few >= step.accumulation or step.model.num_layers > _MOST_COUNTED_LAYERS or ranks > _MOST_COUNTED_RANKS:
@@ -345,13 +354,14 @@ def _counted(scenario: Scenario, step: TrainingStep) -> float:
     try:
         alone = build("star_100g", 1, gpu=gpu, base=scenario.base)
         notes = few_micro_batches(alone, replace(step, accumulation=few), ranks)
-    except ValueError:  # planning the step reports this fault with its key
+    # Planning the step reports this fault with its key.
+    except ValueError:
         return 0.0
     return sum(_operations_of(one, step.accumulation / few) for one in notes)
 
 
 def _operations_of(notes: StageNotes, times: float) -> float:
-    """Return the length of a list with `times` as many passes; a pass that was not noted is as long as a like pass."""
+    """Return a list's length with `times` more passes; passes not recorded are as long as equal passes."""
     ends = [*notes.begins.values(), notes.ends][1:]
     length = {one: end - begin for (one, begin), end in zip(notes.begins.items(), ends, strict=True)}
     others = len(notes.ops) - sum(length.values())

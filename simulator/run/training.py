@@ -1,6 +1,7 @@
-"""A training step on the way of a scenario: plan it, play it, summarise it; and where it does not fit, try what would.
+"""How does a scenario's training step become a report? It is planned, simulated and summarised.
 
-Rule: the training half of run.py.
+If the step does not fit into memory, changes that would make it fit are tried. This is the training half of
+simulate.py.
 """
 
 from __future__ import annotations
@@ -33,31 +34,36 @@ def play_step(
     engine: Engine = "auto",
     keep: Collection[int] | None = None,
 ) -> Played:
-    """Play one step; where numbers are asked for, train on it.
+    """Simulate a step; with `lesson`, run the real training on it.
 
     Parameters
     ----------
     cluster : Cluster
+        The cluster.
     step : TrainingStep
+        The step.
     jitter : Jitter
+        Noise on kernels and latencies.
     limit_memory : bool
+        True: exceeding a GPU's memory is an error.
     engine : {"auto", "events", "compiled"}
+        The requested engine.
     keep : collection of int, optional
-        Ranks whose operations are wanted, beside those of the one that ends last; where it is left out all, or in a
-        large job those of the first rank of each pipeline stage.
+        Ranks whose operations are kept, in addition to the rank that ends last. If omitted: all ranks, or in a large
+        job the first rank of each pipeline stage.
 
     Raises
     ------
     OutOfMemoryError
-        If `limit_memory` and a rank needs more than it has; the message says which changes, each tried, would fit.
+        If `limit_memory` and a rank needs more than it has; the message lists changes that fit, each of them tried.
     """
     try:
         planned = _planned(cluster, step, jitter, limit_memory=limit_memory)
-        # Real training follows the order in which things ended, to the last bit, and on all ranks.
+        # Real training follows the exact order in which operations ended, on every rank.
         by = "events" if engine == "auto" and step.lesson is not None else engine
         lists = planned.program.lists
         operations = cluster.world_size * len(lists.lists[lists.list_of[0]])
-        # Numbers, and steps that nobody waits for, follow from what all ranks did.
+        # Real training and asynchronous steps need the operations on every rank.
         whole = step.lesson is not None or step.rounds > 1
         timeline = play(
             by,
@@ -76,16 +82,18 @@ def play_step(
     if step.lesson is not None:
         learned = learn(planned, cluster, timeline, jitter)
         report, parameters = replace(report, learning=learned.learning), learned.parameters
+    # The report needed further ranks; the caller did not ask for them.
     kept = timeline if keep is None else of_ranks(timeline, keep)
     return Played(planned, kept, report, parameters=parameters)
 
 
 def _played_ranks(planned: StepPlan, keep: Collection[int] | None) -> Collection[int] | None:
-    """Ranks whose operations are wanted, with those that the report is about."""
+    """Return the ranks to keep, plus the ranks needed by the report."""
     return keep if keep is None else {*keep, *first_of_stages(planned)}
 
 
 def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memory: bool) -> StepPlan:
+    """Plan the step, and refuse it if it surely does not fit."""
     stage("planning")
     try:
         if limit_memory:
@@ -93,5 +101,6 @@ def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memo
         return plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0)
     except ScenarioError:
         raise
-    except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
+    # Limits on this GPU: a dtype, or a generation without the attention kernels.
+    except ValueError as error:
         raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error

@@ -1,6 +1,6 @@
-"""A collective ready for the core: its rows, what each carries, and the links that it takes.
+"""A collective in the form needed by the core: rows, bytes for each row, and routes.
 
-Rule: a record. Either a collective as it is, or (quotient.py) one that stands for many alike.
+A playable is either a program's collective, or (quotient.py) a class's representative.
 """
 
 from __future__ import annotations
@@ -18,25 +18,28 @@ from simulator.engine.compiled.rows import Rows, rows_of
 from simulator.engine.routes import Routes
 from simulator.records.operation import Collective
 
-# Operations that no rank has finished before all have come: what each gets depends on what every other has.
+# Operations in which no rank is done before the last rank has come, because each result depends on every input.
 _ALL_WAIT: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Playable:
-    """One collective of one group.
+    """A collective of one process group.
 
     Attributes
     ----------
     rows : Rows
+        Transfers and their order.
     route_of : int array, shape (rows,)
-        Row of `routes`; of gates 0.
+        Route of each row; 0 for gates.
     nbytes : float array, shape (rows,) or (transfers,)
-        What each carries [B]: by row if `steady`, else by the schedule's numbers.
+        Bytes of each row if `steady`, otherwise of each transfer by the schedule's numbers [B].
     steady : bool
+        True if each row carries equal bytes in all repetitions.
     routes : Routes
+        Links, latencies and rates.
     in_order : bool
-        Whether it may be computed without a clock while it meets no other.
+        True if it may be computed without a clock while it meets no other collective.
     lane : int
         Playables of one lane never contend with each other.
     """
@@ -52,12 +55,12 @@ class Playable:
 
 @dataclass(slots=True)
 class PlayableMaker:
-    """Makes playables; collectives of one schedule share rows, those of one traffic share bytes.
+    """Makes playables; equal schedules share rows, equal traffic shares bytes.
 
     Attributes
     ----------
     remember : callable (key, make, size) -> value
-        `Cluster.remember`, or, where nothing is kept from one program to the next, whatever calls `make`.
+        `Cluster.remember`, which caches across programs. The default calls `make` without caching.
     """
 
     remember: Callable[[Hashable, Callable[[], Any], Callable[[Any], int]], Any] = lambda _, make, size: make()
@@ -67,10 +70,10 @@ class PlayableMaker:
     _nbytes: dict[int, Floats] = field(default_factory=dict)
 
     def rows(self, routed: RoutedCollective) -> Rows:
-        """The rows of a collective's schedule."""
+        """Return the rows of a collective's schedule."""
         schedule = routed.traffic.schedule
         if id(schedule) not in self._rows:
-            # What is kept has the schedule too, whose id is the key.
+            # The cached tuple keeps the schedule alive: the key contains its id.
             made = self.remember(
                 (Rows, id(schedule)), lambda: (schedule, rows_of(routed.traffic)), lambda made: 12 * len(made[1])
             )
@@ -78,10 +81,10 @@ class PlayableMaker:
         return self._rows[id(schedule)]
 
     def make(self, op: Collective, routed: RoutedCollective) -> Playable:
-        """A collective as it is."""
+        """Return a program's collective in playable form."""
         if id(routed) not in self._made:
             rows = self.rows(routed)
-            # Every traffic of a schedule numbers its routes alike.
+            # Traffics with the same schedule number their routes alike.
             route_of = self._routes.setdefault(id(rows), route_of_rows(rows, routed))
             nbytes, alone = self._carried(rows, routed), not routed.contends and may_be_in_order(op)
             self._made[id(routed)] = Playable(
@@ -90,6 +93,7 @@ class PlayableMaker:
         return self._made[id(routed)]
 
     def _carried(self, rows: Rows, routed: RoutedCollective) -> Floats:
+        """Return bytes by row for steady traffic, otherwise by transfer [B]."""
         traffic = routed.traffic
         if not traffic.steady:
             return traffic.nbytes
@@ -99,12 +103,12 @@ class PlayableMaker:
 
 
 def carried_by_row(rows: Rows, routed: RoutedCollective) -> Floats:
-    """What each row carries in its first repetition [B]; gates nothing."""
+    """Return each row's bytes in its first repetition, 0 for gates [B]."""
     nbytes = np.zeros(len(rows))
     nbytes[~rows.is_gate] = np.concatenate([np.zeros(0), *(part.nbytes for part in routed.traffic.parts)])
     return nbytes
 
 
 def may_be_in_order(op: Collective) -> bool:
-    """Whether no rank has finished before all have come."""
+    """Return True if no rank is done before the last rank has come."""
     return op.schedule.operation in _ALL_WAIT

@@ -1,7 +1,4 @@
-"""Collectives that are alike, of the groups that are played.
-
-Rule: a record; which groups are played is decided in `quotient`.
-"""
+"""A kind's collectives, restricted to the simulated process groups; `quotient` chooses these groups."""
 
 from __future__ import annotations
 
@@ -17,18 +14,18 @@ from simulator.records.operation import Collective
 
 @dataclass(frozen=True, eq=False)
 class PlayedKind:
-    """The members of every family of one kind.
+    """A kind's simulated members, the same for every family.
 
     Attributes
     ----------
     members : sequence of Collective
-        Those of one of the families.
+        Simulated members of the kind's first family.
     groups : sequence of tuple of int
-        Played ranks that take part in each, by place.
+        Simulated ranks of each member, in participant order.
     playables : sequence of Playable or None
-        None where the duration is given.
+        None if the duration is given.
     which, place : int array, shape (ranks,)
-        By played rank, in which member it takes part, and its place there.
+        For each simulated rank, the member in which it takes part, and its participant number there.
     """
 
     members: Sequence[Collective]
@@ -39,10 +36,11 @@ class PlayedKind:
 
 
 def all_played(members: Sequence[Collective], playables: Sequence[Playable | None], ranks: int) -> PlayedKind:
-    """Every group of so many ranks, as it is."""
+    """Return a kind with every group simulated."""
     which, place = np.zeros((2, ranks), np.int64)
     for number, op in enumerate(members):
         group = list(op.group)
+        # Groups in a family have no common rank, so each entry is set at most once.
         which[group], place[group] = number, np.arange(len(group))
     return PlayedKind(members, [op.group for op in members], playables, which, place)
 

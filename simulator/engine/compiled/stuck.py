@@ -1,4 +1,4 @@
-"""Who waits for what, where a played program cannot go on: the DeadlockError of what the core has left undone."""
+"""Which operations wait for each other in a deadlock? The DeadlockError lists every stream left without an end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.records.operation import Collective
 
 
 def deadlock(prepared: Prepared, problem: Problem, times: Times) -> DeadlockError:
-    """Say for every stream that is not through what it waits for."""
+    """Return the error; it names what each unfinished stream waits for."""
 
     def column(values: Floats, rank: int) -> list[float]:
         first = int(problem.out_begin[prepared.played_rank[rank]])
@@ -22,6 +22,7 @@ def deadlock(prepared: Prepared, problem: Problem, times: Times) -> DeadlockErro
     reached: dict[str, set[int]] = {}
     for rank, ops in enumerate(prepared.program.ranks):
         for op, start in zip(ops, column(times.start, rank), strict=True):
+            # NaN marks operations that did not start or did not end; only NaN differs from itself.
             if isinstance(op, Collective) and start == start:
                 reached.setdefault(op.name, set()).add(rank)
     for rank, ops in enumerate(prepared.program.ranks):
@@ -30,6 +31,7 @@ def deadlock(prepared: Prepared, problem: Problem, times: Times) -> DeadlockErro
             who = f"rank {rank} ({op.stream})"
             if op.name in ended or who in waiting:
                 continue
+            # An operation that has started waits for other ranks, not for operations.
             awaited = next((name for name in op.after if name not in ended), None) if start != start else None
             missing = [r for r in getattr(op, "group", ()) if r not in reached.get(op.name, set())]
             waiting[who] = waiting_text(op, awaited, missing)

@@ -1,10 +1,28 @@
-/* Collectives whose transfers are followed by the clock: a transfer enters its links at max(ready + latency, end of the
- * transfer before it on its channel), and is released when all that it waits for have ended. */
+/* Collectives: transfers followed by the clock, and transfers computed in order without the clock.
+ *
+ * A transfer enters its links at max(ready + latency, end of the transfer before it on its channel). `ready` is the
+ * latest of three times: the ends of all transfers that it waits for, the start of its sender, the start of its
+ * receiver.
+ *
+ * Followed. Each transfer has a counter `pending` of ends that it still waits for. The end that brings the counter to 0
+ * starts the transfer as a flow of the fabric. Example, a chain over ranks 0, 1, 2 with two pieces:
+ *
+ *     number 0: 0 -> 1, piece 0    pending 0    started when rank 0 and rank 1 have started
+ *     number 1: 0 -> 1, piece 1    pending 1    waits for 0 (channel)
+ *     number 2: 1 -> 2, piece 0    pending 1    waits for 0 (the piece must have arrived)
+ *     number 3: 1 -> 2, piece 1    pending 2    waits for 1 (arrival) and 2 (channel)
+ *
+ * In order. If no flow of the collective can meet another flow, every flow runs at its route's own rate. All times then
+ * follow from the formula above when the last rank has come (`play_in_order`): transfers are computed by rising number,
+ * because a transfer's number is higher than the numbers that it waits for. If another collective comes to the same
+ * links later, `follow` computes the times once more and hands transfers that have not ended over to the clock.
+ */
 #ifndef TRANSFERS_H
 #define TRANSFERS_H
 #include "recurrence.h"
 #include "streams.h"
 
+/* Return the instance that a rank's collective operation belongs to, and the rank's participant number in `place`. */
 static int64_t instance_of(const Play *play, int32_t rank, int64_t op, int32_t *place) {
     const Problem *p = play->p;
     int64_t at = (int64_t)p->op_member[op] * p->ranks + rank;
@@ -18,12 +36,12 @@ static int32_t group_size(const Problem *p, int64_t instance) {
 
 static void follow(Play *play, int64_t instance);
 
-/* Whether flows of two instances that take one link may be on it at once. */
+/* Return 1 if flows of two instances that take a common link may be on the link at the same time. */
 static int may_meet(const Problem *p, int64_t one, int64_t other) {
     return p->lane[one] != p->lane[other] || p->lane[one] < 0;
 }
 
-/* An instance comes to its links. It and whoever it may meet there must be followed. */
+/* Register an instance on its links. The instance and all instances that it may meet there must be followed. */
 static void come_to_links(Play *play, int64_t instance) {
     const Problem *p = play->p;
     int32_t routing = p->routing[instance];
@@ -44,9 +62,12 @@ static void come_to_links(Play *play, int64_t instance) {
     }
 }
 
+/* Remove an instance from the users of its links. */
 static void leave_links(Play *play, int64_t instance) {
     const Problem *p = play->p;
     int32_t routing = p->routing[instance];
+    /* Closed-form collectives take no links; an instance whose first rank has not started has not come to its links
+     * yet. */
     if (routing < 0 || play->live[instance]->first_reach == INFINITY) return;
     for (int64_t k = p->busy_begin[routing]; k < p->busy_begin[routing + 1]; k++) {
         Users *users = &play->users[p->busy_link[k]];
@@ -58,6 +79,7 @@ static void leave_links(Play *play, int64_t instance) {
     }
 }
 
+/* Free the state of an instance. */
 static void close_live(Play *play, int64_t instance) {
     Live *live = play->live[instance];
     if (!live) return;
@@ -69,6 +91,7 @@ static void close_live(Play *play, int64_t instance) {
     play->live[instance] = NULL;
 }
 
+/* Create the state of an instance when its first rank comes. Arrays for following are added by open_transfers. */
 static Live *open_live(Play *play, int64_t instance) {
     const Problem *p = play->p;
     Live *live = calloc(1, sizeof(Live));
@@ -88,7 +111,8 @@ static Live *open_live(Play *play, int64_t instance) {
     for (int32_t i = 0; live->started && i < participants; i++)
         live->started[i] = i < live->missing ? INFINITY : -INFINITY;
     if (p->noise_latency) {
-        const uint64_t behind_ranks = (uint64_t)1 << 32; /* jitter.py: servers draw under numbers that no rank has */
+        /* Servers and switches draw under numbers that no rank has; engine/jitter.py has the same constant. */
+        const uint64_t behind_ranks = (uint64_t)1 << 32;
         live->noise = malloc((size_t)participants * sizeof(uint64_t));
         if (!live->noise) play->broken = 1;
         const int32_t *group = p->group_rank + p->group_begin[p->group[instance]];
@@ -100,6 +124,7 @@ static Live *open_live(Play *play, int64_t instance) {
     return live;
 }
 
+/* Bytes of a transfer. Steady sizes are stored once per row, other sizes once per transfer. */
 static double bytes_of(const Problem *p, int64_t instance, int32_t row, int32_t repetition) {
     int32_t sizes = p->sizes[instance];
     int64_t shape_row = p->shape_row[p->shape[instance]];
@@ -107,6 +132,7 @@ static double bytes_of(const Problem *p, int64_t instance, int32_t row, int32_t 
     return p->nbytes[p->size_begin[sizes] + at];
 }
 
+/* Latency of a transfer, with noise if the program has any [s]. */
 static double latency_of(const Play *play, const Live *live, int64_t route, int32_t row, int32_t repetition) {
     const Problem *p = play->p;
     double latency = p->route_latency[route];
@@ -115,7 +141,7 @@ static double latency_of(const Play *play, const Live *live, int64_t route, int3
     return latency * factor(p->noise_latency, live->noise[p->row_src[row]], number);
 }
 
-/* Keeps when a transfer was on its links, where somebody wants to know. */
+/* Record when a transfer was on its links, if its instance is logged or its route is tapped. */
 static void keep(Play *play, int64_t instance, int64_t route, int32_t row, int32_t repetition, double enter, double end) {
     const Problem *p = play->p;
     Result *out = play->out;
@@ -137,11 +163,11 @@ static void keep(Play *play, int64_t instance, int64_t route, int32_t row, int32
     tap[2] = (double)instance;
 }
 
-/* A rank has nothing left to do in a collective. */
+/* A rank has nothing left to do in a collective: end its operation and let its stream go on. */
 static void participant_done(Play *play, int64_t instance, int32_t place) {
     const Problem *p = play->p;
     int32_t rank = p->group_rank[p->group_begin[p->group[instance]] + place];
-    /* Which of its streams is at the instance: a rank has few. */
+    /* Find the stream that is at the instance; a rank has few streams. */
     int32_t list = p->list_of[rank], streams = (int32_t)(p->stream_begin[list + 1] - p->stream_begin[list]);
     for (int32_t stream = 0; stream < streams; stream++) {
         int64_t at = play->stream_base[rank] + stream;
@@ -158,8 +184,8 @@ static void participant_done(Play *play, int64_t instance, int32_t place) {
 
 static void start_transfer(Play *play, int64_t instance, int32_t row, int32_t repetition, double since);
 
-/* Something that a transfer waits for has ended now. `sets_ready`: not so for the transfer before it on its channel,
- * because latency passes while that is still sending. */
+/* A transfer's wait for one other transfer ends now. `sets_ready` is 0 if the other is the predecessor on the channel:
+ * the latency passes while the predecessor still sends, thus its end does not count as `ready`. */
 static void release(Play *play, int64_t instance, int32_t row, int32_t repetition, int sets_ready) {
     const Problem *p = play->p;
     Live *live = play->live[instance];
@@ -168,6 +194,7 @@ static void release(Play *play, int64_t instance, int32_t row, int32_t repetitio
     if (--live->pending[number] == 0) start_transfer(play, instance, row, repetition, live->ready[number]);
 }
 
+/* Release all transfers that wait for this repetition of a row, inside its round and in later rounds. */
 static void release_waiters(Play *play, int64_t instance, int32_t row, int32_t repetition) {
     const Problem *p = play->p;
     int64_t first_row = p->shape_row[p->shape[instance]];
@@ -181,14 +208,17 @@ static void release_waiters(Play *play, int64_t instance, int32_t row, int32_t r
             release(play, instance, (int32_t)(first_row + p->outer_row[k]), p->outer_times[k], 1);
 }
 
+/* Start a transfer that waits for no other transfer any more; `since` is the time when it became ready. */
 static void start_transfer(Play *play, int64_t instance, int32_t row, int32_t repetition, double since) {
     const Problem *p = play->p;
     Live *live = play->live[instance];
-    if (p->row_route[row] < 0) { /* a gate */
+    /* A gate carries nothing and ends at once. */
+    if (p->row_route[row] < 0) {
         release_waiters(play, instance, row, repetition);
         return;
     }
     double src = live->started[p->row_src[row]], dst = live->started[p->row_dst[row]], now = play->clock.now;
+    /* A participant that has not started holds the transfer back; `reach` starts it later. */
     if (src == INFINITY || dst == INFINITY) {
         int32_t participant = src == INFINITY ? p->row_src[row] : p->row_dst[row];
         if (live->blocked_count == live->blocked_room) {
@@ -208,7 +238,8 @@ static void start_transfer(Play *play, int64_t instance, int32_t row, int32_t re
     Flow *flow = &play->fabric.flows[number];
     flow->route = p->routing_route[p->routing[instance]] + p->row_route[row];
     flow->enter = since + latency_of(play, live, flow->route, row, repetition);
-    if (flow->enter < now) flow->enter = now; /* the transfer before it on its channel ended last, now */
+    /* `ready + latency` lies in the past only if the predecessor on the channel ended last, at `now`. */
+    if (flow->enter < now) flow->enter = now;
     flow->nbytes = bytes_of(p, instance, row, repetition);
     flow->row = row;
     flow->repetition = repetition;
@@ -216,6 +247,8 @@ static void start_transfer(Play *play, int64_t instance, int32_t row, int32_t re
     launch(&play->fabric, number);
 }
 
+/* A followed transfer has ended: record it, and release its successor on the channel and all transfers that wait for
+ * it. */
 static void transfer_ended(Play *play, int32_t number) {
     const Problem *p = play->p;
     Flow flow = play->fabric.flows[number];
@@ -223,7 +256,8 @@ static void transfer_ended(Play *play, int32_t number) {
     drop_flow(&play->fabric, number);
     play->out->followed++;
     keep(play, instance, flow.route, flow.row, flow.repetition, flow.enter, play->clock.now);
-    /* The channel first: of two transfers that can start now the one that queued comes first. */
+    /* The channel comes first: of two transfers that can start now, the transfer that queued on the channel is launched
+     * first. The events engine has the same order. */
     int32_t next = p->row_next[flow.row], later = flow.repetition + p->row_next_shift[flow.row];
     if (next >= 0 && later < p->row_times[flow.row])
         release(play, instance, (int32_t)(first_row + next), later, 0);
@@ -231,7 +265,8 @@ static void transfer_ended(Play *play, int32_t number) {
         release(play, instance, (int32_t)(first_row + p->row_exit[flow.row]), 0, 0);
     release_waiters(play, instance, flow.row, flow.repetition);
     if (flow.repetition < p->row_times[flow.row] - 1) return;
-    /* Last of its row: of all earlier repetitions the channel sees to it that they have ended. */
+    /* The last repetition of the row has ended. All earlier repetitions have ended before, because the channel is a
+     * FIFO. */
     int32_t ends[2] = {p->row_src[flow.row], p->row_dst[flow.row]}, size = group_size(p, instance);
     Live *live = play->live[instance];
     int done[2] = {--live->to_end[ends[0]] == 0 && ends[0] < size, --live->to_end[ends[1]] == 0 && ends[1] < size};
@@ -239,18 +274,20 @@ static void transfer_ended(Play *play, int32_t number) {
         if (done[side]) participant_done(play, instance, ends[side]);
 }
 
-
-/* A collective that is alone on its links needs no clock: when its last rank has come, its transfers are computed in the
- * order of their numbers. If another comes to its links meanwhile, it is handed over to the clock as it is then. */
-
+/* ---- transfers computed in order, without the clock ----
+ *
+ * `follow` uses the same walk to hand transfers over to the clock.
+ */
 static double max2(double a, double b) { return a > b ? a : b; }
 
+/* Scratch of one walk. A slot stands for a transfer; a ring's rows have one slot for all their repetitions. */
 typedef struct {
-    double *ready, *free_at; /* by slot: when all that a transfer waits for has ended, and the one before it */
-    double *done;            /* by participant: when its last transfer has ended */
-    int following;           /* whether transfers are handed over to the clock */
+    double *ready, *free_at; /* by slot: end of the awaited transfers, and end of the predecessor on the channel */
+    double *done; /* by participant: end of its last transfer */
+    int following; /* 1: hand transfers over to the clock; 0: compute their times */
 } InOrder;
 
+/* Pass a transfer's end on to the slots of its successor on the channel and of all transfers that wait for it. */
 static void see_through(Play *play, int64_t instance, InOrder *slots, int32_t row, int32_t repetition, double end) {
     const Problem *p = play->p;
     int64_t first_row = p->shape_row[p->shape[instance]];
@@ -278,30 +315,33 @@ static void see_through(Play *play, int64_t instance, InOrder *slots, int32_t ro
     }
 }
 
-/* Keep a transfer whose times were computed, and count it. */
+/* Record a transfer whose times were computed, and count it. */
 static void keep_computed(Play *play, int64_t instance, int32_t row, int32_t repetition, double enter, double end) {
     const Problem *p = play->p;
     keep(play, instance, p->routing_route[p->routing[instance]] + p->row_route[row], row, repetition, enter, end);
     play->out->in_order++;
 }
 
-/* Hand a transfer over to the clock as it is now: ended, on its way, or still waiting. What it waits for came before
- * it in the order, so `pending` and `ready` are what followed ends have left of them.
+/* Hand a transfer over to the clock in its present state: ended, in flight, or still waiting.
  *
- * Transfers that have ended are kept here if ranks are still missing, because then nobody has computed the instance yet:
- * ranks 0 and 1 of a gather over 0, 1 and 2 exchange their parts while rank 2 is late. */
+ * The walk goes in order of numbers, and ended transfers lower `pending` and raise `ready` of their waiters here. A
+ * counter above 0 therefore means that a transfer it waits for has not ended yet; the clock will start it.
+ */
 static void hand_over(Play *play, int64_t instance, int32_t row, int32_t repetition, double enter, double end) {
     const Problem *p = play->p;
     Live *live = play->live[instance];
     int64_t first_row = p->shape_row[p->shape[instance]], number = p->row_base[row] + repetition * p->row_stride[row];
     int gate = p->row_route[row] < 0;
     if (live->pending[number]) return;
+    /* In flight or about to start; a gate has no flow and is released by the ends that it waits for. */
     if (end > play->clock.now) {
         if (gate) return;
         int32_t src = p->row_src[row], dst = p->row_dst[row];
+        /* Transfers that wait for nothing are started by `reach` when their rank comes. */
         int initial = !p->row_waits[row] && !p->row_follows[row] && repetition == 0;
         int32_t starter = src < group_size(p, instance) ? src : dst;
-        if (initial && live->started[starter] == INFINITY) return; /* starts when its rank comes */
+        if (initial && live->started[starter] == INFINITY) return;
+        /* One of its participants is missing: start_transfer puts it into the list of blocked transfers. */
         if (enter == INFINITY) {
             start_transfer(play, instance, row, repetition, live->ready[number]);
             return;
@@ -315,12 +355,16 @@ static void hand_over(Play *play, int64_t instance, int32_t row, int32_t repetit
         flow->row = row;
         flow->repetition = repetition;
         flow->instance = (int32_t)instance;
+        /* An entered flow may share its links with other flows of its own instance. The links are wide enough for all
+         * of them, thus the bytes left follow from the route's rate. */
         if (enter > play->clock.now)
             launch(&play->fabric, made);
-        else /* others of its own may be on its links, which are wide enough for all of them */
+        else
             come_in(&play->fabric, made, (end - play->clock.now) * p->route_rate[flow->route]);
         return;
     }
+    /* If ranks are missing, the instance has never been computed, and this transfer was not recorded yet. Example:
+     * ranks 0 and 1 of an all-gather over 0, 1, 2 exchange their parts while rank 2 is late. */
     if (!gate && live->missing) keep_computed(play, instance, row, repetition, enter, end);
     int32_t next = p->row_next[row], later = repetition + p->row_next_shift[row];
     if (!gate && next >= 0 && later < p->row_times[row])
@@ -356,13 +400,14 @@ static double enters(Play *play, int64_t instance, int32_t row, int32_t repetiti
     return max2(ready + latency_of(play, live, route, row, repetition), free_at);
 }
 
+/* Duration of a transfer at its route's own rate [s]. */
 static double takes_alone(const Play *play, int64_t instance, int32_t row, int32_t repetition) {
     const Problem *p = play->p;
     int64_t route = p->routing_route[p->routing[instance]] + p->row_route[row];
     return bytes_of(p, instance, row, repetition) / p->route_rate[route];
 }
 
-/* One transfer, noted or handed over to the clock: returns its end. */
+/* Compute one transfer, or hand it over to the clock; return its end. */
 static double in_order(
     Play *play, int64_t instance, const InOrder *slots, int32_t row, int32_t repetition, double ready, double free_at) {
     const Problem *p = play->p;
@@ -380,12 +425,13 @@ static double in_order(
     return end;
 }
 
-/* Whether a ring's rows need nothing but the closed rule: no noise, no log, and sizes that do not change. */
+/* Return 1 if no transfer of the instance needs individual treatment: no hand-over, no noise, no log. */
 static int is_plain(const Play *play, int64_t instance, const InOrder *slots) {
     const Problem *p = play->p;
     return !slots->following && !play->live[instance]->noise && p->log_begin[instance] < 0;
 }
 
+/* Return 1 if a row of the round takes a tapped route. */
 static int is_tapped(const Play *play, int64_t instance, int64_t row, int32_t rows) {
     const Problem *p = play->p;
     int64_t route = p->routing_route[p->routing[instance]];
@@ -394,8 +440,14 @@ static int is_tapped(const Play *play, int64_t instance, int64_t row, int32_t ro
     return 0;
 }
 
-/* Rows in the order of their rings, each behind the one whose chunk it hands on, and where each ring begins. Returns
- * how many rings there are; 0 where several rows hand on what one brought, as rows that stand for classes may. */
+/* Sort the rows of a round into rings: each row follows the row whose chunk it hands on.
+ *
+ *     behind = {3, 0, 1, 2}  (row 0 hands on row 3's chunk, ...)   ->   one ring, order 0, 1, 2, 3
+ *     behind = {1, 0, 3, 2}                                        ->   two rings, order 0, 1 | 2, 3
+ *
+ * Returns the number of rings; `begin` has the offset of each. Returns 0 if two rows hand on the chunk of the same row,
+ * which happens with rows that stand for a whole class.
+ */
 static int32_t ring_order(const int32_t *behind, int32_t rows, int32_t *order, int32_t *begin, int32_t *after) {
     for (int32_t k = 0; k < rows; k++) after[k] = -1;
     for (int32_t k = 0; k < rows; k++) {
@@ -417,19 +469,25 @@ static int32_t ring_order(const int32_t *behind, int32_t rows, int32_t *order, i
     return rings;
 }
 
-/* Rounds of fewer transfers are followed, at 0.5 ns each, and end as events do to the bit. */
-#ifndef SOLVE_FROM /* benchmarks/ablation.py sets it out of reach */
+/* Smaller rings are computed round by round, at 0.5 ns per transfer, and their ends equal the events engine's to the
+ * bit. The closed recurrence rounds differently. */
+#ifndef SOLVE_FROM /* benchmarks/ablation.py raises it out of reach */
 #define SOLVE_FROM 200000
 #endif
 
-/* The last repetition of a large ring by a closed recurrence; 0 where there is none, or where single transfers of it are
- * asked for. `end` has the ends of the round before: of the ring's first repetition, or of the round it is joined to. */
+/* Ends of a large ring's last repetition by the closed recurrence (recurrence.h). Returns 0 if the recurrence does not
+ * apply, or if single transfers must be recorded.
+ *
+ * `end` contains the ends of the round before on entry: the ring's first repetition, or the preceding round if the ring
+ * is joined to it (part_ring 2).
+ */
 static int solved(Play *play, int64_t instance, const InOrder *slots, int64_t part, int64_t row, double *end) {
     const Problem *p = play->p;
     int32_t rows = p->part_rows[part], joined = p->part_ring[part] == 2, rounds = p->part_times[part] - !joined;
     int64_t route = p->routing_route[p->routing[instance]], first_row = p->shape_row[p->shape[instance]];
     int steady = p->size_steady[p->sizes[instance]];
     if ((int64_t)rows * rounds < SOLVE_FROM || !is_plain(play, instance, slots)) return 0;
+    /* Unequal chunks must travel with the ring, otherwise the sizes of later repetitions are unknown here. */
     if (is_tapped(play, instance, row, rows) || (!steady && !p->part_moves[part])) return 0;
     int32_t *order = malloc(((size_t)rows * 4 + 2) * sizeof(int32_t)), *begin = order + rows, *behind = begin + rows + 1;
     double *column = malloc((size_t)rows * 4 * sizeof(double));
@@ -449,6 +507,7 @@ static int solved(Play *play, int64_t instance, const InOrder *slots, int64_t pa
             nbytes[k] = bytes_of(p, instance, own, !joined);
             takes[k] = nbytes[k] / rate;
             column[at + k] = end[order[at + k]];
+            /* The recurrence for two chunk sizes needs equal rates on all hops. */
             done &= steady || rate == ring.rate;
         }
         done = done && (steady ? advance_even(&ring, rounds) : advance_uneven(&ring, rounds));
@@ -460,8 +519,10 @@ static int solved(Play *play, int64_t instance, const InOrder *slots, int64_t pa
     return done;
 }
 
-/* A repetition of one ring: each hop goes on with what the hop behind it brought. Four hops at a time where the processor
- * can: it is told apart when the library is loaded. */
+/* One repetition of a ring: each hop hands on the chunk that the hop behind it brought.
+ *
+ * GCC compiles the function twice, with and without AVX2 (four hops per instruction); the loader picks one version.
+ */
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
 __attribute__((target_clones("avx2", "default")))
 #endif
@@ -474,14 +535,15 @@ void ring_turn(double *restrict then, const double *restrict now, const double *
     }
 }
 
-/* A ring's rows in the order of its hops. */
+/* The rows of one ring, in the order of its hops. */
 typedef struct {
-    const int32_t *row;  /* relative to the round's first row */
+    const int32_t *row; /* relative to the first row of the round */
     int32_t hops;
     double *now, *then, *latency, *takes;
 } Ring;
 
-/* All repetitions of one ring after the first, which end at `now`. */
+/* All repetitions of one ring after the first. `ring.now` contains the ends of the first repetition on entry, and of
+ * the last on return. */
 static void go_round_ring(Play *play, int64_t instance, int64_t first, Ring ring, int32_t times, int32_t *tapped) {
     const Problem *p = play->p;
     int64_t route = p->routing_route[p->routing[instance]];
@@ -504,10 +566,12 @@ static void go_round_ring(Play *play, int64_t instance, int64_t first, Ring ring
         ring.now = ring.then;
         ring.then = swapped;
     }
-    if (times % 2 == 0) memcpy(ring.then, ring.now, (size_t)ring.hops * sizeof(double)); /* where the caller looks */
+    /* `now` and `then` were swapped times - 1 times; copy the result into the array of the caller. */
+    if (times % 2 == 0) memcpy(ring.then, ring.now, (size_t)ring.hops * sizeof(double));
 }
 
-/* Repetitions after the first, one ring after the other. Returns 0 where rows make no rings, or without memory. */
+/* All repetitions of a round after the first, ring by ring. Returns 0 if the rows do not form rings or memory is
+ * exhausted. */
 static int go_plain(Play *play, int64_t instance, int64_t row, int32_t rows, int32_t times, double *end) {
     const Problem *p = play->p;
     int64_t first_row = p->shape_row[p->shape[instance]];
@@ -534,8 +598,11 @@ static int go_plain(Play *play, int64_t instance, int64_t row, int32_t rows, int
 
 static void set_waiting(const Play *play, Live *live, int64_t row, int32_t from, int32_t until);
 
-/* A ring's repetitions after the first, handed over to the clock. Most have ended when another collective comes to its
- * links at last: what waits is written down for the others alone, for there may be a hundred million. */
+/* Hand a ring's repetitions after the first over to the clock.
+ *
+ * Most repetitions have usually ended when another collective comes to the links, and a ring may have 1e8 transfers.
+ * Repetitions that have ended are skipped; counters are filled in only from the first repetition that has not ended.
+ */
 static void hand_over_round(Play *play, int64_t instance, int64_t row, int32_t rows, int32_t times, double *end) {
     const Problem *p = play->p;
     Live *live = play->live[instance];
@@ -557,6 +624,8 @@ static void hand_over_round(Play *play, int64_t instance, int64_t row, int32_t r
                 keep_computed(play, instance, (int32_t)(row + k), repetition, enter[k], end[k]);
             continue;
         }
+        /* First repetition that has not ended: fill in the counters of this and all later repetitions, then count the
+         * ends of the skipped repetition before. */
         for (int32_t k = 0; k < rows && !handing; k++) {
             int64_t number = p->row_base[row + k] + repetition * p->row_stride[row + k];
             double brought = behind[p->ring_behind[row + k] - shift];
@@ -570,7 +639,8 @@ static void hand_over_round(Play *play, int64_t instance, int64_t row, int32_t r
     free(behind);
 }
 
-/* Repetitions of a ring's round after the first; `end` holds the ends of the first, then of the last. */
+/* Repetitions of a ring's round after the first. `end` contains the ends of the first on entry, and of the last on
+ * return. */
 static void go_round(Play *play, int64_t instance, const InOrder *slots, int64_t row, int32_t rows, int32_t times, double *end) {
     const Problem *p = play->p;
     if (slots->following) {
@@ -593,7 +663,11 @@ static void go_round(Play *play, int64_t instance, const InOrder *slots, int64_t
     free(behind);
 }
 
-/* All transfers of an instance in the order of their numbers: each comes after all that it waits for. */
+/* Compute all transfers of an instance by rising number, round by round.
+ *
+ * Rounds that are no rings pass every end on to its waiters through slots. A ring's repetitions only need the ends of
+ * the repetition before (`end`), thus only its last ends are passed on.
+ */
 static void walk_in_order(Play *play, int64_t instance, InOrder *slots) {
     const Problem *p = play->p;
     Live *live = play->live[instance];
@@ -613,6 +687,7 @@ static void walk_in_order(Play *play, int64_t instance, InOrder *slots) {
         int64_t row = p->shape_row[shape] + p->part_row[part];
         int ring = p->part_ring[part];
         end = grown(end, rows, sizeof(double), &play->broken);
+        /* A joined ring is solved from the round before; other rings need their first repetition, computed below. */
         int done = !play->broken && ring == 2 && solved(play, instance, slots, part, row, end);
         for (int32_t repetition = 0; repetition < (ring ? 1 : times) && !done && !play->broken; repetition++)
             for (int32_t k = 0; k < rows; k++) {
@@ -636,6 +711,7 @@ static void walk_in_order(Play *play, int64_t instance, InOrder *slots) {
     free(end);
 }
 
+/* Compute an instance when its last rank has come, and schedule when each rank is done. */
 static void play_in_order(Play *play, int64_t instance) {
     const Problem *p = play->p;
     InOrder slots = {.done = malloc((size_t)p->participants[p->shape[instance]] * sizeof(double) + 8)};
@@ -645,7 +721,8 @@ static void play_in_order(Play *play, int64_t instance) {
     }
     walk_in_order(play, instance, &slots);
     for (int32_t i = 0; !play->broken && i < group_size(p, instance); i++) {
-        /* Whoever could be done before the last has come should have been followed. */
+        /* A rank that is done before the last rank comes contradicts the flag IN_ORDER: the collective should have been
+         * followed. */
         if (slots.done[i] < play->clock.now) play->out_of_order = 1;
         happen(play, slots.done[i], RANK_DONE, (int32_t)instance, i, play->live[instance]->version);
     }
@@ -654,19 +731,21 @@ static void play_in_order(Play *play, int64_t instance) {
 
 static void open_transfers(Play *play, int64_t instance, Live *live, int computed);
 
-/* From now on an instance that was computed, or was to be, is followed by the clock. */
+/* Switch an instance that was computed, or was to be computed, to being followed by the clock. */
 static void follow(Play *play, int64_t instance) {
     const Problem *p = play->p;
     Live *live = play->live[instance];
     Result *out = play->out;
     live->followed = 1;
+    /* The scheduled RANK_DONE events become stale. */
     live->version++;
     open_transfers(play, instance, live, 1);
     InOrder slots = {.done = malloc((size_t)p->participants[p->shape[instance]] * sizeof(double) + 8), .following = 1};
     if (!slots.done) play->broken = 1;
     if (play->broken) return;
     int64_t kept = 0;
-    for (int64_t i = 0; i < out->taps; i++) { /* what has yet to end is noted when it does */
+    /* Drop recorded flows that have not ended yet; they are recorded again at their true end. */
+    for (int64_t i = 0; i < out->taps; i++) {
         const double *tap = out->tap + 3 * i;
         if (tap[2] == (double)instance && tap[1] > play->clock.now) continue;
         memmove(out->tap + 3 * kept++, tap, 3 * sizeof(double));
