@@ -1,7 +1,7 @@
-"""Lists the algorithms that exist: every module of this folder that declares an ALGORITHM.
+"""Lists the existing algorithms: every module in this folder that declares an ALGORITHM.
 
-Rule: nobody registers an algorithm; its module is imported and searched for ALGORITHM, and the module's name is the
-algorithm's name in scenario files.
+There is no registration: each module is imported and searched for ALGORITHM, and the module's name is the algorithm's
+name in scenario files.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ def _algorithms() -> dict[str, Algorithm]:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all algorithms, sorted."""
+    """Return the names of the algorithms, sorted."""
     return tuple(sorted(_algorithms()))
 
 
 def find(name: str) -> Algorithm:
-    """The algorithm with this name; raises UnknownNameError with "did you mean" where there is none."""
+    """Return the algorithm with this name; raise UnknownNameError with "did you mean" for an unknown name."""
     if name not in _algorithms():
         raise UnknownNameError("algorithm", name, names())
     return _algorithms()[name]
 
 
 def operations(name: str) -> tuple[str, ...]:
-    """Operations that an algorithm can carry out, in the order of OPERATIONS."""
+    """Return the operations that an algorithm can carry out, in the order of OPERATIONS."""
     plans = find(name).plans
     return tuple(operation for operation in OPERATIONS if operation in plans)
 
 
 def pairs() -> tuple[tuple[str, str], ...]:
-    """Every (algorithm, operation) that exists."""
+    """Return every existing (algorithm, operation)."""
     return tuple((name, operation) for name in names() for operation in operations(name))
