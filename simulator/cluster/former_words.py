@@ -1,6 +1,6 @@
-"""Reads topology files that say "box" for node, as they did before.
+"""Reads topology files that use the former word "box" for node.
 
-Rule: keys and their places are renamed before anything is checked, so that no other file knows the former words.
+Keys and places are renamed before any check: no other module knows the former words.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from typing import Any, Final
 
 from simulator.basics.document import Document, Key
 
-# Word by word, under the keys of a topology file where each stood.
+# Former word -> present word, for each part of a topology file.
 _BUILDER: Final = {"boxes": "nodes"}
 _OPTIONS: Final = {"boxes": "nodes", "boxes_per_leaf": "nodes_per_leaf"}
 _MEASURED: Final = {"one_box": "one_node", "boxes": "nodes"}
 
 
 def in_todays_words(document: Document) -> Document:
-    """A topology file with its former words replaced."""
+    """Return a topology file with its former words replaced."""
     if not isinstance(document.data, Mapping):
         return document
     data = {name: _renamed((name,), value) for name, value in document.data.items()}
     if isinstance(data.get("builder"), str):
         data["builder"] = _BUILDER.get(data["builder"], data["builder"])
     keys = {_today(key): place for key, place in document.keys.items()}
+    # Places are renamed too: otherwise faults in renamed keys would lose their lines and columns.
     values = {_today(key): place for key, place in document.values.items()}
     return replace(document, data=data, keys=keys, values=values)
 
@@ -36,7 +37,8 @@ def _renamed(key: Key, value: Any) -> Any:
 
 
 def _today(key: Key) -> Key:
-    """A key's path in today's words."""
+    """Return a key's path in present words."""
+    # The word to replace is the 2nd step in options.boxes, and the 3rd step in collectives.all_reduce.one_box.
     for place, words in ((1, _OPTIONS if key[:1] == ("options",) else {}), (2, _of_measured(key))):
         if len(key) > place and key[place] in words:
             key = (*key[:place], words[str(key[place])], *key[place + 1 :])
