@@ -59,6 +59,7 @@ def apart(cluster: Cluster, op: Collective) -> float:
         rounds = (part.round for part in op.schedule.repeats())
         return sum(float(_ways(cluster, op, one.src, one.dst).latency.max(initial=0.0)) for one in rounds)
     ends, _ = _ends(cluster, op)
+    # A rank that receives nothing, such as a broadcast's root, counts from the start-up on.
     received = np.full(len(op.group) + len(op.auxiliaries), op.startup)
     receivers = [np.tile(part.round.dst, part.times) for part in op.schedule.repeats()]
     np.maximum.at(received, np.concatenate(receivers) if receivers else np.zeros(0, int), ends)

@@ -97,6 +97,7 @@ def plan(cluster: Cluster, task: Task) -> Plan:
     if task.reduction == "average" and not find_dtype(task.dtype).is_float:
         raise ScenarioError(f"collective.reduction: got 'average' of {task.dtype}; integers cannot be divided; use sum")
     task = replace(task, request=_with_nodes(cluster, task))
+    # The nodes are known from here on: `auto` and most algorithms need them.
     name, why = (task.algorithm, "as asked") if task.algorithm != "auto" else _chosen(cluster, task)
     algorithm = catalog.find(name)
     if task.request.operation not in algorithm.plans:

@@ -223,7 +223,7 @@ def _played(
                 _write_files(files, keep.folder)
             yield outcome
     finally:
-        # Reached early if the caller stops iterating: workers must not continue for nobody.
+        # If the caller stops iterating, workers must not continue in vain.
         with suppress(OSError):
             client.cancel([future for _, future in pending.values()], force=True)
 

@@ -235,8 +235,8 @@ def _worker_main(pipe: Connection) -> None:
     from simulator.run.scenario_cluster import Clusters
     from simulator.sweeps.outcome import play_point
 
-    clusters = Clusters()
     # Points with the same cluster share the cluster and its cache.
+    clusters = Clusters()
     try:
         pipe.send(None)
         while True:
