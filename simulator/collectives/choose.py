@@ -36,7 +36,7 @@ class Candidate:
 
     @property
     def at_worst(self) -> float:
-        """The predicted time [s]; increased by the error of estimates if no library runs the algorithm."""
+        """Predicted time [s]; increased by the error of estimates unless exact, or unless libraries run the algorithm."""
         sure = self.exact or self.in_libraries
         return (self.predicted or 0.0) * (1.0 if sure else 1.0 + _ESTIMATES_OFF)
 

@@ -52,8 +52,8 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
 def apart(cluster: Cluster, op: Collective) -> float:
     """Return the time between the first and the last rank to receive all data [s].
 
-    With too many transfers, the result is the sum of each round's largest latency, the difference that equal transfers
-    can have.
+    With too many transfers, the result is the sum of the largest latency in each round: equal transfers in a round end
+    at most this far apart.
     """
     if op.schedule.has_more_than(_MOST):
         rounds = (part.round for part in op.schedule.repeats())

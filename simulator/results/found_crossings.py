@@ -39,5 +39,6 @@ def found_crossings(scenario: Scenario, findings: Sequence[Mapping[str, Any]]) -
 def _line(scenario: Scenario, setting: Mapping[str, Any], fixed: Mapping[str, Any]) -> str:
     """Return a line's name in the picture: its settings, except the settings along the picture's axes."""
     told = {**setting, **fixed}
+    # The same rule as in `scaling_points`: the names must match the lines' names in the picture.
     apart = [key for key in (*scenario.compare, *scenario.sweep) if key in told and key not in _ALONG]
     return labelled({key: told[key] for key in apart})

@@ -114,6 +114,7 @@ def _row(
     if several:
         cells.append(_against(compared, row, first))
     if compared.kind == "training":
+        # The memory that is missing on a GPU; unused if the point fits.
         short = format_memory(row.report["shortfall_bytes"])
         cells.append('<td class="text">yes</td>' if row.fits else f'<td class="text bad">lacks {short}</td>')
     return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
