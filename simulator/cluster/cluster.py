@@ -194,7 +194,7 @@ class Cluster:
         return self._recent.get(key, make, self.world_size if size is None else size)
 
     def remember_routes(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
-        """Return a cached result about routes; separate, because routes may take more room than everything else together."""
+        """Return a cached result about routes; a separate cache, because routes may outgrow everything else."""
         return self._routes.get(key, make, size)
 
     @property

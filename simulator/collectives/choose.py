@@ -36,7 +36,7 @@ class Candidate:
 
     @property
     def at_worst(self) -> float:
-        """Predicted time [s]; increased by the error of estimates unless exact, or unless libraries run the algorithm."""
+        """Predicted time [s]; plus the error of estimates, unless exact or run by libraries."""
         sure = self.exact or self.in_libraries
         return (self.predicted or 0.0) * (1.0 if sure else 1.0 + _ESTIMATES_OFF)
 
