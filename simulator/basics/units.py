@@ -94,7 +94,7 @@ def parse(text: str, kind: Kind) -> float:
 
 
 def parse_bytes(text: str) -> int:
-    """Return a whole number of bytes.
+    """Return a quantity of bytes, such as "1.5 KiB", as a whole number [B].
 
     Examples
     --------

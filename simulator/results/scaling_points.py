@@ -16,7 +16,7 @@ _PLACES: Final = ("cluster.world_size", "collective.size")
 
 
 def scaling_points(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> tuple[ScalingPoint, ...]:
-    """Return the points in a scaling picture, with a line per combination of settings beside the axes."""
+    """Return the points in a scaling picture, with a line per combination of settings other than the axes."""
     shown = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
         apart = [key for key in point.settings if key not in _PLACES]
