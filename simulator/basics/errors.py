@@ -1,19 +1,19 @@
-"""Which errors and warnings this package raises, and the exit code of each.
+"""Which errors and warnings does this package raise, and which exit code has each error?
 
-Rule: every error that the command line prints as one line is below SimulatorError and knows its exit code.
+Every error that the command line prints as a single line is a subclass of SimulatorError and has an exit code.
 
-    SimulatorError                       everything the command line prints as one line
-      ScenarioError (ValueError)         your file or option is wrong: one line a fault            exit 2
+    SimulatorError                       everything that the command line prints as one line
+      ScenarioError (ValueError)         a file or option is wrong: one line per fault             exit 2
         UnknownNameError                 + "did you mean 'ring'?"                                  exit 2
       ScheduleError                      an algorithm breaks its promise                           exit 1
-      SimulationError                    the run cannot go on                                      exit 1
-        TooLargeError                    what was asked for, and what this machine lacks for it   exit 2
+      SimulationError                    the run cannot continue                                   exit 1
+        TooLargeError                    the request, and the memory that this machine lacks       exit 2
         OutOfMemoryError                 rank, time, needed, capacity, largest holders
         DeadlockError                    ranks, and what each waits for
         NoRouteError                     src, dst, topology
-        DefectError                      the simulator itself is wrong: which record, and the scenario    exit 70
+        DefectError                      the simulator itself is wrong: the record, and the scenario    exit 70
 
-    ScenarioWarning (UserWarning)        a key that changes nothing: one line a key, and the run goes on
+    ScenarioWarning (UserWarning)        a key without effect: one line per key, and the run continues
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 _GIB: Final = 2**30
-# Faults of a file that are printed at once, one line each: about a screenful.
+# Maximum faults in a file that are printed at once, one line each: about a screenful.
 MOST_FAULTS: Final = 50
-# Letters of a line that tells a fault.
+# Maximum characters in a line about a fault.
 _LONGEST: Final = 1000
-# Letters of a name that are compared with others; comparing takes as long as both are long, multiplied.
+# Maximum characters in compared names: a comparison costs the product of both lengths.
 _MOST_COMPARED: Final = 200
 
 
 class SimulatorError(Exception):
-    """Anything that goes wrong and that the user sees as one line."""
+    """Base class for errors shown to the user in a single line."""
 
     exit_code: ClassVar[int] = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default unpickling calls the class with `args`, which subclasses with other parameters refuse; without this
-        # an error could not come back from a worker process.
+        # Unpickling would call the class with `args`, but subclasses may have different parameters. Without
+        # this method, an error could not return from a worker process.
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
@@ -50,24 +50,24 @@ def _rebuild(kind: type[SimulatorError], args: tuple[Any, ...], facts: Mapping[s
 
 
 class ScenarioError(SimulatorError, ValueError):
-    """The user's file or option is wrong. The message has one line for each fault."""
+    """A user's file or option is wrong; the message has a line for each fault."""
 
     exit_code = 2
 
 
 class ScenarioWarning(UserWarning):
-    """A key of a scenario changes no number. The message is one line, as of a ScenarioError."""
+    """A scenario key changes no number; the message is a single line, like a line of a ScenarioError."""
 
 
 class UnknownNameError(ScenarioError):
-    """A name that does not exist, with the name that was probably meant.
+    """A name that does not exist; the message suggests a similar name.
 
     Attributes
     ----------
     kind, name : str
-        What was looked for ("topology") and the name that was given.
+        Kind of the name, such as "topology", and the given name.
     allowed : tuple of str
-        The names that exist, sorted.
+        Existing names, sorted.
     """
 
     def __init__(self, kind: str, name: str, allowed: Iterable[str]) -> None:
@@ -78,22 +78,22 @@ class UnknownNameError(ScenarioError):
 
 
 class ScheduleError(SimulatorError):
-    """A collective algorithm breaks its promise: rank, chunk, what it held and what was wanted."""
+    """A collective algorithm breaks its promise; the message names rank, chunk, the data held and the data wanted."""
 
 
 class SimulationError(SimulatorError):
-    """The run cannot go on."""
+    """The run cannot continue."""
 
 
 class DefectError(SimulationError):
-    """The simulator itself is wrong: a record holds no number, so that nothing of the run can be trusted.
+    """The simulator itself is wrong: a record contains no number, so no result of the run can be trusted.
 
     Attributes
     ----------
     record : str
-        Which record is wrong, and how.
+        The faulty record, and the fault.
     scenario : str
-        A scenario file that reproduces the defect; empty if the error comes from below a scenario.
+        A scenario file that reproduces the defect; empty if the error occurs below a scenario.
     """
 
     # EX_SOFTWARE of BSD's sysexits.h: an internal software error.
@@ -111,8 +111,8 @@ class DefectError(SimulationError):
 class TooLargeError(SimulationError):
     """The scenario needs more memory than this machine has.
 
-    An estimate raises this error before anything is built; where the estimate was too low, the part that would be too
-    large is not built.
+    An estimate raises this error before anything is built. If the estimate was too low, the error is raised before the
+    part that is too large is built.
     """
 
     exit_code = 2
@@ -124,10 +124,11 @@ class OutOfMemoryError(SimulationError):
     Attributes
     ----------
     rank : int
+        Rank without enough memory.
     time : float
-        When [s].
+        Time of the failing allocation [s].
     needed, capacity : int
-        [B]
+        Memory needed, and memory of the GPU [B].
     holders : tuple of (str, int)
         The three largest labels and their bytes.
     """
@@ -148,12 +149,12 @@ class OutOfMemoryError(SimulationError):
 
 
 class DeadlockError(SimulationError):
-    """Nothing can happen any more, but not everything has ended.
+    """No further event is possible, but operations are unfinished.
 
     Attributes
     ----------
     waiting : mapping of str to str
-        Who waits ("rank 0, stream 'communication'") and for what.
+        Each waiting stream ("rank 0, stream 'communication'"), and the event that it waits for.
     """
 
     def __init__(self, time: float, waiting: Mapping[str, str]) -> None:
@@ -178,7 +179,7 @@ class NoRouteError(SimulationError):
 
 
 def one_line(text: str) -> str:
-    r"""Say something in one line of bounded length: a name may hold line breaks, and a value may fill a file.
+    r"""Return a text as a single line with bounded length: names may contain line breaks, values may fill a file.
 
     Examples
     --------
@@ -190,7 +191,7 @@ def one_line(text: str) -> str:
 
 
 def in_lines(faults: Sequence[str]) -> str:
-    """Join faults, one a line: the first 50, and how many more there are.
+    """Join faults, a line each: the first 50, and the number of further faults.
 
     Examples
     --------
@@ -202,7 +203,7 @@ def in_lines(faults: Sequence[str]) -> str:
 
 
 def one_of(allowed: Iterable[str], name: object) -> str:
-    """Say which names are allowed, and the one that was probably meant.
+    """Return a text with the allowed names, and the name that was probably meant.
 
     Examples
     --------
@@ -212,7 +213,8 @@ def one_of(allowed: Iterable[str], name: object) -> str:
     names = sorted(allowed)
     shown = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + ", ..."
     typed = str(name)[:_MOST_COMPARED].lower()
-    # A name that begins as typed is likelier than one that differs in a letter: h100 means h100_sxm and not h200.
+    # A name that continues the typed text is likelier than a name with one different letter: h100 means h100_sxm, not
+    # h200.
     close = [n for n in names if typed and n.startswith(f"{typed}_")] or difflib.get_close_matches(
         typed, names, n=1, cutoff=0.6
     )

@@ -1,7 +1,7 @@
-"""How much memory this machine has, and a text for what does not fit into it.
+"""How much memory does this machine have, and which text describes a shortage?
 
-Rule: callers check before they allocate something large, since the operating system kills a process that takes too much
-without a message.
+Callers check before they allocate something large, because the operating system kills a process that takes too much
+memory, without any message.
 """
 
 from __future__ import annotations
@@ -19,39 +19,40 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def memory() -> float:
-    """Return the bytes that this process may take; infinite if the system does not say [B]."""
-    if not hasattr(os, "sysconf"):  # Windows, where an array that is too large is refused when it is made
+    """Return the bytes that this process may allocate [B]; infinite if the system does not say."""
+    # On Windows, an array that is too large is refused when it is created.
+    if not hasattr(os, "sysconf"):
         return math.inf
     installed = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return min(installed, address_space_left(), cgroup_limit())
 
 
 def lacking(needed: float) -> str:
-    """Text with the bytes that are needed and those that there are; empty if they suffice [B]."""
+    """Return a text with the bytes needed and the bytes available; empty if the memory suffices."""
     available = memory()
     return f"{format_bytes(needed)}, this machine has {format_bytes(available)}" if needed > available else ""
 
 
 def address_space_left(proc: Path = _PROC) -> float:
-    """Return the addresses that `ulimit -v` still allows this process; infinite if there is no limit [B]."""
+    """Return the address space that `ulimit -v` still allows this process [B]; infinite without a limit."""
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return math.inf
     try:
-        # The first number of proc/self/statm is the size of the address space in pages: libraries and thread stacks
-        # take a GB of it before anything is simulated.
+        # The first number in proc/self/statm is the size of the address space in pages: libraries and thread stacks
+        # take a GB before anything is simulated.
         used = int((proc / "statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:  # macOS
         used = 0
     return float(max(limit - used, 0))
 
 
-# Read once: schedules are checked thousands of times a sweep.
+# Read only once: schedules are checked thousands of times in a sweep.
 @cache
 def cgroup_limit(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
-    """Return the memory limit of this process's control group and the groups around it, as a container sets it [B].
+    """Return the memory limit in this process's control group and parent groups, set by containers [B].
 
     The limit is infinite if there is none.
     """
@@ -59,15 +60,16 @@ def cgroup_limit(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
         lines = (proc / "cgroup").read_text().splitlines()
     except OSError:
         return math.inf
+    # The smallest limit on the path from the group to the root holds.
     limits = [math.inf]
     for line in lines:
-        # "0::/path" is a group of version 2, "4:memory:/path" a group of version 1.
+        # "0::/path" is a version 2 group, "4:memory:/path" a version 1 group.
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         root, name = (cgroups / "memory", "memory.limit_in_bytes") if controllers else (cgroups, "memory.max")
         group = root / path.lstrip("/")
-        # A container shows its own group as the root, and the path may lie outside the container.
+        # A container sees its own group as the root, and the path may be outside the container.
         for folder in (group, *group.parents):
             limits.append(_limit_in(folder / name))
             if folder == root:

@@ -1,6 +1,6 @@
-"""Upper bound on the rate of each flow: the machine's cap inside a node, or its cap between nodes.
+"""Upper bound on each flow's rate: the machine's cap inside a node, or its cap between nodes.
 
-Rule: planning, estimating and playing all use this module, so that predicted and played times obey the same bounds.
+Planning, estimating and simulating use this module, so that predicted and simulated times obey the same bounds.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _NO_NODE = -1
 
 
 def nodes_of(node_of: Mapping[int, int], group: Sequence[int], participants: int) -> Ints:
-    """Each participant's node, shape (participants,); -1 for auxiliaries, and for ranks of clusters without nodes.
+    """Return each participant's node, shape (participants,); -1 for auxiliaries, and for ranks without a node.
 
-    `node_of` maps each rank to its node (`Cluster.node_of`); the first participants are the ranks of the group.
+    `node_of` maps each rank to a node (`Cluster.node_of`); the first participants are the group's ranks.
     """
     nodes = [node_of.get(rank, _NO_NODE) for rank in group]
     return np.array(nodes + [_NO_NODE] * (participants - len(group)), np.int64)
 
 
 def rate_caps(node: Ints, src: npt.NDArray[Any], dst: npt.NDArray[Any], inside: float, between: float) -> Floats:
-    """Highest rate that a flow from each source to each destination may have, shape of `src` [B/s].
+    """Return the maximum rate of a flow from each source to each destination, shape of `src` [B/s].
 
     Parameters
     ----------
@@ -38,16 +38,16 @@ def rate_caps(node: Ints, src: npt.NDArray[Any], dst: npt.NDArray[Any], inside: 
     src, dst : int array
         Participants.
     inside, between : float
-        The machine's cap on a flow that stays in a node, and on one that leaves it [B/s].
+        The machine's cap on a flow inside a node, and on a flow between nodes [B/s].
     """
     return np.where(_stays_inside(node[src], node[dst]), inside, between)
 
 
 def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
-    """How many times the cap between nodes a flow may have, since fewer ranks than a node has share its card.
+    """Return the factor on the cap between nodes if fewer ranks than in a full node share a network card.
 
-    Caps are fitted to sweeps in which all GPUs of a node send at once; of a card's ranks those that take part each have
-    an equal part.
+    Caps are fitted to sweeps in which every GPU in a node sends. If only part of a card's ranks take part, they share
+    the card equally.
 
     Examples
     --------
@@ -57,7 +57,9 @@ def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
     (1.0, 2.0)
     """
     node_of = cluster.node_of()
+    # The node with the most ranks of the group decides.
     number, members = Counter(node_of.get(rank, _NO_NODE) for rank in group).most_common(1)[0]
+    # Groups without nodes or inside a single node send nothing over network cards.
     if number == _NO_NODE or members == len(group):
         return 1.0
     card_of = cluster.remember((spare_of_cards, number), partial(_cards, cluster, number), len)
@@ -66,7 +68,8 @@ def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
 
 
 def _cards(cluster: Cluster, number: int) -> dict[int, str]:
-    """By which network card each rank of a node leaves it; its own vertex where there are none."""
+    """Return the network card of each rank in a node; the rank's own vertex without cards."""
+    # The card is the first `nic` vertex on the route to another node.
     away = next(node[0] for other, node in enumerate(cluster.nodes) if other != number)
     names, targets, kinds = cluster.router.vertices, cluster.router.targets, cluster.graph.nodes
     cards = {}
@@ -77,9 +80,12 @@ def _cards(cluster: Cluster, number: int) -> dict[int, str]:
 
 
 def _stays_inside(one: Ints, other: Ints) -> Bools:
-    """Whether flows stay in a node; those of servers and switches do: they have no node, or that of all their peers."""
+    """Return a mask: True for flows inside a node, and for flows to or from servers and switches.
+
+    Servers have no node, and a switch belongs to its peers' node.
+    """
     return np.asarray((one == _NO_NODE) | (other == _NO_NODE) | (one == other))
 
 
-# Bytes of HBM traffic for each byte that the receiver adds to its array: two reads and a write.
+# HBM traffic per byte added to the receiver's array [B]: two reads and a write.
 HBM_PER_REDUCED_BYTE: Final = 3.0

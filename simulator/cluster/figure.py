@@ -1,6 +1,6 @@
-"""How a figure stands in a catalog file: a value with a unit, the source that printed it, and whether it is sure.
+"""How is a figure written in a catalog file: a value with a unit, its source, and whether the value is certain?
 
-Rule: a bare value is short for a figure without source.
+A bare value is short for a figure without a source.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulator.cluster.quantity import AnyBandwidth, Bandwidth, Count, FlopRate,
 
 
 class Strict(BaseModel):
-    """A model that refuses unknown keys and converts nothing silently."""
+    """A model that refuses unknown keys and never converts types silently."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -29,41 +29,42 @@ class Figure(Strict):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, data: Any) -> Any:
+        # A bare value, such as `hbm_bytes: 80 GB`, is short for {value: 80 GB}.
         return data if isinstance(data, Mapping) else {"value": data}
 
 
 class Rate(Figure):
-    """[FLOP/s]."""
+    """A rate of operations [FLOP/s]."""
 
     value: FlopRate
 
 
 class Memory(Figure):
-    """[B], more than none."""
+    """An amount of memory [B], greater than 0."""
 
     value: Annotated[Size, Field(gt=0)]
 
 
 class Speed(Figure):
-    """[B/s], more than none."""
+    """A bandwidth [B/s], greater than 0."""
 
     value: Bandwidth
 
 
 class AnySpeed(Figure):
-    """[B/s]; 0 where there is no such link."""
+    """A bandwidth [B/s]; 0 if there is no such link."""
 
     value: AnyBandwidth
 
 
 class Time(Figure):
-    """[s]."""
+    """A time [s]."""
 
     value: Seconds
 
 
 class Whole(Figure):
-    """A count of at least one."""
+    """A count of at least 1."""
 
     value: Count
 
@@ -75,28 +76,29 @@ def _sensible(value: float) -> float:
 
 
 class Number(Figure):
-    """A number whose unit is not read, 0 or more."""
+    """A number without a unit, 0 or more."""
 
     value: Annotated[float, Field(allow_inf_nan=False), AfterValidator(_sensible)]
 
 
 class Positive(Number):
-    """A number whose unit is not read, more than 0."""
+    """A number without a unit, greater than 0."""
 
     value: Annotated[float, Field(allow_inf_nan=False, gt=0), AfterValidator(_sensible)]
 
 
 class Open(Figure):
-    """A number, or text that nothing reads."""
+    """A number, or text, that the simulator does not use."""
 
     value: float | str
 
 
 def figures(file: BaseModel) -> list[tuple[str, Any]]:
-    """List every figure of a file under its dotted key."""
+    """Return every figure in a file, as (dotted key, figure)."""
     by_key: list[tuple[str, Any]] = []
     for key in type(file).model_fields:
         value = getattr(file, key)
+        # Nested mappings, such as peaks by dtype, get dotted keys: matrix_flops.bfloat16.
         if isinstance(value, Figure):
             by_key.append((key, value))
         elif isinstance(value, dict):

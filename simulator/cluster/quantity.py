@@ -1,6 +1,6 @@
-"""Types of a builder's options and of catalog figures: text with a unit in a file, an SI number in a function.
+"""Types for builder options and catalog figures: text with a unit in a file, an SI number in a function.
 
-Rule: a parameter that is annotated `Bandwidth` is "12.5 GB/s" in YAML and 12.5e9 in Python.
+A parameter annotated `Bandwidth` is "12.5 GB/s" in YAML and 12.5e9 in Python.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from simulator.basics import units
 
-# Of anything that a machine has several of. A scenario has as many ranks at most, ten times the largest machine in
-# operation; beyond it a slip of the keyboard is likelier.
+# Upper bound for counts of machine parts. A scenario has at most this many ranks, ten times the largest machine in
+# operation; a larger number is probably a typing error.
 MOST_PARTS: Final = 1_000_000
 
 
 def _reader(kind: units.Kind, *, positive: bool) -> Callable[[Any], float]:
     def read(value: Any) -> float:
         number = units.parse(value, kind)
+        # Zero bandwidth would make transfer times infinite.
         if positive and number == 0.0:
             raise ValueError(f"got {value!r}; must be more than 0")
         return number
@@ -39,7 +40,7 @@ def _one_or_more(value: Any) -> float | list[float]:
 
 
 def _text(example: str) -> WithJsonSchema:
-    """JSON schema of a quantity, for editors: text with a unit."""
+    """Return the JSON schema of a quantity, for editors: text with a unit."""
     return WithJsonSchema({"type": "string", "examples": [example]})
 
 

@@ -1,6 +1,7 @@
-"""How a topology file is read and checked: topologies/NAME.yaml, a path, or a mapping with the same keys.
+"""How is a topology file read and checked: topologies/NAME.yaml, a path, or a mapping with the same keys?
 
-Rule: all faults are raised at once; nothing is built here.
+The reader checks the whole file against its model and its builder's options, and raises every fault at once. Nothing is
+built here.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Operation = Literal[
 
 @dataclass(frozen=True, slots=True)
 class MeasuredOperation:
-    """How a machine runs one operation: with all ranks in one node, and over several nodes; None where not measured."""
+    """Measurements of an operation: with every rank in the same node, and over several nodes; None if not measured."""
 
     one_node: MachineCollective | None = None
     nodes: MachineCollective | None = None
@@ -42,21 +43,23 @@ class Topology:
     Attributes
     ----------
     name : str
+        Name in reports.
     document : Document
-        For faults that show only when it is built.
+        The file with lines and columns, for faults that appear only when the topology is built.
     builder : str or None
-        Its builder; None where `graph` is given.
+        Name of the builder; None if `graph` is given.
     options : mapping
         The builder's arguments, defaults filled in.
     graph : Path or None
         A node-link JSON or GraphML file.
     gpu : str, mapping or None
-        The GPU that it has by default.
+        Default GPU.
     ecmp_seed : int or None
         Choose among equally short routes by a hash with this seed.
     collectives : mapping of operation to MeasuredOperation
+        Measurements by operation.
     folder : Path or None
-        Against which its relative paths are read.
+        Folder against which relative paths in the file are read.
     """
 
     name: str
@@ -76,7 +79,7 @@ class _Collective(Strict):
     rate_cap: Bandwidth = Field(float("inf"), description="Bound on what a rank sends inside its node, large arrays.")
     cross_rate_cap: Bandwidth = Field(float("inf"), description="The same to other nodes, all its node's GPUs sending.")
     half_size: Size = Field(0.0, description="The caps are multiplied by 1 / (1 + (half_size / size)^exponent).")
-    # Fitted ones lie between 0.2 and 1; 10 is nearly a step already, and (1e30 B / 1 B)^10 still fits into a float.
+    # Fitted exponents are between 0.2 and 1; 10 is nearly a step, and (1e30 B / 1 B)^10 still fits into a float.
     exponent: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = Field(1.0, description="See half_size.")
     chunks: Count | None = Field(None, description="Pipeline segments, for algorithms that have them.")
     step: Seconds = Field(0.0, description="What a step takes besides its transfer, inside a node.")
@@ -84,7 +87,7 @@ class _Collective(Strict):
     source: str = Field("", description="Where the figures were measured.")
 
     def record(self) -> MachineCollective:
-        """Make the cluster's record of it."""
+        """Return the measurement as the cluster's record."""
         return MachineCollective(**self.model_dump())
 
 
@@ -93,7 +96,7 @@ class _Operation(Strict):
     nodes: _Collective | None = Field(None, description="Over several nodes.")
 
     def record(self) -> MeasuredOperation:
-        """Make the record of both."""
+        """Return both measurements as a record."""
         return MeasuredOperation(*(None if one is None else one.record() for one in (self.one_node, self.nodes)))
 
 
@@ -133,12 +136,15 @@ def load_topology(topology: str | Path | Mapping[str, Any], base: Path | None = 
     if isinstance(topology, Mapping):
         return _read(Document("topology", dict(topology)), "inline", base)
     path = topology if isinstance(topology, Path) else locate("topology", topology, base)
+    # A graph file given directly: a topology without GPU, options and measurements, named after the file.
     if path.suffix in (".json", ".graphml"):
         return Topology(path.stem, Document(str(path), {}), graph=path, folder=path.parent)
     return _read(read(path), path.stem, path.parent)
 
 
 def _read(document: Document, name: str, folder: Path | None) -> Topology:
+    # Faults from the model, the builder's options and the GPU are collected, to be corrected in a single round.
+
     file, faults = check(TopologyFile, document)
     options, wrong = _options(document)
     document.refuse(faults + wrong + _gpu(document, folder))
@@ -159,27 +165,30 @@ def _read(document: Document, name: str, folder: Path | None) -> Topology:
 
 
 def _gpu(document: Document, folder: Path | None) -> list[Fault]:
-    """Check the GPU that the file names or describes."""
+    """Return the faults in the GPU that the file names or describes."""
     gpu = document.data.get("gpu") if isinstance(document.data, Mapping) else None
     return faults_of(gpu, document, ("gpu",), folder) if isinstance(gpu, str | Mapping) else []
 
 
 def _options(document: Document) -> tuple[dict[str, Any], list[Fault]]:
-    """Check the options against the builder that the file names."""
+    """Return the options with defaults, checked against the builder that the file names, and the faults."""
     data = document.data
     if not isinstance(data, Mapping):
         return {}, []
     name = data.get("builder")
     if (name is None) == (data.get("graph") is None):
         return {}, [document.fault((), "needs either builder or graph")]
+    # A graph file takes no options.
     if name is None:
         return {}, [document.fault(("options",), "belong to a builder; a graph has none")] if "options" in data else []
+    # The model has already reported the wrong type.
     if not isinstance(name, str):
         return {}, []
     try:
         builder = builders.find(name)
     except UnknownNameError as error:
         return {}, [document.fault(("builder",), str(error).removeprefix("builder: "))]
+    # Required options are reported as missing even if the file has no `options` at all.
     if "options" not in data:
         document = Document(document.source, {**data, "options": {}}, values=document.values)
     model, faults = check(builder.options, document, ("options",))
@@ -188,7 +197,7 @@ def _options(document: Document) -> tuple[dict[str, Any], list[Fault]]:
     options = dict(model)
     try:
         return options, _too_large(document, builder.limits(**options).max_ranks)
-    except ValueError as error:  # options that do not go together, a line each
+    except ValueError as error:  # options that contradict each other, a line each
         return {}, [document.fault(("options",), line) for line in str(error).splitlines()]
 
 

@@ -1,7 +1,7 @@
-"""Direct: every rank sends each part straight to the rank that needs it, in one hop.
+"""Direct: every rank sends each part straight to the rank that needs the part, in a single hop.
 
-A receiver buffers the parts that it has to add and adds them in rank order, its own in its place, so that the result
-does not depend on the order of arrival.
+A receiver buffers the parts to be added and adds them in rank order, including its own part. The result does not
+depend on the arrival order.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ First = Callable[[Ints, Ints], Ints]
 
 
 def all_reduce(request: Request) -> Schedule:
-    """Reduce-scatter, then all-gather, one round each; 2 N(N-1) transfers."""
+    """Reduce-scatter, then gather, in a round each; 2 N(N-1) transfers."""
     n = request.world_size
 
     def parts() -> Iterator[Round]:
         src, dst = _pairs(request)
         yield _round(src, dst, dst, reduce=True, channel=src * n + dst)
+        # A rank sends its sum on when all parts have arrived. N - 1 transfers share the same waits (`gate`): separate
+        # rows of waits would take N^3 numbers.
         into = np.array([np.flatnonzero(dst == rank) for rank in range(n)])
         yield _round(src, dst, src, reduce=False, channel=src * n + dst, after=into, gate=src)
 
@@ -44,38 +46,38 @@ def all_reduce(request: Request) -> Schedule:
 
 
 def reduce_scatter(request: Request) -> Schedule:
-    """Every rank sends chunk c to rank c."""
+    """Send chunk c from every rank to rank c."""
     return _among_all(request, lambda src, dst: dst, request.world_size, reduce=True)
 
 
 def all_gather(request: Request) -> Schedule:
-    """Every rank sends its chunk to all others."""
+    """Send every rank's chunk to every other rank."""
     return _among_all(request, lambda src, dst: src, request.world_size)
 
 
 def all_to_all(request: Request) -> Schedule:
-    """Rank i sends its j-th part to rank j; that is chunk i N + j."""
+    """Send the j-th part of rank i, which is chunk i N + j, to rank j."""
     n = request.world_size
     return _among_all(request, lambda src, dst: src * n + dst, n * n)
 
 
 def broadcast(request: Request) -> Schedule:
-    """The root sends the whole array to all others."""
+    """Send the whole array from the root to the other ranks."""
     return _from_root(request, lambda src, dst: np.zeros_like(dst), 1)
 
 
 def reduce(request: Request) -> Schedule:
-    """All others send the whole array to the root."""
+    """Send the whole array from every other rank to the root."""
     return _to_root(request, lambda src, dst: np.zeros_like(src), 1, reduce=True)
 
 
 def scatter(request: Request) -> Schedule:
-    """The root sends each rank its chunk."""
+    """Send each rank its chunk from the root."""
     return _from_root(request, lambda src, dst: dst, request.world_size)
 
 
 def gather(request: Request) -> Schedule:
-    """Every rank sends its chunk to the root."""
+    """Send every rank's chunk to the root."""
     return _to_root(request, lambda src, dst: src, request.world_size)
 
 
@@ -123,7 +125,7 @@ def _round(
 def _one_round(
     request: Request, ends: Callable[[], Pairs], first: First, chunks: int, rows: int, *, reduce: bool
 ) -> Schedule:
-    """Plan one round: `ends` gives sources and destinations, `first` the chunk that each transfer carries."""
+    """Plan a single round; `ends` gives sources and destinations, `first` the chunk that each transfer carries."""
 
     def parts() -> Iterator[Round]:
         src, dst = ends()
@@ -138,9 +140,10 @@ def _schedule(request: Request, chunks: int, parts: Callable[[], Iterator[Round]
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """A phase: alpha + (N-1) m/beta on a star, alpha + m/beta with dedicated links, for messages of m bytes.
+    """Return the time [s]; None if chunks have different sizes, or if the network is not regular enough.
 
-    all_reduce has two phases. None where chunks are not all of one size.
+    For messages of m bytes, a phase takes alpha + (N-1) m/beta on a star, and alpha + m/beta with dedicated links.
+    all_reduce has two phases.
     """
     n = request.world_size
     link = network.port or network.mesh
@@ -151,12 +154,13 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     rate = link.rate(n - 1 if network.port else 1)
     if request.operation in ("all_reduce", "reduce_scatter", "reduce") and not network.hbm_bears((n - 1) * rate):
         return None
+    # `copied` for adds too: with buffered adds, ranks send their inputs, and no partial sums in a wider dtype.
     message = (request.elements if whole else request.elements // n) * sizes.copied
     return network.startup + phases * (link.latency + message / rate)
 
 
 def flows(request: Request) -> Flows:
-    """To all others of its node at once through one port, and to all others through one card."""
+    """Return a rank's flows: inside the node through the rank's port, and to other nodes through the network card."""
     n = request.world_size
     most, least = max(map(len, request.nodes), default=n), min(map(len, request.nodes), default=n)
     return Flows(max(1, most - 1), max(1, n - least))

@@ -1,6 +1,6 @@
-"""Where did the answer find that the lead changes, as a picture of times marks it?
+"""Which crossovers from the answer does a picture over sizes or workers mark?
 
-Rule: the places that were searched for by playing, so that sentence, table and picture tell the same number.
+The crossovers were searched by simulating further points; sentence, table and picture therefore show the same number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ALONG: Final[dict[str, Axis]] = {"collective.size": "nbytes", "cluster.world_si
 
 
 def found_crossings(scenario: Scenario, findings: Sequence[Mapping[str, Any]]) -> list[Crossing]:
-    """Crossings of an answer's findings, as plain data; those along sizes and numbers of workers."""
+    """Return the crossings in an answer's findings (plain data), along array sizes and numbers of workers."""
     spec = scenario.collective
     if spec is None:
         return []
@@ -25,8 +25,10 @@ def found_crossings(scenario: Scenario, findings: Sequence[Mapping[str, Any]]) -
     found = []
     for one in (crossing for finding in findings for crossing in finding.get("crossings", ())):
         along = _ALONG.get(one["along"])
+        # Crossings along other axes, or without a known time, have no place in the picture.
         if along is None or one["value"] is None:
             continue
+        # The picture has two axes: the crossing is along one, and the value on the other is fixed.
         other = next(key for key in _ALONG if key != one["along"])
         fixed = amount(one["fixed"].get(other, own[other])) or 0
         before, after = (_line(scenario, one[end], one["fixed"]) for end in ("before", "after"))
@@ -35,7 +37,8 @@ def found_crossings(scenario: Scenario, findings: Sequence[Mapping[str, Any]]) -
 
 
 def _line(scenario: Scenario, setting: Mapping[str, Any], fixed: Mapping[str, Any]) -> str:
-    """How the picture names a line: by all settings but its axes."""
+    """Return a line's name in the picture: its settings, except the settings along the picture's axes."""
     told = {**setting, **fixed}
+    # The same rule as in `scaling_points`: the names must match the lines' names in the picture.
     apart = [key for key in (*scenario.compare, *scenario.sweep) if key in told and key not in _ALONG]
     return labelled({key: told[key] for key in apart})

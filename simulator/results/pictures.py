@@ -1,7 +1,7 @@
-"""Which pictures does a run draw: the plots that its scenario asks for, from its outcomes or from points played again?
+"""Which pictures does a run draw: the scenario's plots, from outcomes or from points that are simulated again?
 
-Rule: a plot declares what it is drawn from (report/plots/plot.py), and that is fetched here. Every picture says below
-its title which point it shows, or what all points have in common, so that no plot can forget it.
+Each plot declares its data (report/plots/plot.py), and this module supplies the data. Below its title, every picture
+names the point, or the settings common to every point; the plots themselves need not do so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NOTHING = "this point has nothing that it shows"
-# The name of a picture's file, the figure or why there is none, and which point it shows.
+# File name, figure (or reason for a missing figure), and description of the point in the picture.
 _Picture = tuple[str, "Figure | Undrawn", str]
 
 
@@ -40,18 +40,16 @@ def draw(
     spoken: Sequence[int] | None = None,
     findings: Sequence[Mapping[str, Any]] = (),
 ) -> Pictures:
-    """Draw what the scenario asks for into folder/plots.
+    """Draw the scenario's plots into folder/plots.
 
     Parameters
     ----------
-    folder : Path
-    scenario : Scenario
-    outcomes : sequence of PointOutcome
     svg : bool
+        Whether to write SVG files too.
     spoken : sequence of int, optional
-        The points that the answer speaks of, where it has been worked out.
+        Points in the answer, if the answer is known already.
     findings : sequence of mapping
-        Of the answer, as plain data.
+        Findings of the answer, as plain data.
     """
     from simulator.report.plots import style
 
@@ -62,12 +60,13 @@ def draw(
             undrawn.append(undrawn_text(name, figure))
         else:
             files.append(style.save(figure, folder / "plots", name, svg=svg))
+    # Only plots of single points omit points; comparisons show every point.
     close = any(isinstance(plot, CloseUpPlot) for plot in _wanted(scenario).values())
     return Pictures(tuple(files), chosen.left_out if close else "", tuple(undrawn))
 
 
 def undrawn_text(name: str, undrawn: Undrawn) -> str:
-    """Say that a picture is not there, and why."""
+    """Return a line saying that a picture is missing, and the reason."""
     return f"not drawn: {name}: {undrawn.reason}"
 
 
@@ -77,11 +76,12 @@ def figures(
     chosen: PlottedPoints | None = None,
     findings: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[tuple[str, Figure | Undrawn]]:
-    """The figures that a scenario asks for, each with the name of its file; or why one is not there."""
+    """Yield the scenario's figures with their file names; or the reason why a figure is missing."""
     from simulator.report.plots import style
 
     for name, figure, point in _pictures(scenario, outcomes, chosen or plotted_points(scenario, outcomes), findings):
         if point and not isinstance(figure, Undrawn):
+            # The caption names a single point, or the common settings in a comparison.
             style.set_point(figure, point)
         yield name, figure
 
@@ -97,6 +97,7 @@ def _pictures(
     chosen: PlottedPoints,
     findings: Sequence[Mapping[str, Any]],
 ) -> Iterator[_Picture]:
+    # Order: comparisons, pictures for single points, pictures for small schedules.
     wanted, compared = _wanted(scenario), _comparison(scenario, outcomes, findings)
     in_common = describe_point(scenario, {})
     for plot in wanted.values():
@@ -105,6 +106,7 @@ def _pictures(
     yield from _of_points(
         scenario, chosen, {name: plot for name, plot in wanted.items() if isinstance(plot, CloseUpPlot)}
     )
+    # Schedule plots use small points of their own (see `close_ups.schedules`).
     small = {name: plot for name, plot in wanted.items() if isinstance(plot, SchedulePlot)}
     for suffix, point, schedule in schedules(scenario, chosen) if small else ():
         for name, plot in small.items():
@@ -115,6 +117,7 @@ def _pictures(
 def _of_points(scenario: Scenario, chosen: PlottedPoints, wanted: Mapping[str, CloseUpPlot]) -> Iterator[_Picture]:
     all_points = points(scenario)
     for place, suffix in chosen.names.items() if wanted else ():
+        # Simulating a point again takes most of the time; the point's plots share the result.
         point = all_points[place]
         looked_at = close_up(point.scenario, links=any(plot.links for plot in wanted.values()))
         for name, plot in wanted.items():
@@ -130,16 +133,18 @@ def _comparison(
     if scenario.training is None:
         crossings = found_crossings(scenario, findings)
         return Comparison(rows, times=scaling_points(scenario, outcomes), crossings=crossings)
+    # Throughput over GPUs needs several numbers of GPUs.
     several = "cluster.world_size" in {*scenario.compare, *scenario.sweep}
     return Comparison(rows, throughputs=_throughputs(scenario, outcomes) if several else ())
 
 
 def _throughputs(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> list[Throughput]:
-    """How fast every point that was played is."""
+    """Return the throughput of each simulated point, for pictures over the number of GPUs."""
     throughputs = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
         if outcome.report is not None:
             apart = {k: v for k, v in point.settings.items() if k != "cluster.world_size"}
+            # Each combination of the settings, apart from the number of GPUs, is a line in the picture.
             line = labelled(apart) or scenario.name
             report = outcome.report
             ends = report.get("intervals") or {}

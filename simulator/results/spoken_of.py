@@ -1,6 +1,6 @@
-"""Which points of a run do pictures of one point show: the best one, and what the answer holds it against?
+"""Which points of a run get individual pictures: the best point, and the point compared with the best?
 
-Rule: the answer's own points, so that sentence, table and picture speak of the same ones.
+The points are the answer's own points, so that sentence, table and picture describe the same points.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from simulator.findings.comparison import Comparison
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.records import Scenario
 
-# Of several points that the answer names, the most important ones, which it names first.
+# The answer names its most important points first; at most this many get pictures.
 _MOST: Final = 2
 
 
 def spoken_of(scenario: Scenario, outcomes: Sequence[PointOutcome], known: Sequence[int] | None = None) -> list[int]:
-    """Places of the points, rising; empty where nothing could be played.
+    """Return the indices of the points in rising order; empty if every point failed.
 
     Parameters
     ----------
-    scenario : Scenario
     outcomes : sequence of PointOutcome
-        One a point, in the order of the points.
+        An outcome per point, in the points' order.
     known : sequence of int, optional
-        The points that the answer speaks of, where it has been worked out.
+        Points in the answer, if the answer is known already.
     """
     spoken = answer(Comparison(scenario, list(outcomes))).spoken if known is None else known
     return sorted(place for place in spoken[:_MOST] if outcomes[place].report is not None)

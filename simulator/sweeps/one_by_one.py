@@ -1,7 +1,7 @@
-"""Plays points that come one by one, while others are played: here, on processes, or on a Dask cluster.
+"""Simulates individually submitted points while further points run: here, on processes, or on a Dask cluster.
 
-Rule: who hands points over decides by what has come back which are next, so points come back in any order, and all that
-were submitted are asked for before the next one is chosen, or are dropped.
+The caller chooses the next points by the outcomes that have returned. Outcomes return in any order. The caller asks for
+the outcome of every submitted point; when the block ends, remaining points are dropped.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from simulator.sweeps.sweep import Backend
 
 
 class Player(Protocol):
-    """Plays points."""
+    """A simulator for points submitted individually, in any number."""
 
     def submit(self, point: NumberedPoint) -> None:
-        """Take a point; it is played when there is room."""
+        """Submit a point; it is simulated when a worker is free."""
 
     def outcome(self) -> PointOutcome:
-        """Wait for an outcome of what was submitted."""
+        """Wait for the next outcome among the submitted points."""
 
 
 @contextmanager
 def playing(backend: Backend, like: NumberedPoint, clusters: Clusters | None = None) -> Iterator[Player]:
-    """What plays points until the block ends.
+    """Yield a player for points until the block ends.
 
     Parameters
     ----------
     backend : Backend
+        Where points are simulated.
     like : NumberedPoint
-        A point that names the same files as those to come.
+        A point that names the same files as the points to come.
     clusters : Clusters, optional
-        For what is played in this process.
+        Cache of clusters, for points simulated in this process.
 
     Raises
     ------
     ScenarioError
-        A cluster that cannot be used.
+        The cluster cannot be used.
     """
     backend.check()
     kept = None if backend.cache is None else Cache(backend.cache)
@@ -62,7 +63,7 @@ def playing(backend: Backend, like: NumberedPoint, clusters: Clusters | None = N
 
 @dataclass(slots=True)
 class _Here:
-    """Plays in this process, when an outcome is asked for."""
+    """Simulates a point in this process, when its outcome is requested."""
 
     clusters: Clusters
     waiting: deque[NumberedPoint] = field(default_factory=deque)
@@ -77,12 +78,12 @@ class _Here:
 
 @dataclass(slots=True)
 class _Kept:
-    """Looks points up before they are played, and keeps their outcomes."""
+    """Looks points up in the cache before their simulation, and caches their outcomes."""
 
     player: Player
     cache: Cache
-    found: deque[PointOutcome] = field(default_factory=deque)
-    missing: dict[int, tuple[NumberedPoint, str | None]] = field(default_factory=dict)
+    found: deque[PointOutcome] = field(default_factory=deque)  # cached outcomes, not yet returned
+    missing: dict[int, tuple[NumberedPoint, str | None]] = field(default_factory=dict)  # submitted points, cache keys
 
     def submit(self, point: NumberedPoint) -> None:
         key = self.cache.key(point[1].scenario)

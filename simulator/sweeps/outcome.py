@@ -1,6 +1,6 @@
-"""The outcome of one point of a sweep, and how the point is played in this process.
+"""The outcome of a sweep's point, and the point's simulation in this process.
 
-Rule: one failing point of many is an outcome with an error; the only point of a run raises its error.
+If a point among many fails, its outcome contains the error; if the only point of a run fails, the error is raised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RunHandler = Callable[[int, Run], None]
 NumberedPoint = tuple[int, Point]
 
 
-# When it looks for cycles, what the point was made of is gone already.
+# The point's records must be gone before the garbage collector searches for cycles.
 @collected_later()
 def play_alone(
     index: int,
@@ -29,13 +29,14 @@ def play_alone(
     *,
     limit_memory: bool = True,
 ) -> PointOutcome:
-    """Play one point; `keep` gets the run before its timeline is dropped, and `clusters` are those of other points.
+    """Simulate a single point; `keep` receives the run while its timeline exists; `clusters` is a cache.
 
     Raises
     ------
     SimulatorError
-        The point cannot be played.
+        The point cannot be simulated.
     """
+    # A writer selects the ranks to record; any different handler gets the default ranks.
     ranks = keep.ranks if isinstance(keep, ArtifactWriter) else None
     run = simulate_point(point.scenario, limit_memory=limit_memory, keep=ranks, clusters=clusters)
     if keep is not None:
@@ -46,7 +47,7 @@ def play_alone(
 def play_point(
     index: int, point: Point, keep: RunHandler | None = None, clusters: Clusters | None = None
 ) -> PointOutcome:
-    """Play one of many points: an error is its outcome, and a step that does not fit is played on."""
+    """Simulate a point among many: an error becomes its outcome, and a step that exceeds the memory continues."""
     try:
         return play_alone(index, point, keep, clusters, limit_memory=False)
     except SimulatorError as error:

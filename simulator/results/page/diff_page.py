@@ -1,4 +1,4 @@
-"""How is the page of two runs put together: what differs, and both timelines under one cursor?"""
+"""How is the page about two runs put together: their differences, and both timelines with a common cursor?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.report.views import view as views
 from simulator.results.page.document import document
 from simulator.results.run_differences import Change, CommonPoint, RunDifferences, key_text
 
-# Of one view of a pair, as bytes before they are written as text [B]; pairs of points that have views.
+# View size in a pair, before text encoding [B]; maximum number of pairs with views.
 _MOST_BYTES: Final = 60_000
 _MOST_PAIRS: Final = 30
 _CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls" id="pairs"></div>
@@ -25,9 +25,9 @@ _CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls
 
 
 def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
-    """Write the page of two runs, given their directories."""
+    """Return the page about two runs, given their directories."""
     first, second = (escape(str(folder)) for folder in folders)
-    # Only the first points have room on the page: points whose figures differ come first.
+    # Only the first points fit on the page, so points with differing figures come first.
     points = sorted(found.common, key=lambda point: not point.changes)
     timelines = "".join(
         f'<h3 class="run">{name}</h3><div id="run{side}"></div><div id="memory{side}"></div>'
@@ -51,7 +51,8 @@ def _pair(folders: tuple[Path, Path], point: CommonPoint) -> dict[str, Any]:
 
 
 def _view(folder: Path, place: int) -> str | None:
-    """The view of a run's point; None where none was kept."""
+    """Return the view of a run's point, encoded as base64; None if the run stored no view."""
+    # A run with a single point stores its view in the run's folder itself.
     own = folder / "points" / f"{place:04d}" / views.NAME
     path = own if own.is_file() else folder / views.NAME
     if not path.is_file():
@@ -61,7 +62,7 @@ def _view(folder: Path, place: int) -> str | None:
 
 
 def _key_table(found: RunDifferences) -> str:
-    """Scenario keys that differ, as HTML; empty if no key differs or no scenario is known."""
+    """Return a table with the differing scenario keys (HTML); empty if no key differs, or if no scenario is known."""
     if not found.keys:
         return ""
     rows = "".join(
@@ -72,7 +73,7 @@ def _key_table(found: RunDifferences) -> str:
 
 
 def _figure_table(points: Sequence[CommonPoint]) -> str:
-    """Figures that differ, as HTML; empty if no figure differs."""
+    """Return a table with the differing figures (HTML); empty if no figure differs."""
     rows = "".join(_row(number, change) for number, point in enumerate(points) for change in point.changes)
     return _table("Figures that differ", "differences", ("figure", "first", "second", "change"), rows) if rows else ""
 
@@ -87,6 +88,7 @@ def _table(heading: str, name: str, columns: Sequence[str], rows: str) -> str:
 
 def _row(pair: int, change: Change) -> str:
     first, second = change.first, change.second
+    # bool is a subclass of int, and True - False is no meaningful change.
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (first, second))
     moved = f"{(second - first) / abs(first):+.3%}" if numbers and first else ""
     cells = [change.key, _text(first), _text(second), moved]

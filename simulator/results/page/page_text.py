@@ -1,4 +1,4 @@
-"""What does a page say about its run in words: how far to trust it, how to play it again?"""
+"""Which texts does a page contain about its run: how far to trust the figures, and how to simulate the run again?"""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from simulator.records.measures import Report
 from simulator.scenario.records import Scenario
 from simulator.step.framework import load_framework
 
-# Algorithms and sources that a page has room for.
+# Maximum algorithms and sources to list on a page.
 _MOST_TOLD: Final = 12
 
 
 def reproduction(scenario: Scenario) -> list[tuple[str, str]]:
-    """What to type, and with what it was played."""
+    """Return the commands to repeat the run, with seed and version."""
     return [
         ("the same again", "simulator rerun DIRECTORY, where this page lies; or simulator run scenario.yaml"),
         ("seed", str(scenario.seed)),
@@ -32,7 +32,7 @@ def reproduction(scenario: Scenario) -> list[tuple[str, str]]:
 
 
 def files_beside(compared: Comparison) -> list[tuple[str, str]]:
-    """Files that a run leaves beside its page, as relative paths, and what is in each."""
+    """Return the files beside a run's page: relative paths, and a few words on the content."""
     several = len(compared.rows) > 1
     files = [("report.json", "all figures"), ("scenario.yaml", "every default written out"), ("run.json", "versions")]
     files += [("table.csv", "a row for each point")] if several else []
@@ -42,7 +42,7 @@ def files_beside(compared: Comparison) -> list[tuple[str, str]]:
 
 
 def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
-    """What is played, what stands for it, which constants were fitted, how far measured runs lie from such figures."""
+    """Return facts about trust: simulated parts, closed forms, fitted constants, and errors of measured runs."""
     rows = [row.report for row in compared.rows if row.report is not None]
     engines = sorted({outcome.engine for outcome in compared.outcomes if outcome.engine})
     facts = [("engine", ", ".join(engines))]
@@ -56,6 +56,7 @@ def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
                     f"real arrays were added up in {number_of(len(wrong), 'point')}; wrong elements: {sum(wrong):,}",
                 )
             )
+        # Only points with an exact closed form have a prediction to compare.
         exact = [r for r in rows if r["predicted_s"]]
         if exact:
             off = max(abs(r["time_s"] / r["predicted_s"] - 1) for r in exact)
@@ -81,7 +82,8 @@ def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
 
 
 def _of_collectives(rows: Sequence[Report]) -> list[tuple[str, str]]:
-    """Which algorithms ran in steps, and where the machines' constants of collectives were measured."""
+    """Return the algorithms used in steps, and the sources of the machines' constants for collectives."""
+    # dict.fromkeys keeps each text once, in the points' order.
     ran = dict.fromkeys(
         "; ".join(f"{name}: {taken}" for name, taken in report["algorithms"].items())
         for report in rows
@@ -104,13 +106,15 @@ def _of_training(compared: Comparison) -> list[tuple[str, str]]:
 
 
 def _constants(row: Row) -> str:
-    """Whose measured runs the constants were fitted to that slow a point's kernels down."""
+    """Return text on the source of a point's fitted constants, which slow kernels down."""
     training = row.point.training
     if training is None or training.framework == "bare":
         return "no fitted constants (framework: bare)"
     framework, gpu = load_framework(training.framework), _gpu(row.point)
+    # Constants by source: the framework itself, another framework whose constants are taken over, or "" (assumed).
     by = framework.fitted_to(gpu)
     if not training.compile:
+        # The constant for compiled kernels has no effect without compilation.
         by = {whose: [name for name in names if name != "compiled"] for whose, names in by.items()}
     own = ", ".join(by.pop(framework.name, [])) or "none"
     assumed = ", ".join(by.pop("", []))
@@ -122,7 +126,7 @@ def _constants(row: Row) -> str:
 
 
 def _gpu(point: Scenario) -> Gpu | None:
-    """The GPU of a point; None where only its cluster knows it."""
+    """Return the GPU of a point; None if only the built cluster knows the GPU."""
     try:
         gpu = point.cluster.gpu or topology_facts(point.cluster.topology, point.base).gpu
         return None if gpu is None else load_gpu(gpu, point.base)

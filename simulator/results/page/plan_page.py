@@ -1,6 +1,6 @@
-"""How is the page of a plan put together: the best layouts, the front, everything that was played, what was left out?
+"""How is the page of a plan put together: best layouts, Pareto front, simulated settings, and omitted settings?
 
-Rule: all of it is what `planner.told` tells, so that page, table and JSON are of the same numbers.
+The data comes from `planner.told`: page, table and JSON contain the same numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simulator.results.page.document import document
 from simulator.results.page.page_data import PART_COLOURS, exposed_kinds, part_order, step_parts
 
 FILE: Final = "report.html"
-# Of choices those of which the played settings have several values are axes; then come these.
+# Possible axes of the picture over every simulated setting, in order; only choices with several values become axes.
 _CHOSEN: Final = (
     "gpus", "tp", "pp", "cp", "ep", "dp", "schedule", "virtual_stages", "sharding", "shard_size", "micro_batch",
     "micro_batches", "checkpointing", "offload", "precision", "framework",
@@ -29,17 +29,18 @@ _COORDINATES: Final = """<section class="panel hidden needsjs"><h2>Every played 
 
 
 def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], best_yaml: str) -> str:
-    """Write the page.
+    """Return a plan's page (HTML).
 
     Parameters
     ----------
     told : mapping
         From `planner.told.document`.
     question : str
+        Title of the page.
     sentences : sequence of str
         The answer.
     best_yaml : str
-        The scenario of the best setting; empty where nothing fits.
+        Scenario of the best setting; empty if no setting fits.
     """
     played = f"{told['considered']:,} settings considered, {told['played']:,} played"
     said = "".join(f'<p class="answer">{escape(one)}</p>' for one in sentences)
@@ -68,12 +69,13 @@ def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], 
 
 
 def _data(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What the scripts read."""
+    """Return the data for the scripts."""
     numbers = {one["number"] for one in told["best"]}
     front = {one["number"] for one in told["front"]}
     played = told["all_played"]
     axes = [name for name in _CHOSEN if len({str(one[name]) for one in played}) > 1]
     several = "gpus" in axes
+    # A common stacking order for every bar.
     kinds = exposed_kinds([one["report"] for one in told["best"]])
     return {
         "best": [
@@ -101,7 +103,7 @@ def _step(told: Mapping[str, Any]) -> float:
 
 
 def _word(value: Any) -> Any:
-    """A value on an axis; what nobody chose is all of it."""
+    """Return a value on an axis; "all" if nothing was chosen."""
     return "all" if value is None else value
 
 
@@ -121,7 +123,8 @@ def _best(told: Mapping[str, Any]) -> str:
 
 
 def _nearest(told: Mapping[str, Any]) -> str:
-    """What comes nearest where nothing fits, and the changes after which something does."""
+    """Return a panel with the setting that comes nearest to fitting, and the changes after which a setting fits."""
+    # No setting exists at all, for example because the number of GPUs has no suitable divisors.
     if "possible" in told:
         title = "No setting exists for these numbers of GPUs and sequences"
         return _rows(title, [("possible", option) for option in told["possible"]] or [("possible", "none nearby")])
@@ -160,12 +163,12 @@ def _best_row(one: Mapping[str, Any], *, budgets: bool) -> str:
 
 
 def _sizes(tried: Sequence[Mapping[str, Any]]) -> str:
-    """What other numbers of GPUs give, where they were asked for."""
+    """Return a panel with the results for further numbers of GPUs, if requested."""
     return _table(gpu_numbers.sentence(tried), *gpu_numbers.table(tried)) if tried else ""
 
 
 def _sensitivity(told: Mapping[str, Any]) -> str:
-    """What other machines change, where it was asked for."""
+    """Return a panel with the effect that a different machine would have, if requested."""
     if not told.get("sensitivity"):
         return ""
     heads = ("another machine", "the best setting then", "the fastest then", "less time", "its setting")
@@ -179,7 +182,7 @@ def _sensitivity(told: Mapping[str, Any]) -> str:
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A panel with a table; what stands last in a row is text."""
+    """Return a panel with a table; the last cell in each row is text."""
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + f'<td class="text">{escape(last)}</td></tr>'
         for *cells, last in rows
@@ -211,10 +214,12 @@ def _trust(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     if told["best"]:
         if not told.get("outside_of_measured"):
             yield "measured", "runs with all that the best one has were measured; their errors make the interval"
+        # The bound divided by the simulated step time, over all simulated settings.
         ratios = sorted(one["bound_s"] / one["step_time_s"] for one in told["all_played"])
         yield "bounds", f"{100 * ratios[len(ratios) // 2]:.1f} % of the played step in the median"
         high = told["best"][0]["report"]["intervals"].get("step_time_s_80_high")
         if high is not None:
+            # Settings within the best setting's interval may be faster on a real machine.
             near = sum(one["report"]["step_time_s"] <= high for one in told["best"][1:])
             yield (
                 "interval",

@@ -1,4 +1,4 @@
-"""Which table of all points does a page have: settings, figures, and how each differs from the baseline?"""
+"""Which table does a page have for its points: settings, figures, and each point's difference from the baseline?"""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from simulator.records.measures import interval_width, share_text
 from simulator.records.setting_text import label
 from simulator.scenario.payload import PAYLOAD_LIMIT
 
-# More rows make a page slow; table.csv has them all.
+# More rows would make the page slow; table.csv contains every row.
 MOST_ROWS: Final = 1000
 
 
 class Figure(NamedTuple):
-    """A figure of a report as a column.
+    """A figure in a report, as a column.
 
     Attributes
     ----------
     name : str
+        Heading of the column.
     key : str
-        By which scripts know it.
+        Name of the figure in the scripts.
     unit : str
-        As scripts write it.
+        Format of the figure in the scripts.
     value : function (report) -> number or None
+        Reads the figure from a report.
     text : function (number) -> str
+        Formats the figure.
     """
 
     name: str
@@ -63,12 +66,12 @@ TRAINING: Final = (
 
 
 def figures(compared: Comparison) -> tuple[Figure, ...]:
-    """The figures of this kind of scenario."""
+    """Return the figures for this kind of scenario."""
     return TRAINING if compared.kind == "training" else COLLECTIVE
 
 
 def point_table(compared: Comparison) -> str:
-    """The table as HTML; there without a script, sorted and filtered with one."""
+    """Return the table as HTML; readable without scripts, sorted and filtered by scripts."""
     axes = [*compared.scenario.compare, *compared.scenario.sweep]
     columns = figures(compared)
     first = columns[0]
@@ -88,7 +91,7 @@ def point_table(compared: Comparison) -> str:
 
 
 def _why_dashes(compared: Comparison) -> list[str]:
-    """Why a collective has no count of wrong elements: its arrays were not added up."""
+    """Return the reason why a collective has no count of wrong elements: no real arrays were added."""
     without = sum(row.report is not None and row.report.get("wrong", 0) is None for row in compared.rows)
     if not without:
         return []
@@ -103,6 +106,7 @@ def _row(
     settings = {**row.setting, **row.condition}
     cells = [f'<td class="text">{escape(label(axis, settings[axis]))}</td>' for axis in axes]
     if row.report is None:
+        # A failed point has no figures; its error fills the row.
         error = next((outcome.error for outcome in compared.outcomes if outcome.index == row.index), "") or ""
         cells.append(f'<td class="text bad">failed: {escape(error)}</td>')
         return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
@@ -110,6 +114,7 @@ def _row(
     if several:
         cells.append(_against(compared, row, first))
     if compared.kind == "training":
+        # The memory that is missing on a GPU; unused if the point fits.
         short = format_memory(row.report["shortfall_bytes"])
         cells.append('<td class="text">yes</td>' if row.fits else f'<td class="text bad">lacks {short}</td>')
     return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
@@ -123,12 +128,13 @@ def _cell(column: Figure, report: Mapping[str, Any]) -> str:
 
 
 def _against(compared: Comparison, row: Row, first: Figure) -> str:
-    """How much more of the first figure it takes than the baseline under the same condition."""
+    """Return the relative difference of the first figure from the baseline, under the same condition."""
     if row.setting == compared.settings[0]:
         return '<td data-v="0">baseline</td>'
     baseline = compared.row(compared.settings[0], row.condition).report
     value = first.value(row.report or {})
     before = first.value(baseline) if baseline is not None else None
+    # The baseline failed, or has no value to divide by.
     if not before or value is None:
         return '<td data-v="">-</td>'
     change = value / before - 1
