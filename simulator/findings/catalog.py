@@ -1,4 +1,4 @@
-"""Which kinds of findings exist? One module of kinds/ each, found by its file name."""
+"""Which kinds of findings exist? A module in kinds/ per finding, found by file name."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from simulator.findings.found import Finding
 
 @cache
 def _findings() -> dict[str, Finding]:
+    """Return every finding by name, collected once per process."""
     return {finding.name: finding for finding in declared(simulator.findings.kinds, "FINDING", Finding).values()}
 
 
 def names() -> tuple[str, ...]:
-    """Every finding's name, sorted."""
+    """Return the names of all findings, sorted."""
     return tuple(sorted(_findings()))
 
 
 def find(name: str) -> Finding:
-    """The finding of that name."""
+    """Return a finding by name."""
     return _findings()[name]
