@@ -34,7 +34,7 @@ class Axis:
 
     @property
     def step(self) -> int:
-        """Common divisor of values between the axis's own (a searched value is a multiple of this step)."""
+        """Step of searched values: values between the axis's own are multiples of this number."""
         if not self.key.endswith((".size", "seq_len", "bucket_size")):
             return 1
         step = math.gcd(*self.numbers, _GRAIN)

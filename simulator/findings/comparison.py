@@ -201,7 +201,7 @@ class Comparison:
             if point.collective is not None:
                 # A payload would be drawn and verified without changing any time.
                 point = replace(point, collective=replace(point.collective, payload=False))
-            # Simulated time grows with the ranks, so large points use up the limit faster.
+            # Simulating takes longer with more ranks, so large points use up the limit faster.
             weight = max(1.0, point.cluster.world_size / _RANKS)
             real = point.training is not None and point.training.numerics
             if real or len(self._further) * weight > MOST_FURTHER:
