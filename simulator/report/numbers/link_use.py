@@ -90,7 +90,7 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
         slope [B/s]           +10         -10     differences between whole bins
         running sum            10    10           rate in bins filled by the flow
 
-    A single running sum per link then gives the whole bins of all flows.
+    A single running sum per link then gives every flow's whole bins.
     """
     if bins < 1:
         raise ValueError(f"got {bins} bins; must be at least 1")
@@ -199,7 +199,7 @@ def used(use: LinkUse, end: float) -> float:
 
 
 def _name(timeline: Timeline, number: int) -> str:
-    """Return a link's name, or its number if the timeline does not name it."""
+    """Return a link's name, or "link 7" if the timeline has no name for link 7."""
     return timeline.link_names.get(number, f"link {number}")
 
 

@@ -85,7 +85,7 @@ class Crossing:
         return f"{self.place()} ({fixed})"
 
     def place(self) -> str:
-        """Write the place along its axis, with a justified number of digits."""
+        """Write the place along the axis, with a justified number of digits."""
         if self.along == "world_size":
             return f"{self.at:.2g} GPUs"
         unit, factor = next(((u, f) for u, f in _SIZES if self.at >= f), ("B", 1))
@@ -158,7 +158,7 @@ def _pair(
     line: Sequence[tuple[int, dict[str, float]]], first: str, second: str, along: Axis, fixed: int
 ) -> list[Crossing]:
     """Find the crossovers of two algorithms along a line."""
-    # Places where only one of the two was run cannot be compared.
+    # Comparing needs a run of both algorithms.
     measured = [(x, times) for x, times in line if first in times and second in times]
     # Places where both are equal have no leader; one between two leads is itself the crossover.
     with_leader = [(x, times) for x, times in measured if not _equal(times[first], times[second])]

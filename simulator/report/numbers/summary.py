@@ -180,7 +180,7 @@ def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str
     """Write which part limits the collective: a link's bandwidth, or latency and waiting."""
     if busiest is None:
         return "only latency: no link carries any bytes"
-    # Share of the time during which the busiest cable sends at its bandwidth.
+    # The busiest cable's time at its bandwidth, as a share of the run.
     full = busiest.cable_time_s / timeline.end
     holds = full >= HOLDS_UP
     if busiest.takes_turns:
@@ -218,7 +218,7 @@ def _peak_buffer(op: Collective, log: TransferLog) -> int:
         mine = transfers.dst[rows] == rank
         begins, ends, size = log.enter[rows][mine], last[group[mine]], log.nbytes[rows][mine]
         moments = np.concatenate([begins, ends])
-        # Running sum of buffered bytes: + at the start of a transfer, - when its chunk is complete.
+        # Running sum of buffered bytes: plus at a transfer's start, minus when its chunk is complete.
         change = np.concatenate([size, -size])
         # At equal times, count frees before arrivals.
         order = np.lexsort((change, moments))

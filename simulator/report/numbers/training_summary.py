@@ -190,7 +190,7 @@ class _Work:
         return _times(span for span in self.kernels if span.kind != "optimizer")
 
     def of_kind(self, kind: str) -> list[Interval]:
-        """Return the intervals of a kind of work on any stream."""
+        """Return the intervals for a kind of work, from any stream."""
         return _of((*self.kernels, *self.host, *self.communication), kind)
 
 
@@ -299,7 +299,7 @@ def _unmeasured(
 
 
 def _peak_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[int, ...]:
-    """Return the peak memory of each pipeline stage, on its first recorded rank [B]."""
+    """Return each pipeline stage's peak memory, on its first recorded rank [B]."""
     samples = by_rank(timeline.memory)
     return tuple(max(sample.nbytes for sample in samples[rank]) for rank in first_of_stages(plan, samples))
 
@@ -415,7 +415,7 @@ def _because(time: float, parts: Mapping[str, float], room: str) -> str:
     """Write the parts of the step's time and the memory's state."""
     names = ("kernels", "the host's update", "exposed communication", "idle")
     texts = {name: share_text(parts[name] / time) for name in names}
-    # Parts that would be written as 0.0 % are omitted.
+    # Parts below 0.05 % are omitted.
     told = ", ".join(f"{text} {name}" for name, text in texts.items() if text != share_text(0.0))
     return f"{told}; {room}"
 

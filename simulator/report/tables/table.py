@@ -1,6 +1,6 @@
 """Which full table does a run print? A row for each point, and a column for each figure.
 
-Turns reports into rows of text; the command line prints them.
+Turns reports into rows of text for the command line.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], roo
     widths = {c.heading: max(len(c.heading), *(len(cell[c.heading]) for cell in cells)) + _FRAME for c in columns}
     groups: list[list[_Column]] = [[]]
     for column in columns:
-        # A column wider than the room gets a group of its own.
+        # A column wider than the room gets a separate group.
         if groups[-1] and sum(widths[one.heading] for one in [*groups[-1], column]) > room:
             groups.append([])
         groups[-1].append(column)

@@ -1,1 +1,1 @@
-"""Views of a simulated point for a page: its spans, memory and links, as plain data."""
+"""Views of a simulated point for a page: spans, memory and links, as plain data."""

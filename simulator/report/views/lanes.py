@@ -16,7 +16,7 @@ from simulator.step.streams import dimension_of
 
 # Distinct ranks shown; the first, the last to end and slow ranks are always among them.
 _MOST_RANKS: Final = 16
-# Maximum number of transfers in lanes of sends and receives.
+# Maximum number of transfers in send and receive lanes.
 _MOST_TRANSFERS: Final = 50_000
 # Distinct servers and switches shown.
 _MOST_OTHERS: Final = 8

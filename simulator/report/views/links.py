@@ -79,7 +79,7 @@ def _row(alike: AlikeLinks, end: float, courses: dict[str, Floats]) -> dict[str,
 
 def _courses(timeline: Timeline) -> dict[str, Floats]:
     """Return the utilisation in each bin by link name [per cent]."""
-    # Without logs there is only the total use of each link.
+    # Without logs only each link's total use is known.
     if not timeline.logs or timeline.transfers > _MOST_TRANSFERS or len(timeline.links) > _MOST_COURSES:
         return {}
     traffic = link_traffic(timeline, _BINS)
