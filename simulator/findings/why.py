@@ -72,7 +72,6 @@ def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Why | No
 
     Parameters
     ----------
-    compared : Comparison
     spoken : tuple of int
         Mentioned points, the most important first.
     of : str

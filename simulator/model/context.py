@@ -58,10 +58,8 @@ def attention_communications(model: Transformer, tokens: int, cut: Cut, kernels:
 
     Parameters
     ----------
-    model : Transformer
     tokens : int
         The rank's own tokens.
-    cut : Cut
     kernels : int
         Number of attention kernels of a pass.
     """

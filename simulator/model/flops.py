@@ -30,7 +30,6 @@ def counted_parameters(model: Transformer, count: Count = "all") -> int:
 
     Parameters
     ----------
-    model : Transformer
     count : {"all", "without_embedding", "matrices"}
         "all": every parameter, including tables, biases and norms, a tied table once (PaLM, llm-foundry).
         "without_embedding": without lookup tables, i.e. without positions, and without tokens unless the head uses the
@@ -57,7 +56,6 @@ def model_flops_per_token(model: Transformer, seq_len: int, *, scores: Scores = 
 
     Parameters
     ----------
-    model : Transformer
     seq_len : int
         Tokens of a sequence.
     scores : {"full", "causal"}
@@ -96,7 +94,6 @@ def hardware_flops_per_token(
 
     Parameters
     ----------
-    model : Transformer
     seq_len : int
         Tokens of a sequence.
     recompute : {"none", "attention", "layers", "forward"}

@@ -91,10 +91,6 @@ def read_transformer(document: Document, name: str, seq_len: int | None = None) 
     seq_len : int, optional
         Sequence length of the training; MPT's position table has this many rows.
 
-    Returns
-    -------
-    Transformer
-
     Raises
     ------
     ScenarioError

@@ -14,7 +14,6 @@ class Matmul:
 
     Attributes
     ----------
-    name : str
     m, n, k, batch : int
         Sizes of the matrices, and number of independent products.
     of_weights : bool
@@ -44,7 +43,6 @@ class Attention:
 
     Attributes
     ----------
-    name : str
     batch, heads, kv_heads, seq_len, head_dim : int
         Sequences, query heads, key heads, queries per sequence, width of a head.
     causal : bool
@@ -98,7 +96,6 @@ class Elementwise:
 
     Attributes
     ----------
-    name : str
     read, written : float
         HBM traffic [B].
     fusible : bool

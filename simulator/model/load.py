@@ -33,10 +33,6 @@ def load_model(
     base : Path, optional
         Folder against which a relative path is read first.
 
-    Returns
-    -------
-    Transformer
-
     Raises
     ------
     UnknownNameError

@@ -58,7 +58,6 @@ class Saved:
 
     Attributes
     ----------
-    name : str
     nbytes : int
         Size [B].
     source : str
@@ -76,7 +75,6 @@ class Operation:
 
     Attributes
     ----------
-    name : str
     forward, backward : tuple of Kernel
         Kernels of each pass, in order.
     saved : tuple of Saved
@@ -120,10 +118,8 @@ def linear(
 
     Parameters
     ----------
-    name : str
     tokens, n, k : int
         Rows, outputs and inputs of the matmul, per group.
-    batch : Batch
     saved : Saved
         The saved input.
     bias : bool

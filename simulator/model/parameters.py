@@ -23,7 +23,6 @@ class Parameter:
     ----------
     name : str
         Name within its module.
-    shape : tuple of int
     """
 
     name: str

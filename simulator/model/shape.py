@@ -44,7 +44,6 @@ class Transformer:
 
     Attributes
     ----------
-    name : str
     num_layers, hidden_size, num_heads, num_kv_heads, head_dim, ffn_size, vocab_size : int
         Sizes as in Hugging Face's config.json; with experts, ffn_size is an expert's width.
     max_positions : int

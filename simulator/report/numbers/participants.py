@@ -52,7 +52,6 @@ def traffic(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[Par
 
     Parameters
     ----------
-    timeline : Timeline
     groups : mapping of collective's name to ranks
         Collectives to consider.
 

@@ -89,7 +89,6 @@ class Residual:
     ----------
     source : str
         Source of the measurement.
-    traits : Traits
     own, unseen : mapping of quantity to float
         Errors with all constants, and as if the source had never been seen; without memory if not measured.
     """

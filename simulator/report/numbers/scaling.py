@@ -99,7 +99,6 @@ def crossings(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) ->
 
     Parameters
     ----------
-    points : iterable of ScalingPoint
     known : sequence of Crossing
         Crossovers found by simulating points in between; they replace the interpolated ones.
 

@@ -124,7 +124,6 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
 
     Parameters
     ----------
-    plan : Plan
     timeline : Timeline
         Timeline with link use.
     verdict : Verdict or None

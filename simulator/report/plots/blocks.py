@@ -142,7 +142,6 @@ class _Folder:
 
     Attributes
     ----------
-    graph : networkx.Graph
     level : mapping of vertex to hops from the nearest leaf
     order : mapping of leaf to its place
     most_leaves : int

@@ -25,7 +25,6 @@ class DtypePanel:
 
     Attributes
     ----------
-    title : str
     flops : tuple of float
         Work of each matmul [FLOP].
     measured, simulated : tuple of float
@@ -46,7 +45,6 @@ def figure(panels: Sequence[DtypePanel], finding: str) -> Figure:
 
     Parameters
     ----------
-    panels : sequence of DtypePanel
     finding : str
         Sentence above the figure.
 

@@ -157,13 +157,13 @@ def selected(cluster: Cluster, most: int) -> tuple[set[str], int]:
 
     Parameters
     ----------
-    cluster : Cluster
     most : int
         Approximate number of vertices.
 
     Returns
     -------
     vertices : set of str
+        Vertices to draw.
     nodes : int
         Number of nodes drawn completely; all if nothing is omitted, 0 if the first node is too large.
     """

@@ -26,7 +26,6 @@ class MachinePanel:
 
     Attributes
     ----------
-    title : str
     sizes : tuple of float
         [B]
     measured, simulated : tuple of float
@@ -44,7 +43,6 @@ def figure(panels: Sequence[MachinePanel], finding: str) -> Figure:
 
     Parameters
     ----------
-    panels : sequence of MachinePanel
     finding : str
         Sentence above the figure.
 

@@ -69,7 +69,6 @@ class CloseUp:
 
     Attributes
     ----------
-    timeline : Timeline
     capacity : float
         HBM of a GPU [B].
     groups : mapping of a collective's name to ranks, or None

@@ -26,8 +26,6 @@ class NamedPoint:
     ----------
     x, y : float
         Data coordinates.
-    text : str
-    bold : bool
     """
 
     x: float

@@ -30,7 +30,6 @@ def stacked_bars(
 
     Parameters
     ----------
-    axes : matplotlib.axes.Axes
     bars : sequence of mapping of name to length
     names : sequence of str
         Names in the order of the parts.

@@ -267,7 +267,6 @@ def save(figure: Figure, folder: Path | str, name: str, *, svg: bool = False) ->
 
     Parameters
     ----------
-    figure : matplotlib.figure.Figure
     folder : path
         Created if necessary.
     name : str

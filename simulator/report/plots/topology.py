@@ -42,12 +42,7 @@ _Class = tuple[float, float, float, str]
 
 
 def figure(cluster: Cluster) -> Figure:
-    """Draw a cluster by its structure; of equivalent parts a few are drawn and the rest is counted in a note.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    """
+    """Draw a cluster by its structure; of equivalent parts a few are drawn and the rest is counted in a note."""
     arranged = layout(cluster)
     at = arranged.drawing.at
     kinds = {vertex: str(cluster.graph.nodes[vertex]["kind"]) for vertex in at}

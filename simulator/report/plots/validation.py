@@ -28,7 +28,6 @@ class Group:
 
     Attributes
     ----------
-    name : str
     measured, simulated : tuple of float
         Throughput of a GPU [tokens/s].
     """
@@ -43,7 +42,6 @@ def figure(groups: Sequence[Group], finding: str) -> Figure:
 
     Parameters
     ----------
-    groups : sequence of Group
     finding : str
         Sentence above the figure.
 

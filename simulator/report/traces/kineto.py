@@ -53,7 +53,6 @@ def write(
 
     Parameters
     ----------
-    timeline : Timeline
     collectives : mapping of str to Collective
         Collectives by name, as `Program.collectives` returns them.
     folder : path

@@ -54,10 +54,6 @@ def write(events: Iterable[AllocatorEvent], file: Path | str, *, until: float | 
         Such as memory/rank0.pickle; its folder is created if necessary.
     until : float, optional
         See `snapshot`.
-
-    Returns
-    -------
-    Path
     """
     target = Path(file)
     target.parent.mkdir(parents=True, exist_ok=True)

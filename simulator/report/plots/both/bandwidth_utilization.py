@@ -105,7 +105,6 @@ def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = No
 
     Parameters
     ----------
-    uses : sequence of LinkUse
     end : float
         End of the run [s].
     busiest : Bottleneck, optional

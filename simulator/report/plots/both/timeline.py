@@ -57,13 +57,7 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The lanes of a rank, server or switch, drawn once for equivalent participants.
-
-    Attributes
-    ----------
-    name : str
-    lanes : tuple of _Lane
-    """
+    """The lanes of a rank, server or switch, drawn once for equivalent participants."""
 
     name: str
     lanes: tuple[_Lane, ...]
@@ -74,7 +68,6 @@ def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None
 
     Parameters
     ----------
-    timeline : Timeline
     groups : mapping of str to sequence of int, optional
         Ranks of each collective by name. If given, each rank and each server also gets a lane of its sends, and of
         receives at other times.

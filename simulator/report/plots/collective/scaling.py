@@ -38,7 +38,6 @@ def figures(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> d
 
     Parameters
     ----------
-    points : sequence of ScalingPoint
     known : sequence of Crossing
         Searched crossovers; others are interpolated.
 

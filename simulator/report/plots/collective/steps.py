@@ -138,7 +138,6 @@ def replay(schedule: Schedule, most: int) -> tuple[Step, ...]:
 
     Parameters
     ----------
-    schedule : Schedule
     most : int
         Number of panels, at least 3. With more states, keep the first most - 2 and the last; a panel is left for the
         gap.
