@@ -67,7 +67,7 @@ def _kept(setting: Setting, unit: str, cache: object) -> object:
 def recompute(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -> Pass[None]:
     """Recompute a layer, or a segment of layers, from the first layer's input.
 
-    Recomputed tensors are available before the pass ends: nobody may wait for its last exchange.
+    Recomputed tensors are available before the pass ends, because operations need not wait for its last exchange.
     """
     gpt, micro = setting.places[rank.number].gpt, act.micro
     x = entry(rank.caches[act.units[0], micro])

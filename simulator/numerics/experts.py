@@ -60,12 +60,12 @@ class Experts:
         chosen = np.argsort(-likes, axis=1, kind="stable")[:, : self.active]
         best = np.take_along_axis(likes, chosen, axis=1)
         weights = best / best.sum(axis=1, keepdims=True)
-        # Way of the tokens on 2 ranks with 2 experts each (k = 1):
+        # Exchange of tokens on 2 ranks with 2 experts each (k = 1):
         #    rank 0 sends rows for experts 0 1 | 2 3 ;  rank 1 sends rows for experts 0 1 | 2 3
         #    rank 0 receives   from rank 0: 0 1 ;  from rank 1: 0 1      (experts 0 and 1 live here)
         #    rank 1 receives   from rank 0: 2 3 ;  from rank 1: 2 3
-        # An expert's rows are therefore scattered over the received array (`_places`). Results go back in the layout in
-        # which the tokens came, so the sender finds each row where it had put it.
+        # An expert's rows are therefore scattered over the received array (`_places`). Results go back in the received
+        # layout, so each result returns to the position of its token in `sent`.
         rows = _Rows.of(chosen, self.count, self._slots(len(x)))
         sent = rows.filled(x)
         came, splits = yield from self._handed("tokens to experts", sent, rows.lengths)
