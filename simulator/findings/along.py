@@ -1,4 +1,4 @@
-"""Where along an axis does one setting become better than another, or worse by a margin? Plays points in between."""
+"""At which value of an axis does a setting overtake another, or fall behind by a margin? Found by further points."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.findings.comparison import Comparison, Settings, written
 from simulator.findings.search import WIDTH, Bracket, sign_change
 from simulator.records.measures import Measure
 
-# Places of sizes and sequences are multiples of this where the scenario's own values are.
+# Sizes and sequence lengths between the scenario's values are multiples of 64, if the scenario's values are too.
 _GRAIN = 64
 _FINEST = 8
 
@@ -24,6 +24,7 @@ class Axis:
     Attributes
     ----------
     key : str
+        Dotted key of the axis.
     numbers : tuple of int
         Its values, rising [count, or B].
     """
@@ -33,32 +34,37 @@ class Axis:
 
     @property
     def step(self) -> int:
-        """What values between its own are multiples of."""
+        """Step of searched values: values between the axis's own are multiples of this number."""
         if not self.key.endswith((".size", "seq_len", "bucket_size")):
             return 1
         step = math.gcd(*self.numbers, _GRAIN)
-        # Finer where that would be more than 2 % of the least, but not finer than sequences are cut.
+        # Refine the step if it exceeds 2 % of the smallest value, down to 8 (sequences are cut into pieces).
         while step > _FINEST and step > WIDTH * self.numbers[0]:
             step //= 2
         return step
 
     def settings(self, number: int) -> dict[str, Any]:
-        """The axis set to a number, as a scenario writes it."""
+        """Return the axis set to a number, as written in a scenario."""
         return {self.key: written(self.key, number)}
 
 
 def log_ratio(
     compared: Comparison, measure: Measure, pair: tuple[Settings, Settings], place: Mapping[str, Any]
 ) -> float | None:
-    """ln of a setting's measure over another's at one place; positive where the first is worse; None if unknown."""
+    """Return ln of a setting's measure over another's at a place; positive if the first is worse, None if unknown."""
+    # The logarithm makes "twice as slow" and "twice as fast" equally far from 0, and the curve straighter for the
+    # search.
     values = [_value(compared, measure, {**setting, **place}) for setting in pair]
     if values[0] is None or values[1] is None or min(values[0], values[1]) <= 0:
         return None
     ratio = math.log(values[0] / values[1])
+    # For measures such as tokens/s, a smaller value is worse.
     return ratio if measure.best == "least" else -ratio
 
 
 def _value(compared: Comparison, measure: Measure, settings: Settings) -> float | None:
+    """Return a measure at a point, simulating the point if necessary."""
+    # None: the point failed, or the limit of further points is reached.
     report = compared.known(settings)
     return None if report is None else measure.value(report)
 
@@ -72,13 +78,14 @@ def changes(
     *,
     margin: float = 0.0,
 ) -> list[tuple[Bracket, bool]]:
-    """Places where the first of a pair becomes worse than the other by a margin, or ceases to be.
+    """Find where the first setting of a pair becomes worse than the second by a margin, or ceases to be.
 
     Returns
     -------
     list of (Bracket, bool)
-        Along the axis; whether the first is worse from there on.
+        Places along the axis; True if the first setting is worse from there on.
     """
+    # Worse by 5 % means a log ratio above ln 1.05.
     bar = math.log1p(margin)
 
     def difference(number: int) -> float | None:
@@ -89,7 +96,14 @@ def changes(
 
 
 def sign_changes(difference: Callable[[int], float | None], axis: Axis) -> list[tuple[Bracket, bool]]:
-    """Sign changes between neighbouring values of an axis at which a difference is known, and the sign after each."""
+    """Find sign changes between neighbouring known values of an axis, with the sign after each (True: positive).
+
+    Examples
+    --------
+    >>> [(bracket.at, after) for bracket, after in sign_changes(lambda n: n - 5.0, Axis("workers", (2, 4, 8)))]
+    [(6.0, True)]
+    """
+    # Unknown values are skipped: the search then spans the failed point.
     known = [(number, value) for number in axis.numbers if (value := difference(number)) is not None]
     found: list[tuple[Bracket, bool]] = []
     for (low, before), (high, after) in pairwise(known):
@@ -100,7 +114,7 @@ def sign_changes(difference: Callable[[int], float | None], axis: Axis) -> list[
 
 
 def axis_of(compared: Comparison, key: str, between: Sequence[Any] | None) -> Axis | None:
-    """The numbers of a key: those that are swept, or the two ends that were given; None where they are no numbers."""
+    """Return the axis of a key: its swept numbers, or the two given ends; None if the values are not numbers."""
     from simulator.findings.comparison import amount
 
     if between is not None:

@@ -1,4 +1,7 @@
-"""Which settings are on the front of time and memory: no other that fits is both faster and smaller?"""
+"""Which settings lie on the Pareto front for time and memory?
+
+A point lies on the front if no other fitting point is at least as good in both measures.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ T = TypeVar("T")
 
 
 def front(compared: Comparison) -> list[dict[str, Any]]:
-    """Points of the front, fastest first: a dict of point, setting, time a token [s] and peak memory [B] each.
+    """Return the Pareto front, fastest first, as dicts of point, setting, time per token [s] and peak memory [B].
 
-    Only steps have one; it is empty for collectives, and where fewer than two points fit.
+    Only training steps have a front. It is empty if fewer than two points fit.
     """
     rows = [row for row in compared.rows if row.fits and row.report and "tokens_per_s" in row.report]
     if len(rows) < 2:
@@ -32,9 +35,9 @@ def front(compared: Comparison) -> list[dict[str, Any]]:
 
 
 def on_front(known: Iterable[T], measures: Callable[[T], tuple[float, ...]]) -> list[T]:
-    """Those than which no other one is as good by every measure, least of the first one first.
+    """Return the items that no other item matches or beats in every measure, sorted by the first measure.
 
-    Of several with equal measures the first is told.
+    Ties in every measure go to the first item.
 
     Examples
     --------
@@ -43,7 +46,7 @@ def on_front(known: Iterable[T], measures: Callable[[T], tuple[float, ...]]) -> 
     """
     kept: list[T] = []
     for one in sorted(known, key=measures):
-        # Those before it are as good by the first measure.
+        # Sorted by measures, so an item can only be beaten by an item already kept.
         if not any(all(map(le, measures(other), measures(one))) for other in kept):
             kept.append(one)
     return kept

@@ -1,4 +1,4 @@
-"""How do findings write lists, places and amounts of what is swept?"""
+"""How do findings write lists, places and amounts?"""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words as a list: 'a, b and c'."""
+    """Join words as a list: 'a, b and c'."""
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
 
 def joined(texts: Iterable[tuple[str, str]], between: str = ": ") -> str:
-    """Names and what is said of them, names of which the same is said together.
+    """Write names with the text about each; names with the same text share it.
 
     Examples
     --------
@@ -30,7 +30,7 @@ def joined(texts: Iterable[tuple[str, str]], between: str = ": ") -> str:
 
 
 def at_text(key: str, value: float, *, exact: bool) -> str:
-    """A place that was searched for, with three digits where it is known to 2 % only.
+    """Write a searched place, with three digits if known to 2 % only.
 
     Examples
     --------
@@ -46,13 +46,14 @@ def at_text(key: str, value: float, *, exact: bool) -> str:
 
 
 def bracket_text(key: str, one: Mapping[str, Any]) -> str:
-    """Where a search ended, as findings keep it: `at`, or nothing but the ends `from` and `to`."""
+    """Write the result of a search: the place `at`, or only the ends `from` and `to`."""
     if one["at"] is not None:
         return at_text(key, one["at"], exact=one["exact"])
+    # The search ended early, e.g. because a point in between could not be simulated.
     low, high = (at_text(key, one[end], exact=True) for end in ("from", "to"))
     return f"some place between {low} and {high}"
 
 
 def bracketed(bracket: Any) -> dict[str, Any]:
-    """A bracket as findings keep it."""
+    """Return a bracket as plain data for a finding's numbers."""
     return {"at": bracket.at, "from": bracket.low, "to": bracket.high, "exact": bracket.exact}

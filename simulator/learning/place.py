@@ -1,7 +1,4 @@
-"""What one rank is among the others: its part of the model, and its places among those that hold the same part.
-
-Rule: a record, and how it follows from a plan.
-"""
+"""Which part of the model does a rank hold? A record for each rank, derived from the plan."""
 
 from __future__ import annotations
 
@@ -19,35 +16,35 @@ from simulator.step.pipeline import Pipeline
 from simulator.step.plan import StepPlan
 from simulator.step.spec import Updater
 
-# What gathers or sums all ranks' gradients of a micro-batch; over copies of the states they are summed once more.
+# Collectives that send a micro-batch's gradients; hybrid sharding then also sums over copies of the states.
 SENDS_GRADIENTS: Final = frozenset({Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER, Exchange.PUSH})
 
 
 @dataclass(frozen=True)
 class Place:
-    """A rank's place.
+    """A rank's place in the model and in its process groups.
 
     Attributes
     ----------
     gpt : Gpt
-        With this rank's share of parameters and sequences.
+        The model with this rank's share of parameters and sequences.
     units : tuple of str
-        That it computes.
+        Units that the rank computes.
     travelling : tuple of Units
-        Those whose gradients are summed together, in the order of the last micro-batch; behind them, one by one, those
-        that no other rank has.
+        Units whose gradients are summed in the same collective (buckets), in the order of the last micro-batch,
+        followed by the entries of `alone`.
     alone : tuple of Units
-        These.
+        Units that no other rank holds; their gradients are not sent.
     data : int
-        Its place among the ranks that hold the same part of the model.
+        Place among the ranks that hold the same part of the model.
     replica : int
-        Which sequences of a step it works on.
+        Data-parallel coordinate: selects the rank's sequences of a step.
     holders : int
-        Number of the group of ranks that hold the same part of the model, experts apart.
+        Number of the group of ranks that hold the same part of the model, experts aside.
     whole : bool
-        Whether it updates all that it computes with.
+        True if the rank updates every parameter that it computes with (ddp).
     second : frozenset of str
-        Those of `units` that are of the model's second copy, where two run through a pipeline from both its ends.
+        Units of the model's second copy, if two copies run through the pipeline from both ends (DualPipe).
     """
 
     gpt: Gpt
@@ -62,20 +59,24 @@ class Place:
 
     @property
     def tells_the_loss(self) -> bool:
-        """Whether it tells the loss of its tokens: of the ranks that compute a loss together the first does."""
+        """Return True if the rank reports the loss: the first tensor-parallel rank does."""
         return self.gpt.share.place == 0
 
     def counted(self, units: Units, *, partial: bool = False) -> Ints:
-        """By element of some units, packed, whether this rank counts it in a norm of the whole model's gradient.
+        """Return a boolean mask over several units' packed elements: elements that this rank counts in the global norm.
 
-        Of what all tensor-parallel ranks hold the first one's counts, of a copied table the first stage's. Or, if
-        `partial`, whether it is one that they all hold.
+        With `partial`, the mask selects the elements that every tensor-parallel rank holds.
         """
         masks = []
         for unit in units:
             for name, shape in self.gpt.shapes(unit).items():
+                # Each element of the model must count once. For tp 2:
+                #    fc1.weight (cut)      rank 0 counts its half, rank 1 its half
+                #    ln1.weight (whole)    rank 0 counts, rank 1 does not
+                # A tied table copied to the last stage counts on the first stage only.
                 held, copied = not is_cut(name), self.gpt.copies_table and (unit, name) == ("head", "tok.weight")
-                # Where squares are summed over experts' ranks too, all but the experts' are counted once.
+                # Under ddp with expert parallelism, squares are also summed over expert-parallel ranks, so everything
+                # except experts counts on the first of these ranks only.
                 first = is_spread(units) or not self.whole or self.gpt.share.expert_place == 0
                 counts = held if partial else (not held or self.gpt.share.place == 0) and first and not copied
                 masks.append(np.full(int(np.prod(shape)), counts))
@@ -83,24 +84,27 @@ class Place:
 
 
 def is_spread(units: Units) -> bool:
-    """Whether these are experts, of which other ranks have others."""
+    """Return True if the units are expert-parallel: each rank holds different experts."""
     return units[0].endswith(" experts")
 
 
 def places(gpt: Gpt, plan: StepPlan) -> tuple[Place, ...]:
-    """Every rank's."""
+    """Return the place of every rank."""
     step, lists = plan.step, plan.program.lists
     asked, ranks = step.parallelism, len(plan.program.ranks)
     grid = asked.grid(ranks)
     data, holders = np.zeros((2, ranks), np.int64)
     for number, group in enumerate(grid.same_part()):
+        # With tp 2 on 4 ranks the groups with the same part are {0, 2} and {1, 3}: rank 2 has data 1 and holders 0.
         data[group], holders[group] = np.arange(len(group)), number
     tensor, context, replica, stages = (grid.coordinate(kind).tolist() for kind in ("tp", "cp", "dp", "pp"))
     pipeline = Pipeline.of(step)
     seconds = [pipeline.second_copy(place) for place in range(asked.pp)]
     cut, experts = asked.cut(), asked.experts.ranks
+    # Rows of the padded token table on each rank.
     rows = cut.vocabulary(step.model) // asked.tp if asked.tp > 1 else 0
     every = replace(gpt, share=Share(experts=experts)).units
+    # Ranks with the same list of operations share units and buckets.
     of_list = [(_units(every, ops), _travelling(ops, _units(every, ops))) for ops in lists.lists]
     whole = plan.strategy.updater is Updater.EVERY_RANK
     made = []
@@ -119,23 +123,27 @@ def places(gpt: Gpt, plan: StepPlan) -> tuple[Place, ...]:
 
 
 def _units(every: tuple[str, ...], ops: tuple[Op, ...]) -> tuple[str, ...]:
+    """Return the units run forward by the operations, in model order."""
     acts = [op.act for op in ops if isinstance(op, Compute) and op.act is not None]
     there = {unit for act in acts if act.effect is Computation.FORWARD for unit in act.units}
     return tuple(unit for unit in every if unit in there)
 
 
 def _travelling(ops: tuple[Op, ...], units: tuple[str, ...]) -> tuple[tuple[Units, ...], tuple[Units, ...]]:
-    """What is summed together, then what nobody sends; and this alone."""
+    """Return the buckets in sending order followed by the units that are not sent; and the latter alone."""
     acts = [op.act for op in ops if isinstance(op, Collective) and op.act is not None]
     sent = _last([(act.units, act.micro) for act in acts if act.effect in SENDS_GRADIENTS])
-    # Where nobody cuts anything up copies alone are summed, or nothing is.
+    # Without sharding groups (a copy per rank) only sums over copies send gradients, or nothing does.
     sent = sent or _last([(act.units, act.micro) for act in acts if act.effect is Exchange.SUM_COPIES])
     alone = tuple((unit,) for unit in units if not any(unit in together for together in sent))
     return (*sent, *alone), alone
 
 
 def _last(sent: list[tuple[Units, int]]) -> tuple[Units, ...]:
-    """What was sent in the last micro-batch of a step, in that order; chunks of a rank may end in different ones."""
+    """Return the units sent in the last micro-batch of a step, in order.
+
+    Chunks of a rank (virtual stages) may end in different micro-batches.
+    """
     last: dict[str, int] = {}
     for units, micro in sent:
         last |= {unit: max(micro, last.get(unit, 0)) for unit in units}

@@ -1,7 +1,6 @@
-"""Parameter servers: they wait for all workers and update once, or take each gradient as it comes.
+"""Parameter servers: update once after all workers' gradients, or apply each gradient on arrival (asynchronous).
 
-Rule: what a server has is decided by the order in which things end on the clock; who waits for whom is the plan's
-business.
+The order of ends on the clock decides a server's state. Who waits for whom is decided by the plan.
 """
 
 from __future__ import annotations
@@ -29,15 +28,16 @@ from simulator.records.timeline import TransferLog
 
 @dataclass(slots=True)
 class Serving:
-    """Servers, and what is on its way to and from them.
+    """Servers, and the gradients in transit.
 
     Attributes
     ----------
     servers : dict of units to Server
+        Server of each bucket of units.
     squares : list of float
-        Of gradients, in the order in which they were applied.
+        Sum of squares of each gradient, in the order of application.
     staleness : list of int
-        Updates between a gradient's parameters and its own update, in that order.
+        For each applied gradient: updates between reading its parameters and its own update, in the same order.
     """
 
     servers: dict[Units, Server]
@@ -48,11 +48,11 @@ class Serving:
     _seen: dict[tuple[int, Units], int] = field(default_factory=dict)
 
     def push(self, setting: Setting, rank: Rank, op: Collective, act: Act[Exchange], tamper: Tamper) -> None:
-        """A worker's gradients are there; nothing is added up before all are."""
+        """Store a worker's gradients; synchronous servers add them when all workers have pushed."""
         self._pushed.setdefault(act.units, (op, {}, tamper))[1][rank.number] = sent(setting, rank, op, act)
 
     def pull(self, setting: Setting, units: Units, checks: Checks, step: int) -> Array:
-        """What servers hand out once all have pushed: gradients added as they arrived, parameters updated."""
+        """Sum the gradients in their order of arrival, update, and return the parameters (synchronous servers)."""
         op, pushed, tamper = self._pushed.pop(units)
         log, kind = setting.logs[op.name], find(op.dtype).numpy
         buffers = [pushed[number].astype(kind) for number in op.group]
@@ -63,9 +63,10 @@ class Serving:
         return self.servers[units].parameters
 
     def apply(self, setting: Setting, rank: Rank, act: Act[Computation]) -> None:
-        """One worker's gradient, as soon as it is there."""
+        """Apply one worker's gradient on the server when it arrives (asynchronous servers)."""
         gradient, server = self._coming.pop((rank.number, act.units)), self.servers[act.units]
         self.squares.append(squares(gradient))
+        # Two workers that both read version 0: the first update has staleness 0, the second 1.
         self.staleness.append(server.version - self._seen.get((rank.number, act.units), 0))
         server.update(setting.rule, gradient)
 
@@ -79,7 +80,7 @@ class Serving:
         checks: Checks,
         begun: int,
     ) -> None:
-        """One worker's gradient has arrived, for a server that waits for nobody."""
+        """Store a worker's arrived gradient until the server applies it (asynchronous servers)."""
         own = sent(setting, rank, op, act).astype(find(op.dtype).numpy)
         log = setting.logs[op.name]
         order = ended_order(log.transfers, log.end)
@@ -88,14 +89,14 @@ class Serving:
         self._coming[rank.number, act.units] = gradient
 
     def look(self, rank: Rank, units: Units) -> Array:
-        """The parameters that are there when a worker asks; whose updates it has not seen is counted from here."""
+        """Return the parameters at the start of a worker's pull, and record their version for the staleness."""
         server = self.servers[units]
         self._seen[rank.number, units] = server.version
         return server.parameters.copy()
 
 
 def delivered(setting: Setting, rank: Rank, op: Collective, handed_out: Array, tamper: Tamper) -> Array:
-    """What a worker has of what servers hand out to it."""
+    """Return the parameters that a worker receives from a pull, including injected faults."""
     if not tamper or op.act is None:
         return handed_out
     given, transfers = handed_out.copy(), setting.logs[op.name].transfers
@@ -105,13 +106,13 @@ def delivered(setting: Setting, rank: Rank, op: Collective, handed_out: Array, t
         if number in tamper:
             place = places[int(transfers.first[number])]
             piece = tamper[number](given[place].copy())
-            # What does not arrive leaves what is there.
+            # A dropped piece leaves the old parameters in place.
             given[place] = before[place] if piece is None else piece
     return given
 
 
 def _places(op: Collective) -> list[slice]:
-    """Where each chunk lies."""
+    """Return the slice of each chunk."""
     starts = chunk_starts(op.schedule, op.elements)
     return [slice(int(a), int(b)) for a, b in pairwise(starts)]
 
@@ -119,9 +120,10 @@ def _places(op: Collective) -> list[slice]:
 def _arrived(
     op: Collective, log: TransferLog, order: Ints, buffers: Sequence[Array], tamper: Tamper
 ) -> list[tuple[slice, Array]]:
-    """Pieces of gradients in the order in which servers have them: a host's own first, then as they came."""
+    """Return gradient pieces with their places, in the servers' order of receipt."""
     places = _places(op)
-    # A push of each chunk goes to its server's host, which is a worker where servers have no vertices of their own.
+    # Each chunk is pushed to its server's host. Without server vertices of their own (no auxiliaries) the hosts are
+    # workers, and a host has its own gradient before any transfer ends.
     hosts = dict(zip(log.transfers.first.tolist(), log.transfers.dst.tolist(), strict=True))
     pieces = [] if op.auxiliaries else [(places[chunk], buffers[host][places[chunk]]) for chunk, host in hosts.items()]
     for number in order.tolist():

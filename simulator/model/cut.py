@@ -1,6 +1,17 @@
-"""Which part of a model one rank of its tensor-parallel group computes and holds, and what the group exchanges for it.
+"""Which part of a model does a rank compute and hold, and which exchanges does this need?
 
-Rule: sizes only; which ranks these are, and what an exchange takes, is not known here.
+Matrices are cut by tensor parallelism, sequences by context parallelism, experts by expert parallelism. Only sizes are
+decided here; ranks and times are unknown.
+
+A layer's pairs of matrices on t tensor-parallel ranks [1]_ [2]_:
+
+    norm -> qkv (columns: 1 / t of the outputs) -> attention (1 / t of the heads) -> proj (rows: 1 / t of the inputs) ->
+    +
+    norm -> up  (columns)                       -> activation                     -> down (rows)                      ->
+    +
+
+Without sequence parallelism, outputs of rows are all-reduced. With it, tokens between the pairs are cut along the
+sequence: gather before columns, reduce-scatter after rows.
 
 References
 ----------
@@ -22,27 +33,26 @@ from typing import Final, Literal
 
 from simulator.model.shape import Transformer
 
-# Megatron-LM's make-vocab-size-divisible-by.
+# Megatron-LM's default for make-vocab-size-divisible-by.
 _ROWS_TOGETHER: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """How ranks cut sequences among them, and how attention sees all of them [3]_.
+    """How context-parallel ranks cut sequences, and how attention sees every key [3]_.
 
     Attributes
     ----------
     ulysses : int
-        Ranks that hand heads and tokens to each other, so that each has all tokens of some heads [4]_.
+        Ranks that exchange heads for tokens, so that each has every token of a part of the heads [4]_.
     ring : int
-        Groups of these, among which keys and values go round [5]_, or are gathered.
+        Groups of such ranks; keys and values travel round a ring of groups [5]_, or are gathered.
     gathers : bool
-        Whether they are gathered.
+        If True, keys and values are gathered.
     balanced : bool
-        Whether each of them has an early and a late piece of the sequence, so that all have as much to do under a
-        causal mask.
+        If True, each group has an early and a late piece of the sequence, which equalises work under a causal mask.
     place : int
-        Of this rank's group among them, which matters where they are not balanced.
+        Place of this rank's group in the ring; matters only if not balanced.
     """
 
     ulysses: int = 1
@@ -53,12 +63,12 @@ class Context:
 
     @property
     def ranks(self) -> int:
-        """c, all of them."""
+        """Number of context-parallel ranks, c."""
         return self.ulysses * self.ring
 
     @property
     def uneven(self) -> bool:
-        """Whether ranks at different places have different work."""
+        """Return True if ranks at different places have different work."""
         return self.ring > 1 and not self.balanced
 
 
@@ -67,26 +77,27 @@ ONE_PIECE: Final = Context()
 
 @dataclass(frozen=True, slots=True)
 class ExpertCut:
-    """How experts are spread over ranks, and how tokens get to them [6]_.
+    """How experts are distributed over ranks, and how tokens reach them [6]_.
 
     Attributes
     ----------
     ranks : int
-        e, among which experts are spread.
+        Expert-parallel ranks, e.
     tensor : int
-        Ranks among which each expert's matrices are cut.
+        Ranks that cut each expert's matrices.
     dispatch : {"all_to_all", "all_gather", "deduplicated"}
-        A copy of a token for each expert that it has chosen; all tokens to all ranks; one copy for each rank that has
-        some of its experts [7]_.
+        A copy of a token per chosen expert; every token to every rank; a copy per rank with at least one chosen expert
+        [7]_.
     capacity : float or None
-        Tokens that an expert takes, over its even share: more are dropped, less are padded; None: all are taken.
+        Tokens that an expert takes, in units of its even share: excess tokens are dropped, missing tokens padded; None:
+        unlimited.
     imbalance : float
-        Tokens of the fullest rank over the mean, at least 1; all others wait for it.
+        Tokens of the fullest rank over the mean, at least 1; every other rank waits for the fullest.
     zipf : float
-        The n-th most popular expert is chosen in proportion to n^-zipf; experts are dealt to ranks by turns, in the
-        order of their popularity, about as evenly as by chance. 0: all are chosen alike.
+        The n-th most popular expert is chosen in proportion to n^-zipf. Experts are dealt to ranks in turn by
+        popularity, which is about as even as chance. 0: equal popularity.
     dtype : str or None
-        Of tokens on their way to experts; None: that of activations. Their way back is in that.
+        Dtype of tokens on their way to experts; None: the activations' dtype, which the way back always uses.
     """
 
     ranks: int = 1
@@ -98,7 +109,7 @@ class ExpertCut:
     zipf: float = 0.0
 
     def fullest(self, model: Transformer) -> float:
-        """Tokens of the fullest rank over the mean.
+        """Return the tokens of the fullest rank over the mean.
 
         Examples
         --------
@@ -108,26 +119,29 @@ class ExpertCut:
         [1.0, 1.766, 2.943]
         """
         popularity = [float(place) ** -self.zipf for place in range(1, model.num_experts + 1)]
+        # The rank with the most popular expert is the fullest. With 8 experts on 4 ranks it also has the fifth: (1 +
+        # 1/5) over the sum 1 + 1/2 + ... + 1/8, times 4 ranks.
         return float(self.imbalance * self.ranks * sum(popularity[:: self.ranks]) / sum(popularity))
 
     def slots(self, model: Transformer, tokens: int) -> int:
-        """Places that a rank's tokens take at one expert, padded ones too; 0 where nothing is padded."""
+        """Return the rows that a rank's tokens take at an expert, including padding; 0 without a capacity."""
         if self.capacity is None:
             return 0
         return math.ceil(tokens * model.active_experts / model.num_experts * self.capacity)
 
     def chosen(self, model: Transformer, tokens: int) -> int:
-        """Copies of a rank's tokens, one for each expert that takes it."""
+        """Return the number of token copies that a rank sends: a copy per accepting expert."""
         return self.slots(model, tokens) * model.num_experts or tokens * model.active_experts
 
     def at_experts(self, model: Transformer, tokens: int) -> int:
-        """Tokens that the experts of the fullest rank get together from all ranks that hand tokens to it."""
+        """Return the tokens received by the fullest rank's experts from every rank together."""
         if self.capacity is not None:
+            # E / e experts, each with `slots` rows from each of e ranks.
             return self.slots(model, tokens) * model.num_experts
         return math.ceil(tokens * model.active_experts * self.fullest(model))
 
     def distinct_ranks(self, model: Transformer) -> float:
-        """How many ranks have experts of one token, where it chooses evenly.
+        """Return the number of ranks holding a token's experts, if the token chooses evenly.
 
         e (1 - C(E - E/e, k) / C(E, k)) for k of E experts.
 
@@ -138,6 +152,7 @@ class ExpertCut:
         [5.29, 7.27, 7.68]
         """
         experts, chosen = model.num_experts, model.active_experts
+        # Probability that a given rank holds none of the k chosen experts.
         elsewhere = math.comb(experts - experts // self.ranks, chosen) / math.comb(experts, chosen)
         return self.ranks * (1 - elsewhere)
 
@@ -147,19 +162,20 @@ ONE_PLACE: Final = ExpertCut()
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a model is cut.
+    """How a model is cut over ranks.
 
     Attributes
     ----------
     tensor : int
-        t, ranks among which matrices are cut: those in front by columns, those behind by rows.
+        Tensor-parallel ranks, t: the first matrix of a pair is cut by columns, the second by rows.
     sequence : bool
-        Whether what lies between them (norms, dropout, the residual stream) is cut along the sequence [2]_.
+        If True, activations between pairs (norms, dropout, the residual stream) are cut along the sequence [2]_.
     context : Context
-        How sequences are cut everywhere, and attention gets them together.
+        Context parallelism.
     experts : ExpertCut
+        Expert parallelism.
     overlap : {"none", "ring_exchange", "bulk"}
-        Whether matmuls hide the exchanges of those who cut them by user buffers; see overlap.py.
+        Way of hiding tensor-parallel exchanges behind matmuls with user buffers; see overlap.py.
     """
 
     tensor: int = 1
@@ -170,16 +186,16 @@ class Cut:
 
     @property
     def experts_apart(self) -> bool:
-        """Whether experts, where there are any, are the same on other ranks than the rest of a layer is."""
+        """Return True if experts have another process group than the rest of a layer."""
         return self.experts.ranks > 1 or self.experts.tensor != self.tensor
 
     @property
     def along_sequence(self) -> int:
-        """Ranks among which a sequence is cut between matrices."""
+        """Number of ranks sharing a sequence between matrices."""
         return self.tensor if self.sequence else 1
 
     def vocabulary(self, model: Transformer) -> int:
-        """Rows of the token table, padded where it is cut.
+        """Return the rows of the token table, padded if the table is cut.
 
         Examples
         --------
@@ -191,11 +207,11 @@ class Cut:
         return model.vocab_size if self.tensor == 1 else -(-model.vocab_size // together) * together
 
     def kv_heads(self, model: Transformer) -> int:
-        """Heads of keys (or values) that a rank has: at least one, which several ranks then share."""
+        """Return the key (or value) heads on a rank: at least one, which several ranks may share."""
         return max(1, model.num_kv_heads // self.tensor)
 
     def gathers_queries(self, model: Transformer) -> bool:
-        """Whether there are fewer heads of keys than ranks: what the first matrix makes is then gathered."""
+        """Return True if there are fewer key heads than ranks; the first matrix's output is then gathered."""
         return model.num_kv_heads < self.tensor
 
 
@@ -204,29 +220,29 @@ WHOLE: Final = Cut()
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """What a group exchanges during an operation.
+    """An exchange in a process group during an operation.
 
     Attributes
     ----------
     name : str
+        Name of the exchange; numerics uses the same names.
     operation : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring_shift"}
-        A ring shift brings what each rank has to the next one.
+        A ring shift sends each rank's array to the next rank.
     elements : int
-        Of the whole array; of an all_to_all what each rank has of its own.
+        Elements of the whole array; for all_to_all, elements on each rank.
     backward : bool
-        Whether in the backward pass.
+        True in the backward pass.
     before : int
-        The kernel of that pass before which it starts, by place in the operation's list; the length of the list if
-        after all of them.
+        Index of the kernel before which the exchange starts; the number of kernels if after the last.
     awaited : int
-        The kernel that waits for it, in the same way; beyond the list it is the first of the next operation.
+        Index of the kernel that waits for the exchange; the number of kernels for the next operation's first kernel.
     dtype : str or None
-        None for the activations'.
+        None: the activations' dtype.
     group : {"tensor", "context", "context ring", "experts", "expert tensor"}
-        Among whom: ranks that cut matrices; those that hand heads to each other; those that are in one ring; those that
-        hand tokens to each other's experts; those that cut the matrices of experts.
+        Process group: tensor-parallel ranks; ranks that exchange heads for tokens (Ulysses); ranks of a context ring;
+        expert-parallel ranks; ranks that cut an expert's matrices.
     sms : int or None
-        Streaming multiprocessors that it takes from the kernels beside it; None: as many as a library's collective.
+        Streaming multiprocessors that the exchange takes from concurrent kernels; None: a library collective's number.
     """
 
     name: str
@@ -241,29 +257,36 @@ class Communication:
 
 
 def around_columns(name: str, elements: int, cut: Cut, kernels: int) -> tuple[Communication, ...]:
-    """What a matrix that is cut by columns asks for; `kernels` of its backward pass, the input's gradient first.
+    """Return the exchanges of a matrix cut by columns.
 
-    Without cut sequences its input is there as a whole, and the input's gradient is summed while the weights' gradient
-    is computed. With them the input is gathered, and gathered anew for the weights' gradient while the input's is
-    computed, which is then summed and scattered while the weights' is computed.
+    `kernels` is the number of its backward kernels; the input's gradient comes first. Without sequence parallelism the
+    input is whole, and its gradient is all-reduced during the weight gradient. With sequence parallelism:
+
+        forward             gather input, then the matmul
+        backward kernels    [input gradient    ][weight gradient       ]
+        backward exchanges  [gather input again][scatter input gradient]
     """
     return tuple(_around_columns(name, elements, cut, kernels)) if cut.tensor > 1 else ()
 
 
 def _around_columns(name: str, elements: int, cut: Cut, kernels: int) -> Iterator[Communication]:
+    """Yield the exchanges of a matrix cut by columns over at least 2 ranks."""
     if not cut.sequence:
+        # Starts after kernel 0 (input gradient), runs beside kernel 1 (weight gradient), awaited by the next operation.
         yield Communication(f"sum {name} input gradient", "all_reduce", elements, True, 1, kernels)
         return
     yield Communication(f"gather {name} input", "all_gather", elements, False, 0, 0)
+    # Only this rank's tokens were saved; the weight gradient (kernel 1) needs every token.
     yield Communication(f"gather {name} input again", "all_gather", elements, True, 0, 1)
     yield Communication(f"scatter {name} input gradient", "reduce_scatter", elements, True, 1, kernels)
 
 
 def around_rows(name: str, elements: int, cut: Cut) -> tuple[Communication, ...]:
-    """What a matrix that is cut by rows asks for: its output is summed; with cut sequences also scattered."""
+    """Return the exchanges around a matrix cut by rows: its output is all-reduced, or reduce-scattered."""
     if cut.tensor == 1:
         return ()
     if not cut.sequence:
+        # Without sequence parallelism the backward pass needs no exchange: every rank has the whole output gradient.
         return (Communication(f"sum {name} output", "all_reduce", elements, False, 1, 1),)
     return (
         Communication(f"scatter {name} output", "reduce_scatter", elements, False, 1, 1),
@@ -272,9 +295,10 @@ def around_rows(name: str, elements: int, cut: Cut) -> tuple[Communication, ...]
 
 
 def refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
-    """Why a model cannot be cut so: what does not divide, and what would; empty where it can."""
+    """Return why a model cannot be cut over these tensor-parallel ranks, with the sizes that divide; "" if it can."""
     t = cut.tensor
     sizes = {"heads": model.num_heads}
+    # Every size that is cut must divide evenly; experts' widths have a separate check (expert_tensor_refusal).
     if not model.num_experts:
         sizes["feed-forward width"] = model.ffn_size
     if model.dense_layers:
@@ -286,14 +310,16 @@ def refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
     for name, size in sizes.items():
         if size % t:
             return f"got {t}; must divide the {size} {name} of {model.name}: {_divisors(size)}"
+    # Fewer key heads than ranks are fine if several ranks share a head evenly.
     if model.num_kv_heads % t and t % model.num_kv_heads:
         return f"got {t}; must divide the {model.num_kv_heads} heads of keys of {model.name}, or be a multiple of them"
     return ""
 
 
 def context_refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
-    """Why sequences cannot be cut so; empty where they can."""
+    """Return why sequences cannot be cut this way; "" if they can."""
     context = cut.context
+    # A balanced ring deals out two pieces per rank.
     pieces = context.ranks * (2 if context.balanced and context.ring > 1 else 1)
     if seq_len % pieces:
         return f"got {context.ranks}; sequences of {seq_len} tokens cannot be cut into {pieces} pieces"
@@ -306,7 +332,7 @@ def context_refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
 
 
 def experts_refusal(model: Transformer, cut: Cut) -> str:
-    """Why experts cannot be spread so; empty where they can."""
+    """Return why experts cannot be distributed this way; "" if they can."""
     e = cut.experts.ranks
     if e > 1 and not model.num_experts:
         return f"got {e}; {model.name} has no experts; leave it at 1"
@@ -316,7 +342,7 @@ def experts_refusal(model: Transformer, cut: Cut) -> str:
 
 
 def expert_tensor_refusal(model: Transformer, cut: Cut) -> str:
-    """Why the matrices of experts cannot be cut so; empty where they can."""
+    """Return why experts' matrices cannot be cut this way; "" if they can."""
     t = cut.experts.tensor
     if model.num_experts and model.ffn_size % t:
         return f"got {t}; must divide the {model.ffn_size} feed-forward width of {model.name}'s experts: " + _divisors(
@@ -326,4 +352,5 @@ def expert_tensor_refusal(model: Transformer, cut: Cut) -> str:
 
 
 def _divisors(size: int) -> str:
+    """Return the divisors of a size up to 64, as text."""
     return ", ".join(str(n) for n in range(1, 65) if size % n == 0)

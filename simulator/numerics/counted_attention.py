@@ -1,6 +1,6 @@
-"""Attention that runs kernel by kernel with its scores in HBM, as without flash attention; counts every HBM access.
+"""Attention kernel by kernel with scores in HBM, without flash attention; counts every HBM access.
 
-Rule: a kernel reads its inputs once and writes its result once; softmax.py decides how often softmax passes over the
+Each kernel reads its inputs once and writes its result once. softmax.py decides how often softmax passes over the
 scores.
 """
 
@@ -19,7 +19,7 @@ Softmax = Callable[[Array, HbmCounter], Array]
 def scored(
     q: Array, k: Array, v: Array, softmax: Softmax, traffic: HbmCounter, mask: Array | None = None
 ) -> tuple[Array, Array]:
-    """softmax(q k^T / sqrt(d)) v, and the softmax, which the backward pass needs.
+    """Return softmax(q k^T / sqrt(d)) v, and the softmax for the backward pass.
 
     Parameters
     ----------
@@ -27,14 +27,16 @@ def scored(
     softmax : function (scores, traffic)
         `three_pass`, `online` or `fused` of softmax.py.
     traffic : HbmCounter
+        Counter that receives the bytes read and written.
     mask : bool array, shape (seq_len, seq_len), optional
-        Which keys each query sees; a query that sees none gets zeros. A kernel of its own applies it.
+        Keys visible to each query; a query without a visible key gets zeros. A separate kernel applies the mask.
     """
     scores = q @ k.swapaxes(-1, -2) * q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
     _kernel(traffic, [q, k], scores)
     if mask is not None:
         scores = np.where(mask, scores, -np.inf).astype(q.dtype, copy=False)
         _kernel(traffic, [scores], scores)
+    # Each softmax implementation counts its own accesses.
     weights = softmax(scores, traffic)
     out = weights @ v
     _kernel(traffic, [weights, v], out)
@@ -44,7 +46,8 @@ def scored(
 def scored_backward(
     dy: Array, q: Array, k: Array, v: Array, weights: Array, traffic: HbmCounter
 ) -> tuple[Array, Array, Array]:
-    """Gradients of q, k and v."""
+    """Return the gradients of q, k and v."""
+    # Five kernels compute dv, dp, ds, dq and dk; the weights and ds are read twice.
     dv = weights.swapaxes(-1, -2) @ dy
     _kernel(traffic, [weights, dy], dv)
     dp = dy @ v.swapaxes(-1, -2)
@@ -58,6 +61,6 @@ def scored_backward(
 
 
 def _kernel(traffic: HbmCounter, read: list[Array], written: Array) -> None:
-    """Count the bytes that one kernel reads and writes."""
+    """Count the bytes that a kernel reads and writes."""
     traffic.read += sum(array.nbytes for array in read)
     traffic.written += written.nbytes

@@ -1,6 +1,6 @@
-"""Packs parameters or gradients of some units into one flat array, as collectives send them, and unpacks it.
+"""Packs parameters or gradients of several units into a flat array for collectives, and unpacks such arrays.
 
-Rule: this module decides the order and nothing else: unit after unit, tensor after tensor.
+This module decides only the order: unit after unit, tensor after tensor.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Units = Mapping[str, Mapping[str, Array]]
 
 
 def flat(gpt: Gpt, values: Units, units: Iterable[str], length: int | None = None) -> Array:
-    """Pack into one array, with zeros at its end up to `length`."""
+    """Pack the tensors of `units` into a single array, padded with zeros up to `length`."""
     packed = np.concatenate([values[unit][name].ravel() for unit in units for name in gpt.shapes(unit)])
     return packed if length is None else np.pad(packed, (0, length - len(packed)))
 
 
 def unpacked(gpt: Gpt, array: Array, units: Sequence[str]) -> dict[str, dict[str, Array]]:
-    """Unpack: views of the array, by unit and name."""
+    """Unpack a flat array into views, by unit and name; padding at the end is ignored."""
     by_unit: dict[str, dict[str, Array]] = {}
     at = 0
     for unit in units:

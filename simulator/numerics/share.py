@@ -1,7 +1,7 @@
-"""What one rank has of a model that several compute together: its part of matrices, of the vocabulary, of sequences.
+"""Which part of a model does a rank compute? A part of the matrices, the vocabulary and the sequences.
 
-Rule: sizes, places and the order in which parts lie; matrices that are cut by columns here, in PyTorch's layout (out,
-in), lose rows, those that are cut by rows lose columns.
+This module holds sizes, places and the order of parts. In PyTorch's layout (out, in) a matrix "cut by columns" loses
+rows here, and a matrix "cut by rows" loses columns.
 
 References
 ----------
@@ -20,7 +20,9 @@ import numpy as np
 from simulator.basics.arrays import Array, Ints
 from simulator.numerics.exchange import Came, Pass, Wanted
 
-# By the last parts of parameters' names how they are cut; all others are whole on every rank.
+# Cut of a parameter by the end of its name; parameters not listed are whole on every rank. For 2 ranks, qkv (3 x 4
+# rows: q0-q3, k0-k3, v0-v3) is cut within each third, so that a rank gets whole heads:
+#    rank 0: q0 q1 k0 k1 v0 v1      rank 1: q2 q3 k2 k3 v2 v3
 _BY_OUTPUTS: Final = ("fc1.weight", "fc1.bias")
 _BY_INPUTS: Final = ("proj.weight", "fc2.weight")
 _THREE_BY_OUTPUTS: Final = ("qkv.weight", "qkv.bias")
@@ -29,24 +31,25 @@ _BY_VOCABULARY: Final = ("tok.weight", "head.weight")
 
 @dataclass(frozen=True)
 class Share:
-    """A rank's part.
+    """A rank's part of the model and of the sequences.
 
     Attributes
     ----------
     tensor, place : int
-        Ranks among which matrices are cut, and this one's place among them.
+        Tensor-parallel ranks, and this rank's place among them.
     rows : int
-        Rows of the token table that it has; 0 for all.
+        Rows of the token table on this rank; 0 for all.
     sequence : bool
-        Whether what lies between matrices is cut along the sequence among these ranks.
+        If True (sequence parallelism), activations between matrices are cut along the sequence over the tensor-parallel
+        ranks.
     context, context_place : int
-        Ranks among which sequences are cut everywhere, and this one's place.
+        Context-parallel ranks, and this rank's place among them.
     balanced : bool
-        Whether each of those has an early and a late piece.
+        If True, each context-parallel rank has an early and a late piece of each sequence.
     gathers : bool
-        Whether they gather keys and values, which else go round.
+        If True, context-parallel ranks gather keys and values; else keys and values travel round a ring.
     experts, expert_place : int
-        Ranks over which experts are spread, and this one's place.
+        Expert-parallel ranks, and this rank's place among them.
     """
 
     tensor: int = 1
@@ -62,7 +65,7 @@ class Share:
 
     @cached_property
     def tokens_of(self) -> tuple[int, ...]:
-        """Which pieces of a sequence each context-parallel rank has, one rank behind the other.
+        """Numbers of the pieces of a sequence on each context-parallel rank, rank after rank.
 
         Examples
         --------
@@ -72,10 +75,18 @@ class Share:
         c = self.context
         if c == 1 or not self.balanced:
             return tuple(range(c))
+        # A causal query at position p attends to p + 1 keys, so late pieces cost more. Piece r and its mirror image 2c
+        # - 1 - r cost the same in total on every rank.
         return tuple(piece for place in range(c) for piece in (place, 2 * c - 1 - place))
 
     def positions(self, seq_len: int, place: int | None = None) -> Ints:
-        """Positions of the tokens of a context-parallel rank, by default this one, of sequences of so many tokens."""
+        """Return the positions of a context-parallel rank's tokens in a sequence; by default this rank's.
+
+        Examples
+        --------
+        >>> [Share(context=2, context_place=place).positions(8).tolist() for place in range(2)]
+        [[0, 1, 6, 7], [2, 3, 4, 5]]
+        """
         if self.context == 1:
             return np.arange(seq_len)
         pieces = np.split(np.arange(seq_len), len(self.tokens_of))
@@ -84,47 +95,51 @@ class Share:
         return np.concatenate([pieces[number] for number in self.tokens_of[first : first + each]])
 
     def between(self, positions: Ints) -> Ints:
-        """Those of a context-parallel rank's tokens that this rank has between matrices."""
+        """Return this rank's tokens between matrices, given the positions in its context-parallel part."""
         return np.split(positions, self.tensor)[self.place] if self.sequence else positions
 
     def gathered(self, name: str, x: Array) -> Pass[Array]:
-        """Parts of sequences put together, shape (batch, part, width) to (batch, all, width)."""
+        """Gather the tensor-parallel ranks' parts of sequences: (batch, part, width) to (batch, all, width)."""
         begun = yield from self.gather(name, x)
         return (yield from self.gather_end(begun, x))
 
     def gather(self, name: str, x: Array) -> Pass[str]:
-        """Begin to put parts together; returns what `gather_end` is to ask for, "" where nothing is cut."""
+        """Start a gather; return the handle for `gather_end`, or "" if nothing is cut."""
         if self.tensor == 1 or not self.sequence:
             return ""
         begun: str = yield Wanted(name, x.ravel(), later=True)
         return begun
 
     def gather_end(self, begun: str, x: Array) -> Pass[Array]:
-        """What came of it, where each rank has brought an array like this one."""
+        """Wait for a gather and return its result; `x` is this rank's contribution."""
         if not begun:
             return x
         batch, part, width = x.shape
         together = yield Came(begun)
+        # Received: rank after rank, each (batch, part, width). A sequence's parts must be adjacent, so ranks move
+        # behind batch.
         whole: Array = together.reshape(self.tensor, batch, part, width).swapaxes(0, 1).reshape(batch, -1, width)
         return whole
 
     def scattered(self, name: str, x: Array) -> Pass[Array]:
-        """Sums of all ranks' arrays, of which each has its part of the sequences: (batch, all, width) to part."""
+        """Sum the tensor-parallel ranks' arrays, (batch, all, width), and return this rank's part of the sequences."""
         batch, whole, width = x.shape
+        # A reduce-scatter deals out contiguous blocks, so put the part for rank 0 first, then the part for rank 1, ...
         parts = x.reshape(batch, self.tensor, whole // self.tensor, width).swapaxes(0, 1)
         own: Array = yield Wanted(name, np.ascontiguousarray(parts).ravel())
         return own.reshape(batch, -1, width)
 
     def summed(self, name: str, x: Array) -> Pass[Array]:
-        """The sum of all ranks' arrays."""
+        """Return the sum of the tensor-parallel ranks' arrays."""
         together: Array = yield Wanted(name, x.ravel())
         return together.reshape(x.shape)
 
     def part(self, name: str, whole: Array) -> Array:
-        """This rank's part of a parameter."""
+        """Return this rank's part of a whole parameter."""
         if self.tensor == 1:
             return whole
         if name.endswith(_BY_VOCABULARY):
+            # Padding makes the parts of the vocabulary equal; padded words get probability 0 (vocabulary_loss.py).
             padded = np.pad(whole, ((0, self.rows * self.tensor - len(whole)), (0, 0)))
             return np.split(padded, self.tensor)[self.place]
         if name.endswith(_THREE_BY_OUTPUTS):
@@ -136,18 +151,19 @@ class Share:
         return whole
 
     def whole(self, name: str, parts: Sequence[Array], vocabulary: int) -> Array:
-        """A parameter put together from all ranks' parts; of the table without the rows that pad it."""
+        """Assemble a parameter from all ranks' parts; rows that pad the token table are dropped."""
         if self.tensor == 1 or not is_cut(name):
             return parts[0]
         if name.endswith(_BY_VOCABULARY):
             return np.concatenate(parts)[:vocabulary]
         if name.endswith(_THREE_BY_OUTPUTS):
+            # Undo the cut within thirds: all ranks' queries first, then their keys, then their values.
             thirds = [np.split(part, 3) for part in parts]
             return np.concatenate([own[third] for third in range(3) for own in thirds])
         return np.concatenate(parts, axis=1 if name.endswith(_BY_INPUTS) else 0)
 
     def shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of this rank's part of a parameter of a shape."""
+        """Return the shape of this rank's part of a parameter."""
         if self.tensor == 1 or not is_cut(name):
             return shape
         if name.endswith(_BY_VOCABULARY):
@@ -161,7 +177,7 @@ WHOLE: Final = Share()
 
 
 def is_cut(name: str) -> bool:
-    """Whether ranks that cut matrices each have a part of a parameter; each of them has all of every other."""
+    """Return True if tensor-parallel ranks hold different parts of the parameter, False if each rank holds it whole."""
     return name.endswith((*_BY_VOCABULARY, *_THREE_BY_OUTPUTS, *_BY_OUTPUTS, *_BY_INPUTS))
 
 

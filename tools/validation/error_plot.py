@@ -1,7 +1,7 @@
-"""How far are simulated training runs from measured ones: their tokens/s, a point a run, a colour a group.
+"""How far are simulated training runs from measured runs? Their tokens/s, a point per run, a colour per group.
 
-Rule: every run is drawn, the worst too: above, one against the other; below, their ratio, where runs beyond the axis
-stand hollow on its edge. Lines are agreement, the band ten per cent to either side.
+Every run is drawn, including the worst. Above, simulated against measured; below, their ratio, with hollow points on
+the edge for runs beyond the axis. Lines are agreement, the band is ten per cent to either side.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BAND: Final = 0.1
-# The ratio's axis; few runs lie beyond.
+# Limits of the ratio's axis; few runs lie beyond.
 _LEAST: Final = 0.5
 _MOST: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Runs that are drawn alike.
+    """Runs with the same look.
 
     Attributes
     ----------
-    name : str
     measured, simulated : tuple of float
-        Tokens/s of one GPU.
+        Throughput of a GPU [tokens/s].
     """
 
     name: str
@@ -39,13 +38,12 @@ class Group:
 
 
 def figure(groups: Sequence[Group], finding: str) -> Figure:
-    """Draw the groups on one pair of axes.
+    """Draw the groups on two axes.
 
     Parameters
     ----------
-    groups : sequence of Group
     finding : str
-        The sentence above the figure.
+        Sentence above the figure.
 
     Raises
     ------
@@ -79,8 +77,8 @@ def figure(groups: Sequence[Group], finding: str) -> Figure:
 
 
 def _draw(above: Axes, below: Axes, group: Group, number: int) -> None:
-    """One group's runs, on both pairs of axes."""
-    # Where colours begin again, markers do not.
+    """Draw the runs of a group on both axes."""
+    # When colours start again, shift the markers: no two groups share colour and marker.
     marker = style.MARKERS[(number + number // len(style.PALETTE)) % len(style.MARKERS)]
     color = style.PALETTE[number % len(style.PALETTE)]
     looks: dict[str, Any] = {"color": color, "marker": marker, "linestyle": "none", "markersize": 4.5, "alpha": 0.75}

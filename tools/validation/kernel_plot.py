@@ -1,7 +1,7 @@
-"""How far is each simulated matmul from its measured time: their ratio over the work, a panel for each dtype.
+"""How far is each simulated matmul from its measured time? Their ratio over the work, a panel for each dtype.
 
-Rule: every shape is a point, the worst too, and the line is agreement; measured times that beat the GPU's peak or its
-HBM bandwidth have a mark of their own.
+Every shape is a point, including the worst, and the line is agreement. Measured times that beat the GPU's peak or its
+HBM bandwidth have a separate mark.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ _RATIOS: Final = (0.5, 0.7, 1.0, 1.4, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class DtypePanel:
-    """One dtype.
+    """The matmuls of a dtype.
 
     Attributes
     ----------
-    title : str
     flops : tuple of float
         Work of each matmul [FLOP].
     measured, simulated : tuple of float
-        [s]
+        Times [s].
     possible : tuple of bool
-        Whether the measured time respects the GPU's peak and HBM.
+        True if the measured time respects the GPU's peak and HBM bandwidth.
     """
 
     title: str
@@ -42,13 +41,12 @@ class DtypePanel:
 
 
 def figure(panels: Sequence[DtypePanel], finding: str) -> Figure:
-    """Draw the panels in one row, on common axes.
+    """Draw the panels in a row, on common axes.
 
     Parameters
     ----------
-    panels : sequence of DtypePanel
     finding : str
-        The sentence above the figure.
+        Sentence above the figure.
 
     Raises
     ------
@@ -70,6 +68,7 @@ def figure(panels: Sequence[DtypePanel], finding: str) -> Figure:
 
 
 def _panel(axes: Axes, panel: DtypePanel) -> None:
+    """Draw the matmuls of a dtype."""
     for possible, colour, marker, label in ((True, style.BLUE, "o", ""), (False, style.VERMILION, "x", "above a roof")):
         chosen = [i for i, fact in enumerate(panel.possible) if fact is possible]
         axes.plot(
@@ -84,6 +83,7 @@ def _panel(axes: Axes, panel: DtypePanel) -> None:
         )
     axes.axhline(1.0, color=style.BLACK, linewidth=0.8)
     axes.set_xscale("log")
+    # Ratios of 1/2 and 2 are equally far from agreement.
     axes.set_yscale("log", base=2)
     axes.set_yticks(_RATIOS, [f"{ratio:g}" for ratio in _RATIOS])
     axes.minorticks_off()

@@ -1,6 +1,6 @@
-"""How near is the simulated bus bandwidth of a machine to the measured one, over array size: a panel for each machine.
+"""How close is a machine's simulated bus bandwidth to the measured one, over array size? A panel for each machine.
 
-Rule: measured as points, simulated as a line, the error at the largest size in the panel's title.
+Measured as points, simulated as a line; the panel's title gives the error at the largest size.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ _TICKS: Final = (2**10, 2**20, 2**30)
 
 @dataclass(frozen=True, slots=True)
 class MachinePanel:
-    """One machine.
+    """A machine.
 
     Attributes
     ----------
-    title : str
     sizes : tuple of float
         [B]
     measured, simulated : tuple of float
@@ -44,9 +43,8 @@ def figure(panels: Sequence[MachinePanel], finding: str) -> Figure:
 
     Parameters
     ----------
-    panels : sequence of MachinePanel
     finding : str
-        The sentence above the figure.
+        Sentence above the figure.
 
     Raises
     ------
@@ -63,6 +61,7 @@ def figure(panels: Sequence[MachinePanel], finding: str) -> Figure:
         places = [axes for row in grid for axes in row]
         for axes, panel in zip(places, panels, strict=False):
             _panel(axes, panel)
+        # Places of the last row without a panel.
         for axes in places[len(panels) :]:
             axes.set_axis_off()
         for row in grid:
@@ -73,6 +72,7 @@ def figure(panels: Sequence[MachinePanel], finding: str) -> Figure:
 
 
 def _panel(axes: Axes, panel: MachinePanel) -> None:
+    """Draw the measured and simulated bandwidth of a machine."""
     axes.plot(panel.sizes, [rate / 1e9 for rate in panel.simulated], color=style.BLUE, label="simulated")
     axes.plot(
         panel.sizes,

@@ -1,4 +1,4 @@
-"""Which settings fit into a GPU's memory, with how much to spare, and up to which value of an axis?"""
+"""Which settings fit in a GPU's memory, how much memory is left, and which values of an axis still fit?"""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from simulator.scenario.answer_spec import FindingSpec
 
 
 def find(compared: Comparison, asked: FindingSpec) -> Found | None:
-    """Tell what fits; None where nothing was played."""
+    """Report what fits; None if nothing was simulated."""
     axis = axis_of(compared, asked.along, asked.between) if asked.along else None
+    # A numeric axis has a limit to search for; without an axis, list each setting.
     if axis is not None:
         return _along(compared, axis)
     condition = compared.shown_condition
@@ -40,20 +41,23 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
 
 
 def _text(row: Row) -> str:
+    """Write whether a point fits: peak of allocations, reserved memory, capacity and shortfall."""
     report: Report = row.report or {}
     peak, reserved, capacity = (report[f"{k}_bytes"] for k in ("peak_memory", "peak_reserved", "capacity"))
     held = format_memory(peak)
+    # Mention the allocator's reserved memory only if fragmentation adds more than 0.5 %.
     kept = f", {format_memory(reserved)} with the holes between them" if reserved > 1.005 * peak else ""
     of = f"{'fits, ' if row.fits else ''}allocations peak at {held}{kept}, of {format_memory(capacity)}"
     return of if row.fits else f"does not fit, lacks {format_memory(report['shortfall_bytes'])}; {of}"
 
 
 def _along(compared: Comparison, axis: Axis) -> Found | None:
-    """Up to which value each setting fits."""
+    """Report each setting's largest fitting value on the axis."""
     texts, numbers = [], []
     for setting in compared.settings:
         fixed = {k: v for k, v in compared.shown_condition.items() if k != axis.key}
         places = sign_changes(partial(_excess, compared, {**setting, **fixed}, axis), axis)
+        # The first place from which on the setting exceeds the memory.
         ends = next((bracket for bracket, now in places if now), None)
         last = _excess(compared, {**setting, **fixed}, axis, axis.numbers[-1])
         name = compared.name(setting)
@@ -75,12 +79,14 @@ def _along(compared: Comparison, axis: Axis) -> Found | None:
 
 
 def _excess(compared: Comparison, at: Settings, axis: Axis, number: int) -> float | None:
-    """ln of what is needed over what there is; positive where it does not fit."""
+    """Return ln of the needed over the available memory; positive if the point does not fit."""
     report: dict[str, Any] | Report | None = compared.known({**at, **axis.settings(number)})
     if report is None:
         return None
     capacity, lacking = report["capacity_bytes"], report["shortfall_bytes"]
+    # With fragmentation a point may lack memory although its peak is below the capacity: prefer the shortfall.
     excess = math.log((capacity + lacking if lacking else report["peak_memory_bytes"]) / capacity)
+    # The sign must agree with `fits`, also at the very limit.
     return max(excess, 1e-12) if not report["fits"] else min(excess, -1e-12)
 
 

@@ -1,4 +1,4 @@
-"""What did real trainings learn, how far apart are they at the end, and what did their checks see?"""
+"""How do real trainings differ: their last losses, their ends, and the findings of their checks?"""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from simulator.findings.found import Finding, Found
 from simulator.findings.words import joined, listed
 from simulator.scenario.answer_spec import FindingSpec
 
-# Last losses that differ by more than this share show on a curve.
+# Last losses that differ by more than 0.5 % are visible on a curve.
 _SHOWS = 0.005
 
 
 def find(compared: Comparison, asked: FindingSpec) -> Found | None:
-    """Tell what was learned; None where nothing trained."""
+    """Report the results of training; None if nothing trained."""
     rows = [row for row in compared.rows if row.report is not None and row.report.get("learning")]
     if not rows:
         return None
@@ -32,12 +32,14 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
         sentences.append(times)
     apart = max((one["apart"] or 0.0 for one in facts if not one["shows"]), default=0.0)
     numbers = {"runs": facts, "most_apart": apart}
+    # Pictures show the lowest loss and the fastest run first.
     leading = [row for row in (lowest, _first(rows, facts)) if row is not None]
     return Found("learned", tuple(sentences), numbers, tuple(dict.fromkeys(row.index for row in [*leading, *rows])))
 
 
 def _lowest(rows: list[Row], facts: list[dict[str, Any]]) -> Row | None:
-    """The run that ends at the lowest loss, where runs that have come to their end differ so that a curve shows it."""
+    """Return the run with the lowest last loss, if complete runs differ visibly."""
+    # A stopped run's loss belongs to an earlier step, hence is not comparable.
     known = [(one["last_loss"], row) for row, one in zip(rows, facts, strict=True) if _ended(one)]
     if len(known) < 2:
         return None
@@ -46,20 +48,22 @@ def _lowest(rows: list[Row], facts: list[dict[str, Any]]) -> Row | None:
 
 
 def _first(rows: list[Row], facts: list[dict[str, Any]]) -> Row | None:
-    """The run that is through its steps first."""
+    """Return the first run to complete its steps."""
     known = [(one["ended_s"], row) for row, one in zip(rows, facts, strict=True) if _ended(one) and one["ended_s"]]
     return min(known, key=lambda one: one[0])[1] if known else None
 
 
 def _ended(one: Mapping[str, Any]) -> bool:
-    """Whether a run took all its steps and ends at a number."""
+    """Return True if a run took all its steps and ends at a finite loss."""
     return not one["stopped"] and one["last_loss"] is not None
 
 
 def _facts(row: Row, first: Row) -> dict[str, Any]:
+    """Return a run's results relative to the first run, as plain data."""
     learning, baseline = (one.report or {} for one in (row, first))
     own, other = learning["learning"], baseline["learning"]
     losses = own["losses"]
+    # A run stopped in its first step has no loss at all.
     last = losses[-1] if losses else None
     first_last = other["losses"][-1] if other["losses"] else None
     apart = abs(last - first_last) if last is not None and first_last is not None else None
@@ -72,19 +76,20 @@ def _facts(row: Row, first: Row) -> dict[str, Any]:
 
 
 def _shows(apart: float | None, first_last: float | None, last: float | None, *, stopped: bool) -> bool:
-    """Whether the loss curve shows it: no number, an early end, or a loss that lies elsewhere."""
+    """Return True if the loss curve shows a difference: NaN, an early end, or another last loss."""
     if stopped or last is None or apart is None or not first_last:
         return True
     return apart > _SHOWS * abs(first_last)
 
 
 def _losses(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
+    """Write the last losses: visible differences, and runs that end at the same loss."""
     texts = []
     for row, one in zip(rows, facts, strict=True):
         texts.append((compared.name(row.setting), _end(one)))
     shown = [text for text, one in zip(texts, facts, strict=True) if one["shows"]]
     alike = [name for (name, _), one in zip(texts[1:], facts[1:], strict=True) if not one["shows"]]
-    # A colon: "no fault ends at ..." would say the opposite of what is meant.
+    # A colon: "no fault ends at ..." would say the opposite.
     first = f"{texts[0][0]}: {texts[0][1]}"
     if len(rows) == 1:
         return first
@@ -99,6 +104,7 @@ def _losses(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) 
 
 
 def _end(one: Mapping[str, Any]) -> str:
+    """Write how a run ends."""
     if one["stopped"]:
         return f"stops before step {one['steps']}"
     if one["last_loss"] is None:
@@ -108,10 +114,12 @@ def _end(one: Mapping[str, Any]) -> str:
 
 
 def _few(names: list[str]) -> str:
+    """Write up to five names, else their number."""
     return listed(names) if len(names) <= 5 else f"all {len(names)} others"
 
 
 def _seen(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
+    """Write the checks' findings by run, and the runs without findings."""
     texts = [
         (compared.name(row.setting), "by " + listed([f"{check} (step {step})" for check, step in one["seen"].items()]))
         for row, one in zip(rows, facts, strict=True)
@@ -123,13 +131,14 @@ def _seen(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) ->
 
 
 def _times(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
-    """Who is through first, where all took as many steps in unlike times."""
+    """Write the first and the last run to complete, if times differ."""
     whole = [
         (one["ended_s"], row) for row, one in zip(rows, facts, strict=True) if one["ended_s"] and not one["stopped"]
     ]
     if len(whole) < 2:
         return ""
     (soonest, first), (latest, last) = min(whole, key=lambda w: w[0]), max(whole, key=lambda w: w[0])
+    # Times within 0.1 % are not worth a sentence.
     if latest - soonest <= 1e-3 * latest:
         return ""
     measure = compared.measure("time")

@@ -1,4 +1,4 @@
-"""From which value of an axis on is a setting worse than the baseline by a margin, or no longer so?"""
+"""From which value of an axis on is a setting worse than the baseline by a margin, or no longer worse?"""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from simulator.records.setting_text import label, labelled
 from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL = ("time",)
-# ln of ratios that differ by less from 0 are those of equal values.
+# Log ratios closer to 0 than this belong to equal values.
 _EQUAL = 1e-9
 
 
 def find(compared: Comparison, asked: FindingSpec) -> Found | None:
-    """Tell thresholds of every setting against the baseline, a sentence for each measure and setting."""
+    """Report the thresholds of every setting against the baseline, a sentence per measure and setting."""
     key = asked.along or ""
     axis = axis_of(compared, key, asked.between)
     if axis is None or len(compared.settings) < 2:
@@ -32,6 +32,7 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     sentences: list[str] = []
     for name in asked.of or _USUAL:
         measure = for_reports(compared.measure(name), reports)
+        # Settings that differ only in the axis's own key would repeat the same search.
         for setting in _apart(compared.settings[1:], key):
             told = [
                 _told(compared, measure, setting, _playable(compared, setting, axis, fixed), fixed, asked.margin)
@@ -49,7 +50,7 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
 
 
 def _fixed(compared: Comparison, key: str) -> list[Settings]:
-    """The conditions beside the axis."""
+    """Return the conditions without the axis's key, each once."""
     fixed: list[Settings] = []
     for condition in compared.conditions:
         one = {k: v for k, v in condition.items() if k != key}
@@ -59,7 +60,7 @@ def _fixed(compared: Comparison, key: str) -> list[Settings]:
 
 
 def _together(told: Sequence[tuple[str, str]]) -> list[str]:
-    """One sentence for what is said of several places."""
+    """Return a sentence per statement, listing its places."""
     places: dict[str, list[str]] = {}
     for said, at in told:
         places.setdefault(said, []).append(at)
@@ -67,7 +68,7 @@ def _together(told: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _merged(texts: Sequence[str]) -> list[str]:
-    """Places with their conditions; conditions of one place stand together."""
+    """Write places with their conditions; conditions of the same place are grouped."""
     conditions: dict[str, list[str]] = {}
     for text in texts:
         at, _, where = text.partition(" (")
@@ -76,14 +77,15 @@ def _merged(texts: Sequence[str]) -> list[str]:
 
 
 def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
-    """Settings that differ in more than what the axis says."""
+    """Return the settings that differ in more than the axis's key."""
+    # Reversed twice: the first of several settings that are equal without the axis's key remains.
     return list({key_of(_without(setting, key)): setting for setting in reversed(settings)}.values())[::-1]
 
 
 def _told(
     compared: Comparison, measure: Measure, setting: Settings, axis: Axis, fixed: Settings, margin: float
 ) -> tuple[tuple[str, str], dict[str, Any]] | None:
-    """What is said and where, and the numbers; None where the axis changes nothing for the setting."""
+    """Return statement, place and numbers; None if the axis does not affect the setting."""
     pair = (setting, compared.settings[0])
     ratios = {
         number: ratio
@@ -112,15 +114,17 @@ def _told(
 
 
 def _ends(measure: Measure, ratios: Mapping[int, float]) -> list[dict[str, float]]:
-    """How much worse or better it is at the two ends of the axis; nothing where it is the same everywhere."""
+    """Return how much worse or better the setting is at both ends of the axis; empty if equal everywhere."""
     if all(abs(ratio) <= _EQUAL for ratio in ratios.values()):
         return []
     sign = 1 if measure.best == "least" else -1
     ends = dict.fromkeys((min(ratios), max(ratios)))
+    # The log ratio is positive for "worse"; turn it into the change of the measure itself.
     return [{"at": number, "change": math.expm1(sign * ratios[number])} for number in ends]
 
 
 def _ends_text(compared: Comparison, measure: Measure, axis: Axis, ends: Sequence[Mapping[str, float]]) -> str:
+    """Write the changes at both ends of the axis."""
     texts = [
         f"{measure.change_text(1 + end['change'], 1.0)} at {label(axis.key, axis.settings(int(end['at']))[axis.key])}"
         for end in ends
@@ -129,7 +133,7 @@ def _ends_text(compared: Comparison, measure: Measure, axis: Axis, ends: Sequenc
 
 
 def _lacking(compared: Comparison, setting: str, key: str) -> str:
-    """Which of the scenario's own points that are compared do not fit, unless another finding tells."""
+    """Write the compared points that do not fit, unless the finding "fit" reports them."""
     if any(asked.finding == "fit" for asked in compared.scenario.answer):
         return ""
     lacking: dict[str, list[str]] = {}
@@ -141,16 +145,20 @@ def _lacking(compared: Comparison, setting: str, key: str) -> str:
 
 
 def _without(setting: Settings, key: str) -> Settings:
-    """A setting without what the axis says: a mapping of options loses that option."""
+    """Return a setting without the axis's key; a mapping of options loses this option."""
     around, _, name = key.rpartition(".")
     value = setting.get(around)
     return {**setting, around: {k: v for k, v in value.items() if k != name}} if isinstance(value, dict) else setting
 
 
 def _playable(compared: Comparison, setting: Settings, axis: Axis, fixed: Settings) -> Axis:
-    """The axis up to where the setting can be played: more servers than workers on workers cannot, say."""
+    """Return the axis up to the last value that can be simulated for the setting.
+
+    Example: a parameter server on workers cannot have more servers than workers.
+    """
     numbers = list(axis.numbers)
     while len(numbers) > 1 and compared.known({**setting, **fixed, **axis.settings(numbers[-1])}) is None:
+        # Halve the last value until a point can be simulated, or the value before is reached.
         shorter = numbers[-1] // 2
         numbers = [*numbers[:-1], *([shorter] if shorter > numbers[-2] else [])]
     return Axis(axis.key, tuple(numbers))
@@ -165,6 +173,7 @@ def _sentence(
     ratios: dict[int, float],
     margin: float,
 ) -> tuple[str, str]:
+    """Return the statement and its place."""
     name, baseline = names
     less = "more" if measure.best == "least" else "less"
     by = f"over {percent_text(margin)} " if margin else ""

@@ -1,4 +1,4 @@
-"""What does each setting reach, under the condition that is shown?"""
+"""Which values does each setting reach, under the shown condition?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
 
 
 def find(compared: Comparison, asked: FindingSpec) -> Found | None:
-    """Tell values; None where nothing was played."""
+    """Report values; None if nothing was simulated."""
     condition = compared.shown_condition
     rows = compared.under(condition)
     reports = [row.report for row in rows if row.report is not None]
@@ -30,6 +30,7 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
         return None
     where = labelled(condition)
     prefix = f"{where}: " if where else ""
+    # A single unnamed setting: the values alone, without "reaches".
     alone = len(texts) == 1 and not rows[0].setting
     sentence = prefix + (texts[0][1] if alone else joined(texts, " reaches "))
     return Found("value", (sentence,), {"condition": dict(condition), "values": numbers}, tuple(r.index for r in rows))

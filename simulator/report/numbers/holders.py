@@ -1,6 +1,6 @@
-"""Which allocations make up a rank's memory at a moment, such as its peak?
+"""Which allocations make up a rank's memory at a given moment, for example at the peak?
 
-Rule: replays the allocator's log up to that moment; nothing is played again.
+The allocator's log is replayed up to this moment; nothing is simulated again.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from simulator.records.timeline import AllocatorEvent, Timeline
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One allocation.
+    """An allocation.
 
     Attributes
     ----------
     name, category : str
-        As it was allocated: "layer 3 activations 0", "activations".
+        Names given at allocation: "layer 3 activations 0", "activations".
     nbytes : int
-        [B]
+        Size [B].
     since : float
-        When it was taken [s].
+        Time of the allocation [s].
     """
 
     name: str
@@ -35,15 +35,16 @@ class Holder:
 
 
 def held_at(timeline: Timeline, time: float | None = None, rank: int = 0) -> tuple[Holder, ...]:
-    """List what a rank holds at a moment, largest first, equal ones as people order names.
+    """List a rank's allocations at a moment, largest first, ties in natural order of names.
 
     Parameters
     ----------
     timeline : Timeline
-        Played with an allocator, as scenarios are.
+        Simulated with an allocator, like every scenario.
     time : float, optional
-        [s], after all that happens then; where it is left out, when the rank first holds most.
+        Moment [s], after all its events; if omitted, the first moment of the rank's peak.
     rank : int
+        Rank of interest.
 
     Raises
     ------
@@ -53,9 +54,11 @@ def held_at(timeline: Timeline, time: float | None = None, rank: int = 0) -> tup
     if rank not in timeline.allocations:
         raise ValueError(f"got rank {rank}; allocations are known of {sorted(timeline.allocations) or 'none'}")
     events = timeline.allocations[rank]
+    # Events at the moment itself are included (bisect_right).
     end = _fullest(events) if time is None else bisect_right(events, time, key=lambda event: event.time)
     holders: dict[str, Holder] = {}
     for event in events[:end]:
+        # A label is unique among the allocations that exist at the same time.
         if event.action == "alloc":
             holders[event.label] = Holder(event.label, event.category, event.size, event.time)
         elif event.action == "free":
@@ -64,7 +67,8 @@ def held_at(timeline: Timeline, time: float | None = None, rank: int = 0) -> tup
 
 
 def _fullest(events: Sequence[AllocatorEvent]) -> int:
-    """How many events there are up to the one that first brings most bytes."""
+    """Return the number of events up to the allocated bytes' first peak."""
+    # Segments of the allocator do not count, only allocations.
     sign = {"alloc": 1, "free": -1}
     used = list(accumulate(sign.get(event.action, 0) * event.size for event in events))
     return used.index(max(used)) + 1 if used else 0

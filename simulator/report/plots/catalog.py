@@ -1,6 +1,6 @@
-"""Which plots exist? Each module of the folders collective/, training/ and both/ is one, named by its file.
+"""Which plots exist? A module per plot in the folders collective/, training/ and both/, named by its file.
 
-A plot's module declares a PLOT (`plot.py`). Figures of other commands (a topology, a fit) are no plots of a scenario.
+A plot's module declares a PLOT (`plot.py`). Figures of other commands (a topology, a fit) are not plots of a scenario.
 """
 
 from __future__ import annotations

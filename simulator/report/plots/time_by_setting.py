@@ -1,6 +1,6 @@
-"""How long does one collective take under each of several settings: a bar each, the fastest named.
+"""How long does a collective take under each of several settings? A bar each, with the fastest named.
 
-Rule: for sweeps in which neither ranks nor sizes vary; the bars share one axis from 0, so lengths are times.
+For sweeps with a constant number of ranks and a constant size; the bars share an axis from 0, so lengths are times.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from simulator.report.plots import style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Letters on a line of a label.
+# Letters per line of a label.
 _LABEL: Final = 45
-# More bars than these cannot be compared.
+# More bars cannot be compared.
 _MOST: Final = 40
-# Times that differ by less are called equal.
+# Times that differ by less than this share are equal.
 _EQUAL: Final = 1e-9
 
 
 def finding(points: Sequence[ScalingPoint]) -> str:
-    """Say which setting is fastest, and how much longer the slowest takes.
+    """Write which setting is fastest, and how much longer the slowest takes.
 
     Examples
     --------
@@ -43,8 +43,9 @@ def finding(points: Sequence[ScalingPoint]) -> str:
 
 
 def time_by_setting(points: Sequence[ScalingPoint]) -> Figure:
-    """Draw the bars, the fastest forty where there are more."""
+    """Draw the bars, the fastest forty if there are more."""
     ranked = sorted(range(len(points)), key=lambda place: (points[place].time, place))
+    # The fastest, in the scenario's order.
     shown = [points[place] for place in sorted(ranked[:_MOST])]
     longest = max(point.time for point in shown)
     with style.applied():

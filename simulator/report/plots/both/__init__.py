@@ -1,1 +1,1 @@
-"""Plots of collectives and of training steps: each module is one plot, named by its file."""
+"""Plots for collectives and training steps: a module per plot, named after the file."""

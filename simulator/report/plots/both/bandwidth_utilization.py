@@ -1,7 +1,7 @@
-"""How full was each link, over time, and which one is the bottleneck: a heat map, and beside it how long each was busy.
+"""How full is each link over time, and which link is the bottleneck? A heat map, with busy and used shares beside it.
 
-Rule: a row is a directed link, or several that are alike; colour is the share of bandwidth. Busy is the share of
-the time with any flow on a link, used the share of its bandwidth, and the bottleneck is the link that is used most.
+A row is a directed link, or several equivalent links; colour is the share of bandwidth. Busy is the share of the time
+with any flow on a link, used the share of its bandwidth; the bottleneck is the most used link.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 _MOST_ROWS: Final = 40
 _BINS: Final = 400
-# Of more transfers than these the use of links over time takes minutes to add up.
+# With more transfers, summing the use of links over time takes minutes.
 _MOST_TRANSFERS: Final = 5_000_000
-# Of less than this share of bandwidth nothing could be seen.
+# Smaller shares of bandwidth are invisible.
 _VISIBLE: Final = 0.01
 _USED: Final = style.VERMILION
-# Links whose shares lie this close together (relative) are called equally used.
+# Links with a smaller relative difference count as equally used.
 _ALIKE: Final = 0.05
 
 
 def figure(timeline: Timeline) -> Figure:
-    """Draw the use of the links that are used most over time.
+    """Draw the use of the most used links over time.
 
     Parameters
     ----------
     timeline : Timeline
-        Where it kept no transfers, only the busy shares are drawn.
+        Without transfers, only the busy and used shares are drawn.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def figure(timeline: Timeline) -> Figure:
         No link carried anything.
     """
     followed = 0 < timeline.transfers <= _MOST_TRANSFERS and len(timeline.logs) > 0
-    # Of a large run the engine has noted the bottleneck alone; its transfers tell of every link.
+    # In a large run the engine has recorded only the bottleneck; its transfers give the use of every link.
     all_uses = link_uses(replace(timeline, links=()) if followed else timeline)
     if not all_uses:
         raise ValueError("no link carried anything; run a collective between at least two ranks")
@@ -62,6 +62,7 @@ def figure(timeline: Timeline) -> Figure:
     wanted = {link.name for row in shown for link in row.links}
     with style.applied():
         fig = style.new_figure(11.0, 2.2 + 0.26 * max(5, len(shown)))
+        # Only the shown links are followed over time.
         traffic = link_traffic(timeline, _BINS, wanted) if timeline.transfers <= _MOST_TRANSFERS else None
         if traffic is not None and len(traffic):
             heat, bars = fig.subplots(1, 2, sharey=True, width_ratios=[4, 1])
@@ -75,7 +76,7 @@ def figure(timeline: Timeline) -> Figure:
 
 
 def _title(timeline: Timeline, uses: Sequence[LinkUse]) -> str:
-    """The finding; without a bottleneck where closed forms have kept some collectives off the links."""
+    """Write the finding; without a bottleneck if closed forms keep some collectives off the links."""
     unplayed = on_links(timeline)
     if unplayed:
         most_used = percent_text(max(used(use, timeline.end) for use in uses))
@@ -88,7 +89,7 @@ def _title(timeline: Timeline, uses: Sequence[LinkUse]) -> str:
 
 
 def on_links(timeline: Timeline) -> str:
-    """Say how many collectives were on no link because closed forms stood for them; nothing where there are none."""
+    """Write how many collectives used no link because closed forms replaced them; "" if none."""
     collectives = {span.name for span in timeline.spans if span.kind in OPERATIONS}
     played = {sent.collective for sent in timeline.sent} & collectives
     if len(played) == len(collectives):
@@ -97,19 +98,19 @@ def on_links(timeline: Timeline) -> str:
 
 
 def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = None, *, all_known: bool = True) -> str:
-    """Say which link is the bottleneck in a run that ended at a time [s], or that none is.
+    """Write a run's bottleneck link, or the absence of a bottleneck.
 
-    The share of its bandwidth that a link used decides, not how long it was busy: a link whose sender waits for another
-    link is busy too.
+    The used share of a link's bandwidth decides, not its busy time: a link whose sender waits for another link is busy
+    too.
 
     Parameters
     ----------
-    uses : sequence of LinkUse
     end : float
+        End of the run [s].
     busiest : Bottleneck, optional
-        Where it is known whether the directions of the busiest cable take turns.
+        Given if it is known whether the directions of the busiest cable take turns.
     all_known : bool
-        Whether `uses` has every link that carried anything.
+        True if `uses` has every link that carried anything.
 
     Examples
     --------
@@ -121,9 +122,11 @@ def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = No
     if not uses or end <= 0.0:
         return "no link carried anything"
     ranked = sorted(uses, key=lambda use: (-used(use, end), -use.busy, natural(use.name)))
+    # Directions that take turns use the cable fully together, although neither direction does alone.
     if busiest is not None and busiest.takes_turns and busiest.cable_time_s >= HOLDS_UP * end:
         return _in_turn(ranked, end, busiest)
     shares = [used(use, end) for use in ranked]
+    # Links ranked behind the first with almost the same share belong to the bottleneck too.
     alike = sum(share >= shares[0] * (1 - _ALIKE) for share in shares)
     low, high = percent_text(shares[alike - 1]), percent_text(shares[0])
     share = high if low == high else f"{low} to {high}"
@@ -143,7 +146,7 @@ def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = No
 
 
 def _none(ranked: Sequence[LinkUse], alike: int, share: str, end: float, other: str, *, all_known: bool) -> str:
-    """Say that bandwidth holds little up, and how much the busiest links use."""
+    """Write that no link is a bottleneck, and how much the busiest links use."""
     if len(ranked) == 1:
         who = f"{ranked[0].name}, {'the only link used' if all_known else 'the busiest'}, uses {share} of its"
     elif alike == 1:
@@ -154,7 +157,7 @@ def _none(ranked: Sequence[LinkUse], alike: int, share: str, end: float, other: 
 
 
 def _in_turn(ranked: Sequence[LinkUse], end: float, busiest: Bottleneck) -> str:
-    """Say how a cable whose directions take turns holds the run up."""
+    """Write how a cable whose directions take turns limits the run."""
     cable = {busiest.link, reverse_of(busiest.link)}
     others = [used(use, end) for use in ranked if use.name not in cable]
     tail = f"; the other {len(others)} links use at most {percent_text(max(others))}" if others else ""
@@ -162,7 +165,7 @@ def _in_turn(ranked: Sequence[LinkUse], end: float, busiest: Bottleneck) -> str:
 
 
 def _together(links: Sequence[LinkUse], end: float) -> str:
-    """Links by their names or kinds where these are few, else their number."""
+    """Write a few links by name or kind, many by their number."""
     if len(links) <= 2:
         return " and ".join(link.name for link in links)
     rows = alike_links(links, end)
@@ -170,9 +173,10 @@ def _together(links: Sequence[LinkUse], end: float) -> str:
 
 
 def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[AlikeLinks], end: float) -> None:
+    """Draw the bandwidth share over time, a row per group of links."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    # The least use is visible beside none, which stays white; the page draws links in the same colour.
+    # The smallest use differs visibly from none, which is white; the page uses the same colour for links.
     faint_to_full = LinearSegmentedColormap.from_list("used", [style.paler(_USED, 0.88), _USED])
     used_colours = faint_to_full.with_extremes(bad=style.WHITE)
     image = axes.imshow(
@@ -186,24 +190,26 @@ def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[Ali
 
 
 def _shares(traffic: LinkTraffic, shown: Sequence[AlikeLinks]) -> Floats:
-    """Mean share of each row's links in each bin, shape (rows, bins)."""
+    """Return the mean share of each row's links in each bin, shape (rows, bins)."""
     number = {name: i for i, name in enumerate(traffic.names)}
     shares = np.zeros((len(shown), traffic.rates.shape[1]))
     for i, row in enumerate(shown):
         own = [number[link.name] for link in row.links if link.name in number]
         if own:
             shares[i] = traffic.rates[own].mean(axis=0) / row.links[0].bandwidth
+    # Rounding may bring a full link slightly above 1.
     return np.clip(shares, 0.0, 1.0)
 
 
 def _bars(axes: Axes, shown: Sequence[AlikeLinks], end: float) -> None:
+    """Draw the busy and used shares of each row."""
     busy = [min(1.0, row.busy / end) if end > 0.0 else 0.0 for row in shown]
     carried = [row.used(end) for row in shown]
     rows = range(len(shown))
     axes.barh(rows, busy, height=0.72, color=style.paler(_USED, 0.7), label="busy")
     axes.barh(rows, carried, height=0.72, color=_USED, label="used")
     for i, share in enumerate(carried):
-        # The dark bar's share, and the pale one's where it is another.
+        # The dark bar's share, and the pale bar's if different.
         said = percent_text(share)
         busy_too = "" if abs(busy[i] - share) < 0.005 else f", {percent_text(busy[i])}"
         axes.text(max(share, busy[i]) + 0.03, i, f"{said}{busy_too}", va="center", fontsize=8.0)
@@ -214,6 +220,7 @@ def _bars(axes: Axes, shown: Sequence[AlikeLinks], end: float) -> None:
 
 
 def _rows(axes: Axes, shown: Sequence[AlikeLinks], total: int) -> None:
+    """Label the rows with links and bytes."""
     names = [f"{row.name}  {format_bytes(row.nbytes)}{' each' if len(row.links) > 1 else ''}" for row in shown]
     axes.set_yticks(range(len(shown)), names, fontsize=8.0)
     axes.set_ylim(len(shown) - 0.5, -0.5)
@@ -227,7 +234,7 @@ def _rows(axes: Axes, shown: Sequence[AlikeLinks], total: int) -> None:
 
 
 def _of_point(close_up: CloseUp) -> Figure | None:
-    """None where nobody communicates."""
+    """Return the figure of a point; None without communication."""
     timeline = close_up.timeline
     unplayed = on_links(timeline)
     if unplayed and _most_used(timeline) < _VISIBLE:
@@ -236,11 +243,12 @@ def _of_point(close_up: CloseUp) -> Figure | None:
 
 
 def _most_used(timeline: Timeline) -> float:
+    """Return the largest used share of any link."""
     return max((used(use, timeline.end) for use in link_uses(timeline)), default=0.0)
 
 
 def _sentence(text: str) -> Figure:
-    """A picture that says why there is none."""
+    """Return a picture with only a sentence: the reason for drawing nothing."""
     with style.applied():
         fig = style.new_figure(9.0, 0.9)
         style.set_title(fig, text)

@@ -1,7 +1,7 @@
-"""Which kernels and collectives ran when, on which rank: one lane for each rank and stream, as a profiler shows it.
+"""Which kernels and collectives run when, on which rank? A lane for each rank and stream, like in a profiler.
 
-Rule: only what the timeline holds is drawn. Work shorter than a pixel is merged with neighbours in the same pixel, and
-what is left is drawn a pixel wide, so that no span is lost.
+Only the timeline's content is drawn. Work shorter than a pixel is merged with neighbours in the same pixel, and the
+result is drawn a pixel wide, so that no span disappears.
 """
 
 from __future__ import annotations
@@ -25,17 +25,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_LANES: Final = 32
-_WIDTH: Final = 12.0  # [inch]
-_PIXELS: Final = 1500  # of the time axis at 150 dpi
-# Narrowest bar as a share of the time axis: a pixel, also where long names leave the axis two thirds of its width.
+# [inch]
+_WIDTH: Final = 12.0
+# Pixels of the time axis at 150 dpi.
+_PIXELS: Final = 1500
+# Narrowest bar as a share of the time axis: a pixel, even if long names leave the axis only two thirds of the width.
 _NARROWEST: Final = 1 / 1000
-# Servers and switches that have lanes of their own.
+# Servers and switches with lanes.
 _MOST_OTHERS: Final = 4
-_MOST_VECTOR_BARS: Final = 4000  # beyond, an SVG holds the bars as an image
+# With more bars, an SVG holds the bars as an image.
+_MOST_VECTOR_BARS: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
+    """A bar of a lane: a span, or several merged spans without a name."""
+
     start: float
     end: float
     kind: str
@@ -44,41 +49,35 @@ class _Bar:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
+    """A row of the picture."""
+
     stream: str
     bars: tuple[_Bar, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The lanes of one rank, server or switch, which stand for all that are alike.
-
-    Attributes
-    ----------
-    name : str
-    lanes : tuple of _Lane
-    """
+    """The lanes of a rank, server or switch, drawn once for equivalent participants."""
 
     name: str
     lanes: tuple[_Lane, ...]
 
 
 def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None, slow: Collection[int] = ()) -> Figure:
-    """Draw the lanes of at most 32 rank and stream pairs; ranks that do the same at the same time share theirs.
+    """Draw the lanes of at most 32 rank and stream pairs; ranks with equal spans share lanes.
 
     Parameters
     ----------
-    timeline : Timeline
     groups : mapping of str to sequence of int, optional
-        Ranks of each collective, by its name. Where they are given, each rank and each server also gets a lane of what
-        it sends, and of what it receives at other times.
+        Ranks of each collective by name. If given, each rank and each server also gets a lane of its sends, and of
+        receives at other times.
     slow : collection of int, optional
-        Ranks that are drawn in any case, and by themselves.
+        Ranks that are always drawn, and separately.
 
     Returns
     -------
     Figure
-        The ranks shown are the first, the one that ends last, slow ones, and others evenly chosen; a note says what is
-        left out.
+        Shows the first rank, the last to end, slow ranks, and an even choice of others; a note lists the omissions.
 
     Raises
     ------
@@ -116,10 +115,11 @@ def _alike_ranks(
     moved: Mapping[Participant, Sequence[Traffic]],
     slow: Collection[int],
 ) -> list[tuple[int, ...]]:
-    """Ranks in groups that look the same, pixel by pixel; a slow rank stands alone."""
+    """Group ranks that look the same, pixel by pixel; a slow rank stays alone."""
     pixel = timeline.end / _PIXELS or 1.0
     alike: dict[Hashable, list[int]] = {}
     for rank, spans in by_rank.items():
+        # Names are ignored: ranks that differ only in names have the same picture.
         looks = [(span.stream, span.kind, round(span.start / pixel), round(span.end / pixel)) for span in spans]
         alone = rank if rank in slow else None
         alike.setdefault((alone, tuple(looks), _look(moved.get(rank, ()), pixel)), []).append(rank)
@@ -127,7 +127,7 @@ def _alike_ranks(
 
 
 def _look(own: Sequence[Traffic], pixel: float) -> Hashable:
-    """Transfers of one participant, to the pixel."""
+    """Return a participant's transfers, rounded to pixels."""
     return tuple(
         (one.direction, tuple((round(start / pixel), round(end / pixel)) for start, end in one.intervals))
         for one in own
@@ -135,7 +135,7 @@ def _look(own: Sequence[Traffic], pixel: float) -> Hashable:
 
 
 def _others(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple[list[_Block], str]:
-    """Lanes of servers and switches, those that look the same once, and what to say about the rest."""
+    """Return lanes of servers and switches, equal ones once, and a note about the rest."""
     pixel = end / _PIXELS or 1.0
     alike: dict[Hashable, list[str]] = {}
     for who, own in moved.items():
@@ -150,7 +150,7 @@ def _others(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple
 
 
 def finding(timeline: Timeline) -> str:
-    """Say how the rank that ends last spent its time.
+    """Write the time split of the last rank to end.
 
     Examples
     --------
@@ -169,6 +169,12 @@ def finding(timeline: Timeline) -> str:
         return f"rank {slowest}: nothing takes any time"
     kernels = [s for s in spans if not _communicates(s) and s.stream not in (HOST, ISSUE)]
     work = [s for s in spans if s.stream != ISSUE]
+    # Unions of intervals, from the smallest to the largest:
+    #    compute    kernels on the GPU
+    #    computed   + the host's update
+    #    busy       + communication
+    #    with_host  + the host issuing kernels
+    # The differences are the host's update, exposed communication and waiting for the host.
     compute, computed = _union(kernels), _union([s for s in work if not _communicates(s)])
     busy, with_host = _union(work), _union(spans)
     waits = with_host - busy
@@ -176,9 +182,10 @@ def finding(timeline: Timeline) -> str:
         compute / total, (busy - computed) / total, 1.0 - with_host / total, (computed - compute) / total, waits / total
     )  # fmt: skip
     percents = [style.percent(abs(share)) for share in shares]
+    # Ends within rounding count as simultaneous.
     together = len(ends) > 1 and max(ends.values()) - min(ends.values()) <= 1e-9 * total
     who = f"{f'all {len(ends)} ranks end' if together else f'rank {slowest} ends last,'} at {format_time(total)}"
-    # The mean of all ranks counts a rank that waits for its host as idle, which this sentence tells apart.
+    # The mean over ranks counts waiting for the host as idle, whereas this sentence separates the two.
     idle = f"{percents[2]} idle{'' if waits > 0.0 else _mean_idle(timeline, total, percents[2])}"
     if compute == 0.0:
         return f"{who}: {percents[1]} communication, {idle}"
@@ -188,7 +195,7 @@ def finding(timeline: Timeline) -> str:
 
 
 def _mean_idle(timeline: Timeline, total: float, told: str) -> str:
-    """Return the mean idle share of all ranks, in brackets, where it is another one than was told of a single rank."""
+    """Return the ranks' mean idle share, in brackets, if different from the reported rank's."""
     if not timeline.at_work:
         return ""
     mean = style.percent(max(0.0, 1.0 - fmean(timeline.at_work.values()) / total))
@@ -196,21 +203,23 @@ def _mean_idle(timeline: Timeline, total: float, told: str) -> str:
 
 
 def _communicates(span: Span) -> bool:
+    """Return True if a span is a collective or a copy."""
     return span.stream.startswith(("communication", "copy"))
 
 
 def _union(spans: Sequence[Span]) -> float:
-    """Time with at least one of the spans under way [s]."""
+    """Return the time with at least one span in flight [s]."""
     return length((span.start, span.end) for span in spans)
 
 
 def _order(span: Span) -> tuple[int, int, str, float]:
+    """Return a sort key: rank, compute before communication before the rest, stream, start."""
     place = 0 if span.stream == "compute" else 1 if span.stream.startswith("communication") else 2
     return span.rank, place, span.stream, span.start
 
 
 def _ends(spans: Iterable[Span]) -> dict[int, float]:
-    """When each rank's last operation ended."""
+    """Return the end of each rank's last operation [s]."""
     ends: dict[int, float] = {}
     for span in spans:
         ends[span.rank] = max(ends.get(span.rank, span.end), span.end)
@@ -218,14 +227,14 @@ def _ends(spans: Iterable[Span]) -> dict[int, float]:
 
 
 def _slowest(ends: Mapping[int, float]) -> int:
-    """The rank that ends last; the lowest of several."""
+    """Return the rank that ends last; ties go to the lowest rank."""
     return min(ends, key=lambda rank: (-ends[rank], rank))
 
 
 def _chosen(
     by_rank: Mapping[int, Sequence[Span]], alike: Sequence[tuple[int, ...]], slow: Collection[int], *, extra: int
 ) -> tuple[list[tuple[int, ...]], str]:
-    """Groups of ranks whose lanes are shown, and what to say about the others."""
+    """Return the groups of ranks to show, and a note about omitted groups."""
     most_streams = max(len({s.stream for s in spans}) for spans in by_rank.values()) + extra
     most = max(1, _MOST_LANES // most_streams)
     if len(alike) <= most:
@@ -233,7 +242,7 @@ def _chosen(
     slowest = _slowest(_ends(span for spans in by_rank.values() for span in spans))
     wanted = [place for place, ranks in enumerate(alike) if slowest in ranks or ranks[0] in slow]
     evenly = [place * len(alike) // most for place in range(most)]
-    # Where there is no room for all, those that nobody asked for give way, from the end on.
+    # Wanted groups come first; the evenly chosen ones fill the remaining room.
     places = sorted(dict.fromkeys([*wanted, *evenly]).keys(), key=lambda place: (place not in wanted, place))[:most]
     shown = [alike[place] for place in sorted(places)]
     drawn = sum(map(len, shown))
@@ -242,7 +251,7 @@ def _chosen(
 
 
 def _lanes(spans: Sequence[Span], moved: Sequence[Traffic], end: float) -> tuple[_Lane, ...]:
-    """One rank's streams, and what it sends and receives where that is known."""
+    """Return a rank's streams, and its sends and receives if known."""
     lanes = []
     for stream, group in groupby(spans, lambda s: s.stream):
         bars = [_Bar(s.start, s.end, s.kind, s.name) for s in group]
@@ -254,10 +263,13 @@ def _lanes(spans: Sequence[Span], moved: Sequence[Traffic], end: float) -> tuple
 
 
 def merge(bars: Sequence[_Bar], pixel: float) -> tuple[_Bar, ...]:
-    """Merge bars shorter than a pixel that lie in the same pixel; the kind that fills most of it gives the colour.
+    """Merge bars shorter than a pixel within the same pixel; the dominant kind gives the colour.
 
-    A pixel that is more than half full is drawn full, and full pixels of one kind in a row become one bar: else the
-    gaps that nobody can see would wash the colour out.
+    A pixel that is more than half full is drawn full, and adjacent full pixels of a kind become a single bar; otherwise
+    invisible gaps would wash the colour out. Example (pixels between |):
+
+        spans    |a a b  |aaaaaa |      a|
+        drawn    |aaaaaaa|aaaaaaa|      a|     a bar over two pixels, and a short bar
     """
     kept: list[_Bar] = []
     cells: dict[int, list[_Bar]] = {}
@@ -265,10 +277,12 @@ def merge(bars: Sequence[_Bar], pixel: float) -> tuple[_Bar, ...]:
         if bar.end - bar.start >= pixel or pixel <= 0.0:
             kept.append(bar)
         else:
+            # A short bar belongs to the pixel at its middle.
             cells.setdefault(int((bar.start + bar.end) / 2 / pixel), []).append(bar)
     joined: list[_Bar] = []
     for cell, members in sorted(cells.items()):
         bar = _cell(members, cell * pixel, pixel)
+        # A gap of less than half a pixel is invisible: extend the bar before.
         if joined and joined[-1].kind == bar.kind and bar.start - joined[-1].end < pixel / 2:
             bar = _Bar(joined.pop().start, bar.end, bar.kind, "")
         joined.append(bar)
@@ -276,6 +290,7 @@ def merge(bars: Sequence[_Bar], pixel: float) -> tuple[_Bar, ...]:
 
 
 def _cell(members: Sequence[_Bar], start: float, pixel: float) -> _Bar:
+    """Return the bar of a pixel."""
     filled: dict[str, float] = {}
     for bar in members:
         filled[bar.kind] = filled.get(bar.kind, 0.0) + bar.end - bar.start
@@ -287,6 +302,7 @@ def _cell(members: Sequence[_Bar], start: float, pixel: float) -> _Bar:
 
 
 def _kinds(lanes: Sequence[_Lane]) -> list[str]:
+    """Return the kinds of bars by falling total time (the first kinds get the most distinct colours)."""
     filled: dict[str, float] = {}
     for lane in lanes:
         for bar in lane.bars:
@@ -295,13 +311,14 @@ def _kinds(lanes: Sequence[_Lane]) -> list[str]:
 
 
 def _draw(axes: Axes, lanes: Sequence[_Lane], palette: dict[str, str], end: float) -> None:
+    """Draw the bars of all lanes."""
     raster = sum(len(lane.bars) for lane in lanes) > _MOST_VECTOR_BARS
     for row, lane in enumerate(lanes):
-        # Narrow bars lie above wide ones: a pixel that a neighbour covered would be lost.
+        # Narrow bars lie above wide ones; a pixel covered by a neighbour would be lost.
         bars = sorted(lane.bars, key=lambda bar: bar.end - bar.start < _NARROWEST * end)
         spans = [(bar.start, max(bar.end - bar.start, _NARROWEST * end)) for bar in bars]
         shades = [palette[bar.kind] for bar in bars]
-        # A thin white edge parts neighbours of one kind; where bars are narrow it would hide them.
+        # A thin white edge separates neighbours of a kind; it would hide narrow bars.
         wide = [bar.end - bar.start > 6 * end / _PIXELS for bar in bars]
         axes.broken_barh(spans, (row - 0.4, 0.8), facecolors=shades, rasterized=raster, antialiased=not raster,
                          edgecolors=["white" if w else "none" for w in wide], linewidths=0.5)  # fmt: skip
@@ -312,15 +329,17 @@ def _draw(axes: Axes, lanes: Sequence[_Lane], palette: dict[str, str], end: floa
 
 
 def _write(axes: Axes, bar: _Bar, row: int, colour: str, end: float) -> None:
-    """Write a bar's name into it where it fits."""
+    """Write a bar's name inside, if it fits."""
     room = (bar.end - bar.start) / end * _PIXELS if end > 0.0 else 0.0
-    letters = int(room / 150 * 72 / 5.3)  # a letter of 8 pt is about 5.3 pt wide
+    # At 150 dpi; a letter of 8 pt is about 5.3 pt wide.
+    letters = int(room / 150 * 72 / 5.3)
     if len(bar.name) <= letters and bar.name:
         axes.text((bar.start + bar.end) / 2, row, bar.name, fontsize=8.0, ha="center", va="center_baseline",
                   color=style.text_on(colour), clip_on=True)  # fmt: skip
 
 
 def _label(axes: Axes, blocks: Sequence[_Block]) -> None:
+    """Label the lanes, and draw lines between blocks."""
     names = [f"{block.name}  {lane.stream}" for block in blocks for lane in block.lanes]
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
@@ -331,7 +350,7 @@ def _label(axes: Axes, blocks: Sequence[_Block]) -> None:
 
 
 def _named(ranks: Sequence[int], slow: Collection[int]) -> str:
-    """A rank, or several that are alike with their number.
+    """Write a rank, or several equal ranks with their number.
 
     Examples
     --------
@@ -346,6 +365,7 @@ def _named(ranks: Sequence[int], slow: Collection[int]) -> str:
 
 
 def _legend(fig: Figure, palette: dict[str, str], note: str) -> None:
+    """Draw the legend with the note about omissions."""
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=colour, label=kind) for kind, colour in palette.items()]
@@ -354,6 +374,7 @@ def _legend(fig: Figure, palette: dict[str, str], note: str) -> None:
 
 
 def _of_point(close_up: CloseUp) -> Figure:
+    """Return the figure of a point."""
     return figure(close_up.timeline, close_up.groups, close_up.slow)
 
 

@@ -1,1 +1,1 @@
-"""Plots of collectives: each module is one plot, named by its file."""
+"""Plots for collectives: a module per plot, named after the file."""

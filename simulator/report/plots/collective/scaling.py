@@ -1,7 +1,7 @@
-"""How does a collective's time grow with workers and with array size, and where does one algorithm overtake another?
+"""How does a collective's time grow with workers and with array size, and at which places are the crossovers?
 
-Rule: points are simulated runs, lines are closed forms. Both axes are logarithmic, so the distance between two lines is
-the factor between two algorithms, at any scale.
+Points are simulated runs, lines are closed forms. Both axes are logarithmic: the distance between two lines is the
+factor between two algorithms, at any scale.
 """
 
 from __future__ import annotations
@@ -25,27 +25,26 @@ __all__ = ["Crossing", "ScalingPoint", "crossings", "figures", "finding", "headl
 
 _MOST_PANELS: Final = 6
 _MOST_TICKS: Final = 7
-# More lines than these in a panel cross so often that each gets a panel of its own.
+# More lines in a panel cross too often; each line then gets its own panel.
 _MOST_LINES: Final = 6
 _MOST_APART: Final = 12
-# Letters on a line of a panel's title.
+# Letters per line of a panel's title.
 _TITLE: Final = 42
 _ALONG: Final = {"world_size": "GPUs", "nbytes": "size of the array at one rank"}
 
 
 def figures(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> dict[str, Figure]:
-    """Draw the figures that a sweep has enough runs for, by name.
+    """Draw the figures for which a sweep has enough runs, by name.
 
     Parameters
     ----------
-    points : sequence of ScalingPoint
     known : sequence of Crossing
-        Crossings that were searched for by playing; others are interpolated.
+        Searched crossovers; others are interpolated.
 
     Returns
     -------
     dict of str to Figure
-        "time_against_workers" where world sizes differ, "time_against_size" where sizes differ; where neither does,
+        "time_against_workers" if world sizes differ, "time_against_size" if sizes differ; if neither does,
         "time_by_setting".
     """
     by_name: dict[str, Figure] = {}
@@ -61,7 +60,7 @@ def figures(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> d
 
 
 def time_against_workers(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> Figure:
-    """Draw time [s] against workers, a panel for each size (six of them where there are more).
+    """Draw time [s] against workers, a panel for each size (at most six).
 
     Raises
     ------
@@ -77,6 +76,7 @@ def time_against_size(points: Sequence[ScalingPoint], known: Sequence[Crossing] 
 
 
 def _draw(points: Sequence[ScalingPoint], along: Axis, known: Sequence[Crossing]) -> Figure:
+    """Draw a panel per value of the other axis, each with every line."""
     if not points:
         raise ValueError("got no points; a scaling figure needs at least one run")
     names = list(dict.fromkeys(point.algorithm for point in points))
@@ -101,6 +101,7 @@ def _draw(points: Sequence[ScalingPoint], along: Axis, known: Sequence[Crossing]
             _panel(axes, here, along, names, palette)
             axes.set_title(_fixed_text(fixed_name, value), loc="left")
             _mark(axes, [c for c in crossed if c.along == along and c.fixed == value], len(_algorithms(here)) > 1)
+            # Only the lowest panel of a column has a label.
             below = number + columns >= len(shown)
             if below:
                 axes.set_xlabel(_ALONG[along])
@@ -115,8 +116,9 @@ def _draw(points: Sequence[ScalingPoint], along: Axis, known: Sequence[Crossing]
 
 
 def _draw_apart(points: Sequence[ScalingPoint], along: Axis, names: Sequence[str]) -> Figure:
-    """A panel for each line, the others pale behind it, where so many in one panel could not be told apart."""
+    """Draw a panel for each line, with the others pale behind it, if too many lines would share a panel."""
     fixed_name: Axis = "nbytes" if along == "world_size" else "world_size"
+    # Show only the other axis's largest value; otherwise the number of panels would multiply.
     fixed = max(getattr(point, fixed_name) for point in points)
     here = [point for point in points if getattr(point, fixed_name) == fixed]
     shown = [name for name in names if any(point.algorithm == name for point in here)][:_MOST_APART]
@@ -145,7 +147,7 @@ def _draw_apart(points: Sequence[ScalingPoint], along: Axis, names: Sequence[str
 
 
 def spread(values: Sequence[Any], most: int) -> list[Any]:
-    """Pick at most so many values, evenly, the first and the last among them.
+    """Pick at most `most` values, evenly, including the first and the last.
 
     Examples
     --------
@@ -158,16 +160,19 @@ def spread(values: Sequence[Any], most: int) -> list[Any]:
 
 
 def _algorithms(points: Sequence[ScalingPoint]) -> set[str]:
+    """Return the algorithms of points."""
     return {point.algorithm for point in points}
 
 
 def _fixed_text(name: Axis, value: int) -> str:
+    """Write the fixed value of a panel."""
     return format_bytes(value) if name == "nbytes" else f"{value} GPU" + "s" * (value != 1)
 
 
 def _panel(
     axes: Axes, points: Sequence[ScalingPoint], along: Axis, names: Sequence[str], palette: dict[str, str]
 ) -> None:
+    """Draw the lines of a panel."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     for number, name in enumerate(names):
@@ -175,7 +180,7 @@ def _panel(
         if not line:
             continue
         xs = [x for x, _, _ in line]
-        # Where no closed form is exact a thin dotted line joins the runs, so that the eye can follow.
+        # Without an exact closed form, a thin dotted line joins the runs and guides the eye.
         formula = [(x, predicted) for x, _, predicted in line if predicted is not None]
         if formula:
             axes.plot(*zip(*formula, strict=True), color=palette[name], linewidth=1.6)
@@ -188,7 +193,7 @@ def _panel(
 
 
 def _mark(axes: Axes, crossed: Sequence[Crossing], compared: bool) -> None:
-    """Mark each crossing; write down where the lead changes, or that nothing crosses."""
+    """Mark each crossover; write the places of lead changes, or "no crossing"."""
     for crossing in crossed:
         axes.plot([crossing.at], [crossing.time], linestyle="none", marker="o", markersize=11 if crossing.leads else 8,
                   markerfacecolor="none", markeredgecolor=style.BLACK, markeredgewidth=1.2)  # fmt: skip
@@ -206,12 +211,14 @@ def _mark(axes: Axes, crossed: Sequence[Crossing], compared: bool) -> None:
 
 
 def _ticks(axes: Axes, values: Sequence[int], along: Axis) -> None:
+    """Label the axes with a few round values."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     shown = spread(values, _MOST_TICKS)
     axes.set_xticks(shown, [format_bytes(v).replace(" ", "\n") if along == "nbytes" else str(v) for v in shown])
     axes.xaxis.set_minor_locator(NullLocator())
     low, high = axes.get_ylim()
+    # Less than about a decade: label 1, 2 and 5 as well.
     if high / low < 20:
         axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
         axes.set_ylim(low / 1.3, high * 1.3)
@@ -222,6 +229,7 @@ def _ticks(axes: Axes, values: Sequence[int], along: Axis) -> None:
 def _legend(
     fig: Figure, points: Sequence[ScalingPoint], names: Sequence[str], palette: dict[str, str], *, crossed: bool
 ) -> None:
+    """Draw the legend: algorithms, and the meaning of points, lines and circles."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -241,6 +249,7 @@ def _legend(
 
 
 def _of_collectives(compared: Comparison) -> dict[str, Figure]:
+    """Return the figures of a comparison; none for a single point."""
     return figures(compared.times, compared.crossings) if len(compared.times) > 1 else {}
 
 

@@ -1,6 +1,12 @@
-"""How does a collective work, step by step: after each round, which ranks' parts does every rank hold of every chunk?
+"""How does a collective work, step by step? After each round, each cell shows which ranks' parts a chunk contains.
 
-Rule: a schedule is replayed without a clock, one panel a round, like the pages of a flip book.
+A schedule is replayed without a clock, a panel per round, like the pages of a flip book. Reduce-scatter of 3 ranks in a
+ring (rows are ranks, columns are chunks):
+
+    start        step 1             step 2
+    0  0  0      0    0+2  0        all  0+2  0
+    1  1  1      1    1    0+1      1    all  0+1
+    2  2  2      1+2  2    2        1+2  2    all
 """
 
 from __future__ import annotations
@@ -21,31 +27,39 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MOST_DRAWN: Final = 64  # ranks of a scenario's picture; more cannot be read
-_MOST_RANKS: Final = 128  # a replay visits every chunk of every rank
+# Ranks of a scenario's picture; more are unreadable.
+_MOST_DRAWN: Final = 64
+# A replay visits every chunk of every rank.
+_MOST_RANKS: Final = 128
 _MOST_PANELS: Final = 12
-_TEXT_UP_TO: Final = 16  # participants and chunks; beyond, colours count the parts
-_LARGE: Final = 8  # beyond, cells with text need so much room that only half the panels fit
-_CELL: Final = (0.52, 0.34)  # [inch]; two lines of 8 pt
-_LETTERS: Final = 6  # of 8 pt that fit into a cell
-_FRESH: Final = "#FBDDA6"  # a pale orange: written in this step
-_WIDEST: Final = 17.8  # [inch]
+# Participants and chunks; beyond this, colours count the parts.
+_TEXT_UP_TO: Final = 16
+# Beyond this, cells with text need more room, and only half of the panels fit.
+_LARGE: Final = 8
+# Two lines of 8 pt [inch].
+_CELL: Final = (0.52, 0.34)
+# Letters per cell, at 8 pt.
+_LETTERS: Final = 6
+# A pale orange: written in this step.
+_FRESH: Final = "#FBDDA6"
+# Maximum width of a figure [inch].
+_WIDEST: Final = 17.8
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is held after one round.
+    """State after a round.
 
     Attributes
     ----------
     number : int
         0 for the state before the first round.
     held : tuple of tuple of int
-        held[participant][chunk]: bit r is set where rank r's part is contained.
+        held[participant][chunk]: bit r is set if rank r's part is contained.
     senders : mapping of (participant, chunk) to tuple of int
-        For each place that this round wrote, from whom.
+        Senders for each place written in this round.
     transfers : int
-        In this round.
+        Transfers of this round.
     """
 
     number: int
@@ -55,13 +69,13 @@ class Step:
 
 
 def figure(schedule: Schedule) -> Figure:
-    """Draw a grid of ranks and chunks for each round, at most 12: the first ones and the last.
+    """Draw a grid of ranks and chunks for each round, at most 12: the first rounds and the last.
 
     Parameters
     ----------
     schedule : Schedule
-        Of at most 128 ranks. Up to 16 ranks and chunks each cell names the origins in it and who sent; beyond that
-        colours count them.
+        At most 128 ranks. Up to 16 ranks and chunks, each cell names the origins and the senders; beyond this, colours
+        count the origins.
 
     Raises
     ------
@@ -96,7 +110,7 @@ def figure(schedule: Schedule) -> Figure:
 
 
 def finding(schedule: Schedule) -> str:
-    """Say what a schedule achieves, and after how many steps and transfers."""
+    """Write a schedule's result, and its number of steps and transfers."""
     lengths = [len(played) for played in schedule.rounds()]
     steps = f"{len(lengths)} step" + ("s" if len(lengths) != 1 else "")
     return (
@@ -106,6 +120,7 @@ def finding(schedule: Schedule) -> str:
 
 
 def _promise(schedule: Schedule) -> str:
+    """Write the result of a schedule."""
     root = f"rank {schedule.root}"
     return {
         "all_reduce": "every rank holds the whole sum",
@@ -119,24 +134,23 @@ def _promise(schedule: Schedule) -> str:
 
 
 def replay(schedule: Schedule, most: int) -> tuple[Step, ...]:
-    """Play a schedule without a clock and keep the states worth seeing.
+    """Replay a schedule without a clock and keep the states to draw.
 
     Parameters
     ----------
-    schedule : Schedule
     most : int
-        Places, at least 3. Where there are more states, the first most - 2 and the last are kept: one place is left
-        for the gap.
+        Number of panels, at least 3. With more states, keep the first most - 2 and the last; a panel is left for the
+        gap.
 
     Returns
     -------
     tuple of Step
-        The state before the first round, and those after rounds.
+        The state before the first round, and states after rounds.
 
     Notes
     -----
-    Transfers are played in their order. That gives what any allowed order gives, since a schedule declares a wait for
-    all that a transfer reads or overwrites (`simulator.collectives.verify`).
+    Transfers are replayed in their order. Any allowed order gives the same states, because a schedule declares a wait
+    for everything that a transfer reads or overwrites (`simulator.collectives.verify`).
     """
     rounds = sum(1 for _ in schedule.rounds())
     early = rounds if rounds + 1 <= most else most - 3
@@ -150,11 +164,12 @@ def replay(schedule: Schedule, most: int) -> tuple[Step, ...]:
 
 
 def _play(schedule: Schedule, held: Held, played: Round) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Carry out one round on what is held; return who wrote each place that changed."""
+    """Apply a round to the state; return the senders for each place that changed."""
     senders: dict[tuple[int, int], tuple[int, ...]] = {}
     columns = (column.tolist() for column in (played.src, played.dst, played.first, played.count, played.reduce))
     for src, dst, first, count, reduce in zip(*columns, strict=True):
         for i in range(count):
+            # A transfer carries `count` chunks, `step` apart, modulo the number of chunks.
             chunk = (first + i * played.step) % schedule.chunks
             there = held[dst][chunk]
             held[dst][chunk] = there | held[src][chunk] if reduce else held[src][chunk]
@@ -164,10 +179,12 @@ def _play(schedule: Schedule, held: Held, played: Round) -> dict[tuple[int, int]
 
 
 def _frozen(held: Held) -> tuple[tuple[int, ...], ...]:
+    """Return an immutable copy of the state."""
     return tuple(tuple(row) for row in held)
 
 
 def _with_gap(steps: Sequence[Step]) -> list[Step | None]:
+    """Insert a gap (None) before the last state if states are missing there."""
     panels: list[Step | None] = list(steps)
     if len(steps) > 1 and steps[-1].number > steps[-2].number + 1:
         panels.insert(-1, None)
@@ -175,14 +192,14 @@ def _with_gap(steps: Sequence[Step]) -> list[Step | None]:
 
 
 def _panel_size(rows: int, columns: int, *, named: bool) -> tuple[float, float]:
-    """Width and height of a panel [inch]."""
+    """Return width and height of a panel [inch]."""
     if named:
         return max(columns * _CELL[0], 1.9), rows * _CELL[1]
     return 2.9, 2.9 * min(1.5, max(0.5, rows / columns))
 
 
 def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
-    """Name the ranks in a sum, as briefly as a cell needs.
+    """Name the ranks in a sum, short enough for a cell.
 
     Examples
     --------
@@ -197,7 +214,7 @@ def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
     full = "+".join(map(str, ranks))
     if len(full) <= letters:
         return full
-    # Ranks that follow each other on the ring: exactly one of them has no predecessor among them.
+    # Ranks are consecutive on the ring if exactly one rank has no predecessor in the sum.
     heads = [rank for rank in ranks if not origins >> ((rank - 1) % world_size) & 1]
     if len(heads) == 1:
         return f"{heads[0]}…{(heads[0] + len(ranks) - 1) % world_size}"
@@ -205,6 +222,7 @@ def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
 
 
 def _name_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
+    """Draw cells with text: origins and senders; fresh cells are shaded."""
     from matplotlib.colors import ListedColormap
 
     rows, columns = len(step.held), schedule.chunks
@@ -219,6 +237,7 @@ def _name_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
             senders = step.senders.get((row, column))
             if senders:
                 text += f"\n←{_from(schedule, senders)}"
+            # Bold if the cell has its final content.
             done = row < schedule.world_size and promised(schedule, row, column) == origins
             axes.text(column, row, text, ha="center", va="center", fontsize=8.0, linespacing=1.0,
                       fontweight="bold" if done else "normal")  # fmt: skip
@@ -228,28 +247,31 @@ def _name_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
 
 
 def _from(schedule: Schedule, senders: Sequence[int]) -> str:
+    """Write the senders, or their number if too long."""
     names = ",".join(_name(schedule, sender) for sender in senders)
     return names if len(names) <= _LETTERS else f"all {len(senders)}" if len(senders) > 2 else f"{len(senders)}"
 
 
 def _colour_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
-    """Blue for what was there, orange for what this step wrote; the darker, the more origins."""
+    """Draw coloured cells: blue for older content, orange for content of this step; darker for more origins."""
     from matplotlib import colormaps
 
     counts = np.array([[origins.bit_count() for origins in row] for row in step.held], np.float64)
+    # Without sums a cell contains a single origin.
     most = schedule.world_size if schedule.operation in ("all_reduce", "reduce_scatter", "reduce") else 1
-    # From 0.15 on: a single origin must differ from none.
+    # Start at 0.15: a single origin must differ from none.
     shades = np.where(counts > 0, 0.15 + 0.85 * counts / most, 0.0)
     colours = colormaps["Blues"](shades)
     fresh = np.zeros(counts.shape, bool)
     for place in step.senders:
         fresh[place] = True
-    # At least half strength: one written cell among many must still be seen.
+    # At least half strength: a single written cell among many must be visible.
     colours[fresh] = colormaps["Oranges"](0.45 + 0.45 * shades[fresh])
     axes.imshow(colours, aspect="auto", interpolation="nearest")
 
 
 def _frame(axes: Axes, step: Step, schedule: Schedule, *, first: bool, lowest: bool) -> None:
+    """Write the title and the ticks of a panel."""
     transfers = f"{step.transfers} transfer" + ("s" if step.transfers != 1 else "")
     axes.set_title(f"step {step.number}: {transfers}" if step.number else "start", loc="left")
     rows, columns = len(step.held), schedule.chunks
@@ -266,7 +288,7 @@ def _frame(axes: Axes, step: Step, schedule: Schedule, *, first: bool, lowest: b
 
 
 def _name(schedule: Schedule, participant: int) -> str:
-    """A rank's number; what it is, where it is no rank."""
+    """Return a rank's number, or the kind of another participant."""
     if participant < schedule.world_size:
         return str(participant)
     kind = ALGORITHMS.find(schedule.algorithm).auxiliary.value
@@ -274,6 +296,7 @@ def _name(schedule: Schedule, participant: int) -> str:
 
 
 def _key(schedule: Schedule, *, named: bool) -> str:
+    """Return the text that explains cells and colours."""
     if named:
         cell = "cell: ranks whose parts are in it; bold: what the rank must end with; "
         return cell + "shaded: written in this step, ← from whom"
@@ -285,6 +308,7 @@ def _key(schedule: Schedule, *, named: bool) -> str:
 
 
 def _of_schedule(schedule: Schedule) -> Figure | None:
+    """Return a schedule's figure; None for too many ranks."""
     return figure(schedule) if schedule.world_size <= _MOST_DRAWN else None
 
 

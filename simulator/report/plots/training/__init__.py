@@ -1,1 +1,1 @@
-"""Plots of training steps: each module is one plot, named by its file."""
+"""Plots for training steps: a module per plot, named after the file."""

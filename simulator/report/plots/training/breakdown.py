@@ -1,6 +1,6 @@
-"""Where does a step's time go: a bar a run, cut into kernels, recomputation, optimizer, exposed communication, idling?
+"""How does a step's time split? A bar per run: kernels, recompute, optimizer, exposed communication, idle time.
 
-Rule: draws reports' numbers, computes none. Exposed communication is what no kernel hides.
+Draws the reports' numbers and computes none. Exposed communication is communication without concurrent compute.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 _PASSES: Final = "forward and backward"
 _IDLE: Final = "idle"
-# A part that is nowhere wider than this share of the longest bar would only make the legend longer.
+# A part that is nowhere wider than this share of the longest bar would only lengthen the legend.
 _THINNEST: Final = 0.002
-# More bars than these cannot be compared.
+# More bars cannot be compared.
 _MOST: Final = 40
-# Letters on a line of a label: longer ones would leave the bars no room.
+# Letters per line of a label: longer lines would leave no room for the bars.
 _LABEL: Final = 40
 
 
 def parts(report: Mapping[str, Any], *, by: str = "kind") -> dict[str, float]:
-    """Seconds of each part of a training report; they add up to the step.
+    """Split a training report's step time into parts [s].
 
-    Exposed communication is told by what ran, or by the "dimension" of parallelism that it was for.
+    Exposed communication is listed by kind, or by "dimension" of parallelism.
 
     Examples
     --------
@@ -46,9 +46,9 @@ def parts(report: Mapping[str, Any], *, by: str = "kind") -> dict[str, float]:
 
 
 def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
-    """Draw a bar for each run, the fastest forty where there are more; beside it its speed and memory.
+    """Draw a bar for each run (at most the fastest forty), with its speed and memory beside it.
 
-    Where runs do unequal work in a step, bars are the time that a GPU takes for each of its tokens.
+    If runs process different numbers of tokens per step, bars are a GPU's time per token.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
     """
     shown = _fastest(rows)
     reports = [report for _, report in shown]
-    # Where a model is cut the question is what each cut costs.
+    # For a model cut over ranks, the question is the cost of each dimension of parallelism.
     cut = any({"tp", "cp", "ep", "pp"} & set(report["comm_time_by_dimension"]) for report in reports)
     shares = _shares(reports)
     bars = [
@@ -84,13 +84,13 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
 
 
 def _fastest(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """As many as are drawn, in their order."""
+    """Return the runs to draw, in their order."""
     order = sorted(range(len(rows)), key=lambda place: (-rows[place][1]["tokens_per_s_per_gpu"], place))
     return [rows[place] for place in sorted(order[:_MOST])]
 
 
 def _shares(reports: Sequence[Mapping[str, Any]]) -> list[float]:
-    """By what each run's times are multiplied: 1, or one over its tokens a GPU where these differ."""
+    """Return the factor on each run's times: 1, or 1 / tokens per GPU if these differ."""
     tokens = [report["tokens_per_s_per_gpu"] * report["step_time_s"] for report in reports]
     if max(tokens) - min(tokens) <= 1e-6 * max(tokens):
         return [1.0] * len(reports)
@@ -98,13 +98,14 @@ def _shares(reports: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _beside(report: Mapping[str, Any]) -> str:
+    """Write the text beside a bar."""
     fits = "" if report["fits"] else ", does not fit"
     memory = format_memory(report["peak_memory_bytes"])
     return f"{report['tokens_per_s']:,.0f} tokens/s, {style.percent(report['mfu'])} MFU, {memory}{fits}"
 
 
 def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> float:
-    """Draw where 80 % of measured runs end, around each bar's end; the farthest of these ends [s]."""
+    """Draw the 80 % prediction interval around each bar's end; return the farthest end [s]."""
     known = [
         (place, *(end * shares[place] for end in _interval(report)))
         for place, report in enumerate(reports)
@@ -117,14 +118,14 @@ def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]], shares: Sequenc
 
 
 def _interval(report: Mapping[str, Any]) -> tuple[float, float]:
-    """Between which times 80 % of measured runs like this one lie; the step's own where that is not known [s]."""
+    """Return the 80 % prediction interval of a step's time; the time itself if unknown [s]."""
     ends = report.get("intervals") or {}
     own = report["step_time_s"]
     return ends.get("step_time_s_80_low", own), ends.get("step_time_s_80_high", own)
 
 
 def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
-    """Parts that can be seen in some bar: kernels first, then exposed communication by its size, idling last."""
+    """Return the visible parts: kernels first, then exposed communication by size, idle time last."""
     widest: dict[str, float] = {}
     for bar in bars:
         for name, seconds in bar.items():
@@ -136,24 +137,25 @@ def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:
-    """Colours by part: a kind of communication has the colour that it has in timelines."""
+    """Return the parts' colours; communication has the same colours as in timelines."""
     kinds = {name: name.removeprefix("exposed ").replace(_PASSES, "forward") for name in names}
     by_kind = style.colours(kinds.values())
     return {name: by_kind[kind] for name, kind in kinds.items()}
 
 
 def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Say which run is fastest of those that fit into memory, and what its communication costs it.
+    """Write the fastest fitting run, and its exposed communication.
 
-    More GPUs process more tokens in any case: runs of unlike numbers of GPUs are compared by the speed of one GPU.
+    More GPUs process more tokens in any case: runs with different numbers of GPUs are compared by the speed of a GPU.
     """
     fitting = [row for row in rows if row[1].get("fits", True)] or rows
+    # True if the number of GPUs is the same in every run.
     one_size = len({round(report["tokens_per_s"] / report["tokens_per_s_per_gpu"]) for _, report in rows}) == 1
     rate = "tokens_per_s" if one_size else "tokens_per_s_per_gpu"
     label, best = max(fitting, key=lambda row: row[1][rate])
     exposed = best["exposed_comm_time_s"] / best["step_time_s"]
     among = "" if len(fitting) == len(rows) else " of those that fit"
-    # Of steps that do unequal work none is the fastest: they are told by their rate.
+    # Steps with different numbers of tokens have no fastest; compare rates.
     unequal = set(_shares([report for _, report in rows])) != {1.0}
     most = f"{label} has the highest rate{among}: " if unequal or not one_size else f"{label} is fastest{among}: "
     name = f"{label}: " if len(rows) == 1 else most
@@ -162,6 +164,7 @@ def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _of_steps(compared: Comparison) -> dict[str, Figure]:
+    """Return the figure of a comparison."""
     return {"breakdown": figure(compared.rows)} if compared.rows else {}
 
 

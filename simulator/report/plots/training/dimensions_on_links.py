@@ -1,7 +1,7 @@
-"""Which dimension of parallelism uses which links, and how much: a bar a kind of link, cut by dimension.
+"""Which parallelism dimension uses which links, and how much? A bar per kind of link, split by dimension.
 
-Rule: bytes are those of the transfers that were played, counted on every link of their routes; drawn is the mean over
-the links of a kind that carry anything, so that a node's many links and a spine's few stand beside each other.
+Bytes come from simulated transfers, counted on every link along their routes. Each bar is the mean over a kind's active
+links, which makes a node's many links and a spine's few comparable.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _WIDTH: Final = 9.0
 # More transfers take minutes to count.
 _MOST_TRANSFERS: Final = 5_000_000
 
-# By kind of link, by dimension: bytes that a link carries in the mean [B].
+# Mean bytes per link, by kind of link and dimension [B].
 Carried = dict[str, dict[str, float]]
 
 
 def kind_of_link(name: str) -> str:
-    """What a link joins, without numbers; both directions are one kind.
+    """Return the kinds of a link's ends, without numbers and direction.
 
     Examples
     --------
@@ -44,10 +44,11 @@ def kind_of_link(name: str) -> str:
 
 
 def carried(timeline: Timeline) -> Carried:
-    """Bytes by kind of link and dimension, a link in the mean; the kinds that carry most first."""
+    """Return the mean bytes per link by kind of link and dimension; kinds with most bytes first."""
     streams = {span.name: span.stream for span in timeline.spans}
     totals: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for log in timeline.logs:
+        # The stream of a collective determines its dimension.
         if log.collective in streams:
             of_dimension = totals[dimension_of(streams[log.collective])]
             for link, nbytes in _by_link(log).items():
@@ -64,6 +65,8 @@ def carried(timeline: Timeline) -> Carried:
 
 
 def _by_link(log: TransferLog) -> dict[int, float]:
+    """Return the bytes on each link of a collective."""
+    # Sum over transfers on the same route first, then over routes on each link.
     by_route = np.bincount(log.route_of, log.nbytes, len(log.routes))
     route = np.repeat(np.arange(len(log.routes)), np.diff(log.routes.begin))
     link, place = np.unique(log.routes.link, return_inverse=True)
@@ -71,7 +74,7 @@ def _by_link(log: TransferLog) -> dict[int, float]:
 
 
 def finding(means: Carried) -> str:
-    """Say which dimension fills the links that carry most.
+    """Write which dimension fills the links with most bytes.
 
     Examples
     --------
@@ -90,10 +93,10 @@ def finding(means: Carried) -> str:
 
 
 def figure(close_up: CloseUp) -> Figure | None:
-    """Draw a bar a kind of link.
+    """Draw a bar per kind of link.
 
-    None where one dimension alone communicates, where transfers are too many, and in a large job, of which the
-    operations of a few ranks alone are kept: nobody says then what the others' collectives are for.
+    None if only a single dimension communicates, with too many transfers, or in a large job that keeps only a few
+    ranks' operations: other ranks' collectives then have no known dimension.
     """
     timeline = close_up.timeline
     if len({dimension_of(span.stream) for span in timeline.spans if span.stream not in ("compute", "host")}) < 2:

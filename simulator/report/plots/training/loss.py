@@ -1,8 +1,8 @@
-"""How did the loss of real trainings fall, by step and by simulated time?
+"""How does the loss of real trainings fall, by step and by simulated time?
 
-Rule: draws reports' numbers, computes none. Crosses are steps that were skipped, a square is where a training stopped,
-a diamond the last loss before NaN. Where all runs take the same time a panel against time would repeat the first; it
-then shows how far each run's loss is from the first run's, and runs on the first run's line are drawn there alone.
+Draws the reports' numbers and computes none. Crosses are skipped steps, a square is a stopped training, a diamond the
+last loss before NaN. If all runs take the same time, a panel over time would repeat the first panel; instead it shows
+each run's distance from the first run, and runs that coincide with the first appear only there.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 Row = tuple[str, Mapping[str, Any]]
 Learned = tuple[str, Mapping[str, Any]]
-# Last losses that differ by more than this share are named in the title; closer ones lie on each other in the picture.
+# Last losses that differ by more than this share are named in the title; closer losses coincide in the picture.
 _APART: Final = 0.005
-# Characters of all labels of a row of the legend together.
+# Total characters per row of the legend.
 _LEGEND: Final = 120
-# Smaller than float32 resolves of a loss: the axis is linear below it, so that runs without any difference stand at 0.
+# Below float32's resolution of a loss. The axis is linear below this value, which puts equal runs at 0.
 _NOTHING: Final = 1e-8
 
 
 def figure(rows: Sequence[Row]) -> Figure:
-    """Draw two panels, a line for each run.
+    """Draw two panels with a line for each run.
 
     Parameters
     ----------
@@ -42,6 +42,7 @@ def figure(rows: Sequence[Row]) -> Figure:
         fig = style.new_figure(11.0, 4.4 + 0.1 * len(runs))
         by_step, second = fig.subplots(1, 2, sharey=not _same_times(runs))
         colours = style.colours([label for label, _ in runs])
+        # With equal times, the second panel shows the runs that the first panel cannot separate.
         apart = _apart(runs) if _same_times(runs) else runs
         for (label, learning), width in zip(apart, _widths(apart), strict=True):
             near = f", and {len(runs) - len(apart)} within {100 * _APART:g} %" if label == runs[0][0] else ""
@@ -62,6 +63,7 @@ def figure(rows: Sequence[Row]) -> Figure:
 
 
 def _step_axis(axes: Axes) -> None:
+    """Label an axis of steps."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("step, the first is 0")
@@ -69,7 +71,7 @@ def _step_axis(axes: Axes) -> None:
 
 
 def _legend(fig: Figure, axes: Axes, runs: Sequence[Learned], letters: int) -> None:
-    """Write the runs below the panels, and what the marks on their lines mean."""
+    """Write the runs below the panels, and the meaning of the marks on their lines."""
     from matplotlib.lines import Line2D
 
     handles, labels = axes.get_legend_handles_labels()
@@ -82,12 +84,12 @@ def _legend(fig: Figure, axes: Axes, runs: Sequence[Learned], letters: int) -> N
 
 
 def _columns(labels: Sequence[str], letters: int) -> int:
-    """Columns of a legend in which a row has so many letters at most."""
+    """Return the number of legend columns for at most `letters` letters per row."""
     return min(len(labels), max(1, letters // (max(map(len, labels)) + 6)))
 
 
 def _apart(runs: Sequence[Learned]) -> list[Learned]:
-    """The first run, and the runs that a reader sees beside its line: ended early, at NaN, or at another loss."""
+    """Return the first run, and runs visibly different: ended early, NaN, or another loss."""
     first = np.array(runs[0][1]["losses"])
     shown = [runs[0]]
     for run in runs[1:]:
@@ -100,7 +102,7 @@ def _apart(runs: Sequence[Learned]) -> list[Learned]:
 
 
 def _distances(fig: Figure, axes: Axes, runs: Sequence[Learned], colours: Mapping[str, str]) -> None:
-    """Draw how far each run is from the first, with a legend of its own, which also names runs without a distance."""
+    """Draw each run's distance from the first run, with a legend that also names runs without a distance."""
     from matplotlib.lines import Line2D
 
     equal = [label for label, learning in runs[1:] if not _distance(axes, runs[0][1], learning, colours[label], label)]
@@ -115,12 +117,12 @@ def _distances(fig: Figure, axes: Axes, runs: Sequence[Learned], colours: Mappin
 
 
 def _numbers(learning: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A training's numbers, with nan for a loss that is not finite, which JSON writes as null."""
+    """Return a training's numbers with NaN for non-finite losses, which JSON stores as null."""
     return {**learning, "losses": [float("nan") if loss is None else loss for loss in learning["losses"]]}
 
 
 def _same_times(runs: Sequence[Learned]) -> bool:
-    """Whether several runs took the same time for each step, as far as they came."""
+    """Return True if several runs took the same time for each common step."""
     if len(runs) < 2:
         return False
     common = min(len(learning["ended_s"]) for _, learning in runs)
@@ -129,7 +131,7 @@ def _same_times(runs: Sequence[Learned]) -> bool:
 
 
 def _widths(runs: Sequence[Learned]) -> list[float]:
-    """Line widths: where losses coincide, thinner lines above thicker ones keep every run visible."""
+    """Return line widths: if losses coincide, thinner lines above thicker ones keep every run visible."""
     last = [learning["losses"][-1] for _, learning in runs if learning["losses"] and not learning["stopped"]]
     alike = len(last) < 2 or max(last) - min(last) <= _APART * min(last) or not np.isfinite(last).all()
     more = min(1.6, 6.0 / len(runs)) if alike else 0.0
@@ -139,8 +141,9 @@ def _widths(runs: Sequence[Learned]) -> list[float]:
 def _line(
     axes: Axes, along: Sequence[float], learning: Mapping[str, Any], colour: str, width: float, label: str
 ) -> None:
+    """Draw a run's loss with marks."""
     losses, skipped = learning["losses"], list(learning["skipped"])
-    # A line through a single step would not be seen, so it is a point.
+    # A line through a single step would be invisible: draw a point.
     axes.plot(along, losses, "o" if len(losses) == 1 else "-", color=colour, label=label, linewidth=width)
     axes.plot([along[n] for n in skipped], [losses[n] for n in skipped], "x", color=style.BLACK, markersize=6)
     last = _last_before_nan(learning)
@@ -152,13 +155,13 @@ def _line(
 
 
 def _last_before_nan(learning: Mapping[str, Any]) -> int | None:
-    """The step of the last loss that is a number, where later ones are NaN."""
+    """Return the step of the last finite loss, if later losses are NaN."""
     sound = np.isfinite(learning["losses"])
     return None if sound.all() or not sound.any() else int(np.flatnonzero(sound)[-1])
 
 
 def _distance(axes: Axes, first: Mapping[str, Any], learning: Mapping[str, Any], colour: str, label: str) -> bool:
-    """Draw a run's distance from the first run; False where there is none as far as both have numbers."""
+    """Draw a run's distance from the first run; return False if there is none."""
     common = min(len(first["losses"]), len(learning["losses"]))
     apart = np.abs(np.array(learning["losses"][:common]) - np.array(first["losses"][:common]))
     if not np.nanmax(apart, initial=0.0) > 0:
@@ -168,7 +171,7 @@ def _distance(axes: Axes, first: Mapping[str, Any], learning: Mapping[str, Any],
 
 
 def finding(rows: Sequence[Row]) -> str:
-    """Say how far the runs' losses differ at the end, and which run ends first."""
+    """Write how far the last losses differ, and which run ends first."""
     known = [(label, _numbers(report["learning"])) for label, report in rows if report["learning"]["losses"]]
     whole = [(label, learning) for label, learning in known if not learning["stopped"]]
     cut = [(label, learning) for label, learning in known if learning["stopped"]]
@@ -182,6 +185,7 @@ def finding(rows: Sequence[Row]) -> str:
 
 
 def _sound(runs: Sequence[Learned]) -> list[str]:
+    """Write the finding about runs that end at a finite loss."""
     first, best = min(runs, key=lambda run: run[1]["ended_s"][-1])
     soon = best["ended_s"][-1]
     steps = f"{len(best['losses'])} steps after {format_time(soon)}"
@@ -195,6 +199,7 @@ def _sound(runs: Sequence[Learned]) -> list[str]:
         return [f"{alike} at the end", *when]
     low, high = runs[int(np.argmin(last))][0], runs[int(np.argmax(last))][0]
     half = soon / 2
+    # The losses at half of the fastest run's time may have another order than the last losses.
     midway = [_at(learning, half) for _, learning in runs]
     ahead = runs[int(np.argmin(midway))][0]
     if ahead == low or not when:
@@ -206,12 +211,13 @@ def _sound(runs: Sequence[Learned]) -> list[str]:
 
 
 def _at(learning: Mapping[str, Any], time: float) -> float:
-    """The loss of the last step that had ended by a time [s]; the first loss before any had."""
+    """Return the loss of the last step completed by a time [s]; the first loss if none is completed."""
     known = sum(end <= time for end in learning["ended_s"])
     return float(learning["losses"][max(0, known - 1)])
 
 
 def _of_real_training(compared: Comparison) -> dict[str, Figure]:
+    """Return the figure of a comparison; none without real training."""
     learned = [row for row in compared.rows if row[1]["learning"]]
     return {"loss": figure(learned)} if learned else {}
 

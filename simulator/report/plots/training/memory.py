@@ -1,6 +1,6 @@
-"""How much HBM does one rank use over time, by category, and how far is that from the capacity?
+"""How much HBM does a rank use over time, by category, and how far is this from the capacity?
 
-Rule: memory changes in steps, so areas are steps and nothing is smoothed; the peak is never left out.
+Memory changes in steps, so areas are steps without smoothing; the peak is always drawn.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Of more categories than these the smallest become one: more layers cannot be told apart.
+# The smallest of more categories are merged: more layers are indistinguishable.
 _MOST_CATEGORIES: Final = 8
-# More steps than pixels cannot be seen; of each bin the highest is kept.
+# More steps than pixels are invisible; the highest of each bin is kept.
 _MOST_STEPS: Final = 2000
-# Edges between layers, drawn white, would hide thin layers where more steps than these lie side by side.
+# White edges between layers would hide thin layers if more steps lie side by side.
 _MOST_EDGES: Final = 300
-# A capacity more than this many times the peak is not drawn: its line would press everything else flat.
+# A capacity beyond this multiple of the peak is not drawn: its line would flatten everything else.
 FARTHEST_LINE: Final = 2.5
-# An allocator that takes more than this many times the peak loses memory in holes, which the picture then shows.
+# Above this multiple of the peak, the allocator loses memory to fragmentation: show the reserved memory too.
 _HOLES: Final = 1.05
-# A category that is less than this share of the peak has no bytes in the legend.
+# Categories below this share of the peak have no bytes in the legend.
 _NOTHING: Final = 1e-3
 
 
 def peak_of(samples: Sequence[MemorySample]) -> MemorySample:
-    """Pick the sample with the most bytes, the first of several.
+    """Return the sample with the most bytes; ties go to the first.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def peak_of(samples: Sequence[MemorySample]) -> MemorySample:
 
 
 def finding(samples: Sequence[MemorySample], capacity: float = float("inf")) -> str:
-    """Say how high, when, made of what, and how far from the capacity.
+    """Write the peak with time, largest category, and distance from the capacity.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def finding(samples: Sequence[MemorySample], capacity: float = float("inf")) -> 
 
 
 def distance(nbytes: float, capacity: float) -> str:
-    """Say how far from the capacity, as the end of a sentence; nothing where there is no limit."""
+    """Write the distance from the capacity, as the end of a sentence; "" without a limit."""
     if not isfinite(capacity):
         return ""
     if nbytes > capacity:
@@ -88,26 +88,26 @@ def over_time(
     end: float | None = None,
     title: str = "",
 ) -> Figure:
-    """Draw one rank's memory over time, stacked by category, with the capacity as a line.
+    """Draw a rank's memory over time, stacked by category, with the capacity as a line.
 
     Parameters
     ----------
     samples : sequence of MemorySample
-        Of one rank, in order.
+        Samples of a rank, in order.
     capacity : float
-        [B]; no line where it is infinite.
+        [B]; no line if infinite.
     reserved : sequence of (float, int)
-        What an allocator holds from the device, from when on [s], [B]; what lies between it and the areas is cached or
-        lost in fragments.
+        Bytes that an allocator holds from the device: start [s], [B]; the difference from the areas is cached or lost
+        to fragmentation.
     end : float, optional
-        Until when the last sample holds [s]; its own time where left out.
+        End of the last sample's validity [s]; its own time if omitted.
     title : str
-        Instead of the finding.
+        Replaces the finding.
 
     Raises
     ------
     ValueError
-        No samples, or of several ranks.
+        No samples, or samples of several ranks.
     """
     peak = peak_of(samples)
     last = max(samples[-1].time, samples[-1].time if end is None else end)
@@ -117,6 +117,7 @@ def over_time(
         fig = style.new_figure(9.0, 4.6)
         axes = fig.subplots()
         bottom = [0.0] * len(times)
+        # Stack from the bottom: each area starts at the previous area's top.
         for name in names:
             top = [low + value for low, value in zip(bottom, layers[name], strict=True)]
             axes.fill_between(times, bottom, top, step="post", color=colour[name], linewidth=0, label=name)
@@ -129,6 +130,7 @@ def over_time(
             axes.step([*(time for time, _ in reserved), last], [*(n for _, n in reserved), reserved[-1][1]],
                       where="post", color=style.BLACK, linewidth=1.2, label="reserved")  # fmt: skip
         most = max([peak.nbytes, *(nbytes for _, nbytes in reserved)])
+        # The label of the capacity stands on the side away from the peak.
         highest = _capacity_line(axes, capacity, most, left=2 * peak.time > times[0] + last)
         axes.set_ylim(0, 1.12 * highest or 1.0)
         bytes_axis(axes.yaxis, highest, "HBM in use")
@@ -141,6 +143,7 @@ def over_time(
             f"{name}  {format_memory(peak_bytes[name])}" if peak_bytes.get(name, 0) > _NOTHING * peak.nbytes else name
             for name in labels
         ]
+        # Reversed: the legend's order from the top is the stack's order from the top.
         axes.legend(handles[::-1], entries[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0),
                     title="bytes at the peak", alignment="left")  # fmt: skip
         style.set_title(fig, title or finding(samples, capacity))
@@ -148,7 +151,7 @@ def over_time(
 
 
 def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dict[str, list[float]], list[float]]:
-    """Names from the bottom up, bytes of each at each time, times; the last step is drawn out to the end."""
+    """Return names from the bottom up, bytes of each at each time, and times, extended to the end."""
     kept = thinned(samples, end, _MOST_STEPS)
     kept.append(MemorySample(kept[-1].rank, end, kept[-1].nbytes, kept[-1].by_category))
     by_sample = [dict(sample.by_category) for sample in kept]
@@ -158,7 +161,7 @@ def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dic
 
 
 def shown_categories(held: Sequence[Mapping[str, int]]) -> list[str]:
-    """Categories of which anything is held, the largest by name and one for the rest, from the bottom up.
+    """Return categories with memory from the bottom up: the largest by name, and one for the rest.
 
     Examples
     --------
@@ -173,12 +176,12 @@ def shown_categories(held: Sequence[Mapping[str, int]]) -> list[str]:
     if len(names) > _MOST_CATEGORIES:
         names = [*names[: _MOST_CATEGORIES - 1], style.REST]
     order = list(style.MEMORY)
-    # Categories without a place of their own lie between the usual ones and the rest.
+    # Unknown categories lie between the usual ones and the rest.
     return sorted(names, key=lambda name: (order.index(name) if name in order else len(order) - 1.5, name))
 
 
 def with_rest(by_category: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
-    """Bytes of each name, of the rest together."""
+    """Return the bytes of each name, with the remaining categories merged."""
     shown = {name: by_category.get(name, 0) for name in names}
     if style.REST in shown:
         shown[style.REST] += sum(nbytes for name, nbytes in by_category.items() if name not in shown)
@@ -186,7 +189,7 @@ def with_rest(by_category: Mapping[str, int], names: Sequence[str]) -> dict[str,
 
 
 def _capacity_line(axes: Axes, capacity: float, highest: float, *, left: bool) -> float:
-    """Draw the capacity where it is near enough, with its label on the side away from the peak's.
+    """Draw the capacity if it is near enough, with its label on the side away from the peak's.
 
     Returns the highest value that the axis must show [B].
     """
@@ -207,7 +210,7 @@ def _capacity_line(axes: Axes, capacity: float, highest: float, *, left: bool) -
 
 
 def bytes_axis(axis: Axis, highest: float, label: str) -> None:
-    """Label an axis of bytes in the unit that fits the highest value [B]."""
+    """Label an axis of bytes in a unit suitable for the highest value [B]."""
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     unit, factor = byte_unit(highest)
@@ -218,7 +221,7 @@ def bytes_axis(axis: Axis, highest: float, label: str) -> None:
 
 
 def tick_step(highest: float) -> float:
-    """Distance of ticks: 1, 2 or 5 times a power of ten, the least that gives at most eight.
+    """Return the distance of ticks: 1, 2 or 5 times a power of ten, with at most eight ticks.
 
     Examples
     --------
@@ -230,6 +233,7 @@ def tick_step(highest: float) -> float:
 
 
 def _mark_peak(axes: Axes, peak: MemorySample) -> None:
+    """Mark the peak, with its label inside the axes."""
     left, right = axes.get_xlim()
     place = (peak.time - left) / (right - left)
     side: Literal["left", "center", "right"] = "left" if place < 0.1 else "right" if place > 0.9 else "center"
@@ -241,7 +245,7 @@ def _mark_peak(axes: Axes, peak: MemorySample) -> None:
 
 
 def _of_point(close_up: CloseUp) -> Figure | None:
-    """Of the rank that holds most: where a model is cut over stages that is not always the first."""
+    """Return the figure of the rank with the highest peak, which need not be the first in a pipeline."""
     peak, end, capacity = close_up.timeline.peak, close_up.timeline.end, close_up.capacity
     if peak is None:
         return None

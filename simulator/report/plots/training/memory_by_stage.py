@@ -1,6 +1,6 @@
-"""Which stage of a pipeline holds most, and of what: a bar a stage when it holds most, beside the GPU's capacity.
+"""Which pipeline stage needs most memory, and for which category? A bar per stage at the stage's peak.
 
-Rule: one rank speaks for each stage: the first whose operations are kept.
+A single rank represents each stage: the first whose operations are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WIDTH: Final = 9.0
 
 
 def finding(peaks: list[MemorySample], capacity: float) -> str:
-    """Say which stage holds most, of what, and how much more than the one that holds least.
+    """Write the stage with most memory, its largest category, and the stage with least memory.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def finding(peaks: list[MemorySample], capacity: float) -> str:
 
 
 def figure(close_up: CloseUp) -> Figure | None:
-    """Draw a bar a stage; None where layers are not cut over ranks."""
+    """Draw a bar per stage; None without a pipeline."""
     samples = by_rank(close_up.timeline.memory)
     ranks = [rank for rank in first_of_stages(close_up.timeline) if rank in samples]
     if len(ranks) < 2:

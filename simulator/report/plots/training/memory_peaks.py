@@ -1,6 +1,6 @@
-"""How do the peak memories of several runs compare: a bar a run, by category, against the capacity?
+"""How do the memory peaks of several runs compare? A bar per run, by category, against the capacity.
 
-Rule: bars share one axis from 0 and one order of categories, so that equal parts can be compared.
+Bars share an axis from 0 and the category order, for comparing equal parts.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# More runs than these are not compared in one picture.
+# More runs are not compared in a picture.
 _MOST: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The peak memory of one run.
+    """The memory peak of a run.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Peak:
 
 
 def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
-    """Say which runs hold most and least, by how much they differ, and which do not fit.
+    """Write which runs hold most and least, their ratio, and which runs do not fit.
 
     Raises
     ------
@@ -80,6 +80,7 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
 
 
 def _who_fits(peaks: Sequence[Peak], capacity: float) -> str:
+    """Write which runs do not fit."""
     if not isfinite(capacity):
         return ""
     over = [peak.label for peak in peaks if peak.nbytes > capacity]
@@ -92,16 +93,16 @@ def _who_fits(peaks: Sequence[Peak], capacity: float) -> str:
 
 
 def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title: str = "") -> Figure:
-    """Draw a bar for each run, parted by category, with the capacity as a line.
+    """Draw a bar for each run, split by category, with the capacity as a line.
 
     Parameters
     ----------
     peaks : sequence of Peak
-        In the order of the bars, from the top.
+        Runs in the order of the bars, from the top.
     capacity : float
-        [B]; no line where it is infinite, or so far away that all else would be pressed flat.
+        [B]; no line if infinite, or so far away that everything else would be flat.
     title : str
-        Instead of the finding.
+        Replaces the finding.
 
     Raises
     ------
@@ -137,17 +138,19 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
 
 
 def _capacity_line(axes: Axes, capacity: float) -> None:
+    """Draw the capacity with its label."""
     axes.axvline(capacity, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)))
     axes.annotate(f"capacity {format_memory(capacity)}", (capacity, 1.0), xycoords=("data", "axes fraction"),
                   xytext=(-4, -2), textcoords="offset points", ha="right", va="top", fontsize=8.5)  # fmt: skip
 
 
 def _of_steps(compared: Comparison) -> dict[str, Figure]:
+    """Return the figure of a comparison; none for a single run or too many."""
     peaks = [Peak(label, tuple(report["peak_memory_by_category"].items())) for label, report in compared.rows]
     if not 1 < len(peaks) <= _MOST:
         return {}
     capacities = {report["capacity_bytes"] for _, report in compared.rows}
-    # GPUs of several kinds have no line in common.
+    # GPUs of several kinds have no common capacity.
     return {"memory_peaks": composition(peaks, float(capacities.pop()) if len(capacities) == 1 else float("inf"))}
 
 

@@ -1,6 +1,6 @@
-"""Which settings buy speed with memory: a point a run, its peak memory against its speed, and the front of the best.
+"""Which settings buy speed with memory? A point per run, peak memory against speed, and the Pareto front.
 
-Rule: draws reports' numbers. On the front are runs that no other one beats in speed without holding more.
+Draws the reports' numbers. On the front are runs that no other run beats in speed with the same memory or less.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = tuple[str, Mapping[str, Any]]
-# More names than these are not written; those of the front are.
+# Maximum number of names; the front's come first.
 _MOST_NAMES: Final = 30
-_HEIGHT: Final = 3.4  # of the axes, at least [inch]
-# A capacity more than this many times the highest peak would press all points flat.
+# Minimum height of the axes [inch].
+_HEIGHT: Final = 3.4
+# A capacity beyond this multiple of the highest peak would flatten all points.
 _FARTHEST: Final = 2.0
 
 
 def front(rows: Sequence[Row]) -> list[int]:
-    """Places of the runs on the front, the one that holds least first.
+    """Return the indices of the runs on the Pareto front, the one with least memory first.
 
     Examples
     --------
@@ -40,17 +41,19 @@ def front(rows: Sequence[Row]) -> list[int]:
     order = sorted(fitting, key=lambda p: (rows[p][1]["peak_memory_bytes"], -rows[p][1]["tokens_per_s_per_gpu"], p))
     best: list[int] = []
     for place in order:
+        # Sorted by memory: a run is on the front if it is faster than every run with less memory.
         if not best or _speed(rows[place]) > _speed(rows[best[-1]]):
             best.append(place)
     return best
 
 
 def _speed(row: Row) -> float:
+    """Return the speed of a run per GPU [tokens/s]."""
     return float(row[1]["tokens_per_s_per_gpu"])
 
 
 def finding(rows: Sequence[Row]) -> str:
-    """Say which run holds least and which is fastest, or that one is both."""
+    """Write the run with least memory and the fastest run, or a single run with both."""
     best = [rows[place] for place in front(rows)]
     if not best:
         return "no run fits into memory"
@@ -64,7 +67,7 @@ def finding(rows: Sequence[Row]) -> str:
 
 
 def figure(rows: Sequence[Row]) -> Figure:
-    """Draw a point for each run; hollow ones do not fit.
+    """Draw a point for each run; hollow points do not fit.
 
     Parameters
     ----------
@@ -78,6 +81,7 @@ def figure(rows: Sequence[Row]) -> Figure:
         fig = style.new_figure(10.0, height + 1.8)
         axes = fig.subplots()
         line = [rows[place] for place in best]
+        # A staircase: between two front runs, the run with less memory is the best choice.
         axes.step([_speed(row) for row in line], [row[1]["peak_memory_bytes"] for row in line], where="post",
                   color=style.BLUE, linewidth=1.2,
                   label="Pareto front: none is faster with less" if len(line) > 1 else None)  # fmt: skip
@@ -104,7 +108,7 @@ def figure(rows: Sequence[Row]) -> Figure:
 
 
 def _capacity(axes: Axes, rows: Sequence[Row], highest: float) -> float:
-    """Draw the capacity where all GPUs have one and it is near; the highest value that the axis must show [B]."""
+    """Draw the capacity if all GPUs have the same and it is near; return the highest value to show [B]."""
     capacities = {report["capacity_bytes"] for _, report in rows}
     nearest = min(capacities)
     if len(capacities) > 1 or nearest > _FARTHEST * highest:
@@ -115,6 +119,7 @@ def _capacity(axes: Axes, rows: Sequence[Row], highest: float) -> float:
 
 
 def _of_steps(compared: Comparison) -> dict[str, Figure]:
+    """Return the figure of a comparison; none for a single run."""
     return {"memory_vs_time": figure(compared.rows)} if len(compared.rows) > 1 else {}
 
 

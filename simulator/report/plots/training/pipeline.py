@@ -1,7 +1,10 @@
-"""Which micro-batch went through which stage when: a row for each stage of a pipeline, its bubble left pale.
+"""Which micro-batch passes through which stage, and when? A row for each stage of a pipeline, with a pale bubble.
 
-Rule: only what the timeline holds is drawn. A bar is one pass of one micro-batch through one chunk of layers, from its
-first kernel to its last, so that what is exchanged inside of a pass is part of it.
+Only the timeline's content is drawn. A bar is a micro-batch's pass through a chunk of layers, from its first kernel to
+its last, including exchanges within the pass. 1F1B with 2 stages and 3 micro-batches (F forward, B backward):
+
+    stage 0   F0 F1 .. .. B0 B0 F2 B1 B1 .. B2 B2
+    stage 1   .. F0 B0 B0 F1 B1 B1 F2 B2 B2 .. ..
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_STAGES: Final = 32
-_WIDTH: Final = 12.0  # [inch]
-# Pixels that a micro-batch's number needs, for each of its digits, of some 1500.
+# [inch]
+_WIDTH: Final = 12.0
+# Pixels of the time axis, and pixels per digit of a micro-batch's number.
 _PIXELS: Final = 1500
 _OF_A_DIGIT: Final = 12
 _PASSES: Final = {"forward": "forward", "recompute": "backward", "backward": "backward"}
@@ -33,14 +37,16 @@ _SHOWN: Final = ("forward", "backward", "weight gradient", "optimizer", "send", 
 
 @dataclass(frozen=True, slots=True)
 class StagePass:
-    """One micro-batch through one chunk of a rank.
+    """A micro-batch's pass through a chunk of a rank.
 
     Attributes
     ----------
     kind : str
+        "forward", "backward", "weight gradient" or "optimizer".
     micro : int
-        -1 for the optimizer's step.
+        Micro-batch; -1 for the optimizer.
     chunk : int
+        Chunk of layers on the rank; -1 if unknown.
     start, end : float
         [s]
     """
@@ -53,7 +59,7 @@ class StagePass:
 
 
 def passes(spans: Sequence[Span]) -> list[StagePass]:
-    """The passes of a rank, in order.
+    """Return the passes of a rank, in order.
 
     Examples
     --------
@@ -68,10 +74,10 @@ def passes(spans: Sequence[Span]) -> list[StagePass]:
         if not kind:
             continue
         last = found[-1] if found else None
-        # Between the optimizer's kernels a rank may wait for others.
+        # A rank may wait for others between the optimizer's kernels: these are separate bars.
         if kind == "optimizer" and last is not None and span.start > last.end:
             last = None
-        # Embedding and head have no number: they are of the chunk that their neighbour is of.
+        # Embedding and head have no layer number: they belong to the chunk of their neighbour.
         if last is not None and (last.kind, last.micro) == (kind, micro) and chunk in (-1, last.chunk):
             found[-1] = StagePass(kind, micro, last.chunk, last.start, span.end)
         elif last is not None and (last.kind, last.micro, last.chunk) == (kind, micro, -1):
@@ -82,12 +88,13 @@ def passes(spans: Sequence[Span]) -> list[StagePass]:
 
 
 def _layer(span: Span) -> int | None:
+    """Return the layer's number in a span's name: "layer 3 forward 0" is layer 3."""
     words = span.name.split()
     return int(words[1]) if words[0] == "layer" and words[1].isdigit() else None
 
 
 def _chunks(spans: Sequence[Span]) -> dict[int, int]:
-    """By layer the number of the run of neighbouring layers that it is in."""
+    """Return the chunk of each layer: contiguous layers form a chunk."""
     layers = sorted({layer for span in spans if (layer := _layer(span)) is not None})
     chunk_of: dict[int, int] = {}
     for layer in layers:
@@ -97,11 +104,12 @@ def _chunks(spans: Sequence[Span]) -> dict[int, int]:
 
 
 def _what(span: Span, chunk_of: dict[int, int]) -> tuple[str, int, int]:
-    """Kind, micro-batch and chunk; an empty kind for what is no part of a pass."""
+    """Return kind, micro-batch and chunk of a span; kind "" if it belongs to no pass."""
     if span.stream != "compute":
         return "", -1, -1
     if span.kind == "optimizer":
         return "optimizer", -1, -1
+    # Kernels are named "layer 3 forward 0, ...": the last word before the comma is the micro-batch.
     number = span.name.partition(",")[0].split()[-1]
     if not number.isdigit():
         return "", -1, -1
@@ -111,30 +119,32 @@ def _what(span: Span, chunk_of: dict[int, int]) -> tuple[str, int, int]:
 
 
 def _stages(spans: Sequence[Span]) -> list[list[Span]]:
-    """Spans of the first rank of each stage, the first layers' first."""
+    """Return the spans of each stage's first rank, in layer order."""
     firsts: dict[frozenset[int], list[Span]] = {}
     for own in by_rank(spans).values():
         layers = frozenset(layer for span in own if (layer := _layer(span)) is not None)
         if layers:
+            # Ranks with the same layers belong to the same stage.
             firsts.setdefault(layers, sorted(own, key=lambda span: span.start))
     return [firsts[layers] for layers in sorted(firsts, key=min)]
 
 
 def first_of_stages(timeline: Timeline) -> list[int]:
-    """The first rank of each stage whose operations are kept; none where layers are not cut over ranks."""
+    """Return the first recorded rank of each stage; empty without a pipeline."""
     if not any(span.kind == "send" for span in timeline.spans):
         return []
     return [own[0].rank for own in _stages(timeline.spans)]
 
 
 def figure(close_up: CloseUp) -> Figure | None:
-    """Draw a pipeline; None where layers are not cut over ranks, or over too many to be seen."""
+    """Draw a pipeline; None without a pipeline, or with too many stages."""
     spans, end = close_up.timeline.spans, close_up.timeline.end
     if not any(span.kind == "send" for span in spans):
         return None
     stages = _stages(spans)
     if not 1 < len(stages) <= _MOST_STAGES:
         return None
+    # Issuing kernels on the host does not make a GPU busy.
     idle = [1 - length((span.start, span.end) for span in own if span.stream != ISSUE) / end for own in stages]
     with style.applied():
         fig = style.new_figure(_WIDTH, 1.9 + 0.42 * len(stages))
@@ -151,6 +161,7 @@ def figure(close_up: CloseUp) -> Figure | None:
 
 
 def _finding(idle: Sequence[float], end: float) -> str:
+    """Write the mean, smallest and largest idle share of the stages."""
     least, most = (pick(range(len(idle)), key=idle.__getitem__) for pick in (min, max))
     mean = sum(idle) / len(idle)
     return (
@@ -160,9 +171,11 @@ def _finding(idle: Sequence[float], end: float) -> str:
 
 
 def _row(axes: Axes, row: int, own: Sequence[Span], end: float) -> None:
+    """Draw a stage: passes with micro-batch numbers, and sends below."""
     axes.broken_barh([(0.0, end)], (row - 0.4, 0.8), facecolors=style.PALE)
     made = passes(own)
     for kind in ("forward", "backward", "weight gradient", "optimizer"):
+        # Later chunks of a rank are paler.
         for later in (False, True):
             bars = [(one.start, one.end - one.start) for one in made if one.kind == kind and (one.chunk > 0) == later]
             axes.broken_barh(
@@ -179,7 +192,7 @@ def _row(axes: Axes, row: int, own: Sequence[Span], end: float) -> None:
 
 
 def _legible(made: Sequence[StagePass], end: float) -> Iterator[StagePass]:
-    """Passes that are wide enough for their number."""
+    """Yield passes wide enough for their number."""
     for one in made:
         room = (one.end - one.start) / end * _PIXELS
         if one.micro >= 0 and room > _OF_A_DIGIT * len(str(one.micro)):
@@ -187,6 +200,7 @@ def _legible(made: Sequence[StagePass], end: float) -> Iterator[StagePass]:
 
 
 def _legend(fig: Figure, stages: Sequence[Sequence[Span]]) -> None:
+    """Draw the legend."""
     from matplotlib.patches import Patch
 
     made = [one for own in stages for one in passes(own)]

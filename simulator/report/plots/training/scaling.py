@@ -1,6 +1,6 @@
-"""How does a training step scale: tokens per second and MFU against GPUs, with the line of perfect scaling?
+"""How does a training step scale? Tokens per second and MFU against GPUs, with the line of perfect scaling.
 
-Rule: draws reports' numbers, computes only the ideal line.
+Draws the reports' numbers and computes only the ideal line.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Octaves between the bars of two lines.
+# Octaves between the interval bars of two lines.
 _APART: Final = 0.06
 
 
 def figure(rows: Sequence[Throughput]) -> Figure:
-    """Draw two panels; where intervals are known, bars reach over the 80 % prediction interval."""
+    """Draw two panels; known 80 % prediction intervals are bars."""
     lines: dict[str, list[Throughput]] = {}
     for row in sorted(rows, key=lambda row: row.gpus):
         lines.setdefault(row.line, []).append(row)
@@ -33,6 +33,7 @@ def figure(rows: Sequence[Throughput]) -> Figure:
             speed.plot(gpus, [point.tokens_per_s for point in points], marker="o", color=colours[name], label=name)
             use.plot(gpus, [100 * point.mfu for point in points], marker="o", color=colours[name])
         _intervals(speed, lines, colours)
+        # The ideal line extends the best speed per GPU among the smallest clusters.
         best = max((points[0] for points in lines.values()), key=lambda point: point.tokens_per_s / point.gpus)
         everywhere = sorted({row.gpus for row in rows})
         ideal = [best.tokens_per_s / best.gpus * gpus for gpus in everywhere]
@@ -52,7 +53,7 @@ def figure(rows: Sequence[Throughput]) -> Figure:
 
 
 def _logarithmic(axes: Axes) -> None:
-    """A logarithmic axis with numbers that people read: 20,000 instead of 2 x 10^4."""
+    """Set a logarithmic axis with readable numbers: 20,000 instead of 2 x 10^4."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axes.set_yscale("log")
@@ -64,10 +65,10 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _intervals(axes: Axes, lines: Mapping[str, Sequence[Throughput]], colours: Mapping[str, str]) -> None:
-    """Bars from the low to the high end, those of the lines side by side."""
+    """Draw bars from the low to the high end, side by side for several lines."""
     for place, (name, points) in enumerate(lines.items()):
         known = [(p.gpus, p.low, p.high) for p in points if p.low is not None and p.high is not None]
-        # On the logarithmic axis a few hundredths of an octave apart, so that bars of equal points can be told apart.
+        # Shift bars by a few hundredths of an octave: bars of equal points stay distinguishable.
         shift = 2.0 ** (_APART * (place - (len(lines) - 1) / 2))
         for gpus, low, high in known:
             told = "80 % prediction interval" if place == 0 and gpus == known[0][0] else None
@@ -75,7 +76,7 @@ def _intervals(axes: Axes, lines: Mapping[str, Sequence[Throughput]], colours: M
 
 
 def finding(rows: Sequence[Throughput]) -> str:
-    """Say how much of a GPU's speed on the smallest cluster is left on the largest.
+    """Write the share of a GPU's speed on the smallest cluster that remains on the largest.
 
     Examples
     --------
@@ -95,6 +96,7 @@ def finding(rows: Sequence[Throughput]) -> str:
 
 
 def _of_steps(compared: Comparison) -> dict[str, Figure]:
+    """Return the figure of a comparison; none for a single cluster size."""
     return {"scaling": figure(compared.throughputs)} if compared.throughputs else {}
 
 
