@@ -53,13 +53,12 @@ class Need:
         return max(self.nbytes, self.reserved)
 
 
-def need(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) -> Need:
+def need(cluster: Cluster, step: TrainingStep) -> Need:
     """Return a step's approximate memory need, good to a few per cent if ranks keep pace.
 
-    Slow ranks and parameter servers hold buffers for longer or shorter. With `at_once`, collectives take no time, and
-    no buffer is held longer than necessary.
+    Slow ranks and parameter servers hold buffers for longer or shorter.
     """
-    stages = [_followed(cluster, program, step, limit=False) for program in ranks_alone(cluster, step, at_once=at_once)]
+    stages = [_followed(cluster, program, step, limit=False) for program in ranks_alone(cluster, step)]
     # The stage with the largest peak decides.
     most = max(timeline.peak.nbytes if timeline.peak else 0 for timeline in stages)
     reserved = max(max(timeline.reserved.values(), default=most) for timeline in stages)
@@ -70,7 +69,7 @@ def refuse_unfit(cluster: Cluster, step: TrainingStep) -> None:
     """Raise OutOfMemoryError if a step on many ranks surely does not fit."""
     # Small steps and real training are simulated anyway, and then fail exactly.
     few = cluster.world_size <= _FEW_RANKS or step.lesson is not None
-    if few or need(cluster, step, at_once=True).nbytes <= _SURELY * cluster.gpus[0].hbm_bytes:
+    if few or least_need(cluster, step) <= _SURELY * cluster.gpus[0].hbm_bytes:
         return
     try:
         for program in ranks_alone(cluster, step):
