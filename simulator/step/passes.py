@@ -2,12 +2,17 @@
 
 A strategy decides what is communicated and when; `Passes` writes what a pass computes and holds.
 
-Example: a forward and a backward pass of a layer under DDP issue, in this order::
+Example: the passes of layer 1 for micro-batch 0 under DDP with full checkpointing. Each line is an operation; kernels
+have a time, other operations allocate or free::
 
-    allocate activations    kernels: forward
-    kernels: recompute      allocate gradients    kernels: backward    free activations    kernels: copies
-
-Recompute runs only under checkpointing, copies only in a micro-batch with gradient communication.
+    layer 1 activations 0           allocate
+    layer 1 forward 0               kernels
+    layer 1 recomputed 0            allocate
+    layer 1 recompute 0             kernels
+    layer 1 gradients               allocate
+    layer 1 backward 0              kernels
+    free layer 1 activations 0
+    free layer 1 recomputed 0
 """
 
 from __future__ import annotations
@@ -224,7 +229,7 @@ class Passes:
 
         First, the compute stream waits for the preceding reduce-scatter, hence at most one is in flight. FSDP2 waits
         for its event in each unit's post-backward hook (_fsdp_param_group.py, `reduce_scatter_state`), and DeepSpeed
-        fills a second bucket meanwhile. Without this wait, the buffers of every micro-batch would queue up.
+        fills a second bucket meanwhile. Without this wait, buffers would accumulate over micro-batches.
 
         Parameters
         ----------

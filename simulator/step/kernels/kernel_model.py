@@ -100,9 +100,7 @@ class KernelModel:
         )
 
     def _best(self, dtype: str) -> tuple[tuple[int, int, int], float, str] | None:
-        """Return the GPU's best matmul: shape (m, n, k), rate [FLOP/s] and dtype (bfloat16 without a search in
-        `dtype`).
-        """
+        """Return the GPU's best matmul in a dtype, or else bfloat16: shape (m, n, k), rate [FLOP/s], dtype."""
         best = self.gpu.facts.get("best_matmul", {})
         return next(((*best[known], known) for known in (dtype, "bfloat16") if known in best), None)
 
