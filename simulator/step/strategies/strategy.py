@@ -1,4 +1,4 @@
-"""What does a sharding strategy's file declare? Its sharded model states, who updates them, and how updates spread.
+"""Which facts does a sharding strategy's file declare? Its sharded states, who updates them, and how updates spread.
 
 Other code reads these fields and never compares a strategy's name. A shared test holds every strategy to its
 declaration.
