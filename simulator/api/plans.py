@@ -92,6 +92,7 @@ class PlanResult(SearchResult):
         """
         import pandas as pd
 
+        # An empty table keeps its key column.
         return pd.DataFrame([one.to_dict() for one in self.tried], columns=["gpus"] if not self.tried else None)
 
     def left_out(self) -> pd.Series[Any]:
@@ -125,6 +126,7 @@ class PlanResult(SearchResult):
 
     def _repr_html_(self) -> str:
         lines = [f"<p><b>{escape(self.question.text)}</b></p>", *(f"<p>{escape(one)}</p>" for one in self.sentences)]
+        # The full table has too many columns for a notebook.
         table = self.frame()[list(_SHOWN)].to_html() if self.best else ""
         return "".join(lines) + table
 
@@ -218,6 +220,7 @@ def plan(
         left_out = tuple(Constraint(f"without {value}", "", [value]) for value in without)
         question = PlanQuestion(base, batch_of(global_batch, seq_len, "global_batch"), tuple(said), left_out, BEST)
     backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
+    # The argument overrides the scenario's `plan.best`.
     question = question if best is None else replace(question, best=best)
     # Warn before the search, which may take hours.
     line = question.announced()

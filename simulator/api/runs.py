@@ -180,7 +180,7 @@ def simulate(
         The run cannot continue, for example because this machine lacks memory.
     """
     loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
-    # Fail before the size is estimated, which takes longer.
+    # Scenarios with several points belong to `play`.
     check_single_point(loaded)
     warn_of_size([loaded])
     run = core.simulate(loaded, tamper=tamper, limit_memory=limit_memory, keep=keep, clusters=clusters)

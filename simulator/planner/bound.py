@@ -230,7 +230,7 @@ class Bounds:
             dense, spread, resident = (sum(chunk[kind] for chunk in own) for kind in range(3))
             experts = groups.size("expert data") if spread else 1
             named = step.sharding.strategy, step.offload is None, setting.precision, setting.framework
-            # Many settings share these values, and the update's kernel times take longest to compute.
+            # Many settings share these values.
             key = dense, spread, resident, groups.shard_size, experts, *named
             if key not in self._states:
                 parts = [(dense, groups.shard_size), *([(spread, experts)] if spread else [])]

@@ -309,7 +309,7 @@ class _Search:
         if entry.sieved == 1:
             bound = entry.passing.schedule_bound()
         else:
-            # Recording a stage takes long: try the first stage alone before every stage.
+            # Recording the first stage alone costs less, and may already prune the setting.
             first_alone = entry.sieved == 2
             noted = few_micro_batches(
                 self.cluster, entry.step, entry.setting.gpus, closed_forms=True, stages=[0] if first_alone else None

@@ -172,7 +172,7 @@ def settings(
     for setting in _multiplied(choices, sequences, refused):
         named = setting.precision, setting.framework
         try:
-            # `to_step` takes far longer than replacing fields: build a step once per precision and framework.
+            # Build a step once per precision and framework; settings replace its fields.
             if named not in whole:
                 own = uncut.replaced(precision=precision_of(spec, named[0]), framework=named[1] or spec.framework)
                 whole[named] = to_step(own, base.cluster.world_size, base.base)

@@ -91,6 +91,7 @@ def _changes(step: TrainingStep, ranks: int) -> Iterator[Change]:
         text = f"micro_batch_size: {smaller} with gradient_accumulation_steps: {step.accumulation * times}"
         yield Change("micro_batch_size", text, _micro_batch(smaller, step.accumulation * times))
         smaller //= 2
+    # A single data-parallel rank has nothing to shard.
     if step.parallelism.holders(ranks) > 1:
         yield from _shardings(step)
     if step.offload is None:

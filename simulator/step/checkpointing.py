@@ -129,6 +129,7 @@ def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -
         if any(isinstance(k, Attention) for k in op.forward):
             # Flash attention also saves statistics.
             kept_bytes += sum(saved.nbytes for saved in op.saved if saved.source == op.name)
+        # Odd-numbered matmuls are saved, even-numbered matmuls recomputed.
         elif is_matmul and matmuls % 2 == 1:
             kept_bytes += op.output
         else:

@@ -132,8 +132,10 @@ class Communicator:
         """
         # A collective with switches (`auxiliaries`) depends on the nodes themselves, not only on the distribution.
         group, named = self.groups.members(scope, number), bool(op.auxiliaries)
+        # A rank's copy differs only in its host.
         if scope == "own":
             return replace(op, name=name, group=group, auxiliaries=(self.cluster.hosts[number],))
+        # A send, and an asynchronous worker's exchange, has equal schedules in every group.
         if scope == "worker" or isinstance(scope, tuple):
             return op.named(name, op.after, group)
         if group == op.group or self._seats(group, named=named) == self._seats(op.group, named=named):

@@ -176,6 +176,7 @@ class Framework:
             return times[len(times) // 2]
         known = self.sustained[chip]
         power = float(gpu.facts.get("power", known.power))
+        # Power per FLOP/s on the fitted board, relative to this board.
         missing = (known.power / known.peak_flops) / (power / gpu.peak_flops.get("bfloat16", known.peak_flops))
         return known.time * max(1.0, missing)
 

@@ -70,6 +70,7 @@ def copies(cluster: Cluster, direction: CopyDirection) -> CopyRate:
         min(cap, *(bandwidth[link] / users[link] for link in route.links))
         for cap, route in zip(caps, routes, strict=True)
     ]
+    # Ranks copy together: the slowest decides.
     latency = max(route.latency for route in routes)
     alike = len(set(rates)) == 1 and len({route.latency for route in routes}) == 1
     return CopyRate(latency, min(rates), min(caps), alike)

@@ -101,6 +101,7 @@ class Parallelism:
                 f"parallelism: got tp {self.tp} x pp {self.pp} x cp {self.cp} = {self.size}; must divide the "
                 f"{world_size} ranks"
             )
+        # Experts are partitioned over a stage's ranks, across data, context and tensor parallelism.
         each, spread = world_size // self.pp, self.experts.ranks * self.experts.tensor
         if each % spread:
             raise ValueError(

@@ -67,6 +67,7 @@ class Pipeline:
         if refused:
             raise ValueError(f"parallelism.schedule: {schedule.name}: {refused}")
         made = cls(step, schedule, shape)
+        # Refuse before the order is built.
         short = lacking(made.all_passes * _BYTES_A_PASS)
         if short:
             raise TooLargeError(
@@ -144,6 +145,7 @@ class Pipeline:
         """
         passes = self.passes(place)
         last = {(one.work, one.stage): one.micro for one in passes}
+        # Later entries overwrite earlier ones: reversed for the first micro-batch.
         first = {(one.work, one.stage): one.micro for one in reversed(passes)}
         ends = {*first.values(), *last.values()}
         between = {(one.work, one.stage, kind(one)): one.micro for one in reversed(passes) if one.micro not in ends}
@@ -209,9 +211,11 @@ class Pipeline:
     ) -> str | None:
         """Write a message between neighbouring stages; return its name, or None at a copy's ends and within a rank."""
         last = self.model_stages
+        # A second model copy starts at stage `last`; copies exchange no messages.
         if not min(source, target) >= 0 or max(source, target) >= self.shape.stages or source // last != target // last:
             return None
         ranks = self.schedule.rank_of(source, self.shape.ranks), self.schedule.rank_of(target, self.shape.ranks)
+        # Both chunks at a V's turn lie on one rank.
         if ranks[0] == ranks[1]:
             return None
         what = "activations" if forward else "gradients"
@@ -219,6 +223,7 @@ class Pipeline:
         # Receiving unit: the first unit of a stage in a forward pass, the last in a backward pass.
         taker = self._ends[target][0 if forward else 1]
         act = Act(Exchange.SEND, (taker,), micro, what=what)
+        # Batched sends block under no framework.
         blocks = builder.framework.sends_block and not self.schedule.batches_sends(self.shape)
         return builder.send(name, self.elements, self.step.precision.params, ranks, after, act, blocks=blocks)
 

@@ -90,10 +90,13 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     lists = [NotedList(made.builder.ops, made.builder.scopes) for made in stages]
     ranks = for_every_rank(lists, groups, communicator.among)
     collectives = [op for made in stages for op in made.builder.collectives]
+    # Also raises an error now, rather than during the simulation, if an algorithm cannot run in some group.
     unlike = _in_every_group(stages, communicator)
     closed_forms = sum(op.duration is not None for op in collectives)
+    # Model-parallel ranks share a micro-batch, hence only data-parallel ranks multiply tokens.
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * groups.grid.size("dp")
     model = model_flops_per_token(step.model, step.seq_len) * tokens
+    # Every list is run by equally many ranks.
     recomputed = sum(u.recompute.flops for made in stages for u in made.passes.units if u.recompute is not None)
     return StepPlan(
         program=Program(ranks),
@@ -199,6 +202,7 @@ def few_micro_batches(
     """
     groups = groups_of(step, world_size)
     communicator = Communicator(cluster, groups, "closed_form" if closed_forms else "at_once", True)
+    # Unbalanced context parallelism gives a stage several lists.
     stage_of = [number // groups.unlike_places for number in range(groups.lists)]
     lists = [number for number, stage in enumerate(stage_of) if stages is None or stage in stages]
     made = _noted(cluster, step, communicator, few=lists)

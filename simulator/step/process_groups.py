@@ -153,6 +153,7 @@ class Groups:
 
     def _made(self, scope: Scope) -> Ints:
         """Build a scope's table."""
+        # Data-parallel scopes are cut from these rows.
         data = self.grid.same_part()
         # Both ends of a send: a column for each of the two pipeline stages.
         if isinstance(scope, tuple):
@@ -249,6 +250,7 @@ class Groups:
             # Vertices are lists; an edge joins lists that meet in a group. Linked lists share their groups.
             lists = np.array(self.list_of)[self.table(scope)]
             linked: nx.Graph[int] = nx.Graph()
+            # Many groups have equal lists: a path per distinct combination suffices.
             for met in np.unique(np.sort(lists, axis=1), axis=0).tolist():
                 nx.add_path(linked, met)
             for together in nx.connected_components(linked):

@@ -66,7 +66,7 @@ class ProgramBuilder:
     # Exchanges before the next kernels, and receives before the host's next issue.
     _awaited: list[str] = field(default_factory=list)
     _blocking: list[str] = field(default_factory=list)
-    # Planned collectives without names: planning takes far longer than copying.
+    # Planned once per key: copies differ only in name, `after` and act.
     _templates: dict[_Asked, Collective | None] = field(default_factory=dict)
 
     def compute(
@@ -108,6 +108,7 @@ class ProgramBuilder:
 
     def awaited(self) -> list[str]:
         """Return the operations for which the next kernels wait, and clear the list."""
+        # The next kernels alone wait: later kernels follow on the same stream.
         awaited, self._awaited = self._awaited, []
         return awaited
 
@@ -229,6 +230,7 @@ class ProgramBuilder:
         self, name: str, seconds: float, after: Iterable[str | None] = (), act: Act[Computation] | None = None
     ) -> str:
         """Append the parameter servers' work before a pull [s]."""
+        # Servers update buckets in sequence, hence a single stream.
         return self._off_gpu(name, seconds, 0.0, "server update", "communication server", after, act)
 
     def _off_gpu(

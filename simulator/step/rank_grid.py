@@ -70,6 +70,7 @@ class RankGrid:
 
     def coordinate(self, kind: Kind) -> Ints:
         """Return each rank's place along a kind, shape (ranks,)."""
+        # The array's first axis varies slowest, `order` starts with the fastest.
         axis = len(self.order) - 1 - self.order.index(kind)
         return np.asarray(np.indices(self._ranks.shape)[axis].ravel())
 

@@ -102,6 +102,7 @@ def memory_of_notes(noted: Iterable[StageNotes]) -> tuple[StageMemory, ...]:
     largest: dict[int, StageMemory] = {}
     for notes in noted:
         found = _at_most(notes)
+        # Unbalanced context parallelism gives a stage several lists.
         if notes.stage not in largest or found.nbytes > largest[notes.stage].nbytes:
             largest[notes.stage] = found
     return tuple(largest[stage] for stage in sorted(largest))
@@ -124,6 +125,7 @@ def _at_most(notes: StageNotes) -> StageMemory:
     # The pass at the peak has begun: its forward counts, its backward does not end yet.
     begun = Counter(one.work for one in notes.order[: when + 1])
     ended = Counter(one.work for one in notes.order[:when])
+    # A whole backward pass, or the weight gradients, frees activations.
     passes = begun[Work.FORWARD] - ended[Work.BACKWARD] - ended[Work.WEIGHT_GRADIENT]
     return StageMemory(notes.stage, {category: nbytes for category, nbytes in held.items() if nbytes}, passes)
 

@@ -118,6 +118,7 @@ def units(
     # With sequence parallelism, each rank sums the gradients of norms over its part of the sequence only.
     if batch.cut.sequence:
         made = [replace(unit, partial=partial) for unit, partial in zip(made, _partial(step, batch.cut), strict=True)]
+    # The update sums the gradients of both copies.
     if step.model.tied and step.parallelism.apart:
         table = first.parameters[0].elements
         made[0] = replace(made[0], shared=table)
@@ -125,6 +126,7 @@ def units(
         copied = replace(last, parameters=(*last.parameters, first.parameters[0]))
         more = _of_gradients(timer, copied.elements, copied, ranks, sharded=sharded)
         made[-1] = replace(made[-1], elements=copied.elements, shared=table, **more)
+    # Experts are a separate unit only if other ranks hold different experts.
     if batch.cut.experts_apart:
         sharing = ranks * batch.cut.tensor // batch.cut.experts.tensor // batch.cut.experts.ranks
         made = _apart(timer, made, whole, ranks, sharing)
@@ -228,6 +230,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
             # Frameworks with separate matrices recompute every second matmul, inside merged operations too.
             if step.framework.split_maps and policy_of(step.checkpointing, i) == "selective_op":
                 recompute += PassPieces((Piece(timer.cost(second_maps(step.model, batch))),))
+        # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         memory = (keeping.nbytes, keeping.recomputed, makes)
         yield Unit(f"layer {i}", elements[id(layer.parameters)], *passes[dense], recompute, *memory)
@@ -262,6 +265,7 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     if framework.fused_loss or not framework.loss_buffers:
         return head
     buffers = loss_buffers(model, batch, compiled=timer.step.compiled, logits=framework.keeps_logits)
+    # Loss buffers behave like recomputed tensors: allocated at the backward pass, freed afterwards.
     return replace(head, recomputed=buffers, makes=(head.name,))
 
 
@@ -272,6 +276,7 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
     added = (computed + 2 * accumulated) * elements
     small = sum(p.elements for p in module.parameters if p.elements < step.sharding.keep_below)
     return {
+        # A single rank communicates nothing.
         "copies": timer.copies(copied) if ranks > 1 and copied else None,
         # A kernel reads the new gradient and adds it in place: one read, one read and write.
         "accumulate": timer.copies(added) if step.accumulation > 1 or computed != accumulated else None,

@@ -73,6 +73,7 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
     )
     total = _summed(builder, passes, norm, strategy)
     tensors = sum(unit.tensors for unit in passes.units)
+    # Only `foreach` holds temporaries.
     temporaries = temporary_bytes(passes.step, states)
     if temporaries:
         builder.allocate("update temporaries", temporaries, "optimizer")

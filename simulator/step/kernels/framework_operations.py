@@ -106,6 +106,7 @@ def eight_bit_casts(kernel: Matmul, *, once: bool = False) -> Elementwise:
     """
     operands = kernel.batch * float(kernel.m * kernel.k + kernel.k * kernel.n)
     if once:
+        # A weight-gradient matmul reads operands that earlier matmuls have already cast.
         operands = 0.0 if kernel.of_weights else kernel.batch * float(kernel.m * kernel.k)
         return Elementwise(f"{kernel.name} casts", _WIDE * operands, 2 * _NARROW * operands, fusible=False)
     return Elementwise(f"{kernel.name} casts", _WIDE * operands, _NARROW * operands, fusible=False)

@@ -80,6 +80,7 @@ class KernelModel:
         # Efficiency 1 means the search's figure contradicts the table.
         if best is None or (efficiency == 1.0 and not sustained):
             return replace(bare, efficiency=efficiency)
+        # A best matmul in bfloat16 limits another dtype in proportion to the peaks.
         _, flops, known = best
         return replace(bare, efficiency=efficiency, best_flops=flops / self.gpu.peak_flops[known] * bare.peak_flops)
 

@@ -155,6 +155,7 @@ def _attention(same: _Same, dtype: str, generation: int) -> AttentionConstants:
         hbm_bandwidth=bandwidth,
         launch=launch,
         efficiency=model.value(f"attention_{known}"),
+        # Every SM computes this number per clock cycle.
         exponentials=_EXPONENTIALS * sm_rate(same.gpu),
         generation=known,
         on_chip=same.gpu.facts.get("shared_memory_per_sm", _ON_CHIP),

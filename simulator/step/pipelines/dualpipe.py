@@ -55,6 +55,7 @@ class Legs(Chunks):
 
     def pair(self, leg: int) -> None:
         """Append a forward pass through a leg, paired with a backward pass through the other leg."""
+        # The backward pass of a pair is whole: its weight gradients also hide sends.
         self.slots.append((self.take(_F, leg), self.take(_B, 1 - leg)))
 
 

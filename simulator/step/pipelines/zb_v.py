@@ -73,7 +73,7 @@ class _Rank:
 
 
 class _Filling:
-    """Fills the order turn by turn, with passes of a slot each."""
+    """Fills the order turn by turn; every pass takes a slot."""
 
     def __init__(self, ranks: int, micro_batches: int) -> None:
         self.ranks, self.micro_batches = ranks, micro_batches
@@ -89,6 +89,7 @@ class _Filling:
             self._backward_turn()
             self._forward_turn()
         for rank, own in enumerate(self.made):
+            # Weight gradients that found no idle slot run at the end.
             while own.pending:
                 self._put_weights(rank)
         return tuple(
@@ -98,6 +99,7 @@ class _Filling:
 
     def _stage(self, rank: int, work: Work, leg: int) -> int:
         """Return the stage of a kind of pass on a rank and leg."""
+        # Forward leg 0 and gradient leg 1 both belong to the first chunk.
         first = leg == 0 if work is _F else leg == 1
         return rank if first else 2 * self.ranks - 1 - rank
 
@@ -129,6 +131,7 @@ class _Filling:
         own.ends[work, leg].append(own.clock)
         own.done.append((work, leg, micro))
         if work is _I:
+            # Weight gradients run in the order of their input gradients.
             own.pending.append(leg)
 
     def _put_weights(self, rank: int) -> None:
