@@ -160,7 +160,7 @@ def remedies(choices: Choices, base: Scenario, sequences: int, need: MemoryNeed)
     Parameters
     ----------
     choices, base, sequences
-        As for `least_memory`.
+        See `least_memory`.
     need : MemoryNeed
         Result of `least_memory`, which does not fit.
     """
@@ -205,7 +205,7 @@ def possible_numbers(choices: Choices, base: Scenario, sequences: int) -> list[s
     Parameters
     ----------
     choices, base, sequences
-        As for `least_memory`, which found no feasible setting.
+        See `least_memory`, which found no feasible setting.
 
     Returns
     -------

@@ -75,7 +75,7 @@ class KernelTimer:
     hbm_left: float = 1.0
 
     def cost(self, kernels: Iterable[Kernel], sms_taken: int | None = None) -> KernelCost:
-        """Return the cost of kernels in sequence; a collective beside them takes `sms_taken` SMs, or a library's."""
+        """Return the cost of kernels in sequence, beside a collective with `sms_taken` SMs (default: a library's)."""
         contention, total = self._contention, KernelCost(0.0, 0.0, 0.0, 0.0)
         if sms_taken is not None:
             contention = replace(contention, sms_taken=min(sms_taken, self.gpu.sms - 1))

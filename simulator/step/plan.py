@@ -114,7 +114,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
 
 
 def _in_every_group(stages: Iterable[_Noted], communicator: Communicator) -> list[Collective]:
-    """Return the step's distinct collectives, each for every process group with another distribution over nodes."""
+    """Return the step's distinct collectives, once for each distribution of their process groups over nodes."""
     found: dict[Hashable, list[Collective]] = {}
     for builder in (made.builder for made in stages):
         for op in builder.collectives:

@@ -118,7 +118,7 @@ class Groups:
 
     @property
     def several(self) -> bool:
-        """True if several equal process groups communicate side by side."""
+        """True if a scope has several process groups, which communicate side by side."""
         parted = self.data_parallel < self.world_size
         return parted or self.hybrid or self.mesh_size not in (None, self.data_parallel)
 
