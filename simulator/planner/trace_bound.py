@@ -1,6 +1,6 @@
 """How fast can a setting be at best, judged from recorded operations of a few micro-batches of each stage?
 
-As in bound.py, a bound never exceeds the simulated time. It is tighter because a stage's recorded program has every
+A bound never exceeds the simulated time, as in bound.py. It is tighter because a stage's recorded program has every
 kernel and every collective:
 
 - Kernels and exchanges inside the model (tensor, context, expert parallelism) follow each other in program order, each
