@@ -1,6 +1,6 @@
-"""Which parts of a played scenario can be used alone: schedules, models, kernels, arithmetic?
+"""Which parts of a simulated scenario can be used alone? Schedules, models, kernels and arithmetic, by name.
 
-Rule: names alone, each imported from its home when it is used; `simulator` plays whole scenarios with the same parts.
+Each name is imported from its module on first use; `simulator` runs whole scenarios with the same parts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 
 _HOMES: Final[dict[str, str | tuple[str, str]]] = {
-    # Collectives without a clock: what an algorithm sends, and whether it is right.
+    # Collectives without a clock: an algorithm's transfers, and their verification.
     "OPERATIONS": "simulator.collectives.algorithm",
     "Request": "simulator.collectives.algorithm",
     "least_volume": "simulator.collectives.algorithm",
@@ -18,19 +18,19 @@ _HOMES: Final[dict[str, str | tuple[str, str]]] = {
     "write_out": "simulator.records.transfers",
     "chunk_sizes": "simulator.records.chunks",
     "transfer_elements": "simulator.records.chunks",
-    # Their arrays: what ranks begin with, what they should end with, and the additions of a schedule.
+    # Arrays of collectives: inputs, exact results, and a schedule's additions.
     "DTYPES": "simulator.basics.dtypes",
     "buffers": "simulator.payload.inputs",
     "exact": "simulator.payload.reduction",
     "Payload": "simulator.payload.carry",
     "carry": "simulator.payload.carry",
-    # Their times: points of a sweep, where two lines cross, and a ring of many unlike links.
+    # Times of collectives: points of a sweep, crossovers, and a ring over unequal links.
     "ScalingPoint": "simulator.report.numbers.scaling",
     "crossings": "simulator.report.numbers.scaling",
     "finding": "simulator.report.numbers.scaling",
     "advance": "simulator.collectives.recurrence",
     "by_rounds": "simulator.collectives.recurrence",
-    # Models: shapes, operations, parameters, and what is kept for the backward pass.
+    # Models: shapes, operations, parameters and saved tensors.
     "Batch": "simulator.model.operation",
     "active": "simulator.model.parameters",
     "conventions": "simulator.model.conventions",
@@ -41,17 +41,17 @@ _HOMES: Final[dict[str, str | tuple[str, str]]] = {
     "modules": "simulator.model.parameters",
     "saved_bytes": "simulator.model.operation",
     "total": "simulator.model.parameters",
-    # Kernels: what they read and write, and how long they take.
+    # Kernels: HBM traffic and durations.
     "Attention": "simulator.model.kernel",
     "attention_bytes": "simulator.step.kernels.attention_time",
     "duration": "simulator.step.kernels.kernel_time",
     "load_gpu": "simulator.cluster.gpu_file",
-    # Steps: who holds what at a moment, and the orders of pipelines.
+    # Training steps: allocations at a time, and pipeline orders.
     "held_at": "simulator.report.numbers.holders",
     "PassTimes": "simulator.step.pipelines.schedule",
     "PipelineShape": "simulator.step.pipelines.schedule",
     "pipelines": ("simulator.step.pipelines.schedule", "SCHEDULES"),
-    # The arithmetic of real training.
+    # Arithmetic of real training.
     "Gpt": "simulator.numerics.gpt",
     "HbmCounter": "simulator.numerics.hbm_counter",
     "arithmetic": "simulator.numerics.arithmetic",
@@ -65,7 +65,7 @@ _HOMES: Final[dict[str, str | tuple[str, str]]] = {
     "three_pass": "simulator.numerics.softmax",
     "tiles": "simulator.numerics.flash",
 }
-# Names that are modules themselves, whose functions are `names`, `find` and the like.
+# Names of whole modules, with functions `names`, `find` and so on.
 _MODULES: Final = ("conventions", "task")
 
 __all__ = sorted(_HOMES)

@@ -1,1 +1,1 @@
-"""What Python users get: runs, sweeps and plans that show themselves, draw pictures and write their page."""
+"""Python interface: runs, sweeps and plans with notebook display, plots and HTML reports."""

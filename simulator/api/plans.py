@@ -1,4 +1,4 @@
-"""`simulator.plan` finds the fastest settings of a training step from Python."""
+"""How do Python users find the fastest settings of a training step? `simulator.plan` returns a PlanResult."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from simulator.sweeps.sweep import Backend
 if TYPE_CHECKING:
     import pandas as pd
 
-# Columns of the table that a notebook shows.
+# Columns displayed in a notebook.
 _SHOWN: Final = (
     "tp", "pp", "cp", "ep", "dp", "schedule", "virtual_stages", "sharding", "micro_batch", "micro_batches",
     "checkpointing", "step_time_s", "mfu", "tokens_per_s_per_gpu", "peak_memory_bytes",
@@ -44,14 +44,14 @@ _SHOWN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PlanResult(SearchResult):
-    """The result of `simulator.plan`; a notebook shows its answer and its table.
+    """Result of `simulator.plan`; a notebook displays its answer and its table.
 
     Attributes
     ----------
     question : PlanQuestion
         The question with its constraints.
     tried : tuple of ClusterSizeResult
-        The plans of several numbers of GPUs, if several or a deadline were asked for.
+        Plans for several numbers of GPUs, if requested or needed for a deadline.
     """
 
     question: PlanQuestion
@@ -59,15 +59,15 @@ class PlanResult(SearchResult):
 
     @property
     def sentences(self) -> list[str]:
-        """The answer in sentences, as `simulator plan` prints it."""
+        """The answer in sentences, as printed by `simulator plan`."""
         return sentences(self, self.question.budget, self.question.deadline)
 
     def scenario(self, place: int = 0) -> Scenario:
-        """Return the scenario of one of the best settings, for `simulate`; place 0 is the fastest."""
+        """Return a best setting's scenario, for `simulate`; place 0 is the fastest."""
         return scenario_of(self.base, self.best[place].setting)
 
     def why(self) -> pd.DataFrame:
-        """Return how much longer each part of a step takes than with the fastest setting; `whole` is their sum [s]."""
+        """Return the additional time for each part of a step over the fastest setting's; `whole` is the sum [s]."""
         import pandas as pd
 
         found = [step_difference(self.best[0], one) for one in self.best]
@@ -75,7 +75,7 @@ class PlanResult(SearchResult):
         return pd.DataFrame(rows, index=pd.Index([one.setting.text for one in self.best], name="setting"))
 
     def front(self) -> pd.DataFrame:
-        """Return the Pareto front of step time, peak memory and number of GPUs, fastest first."""
+        """Return the Pareto front for step time, peak memory and number of GPUs, fastest first."""
         import pandas as pd
 
         rows = [
@@ -88,23 +88,24 @@ class PlanResult(SearchResult):
     def sizes(self) -> pd.DataFrame:
         """Return a row for each number of GPUs: its fastest setting, and the training's days, GPU hours and cost.
 
-        The table is empty unless several numbers or a deadline were asked for.
+        The table is empty without a request for several numbers or a deadline.
         """
         import pandas as pd
 
+        # An empty table keeps its key column.
         return pd.DataFrame([one.to_dict() for one in self.tried], columns=["gpus"] if not self.tried else None)
 
     def left_out(self) -> pd.Series[Any]:
-        """Return the number of settings that were not simulated for each reason, commonest reason first."""
+        """Return the number of settings without a simulation, by reason, commonest reason first."""
         import pandas as pd
 
         return pd.Series(reasons(self), name="settings", dtype="int64")
 
     def sensitivity(self, jobs: int | None = None) -> pd.DataFrame:
-        """Plan again for twice the network, one more network card a node, and twice the memory.
+        """Plan again for twice the network, another network card per node, and twice the memory.
 
-        Columns are step times [s]: `before` of the best setting on this machine, `same` of that setting on the changed
-        machine, and `fastest` of the fastest setting there, which `setting` names.
+        Columns are step times [s]: `before` for the best setting on this machine, `same` for this setting on the
+        changed machine, and `fastest` for the fastest setting on the changed machine, named by `setting`.
         """
         import pandas as pd
 
@@ -116,7 +117,7 @@ class PlanResult(SearchResult):
         return pd.DataFrame(rows, columns=["change", "before", "same", "fastest", "setting"]).set_index("change")
 
     def to_html(self) -> str:
-        """Return the page that `simulator plan --out` writes as report.html."""
+        """Return the page written by `simulator plan --out` as report.html."""
         best = to_yaml(self.scenario()) if self.best else ""
         return plan_page(document(self, self.question.budget, self.tried), self.question.text, self.sentences, best)
 
@@ -125,6 +126,7 @@ class PlanResult(SearchResult):
 
     def _repr_html_(self) -> str:
         lines = [f"<p><b>{escape(self.question.text)}</b></p>", *(f"<p>{escape(one)}</p>" for one in self.sentences)]
+        # The full table has too many columns for a notebook.
         table = self.frame()[list(_SHOWN)].to_html() if self.best else ""
         return "".join(lines) + table
 
@@ -145,41 +147,41 @@ def plan(
     scheduler: str | None = None,
     cache: Path | str | None = None,
 ) -> PlanResult:
-    """Find the fastest settings (parallelism, sharding, micro-batch, checkpointing) of a training step.
+    """Find the fastest settings (parallelism, sharding, micro-batch, checkpointing) for a training step.
 
     Parameters
     ----------
     model : str, mapping or Scenario
-        A model of the catalog, the path of a config.json, or its content. Without `topology`: a scenario with a `plan`
-        section (its name, path, content, or the result of `load_scenario`), which gives all other parameters itself.
+        A catalog model, the path to a config.json, or its content. Without `topology`: a scenario with a `plan` section
+        (its name, path, content, or a `load_scenario` result), which contains every other parameter.
     topology : str or mapping, optional
-        A shipped topology, the path of a topology file, or its content.
+        A shipped topology, the path to a topology file, or its content.
     gpus : int, optional
-        Number of GPUs; if omitted, the largest number of `among["gpus"]`.
+        Number of GPUs; if omitted, the largest number in `among["gpus"]`.
     seq_len : int, optional
         Sequence length [tokens].
     global_batch : str or int, optional
-        Global batch of a step in tokens (`"4M"`, 4194304) or in sequences (`"512seq"`).
+        Global batch per step in tokens (`"4M"`, 4194304) or in sequences (`"512seq"`).
     fix, among : mapping, optional
-        Value of a dimension, or values to choose among: {"tp": 8}, {"pp": [1, 2, 4]}. With several numbers of GPUs,
-        {"gpus": [128, 256]}, each number is planned by itself.
+        A dimension's value, or values to choose among: {"tp": 8}, {"pp": [1, 2, 4]}. With several numbers of GPUs,
+        {"gpus": [128, 256]}, each number is planned separately.
     without : sequence of str
-        Values to leave out: "zero3", "offload".
+        Values to exclude: "zero3", "offload".
     settings : mapping, optional
-        Other keys of the scenario: {"training.framework": "nemo"}.
+        Other scenario keys: {"training.framework": "nemo"}.
     best : int, optional
         Number of settings to find; ten if omitted.
     jobs : int, optional
         Number of processes; if omitted, this process simulates.
     scheduler : str, optional
-        "tcp://HOST:PORT" of a Dask cluster that simulates instead.
+        "tcp://HOST:PORT" for simulations on a Dask cluster.
     cache : path, optional
         Folder with cached outcomes.
 
     Returns
     -------
     PlanResult
-        `best` lists the settings, `frame()` is a pandas table of them, `why()` and `left_out()` explain them.
+        `best` lists the settings, `frame()` is a pandas table, `why()` and `left_out()` explain the result.
 
     Raises
     ------
@@ -202,11 +204,14 @@ def plan(
     """
     given = {"topology": topology, "gpus": gpus, "seq_len": seq_len, "global_batch": global_batch}
     if topology is None or isinstance(model, Scenario):
+        # A scenario's `plan` section already contains these parameters.
         others = given | {"fix": fix, "among": among, "without": without or None, "settings": settings}
         question = _of_scenario(model, [name for name, value in others.items() if value is not None])
     else:
+        # The first field is the constraint's text in error messages.
         said = [Constraint(f"fix {name}={value}", name, [value]) for name, value in (fix or {}).items()]
         said += [Constraint(f"among {name}={list(values)}", name, values) for name, values in (among or {}).items()]
+        # With several numbers of GPUs, the full report is on the largest.
         given["gpus"] = gpus = largest_number(gpus, said, "gpus")
         if gpus is None or seq_len is None or global_batch is None:
             missing = [name for name, value in given.items() if value is None]
@@ -215,11 +220,14 @@ def plan(
         left_out = tuple(Constraint(f"without {value}", "", [value]) for value in without)
         question = PlanQuestion(base, batch_of(global_batch, seq_len, "global_batch"), tuple(said), left_out, BEST)
     backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
+    # The argument overrides the scenario's `plan.best`.
     question = question if best is None else replace(question, best=best)
+    # Warn before the search, which may take hours.
     line = question.announced()
     if line:
         warnings.warn(line, ScenarioWarning, stacklevel=2)
     refuse_contradictions(question)
+    # The search yields a result after each simulation; only the last is complete.
     *_, found = search(question.base, question.sequences, question.choices(), best=question.best, backend=backend)
     tried = tuple(sizes(found, question, backend))
     return PlanResult(
@@ -228,7 +236,7 @@ def plan(
 
 
 def _of_scenario(source: str | Mapping[str, Any] | Scenario, others: Sequence[str]) -> PlanQuestion:
-    """Return the question of a scenario with a `plan` section; ScenarioError if `others` are given beside it."""
+    """Return the question in a scenario's `plan` section; raise ScenarioError if `others` are also given."""
     if others:
         raise ScenarioError(f"plan: {others[0]}: goes with a model and a topology; a scenario's `plan` says it itself")
     return plan_question(source if isinstance(source, Scenario) else load_scenario(source))

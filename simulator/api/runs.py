@@ -1,6 +1,6 @@
-"""What do Python users and notebooks get: a Run and a Sweep that show themselves, draw pictures and write their page?
+"""How do Python users and notebooks run scenarios? `simulate` returns a Run, `play` a Sweep, both with plots.
 
-Rule: plays as the rooms below do, and adds only looks.
+The results equal those of the command line; this module only adds display.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run(core.Run):
-    """A played scenario; in a notebook it shows its answer and its figures.
+    """A simulated scenario; a notebook displays its answer and its figures.
 
     Attributes
     ----------
     scenario : Scenario
+        The scenario, a single point.
     plan : Plan or StepPlan
-        Of a collective, or of a training step.
+        Plan of a collective, or of a training step.
     timeline : Timeline
-        What ran when on which rank, what was sent, what was held.
+        Operations, transfers and memory of each rank over time.
     report : CollectiveReport or TrainingReport
-        Its numbers, in seconds, bytes and B/s; `report.to_dict()` is plain data.
+        Figures in seconds, bytes and B/s; `report.to_dict()` is plain data.
     results : tuple of array, or None
-        What the operation gives each rank; None without payload.
+        Result of the operation on each rank; None without payload.
     parameters : mapping of PyTorch's name to array, or None
-        Of a real training, after its last step.
+        Parameters after the last step of a real training.
     """
 
     def __repr__(self) -> str:
@@ -63,31 +64,33 @@ class Run(core.Run):
         return f"<p><b>{escape(describe(self.scenario).text)}</b></p>{self.report._repr_html_()}"
 
     def plot(self, kind: str) -> Figure:
-        """Draw one of `simulator list plots`; see `Sweep.plot`."""
+        """Draw a plot from `simulator list plots`; see `Sweep.plot`."""
         return _plot(self.scenario, [self._outcome], kind)
 
     def to_html(self) -> str:
-        """The page that `simulator run` leaves as report.html."""
+        """Return the page written by `simulator run` as report.html."""
+        # A single run is a sweep of one point: the page is the same.
         compared = Comparison(self.scenario, [self._outcome])
         return report_page(compared, answer(compared), {0: compressed(view_of_run(self))})
 
     @property
     def _outcome(self) -> PointOutcome:
+        """The run as a sweep's only outcome."""
         return PointOutcome(0, {}, self.timeline.engine, self.report.to_dict())
 
 
 @dataclass(frozen=True, repr=False)
 class Sweep:
-    """All points of a scenario, played; in a notebook it shows its answer and its table.
+    """A simulated scenario with axes; a notebook displays its answer and its table.
 
     Attributes
     ----------
     scenario : Scenario
-        With its axes.
+        The scenario with its axes.
     outcomes : tuple of PointOutcome
-        One a point, in order.
+        Outcome of each point, in order.
     views : mapping of int to bytes
-        What a page draws of each point.
+        Compressed data for each point's part of the HTML page, by the point's number.
     """
 
     scenario: Scenario
@@ -106,7 +109,7 @@ class Sweep:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """One row a point, as `simulator.sweep` gives it."""
+        """Table with a row per point, as returned by `simulator.sweep`."""
         return frame(self.outcomes)
 
     def __repr__(self) -> str:
@@ -114,28 +117,29 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         lines = [self.scenario.question or self.scenario.name, *self.answer.sentences]
+        # A user's texts may contain "<": escape them.
         first, *rest = (escape(line) for line in lines)
         return f"<p><b>{first}</b></p>{''.join(f'<p>{line}</p>' for line in rest)}{self.frame._repr_html_()}"  # type: ignore[operator]
 
     def plot(self, kind: str, point: Mapping[str, Any] | None = None) -> Figure:
-        """Draw one kind of picture.
+        """Draw a plot.
 
         Parameters
         ----------
         kind : str
-            One of `simulator list plots`.
+            A name from `simulator list plots`.
         point : mapping of dotted key to value, optional
-            Which point is looked at closely; the one that the answer speaks of if left out.
+            Point for plots of a single point; the answer's point if omitted.
 
         Raises
         ------
         ScenarioError
-            No such kind, no such point, or nothing to draw.
+            The kind or the point is unknown, or there is nothing to draw.
         """
         return _plot(self.scenario, self.outcomes, kind, point, self.answer)
 
     def to_html(self) -> str:
-        """The page that `simulator run` leaves as report.html."""
+        """Return the page written by `simulator run` as report.html."""
         return report_page(self.comparison, self.answer, self.views)
 
 
@@ -147,11 +151,40 @@ def simulate(
     keep: Collection[int] | None = None,
     clusters: Clusters | None = None,
 ) -> Run:
-    """Play one scenario, which is a single point; see `simulator.run.simulate.simulate`, whose Run this one shows."""
+    """Simulate a scenario with a single point.
+
+    Parameters
+    ----------
+    scenario : Scenario, or input for `load_scenario`
+        The scenario, its name, path or content.
+    tamper : mapping of transfer number to function, optional
+        Faults injected into the payload.
+    limit_memory : bool
+        True: a training step that exceeds a GPU's memory is an error. False: the report says how much is missing.
+    keep : collection of int, optional
+        Ranks whose operations the timeline contains, in addition to the rank that ends last. If omitted: every rank, or
+        in a large job rank 0 (collective) or each pipeline stage's first rank (training).
+    clusters : Clusters, optional
+        Cache of clusters from earlier points; without influence on any number.
+
+    Returns
+    -------
+    Run
+        Plan, timeline, report and arrays.
+
+    Raises
+    ------
+    ScenarioError
+        The scenario has several points or asks for something impossible, or `keep` names unknown ranks.
+    SimulationError
+        The run cannot continue, for example because this machine lacks memory.
+    """
     loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    # Scenarios with several points belong to `play`.
     check_single_point(loaded)
     warn_of_size([loaded])
     run = core.simulate(loaded, tamper=tamper, limit_memory=limit_memory, keep=keep, clusters=clusters)
+    # The same run as a subclass with display.
     return Run(**{field.name: getattr(run, field.name) for field in fields(run)})
 
 
@@ -161,15 +194,16 @@ def play(
     *,
     jobs: int | None = None,
 ) -> Sweep:
-    """Play all points of a scenario, and keep what there is to look at.
+    """Simulate every point of a scenario, and keep the data for plots and pages.
 
     Parameters
     ----------
-    scenario : Scenario, or what load_scenario takes
+    scenario : Scenario, or input for `load_scenario`
+        The scenario, its name, path or content.
     axes : mapping of dotted key to values, optional
-        Further axes; they replace axes of the same key.
+        Further axes; they replace axes with equal keys.
     jobs : int, optional
-        Processes of this machine; all is played in this one if it is left out.
+        Number of processes on this machine; if omitted, this process simulates.
 
     Examples
     --------
@@ -185,9 +219,12 @@ def play(
     warn_of(swept)
     numbered = list(enumerate(points(swept)))
     warn_of_size(point.scenario for _, point in numbered)
+    # Processes write views to files; the Sweep keeps their bytes and the folder is removed.
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
+        # Pages of large sweeps have no views of single points.
         keeper = ArtifactWriter(folder, single=False, view=True) if keeps_views(len(numbered)) else None
+        # Processes finish points in any order.
         outcomes = sorted(play_points(numbered, Backend(jobs), keeper), key=lambda outcome: outcome.index)
         files = {index: point_folder(folder, index) / NAME for index, _ in numbered}
         kept = {index: file.read_bytes() for index, file in files.items() if file.is_file()}
@@ -201,6 +238,8 @@ def _plot(
     point: Mapping[str, Any] | None = None,
     answered: Answer | None = None,
 ) -> Figure:
+    """Draw a plot of a scenario's outcomes."""
+    # Imported late: matplotlib takes long to load, and most scripts draw nothing.
     from simulator.results.drawn import Undrawn
     from simulator.results.pictures import figures
     from simulator.results.plotted_points import plotted_points
@@ -208,6 +247,7 @@ def _plot(
     there = plot_names.names_of("collective" if scenario.training is None else "training")
     if kind not in there:
         raise ScenarioError(f"plot: got {kind!r}; {one_of(there, kind)}")
+    # Reuse the choice of points of `simulator run`, restricted to this kind.
     asked = scenario.replaced(
         plots=PlotsSpec.model_construct(kinds=(kind,), points=None if point is None else [dict(point)])
     )
@@ -217,5 +257,6 @@ def _plot(
     for _, drawn in figures(asked, outcomes, chosen, findings):
         if not isinstance(drawn, Undrawn):
             return drawn
+        # A kind may be impossible for a point; the next point is tried.
         reason = f"here: {drawn.reason}"
     raise ScenarioError(f"plot: there is nothing to draw of {kind} {reason}")

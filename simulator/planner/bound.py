@@ -1,18 +1,19 @@
-"""What is a lower bound of the step time, and of the memory, of a setting that has not been simulated?
+"""How fast can a setting be at best, and how little memory can it need? Lower bounds, without a simulation.
 
-A bound is never above the simulated value, because the search skips every setting whose bound is worse than the best
-settings so far. The bound of the time counts
+A bound never exceeds the simulated value, because the search skips every setting with a bound worse than the best
+settings so far. The time bound counts
 
 - kernels at full speed, as if no collective ran beside them;
-- exchanges of tensor, context and expert parallelism that the next kernels wait for, each alone on its links;
-- the pipeline's order of passes, with the time of its sends;
+- exchanges inside the model (tensor, context, expert parallelism) before the kernels that need them, each alone on its
+  links;
+- the pipeline's order, with the time of its sends;
 - the optimizer's update.
 
-It leaves out what other work may hide: gathers and sums over data-parallel ranks, and waiting for shared links.
+The bound omits everything that other work may hide: gathers and sums over data-parallel ranks, and contention on links.
 
-Example: 2 stages, 3 micro-batches, forward pass 1 ms, backward pass 2 ms, update 1 ms, sends take no time. The own work
-of each rank is 3 x (1 + 2) + 1 = 10 ms. The second rank begins after a forward pass of the first, and after its last
-pass the first rank still runs a backward pass: the bound is 1 + 9 + 2 + 1 = 13 ms.
+Example: 2 stages, 3 micro-batches, forward pass 1 ms, backward pass 2 ms, update 1 ms, free sends. Each rank's own work
+is 3 x (1 + 2) + 1 = 10 ms. The second rank begins after a forward pass on the first rank, and the first rank runs a
+backward pass after the second rank's last pass: the bound is 1 + 9 + 2 + 1 = 13 ms.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ from simulator.step.units import Unit, units
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Lower bounds of the times of one stage's passes of a micro-batch [s].
+    """Lower bounds for a stage's passes of a micro-batch [s].
 
     Attributes
     ----------
     whole : mapping of Work to float
-        Time until the next pass can begin: kernels and the exchanges that kernels wait for.
+        Time until the next pass can begin: kernels, and exchanges awaited by kernels.
     kernels : mapping of Work to float
         Time of the kernels alone, for schedules in which another pass may hide the exchanges.
     """
@@ -67,21 +68,21 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepBound:
-    """The parts of which the bounds of one setting are computed.
+    """Parts of a setting's bounds.
 
     Attributes
     ----------
     pipeline : Pipeline
         Schedule and shape of the pipeline.
     stages : tuple of StageTimes
-        Times of the stages of one model copy.
+        Times of each stage in a model copy.
     updates : tuple of float
-        Lower bound of the optimizer's update on each pipeline rank [s].
+        Lower bound for the update on each pipeline rank [s].
     memory : int
-        Lower bound of the memory of the fullest rank: model states, and whole gradients or activations [B].
+        Lower bound on the fullest rank's memory: model states, and whole gradients or activations [B].
     sends : callable () -> mapping of (int, int) to float
-        Time to send the activations or gradients of a micro-batch from one pipeline rank to another, alone on its links
-        [s]. It is a function because most settings are ruled out before the times of sends are needed.
+        Return the time to send a micro-batch's activations or gradients from one pipeline rank to another, alone on the
+        links [s]. A function, because most settings are pruned before sends are needed.
     """
 
     pipeline: Pipeline
@@ -91,29 +92,32 @@ class StepBound:
     sends: Callable[[], Mapping[tuple[int, int], float]]
 
     def busy_bound(self) -> float:
-        """Return the longest own work of a rank, with the passes before its first and after its last pass [s]."""
+        """Return a rank's longest own work, including the passes before its first and after its last pass [s]."""
         schedule, shape, copies = self.pipeline.schedule, self.pipeline.shape, self.pipeline.model_stages
         back = Work.INPUT_GRADIENT if schedule.splits_backward else Work.BACKWARD
         works = (Work.FORWARD, back, *([Work.WEIGHT_GRADIENT] if schedule.splits_backward else []))
-        # If two passes run at once, each may hide the exchanges of the other.
+        # Two passes at once may hide each other's exchanges: only kernels are certain.
         least = [one.kernels if schedule.pairs else one.whole for one in self.stages]
         longest = 0.0
+        # A stage's work starts after the forward passes on earlier stages and is followed by their backward passes.
         for place in range(shape.ranks):
             own = [stage % copies for stage in schedule.stages_of(place, shape)]
             each = sum(least[stage][work] for stage in own for work in works)
+            # Under DualPipe, each model copy gets half of the micro-batches.
             micros = shape.micro_batches // (shape.stages // copies)
-            # If backward passes are halved, the last rank may still compute weight gradients while earlier ranks run
-            # their last input gradients: only the forward passes before its first pass are certain to be added.
+            # With split backward passes, the last rank may still compute weight gradients while earlier ranks run their
+            # last input gradients. Only the forward passes before its first pass are certain to add.
             around = [Work.FORWARD] if schedule.splits_backward else [Work.FORWARD, back]
             ends = sum(one[work] for one in least[: min(own)] for work in around)
             longest = max(longest, micros * each + ends + self.updates[place])
         return longest
 
     def waiting(self, place: int) -> float:
-        """Return a lower bound of the time that a rank's kernels wait for exchanges [s]; 0 if passes run in pairs."""
+        """Return a lower bound on the time that a rank's kernels wait for exchanges [s]; 0 if passes run in pairs."""
         copies = self.pipeline.model_stages
         if self.pipeline.schedule.pairs:
             return 0.0
+        # Kernels never hide exchanges within the same pass, because they wait for them.
         counts = Counter((one.stage % copies, one.work) for one in self.pipeline.passes(place))
         return sum(
             times * (self.stages[stage].whole[work] - self.stages[stage].kernels[work])
@@ -121,13 +125,14 @@ class StepBound:
         )
 
     def schedule_bound(self, exact: Mapping[int, RankTimes] | None = None) -> float:
-        """Return the time at which the last pass ends if every pass starts as early as the pipeline's order allows [s].
+        """Return the end of the last pass if every pass starts as early as the pipeline's order allows [s].
 
         Parameters
         ----------
         exact : mapping of int to RankTimes, optional
-            Tighter times of some pipeline ranks; only for schedules without two passes at once.
+            Tighter times for some pipeline ranks; only for schedules without two passes at once.
         """
+        # A single rank waits for no other rank.
         if self.pipeline.shape.ranks == 1 and exact is None:
             return self.busy_bound()
         whole, kernels = (
@@ -140,7 +145,7 @@ class StepBound:
 
 @dataclass
 class Bounds:
-    """Computes the bounds of the settings of one plan; parts that settings share are cached."""
+    """Computes the bounds of a plan's settings; parts shared by settings are cached."""
 
     cluster: Cluster
     durations: CollectiveLowerBounds = field(init=False)
@@ -153,9 +158,10 @@ class Bounds:
         self.durations = CollectiveLowerBounds(self.cluster)
 
     def of(self, setting: Setting, step: TrainingStep) -> StepBound:
-        """Return the bounds of a setting; ValueError if the GPU cannot run it (a dtype without a peak rate)."""
+        """Return a setting's bounds; raise ValueError if the GPU cannot run it (a dtype without a peak rate)."""
         groups, pipeline = groups_of(step, setting.gpus), Pipeline.of(step)
         times = self._times_of_units(setting, step, groups)
+        # Prefix sums make a stage the difference of two rows: settings differ in stages, and share units.
         cuts = cuts_of_stages(times.units, pipeline.layers())
         whole, kernels, held = (np.diff(sums[cuts], axis=0) for sums in (times.whole, times.kernels, times.held))
         stages = tuple(
@@ -170,22 +176,26 @@ class Bounds:
     def _sends(
         self, setting: Setting, step: TrainingStep, pipeline: Pipeline, groups: Groups
     ) -> Mapping[tuple[int, int], float]:
-        """Return the time of a send between neighbouring pipeline ranks of the first replica, uncontended [s]."""
+        """Return the time of a send between neighbouring pipeline ranks in the first replica, uncontended [s]."""
         key = setting.gpus, setting.tp, setting.pp, setting.cp, pipeline.elements, step.precision.params
         if key not in self._between:
             communicator = Communicator(self.cluster, groups, "closed_form", True)
             last, sends, ranks = setting.pp - 1, dict[tuple[int, int], float](), groups.grid.groups("pp")[0].tolist()
+            # The last rank sends to rank 0 if ranks have several chunks; with 2 ranks, this pair is already listed.
             for pair in [*pairwise(range(setting.pp)), *([(0, last)] if last > 1 else [])]:
                 for ends in (pair, pair[::-1]):
                     op = communicator.send(pipeline.elements, step.precision.params, ends, ranks[ends[0]])
+                    # Without an estimate, 0 keeps the bound valid.
                     sends[ends] = estimate(self.cluster, op) or 0.0
             self._between[key] = sends
         return self._between[key]
 
     def _times_of_units(self, setting: Setting, step: TrainingStep, groups: Groups) -> _UnitTimes:
+        """Return the times of the model's units; cached by the keys on which they depend."""
         strategy = STRATEGIES.find(step.sharding.strategy)
         cut = step.parallelism.cut()
-        # Units depend on the number of data-parallel ranks only by whether a layer, and its experts, have copies.
+        # A unit's work depends on the number of data-parallel ranks only through the existence of copies, of a layer or
+        # of its experts.
         shared = groups.data_parallel > 1, groups.data_parallel * cut.tensor > cut.experts.tensor * cut.experts.ranks
         key = (
             setting.tp, setting.cp, setting.ep, setting.micro_batch, setting.checkpointing, shared,
@@ -208,42 +218,48 @@ class Bounds:
     def _ranks_of(
         self, setting: Setting, step: TrainingStep, pipeline: Pipeline, held: Sequence[Sequence[int]], groups: Groups
     ) -> list[_Rank]:
-        """Return the lower bounds of the update and the memory of each pipeline rank."""
+        """Return lower bounds on each pipeline rank's update time and memory."""
         strategy, shape = STRATEGIES.find(step.sharding.strategy), pipeline.shape
         whole = strategy.keeps_whole_gradients(step.sharding)
+        # Offloaded gradients may leave the GPU early.
         gradient = find(step.precision.grads).itemsize if whole and step.offload is None else 0
         ranks = []
         for place in range(shape.ranks):
             own = [held[stage % pipeline.model_stages] for stage in pipeline.schedule.stages_of(place, shape)]
+            # Columns of `_UnitTimes.held`, summed over the rank's chunks.
             dense, spread, resident = (sum(chunk[kind] for chunk in own) for kind in range(3))
             experts = groups.size("expert data") if spread else 1
             named = step.sharding.strategy, step.offload is None, setting.precision, setting.framework
+            # Many settings share these values.
             key = dense, spread, resident, groups.shard_size, experts, *named
             if key not in self._states:
                 parts = [(dense, groups.shard_size), *([(spread, experts)] if spread else [])]
                 self._states[key] = self._states_of(step, strategy, parts, resident)
             seconds, states_bytes = self._states[key]
+            # Without a closed form, a single chunk's activations are certain.
             chunks = pipeline.schedule.held(shape, place) if pipeline.schedule.held and shape.ranks > 1 else 1
             kept = chunks * min(chunk[3] for chunk in own)
+            # Activations peak before gradients are complete: their maximum is certain, their sum is not.
             ranks.append(_Rank(seconds, states_bytes + max(kept, gradient * (dense + spread))))
         return ranks
 
     def _states_of(
         self, step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, int]], resident: int
     ) -> tuple[float, int]:
-        """Return the time of the optimizer's kernels on the GPU [s], and the bytes of the model states."""
+        """Return the time of the optimizer's kernels on the GPU [s], and the bytes of the model states [B]."""
         kept = states(step, strategy.shards, strategy.updater, parts, resident)
         nbytes = kept.parameters + kept.optimizer
+        # Servers and hosts update with unknown overlap: 0 is a safe bound.
         if strategy.updater is Updater.SERVERS or step.offload is not None:
             return 0.0, nbytes
         timer = KernelTimer(self.cluster.gpus[0], step)
-        # The cost of launching a kernel for each further tensor is omitted, so the result stays a lower bound.
+        # The launch overhead of further tensors is omitted: the result stays a lower bound.
         return update_cost(timer, kept, tensors=1).alone, nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """Lower bounds of the time of a rank's update [s], and of its peak memory [B]."""
+    """Lower bounds on a rank's update time [s] and peak memory [B]."""
 
     update: float
     memory: int
@@ -251,17 +267,17 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _UnitTimes:
-    """Prefix sums over the units of a model, so that a stage is the difference of two rows.
+    """Prefix sums over the model's units: a stage is the difference between two rows.
 
     Attributes
     ----------
     units : tuple of Unit
         Units in model order.
     whole, kernels : float array, shape (units + 1, 4)
-        Times of `StageTimes`, a column for each member of Work [s].
+        Times of `StageTimes`, with a column for each member of Work [s].
     held : int array, shape (units + 1, 4)
         Columns: elements of dense parameters, elements of experts, elements that stay whole on every rank, and bytes of
-        activations kept from a micro-batch's forward pass to its backward pass.
+        a micro-batch's saved activations [B].
     """
 
     units: tuple[Unit, ...]
@@ -272,38 +288,41 @@ class _UnitTimes:
 
 @dataclass(frozen=True)
 class CollectiveLowerBounds:
-    """Lower bounds of the durations of collectives that are alone on their links.
+    """Lower bounds on the durations of collectives alone on their links.
 
-    A bound is the closed form where one is exact, or the bytes of the busiest link over its bandwidth.
+    A bound is the closed form if exact, or the busiest link's bytes over its bandwidth.
 
-    A closed form is the end of the last rank. In a tree or a chain other ranks end earlier and may be the ones on the
-    critical path, so the end of the first rank counts (`apart` is subtracted). If the ranks of a group belong
-    to several pipeline stages, some may have sent their part before the others arrive. Then only the start-up is
-    certain, and for two ranks also the send of the later one.
+    A closed form is the last rank's end. In a tree or a chain, other ranks end earlier and may be on the critical path,
+    hence the first rank's end counts (`apart` is subtracted). If a group's ranks belong to several pipeline stages,
+    some may have sent their part before others arrive. Then only the start-up is certain, and for two ranks also the
+    later rank's send.
     """
 
     cluster: Cluster
     _known: dict[tuple[object, ...], tuple[object, float]] = field(default_factory=dict)
 
     def of(self, op: Collective) -> float:
-        """Return the bound of one collective [s]."""
-        # The cached value holds the schedule, because its id, which is part of the key, must not be reused.
+        """Return a collective's bound [s]."""
+        # The key contains the schedule's id. The cached value holds the schedule, hence Python cannot reuse the id.
         key = id(op.schedule), op.elements, op.itemsize, op.group, op.rendezvous
         if key not in self._known:
             self._known[key] = op.schedule, self._of(op)
         return self._known[key][1]
 
     def _of(self, op: Collective) -> float:
+        """Compute a collective's bound [s]."""
+        # Other stages may have sent their part earlier: only the start-up is certain.
         if op.rendezvous and len(op.group) > 2:
             return op.startup
         if op.rendezvous or op.duration is None:
             return least(self.cluster, op)
+        # The rank that ends first may be on the critical path.
         return op.duration - apart(self.cluster, op)
 
 
 @dataclass(frozen=True)
 class _Exchanges:
-    """Lower bounds of the exchanges of tensor, context and expert parallelism, cached over settings."""
+    """Lower bounds on exchanges inside the model (tensor, context, expert parallelism), cached over settings."""
 
     communicator: Communicator
     activations: str
@@ -312,6 +331,7 @@ class _Exchanges:
     known: dict[tuple[object, ...], float]
 
     def seconds(self, exchange: Communication) -> float:
+        """Return an exchange's bound [s]."""
         dtype = exchange.dtype or self.activations
         cut = self.setting.tp, self.setting.cp, self.setting.ep
         key = (exchange.operation, exchange.elements, dtype, exchange.group, *cut)
@@ -322,9 +342,11 @@ class _Exchanges:
 
 
 def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
+    """Return the prefix sums over units."""
     known: dict[int, tuple[float, float]] = {}
 
     def times(pieces: PassPieces | None) -> tuple[float, float]:
+        """Return the time of a pass with exchanges and of its kernels alone [s]; equal passes are computed once."""
         if pieces is None:
             return 0.0, 0.0
         if id(pieces) not in known:  # layers of one shape share their pieces
@@ -335,6 +357,7 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
     for unit in made:
         forward, backward, again = times(unit.forward), times(unit.backward), times(unit.recompute)
         inputs, weights = times(unit.input_gradient), times(unit.weight_gradient)
+        # Recompute belongs to the pass that needs its results first: the input gradient.
         by_work = {
             Work.FORWARD: forward,
             Work.BACKWARD: (again[0] + backward[0], again[1] + backward[1]),
@@ -342,18 +365,25 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
             Work.WEIGHT_GRADIENT: weights,
         }
         rows.append([by_work[work] for work in Work])
+    # A leading row of zeros: the first stage is a difference too.
     sums = np.concatenate([np.zeros((1, len(Work), 2)), np.cumsum(np.array(rows), axis=0)])
     held = [[0 if u.spread else u.elements, u.elements if u.spread else 0, u.resident, u.kept] for u in made]
     return _UnitTimes(made, sums[..., 0], sums[..., 1], np.concatenate([[[0, 0, 0, 0]], np.cumsum(held, axis=0)]))
 
 
 def _path(pieces: PassPieces, exchanges: _Exchanges) -> float:
+    """Return the length of a pass with its exchanges: the longest path through its pieces [s].
+
+    Exchanges of one group run in sequence; kernels wait only for the exchanges in `awaited`.
+    """
     kernels, under_way, free = 0.0, dict[int, float](), dict[str, float]()
     for place, piece in enumerate(pieces.pieces):
         if piece.exchange is not None:
             group = str(piece.exchange.group)
+            # A group's stream runs one exchange at a time.
             under_way[place] = max(kernels, free.get(group, 0.0)) + exchanges.seconds(piece.exchange)
             free[group] = under_way[place]
         elif piece.cost is not None:
             kernels = max([kernels, *(under_way.pop(one, 0.0) for one in piece.awaited)]) + piece.cost.alone
+    # Exchanges that no kernel awaits must still end before the rank's next pass.
     return max([kernels, *under_way.values()])

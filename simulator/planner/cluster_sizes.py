@@ -1,7 +1,7 @@
-"""What does a plan give on other numbers of GPUs: those that the user names, or those that meet a deadline?
+"""How does a plan change on other numbers of GPUs, named by the user or needed for a deadline? Each is planned alone.
 
-Each number is planned by itself. For a deadline the number is halved as long as the deadline is met, or doubled until
-it is met, and only the fastest setting of each number is searched. Numbers in between are not tried.
+For a deadline, the number is halved as long as the deadline is met, or doubled until it is met, and only each number's
+fastest setting is searched. Numbers in between are not tried.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from simulator.planner.question import PlanQuestion
 from simulator.planner.search import PlayedSetting, SearchResult, search
 from simulator.sweeps.sweep import Backend
 
-# Largest multiple of the requested number of GPUs that is tried for a deadline.
+# Largest multiple of the requested number to try for a deadline.
 _MOST_TIMES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSizeResult:
-    """The plan for one number of GPUs.
+    """A plan for a number of GPUs.
 
     Attributes
     ----------
-    gpus : int
     plan : SearchResult or None
-        None if the topology has no cluster of this number.
+        None if the topology has no cluster with this number.
     takes : mapping
-        Days, GPU hours and cost of the training (`budget.amounts`); empty without a setting or without a budget.
+        The training's days, GPU hours and cost (`budget.amounts`); empty without a setting or without a budget.
     meets : bool or None
         Whether the training ends before the deadline; None without a deadline.
     missing : str
-        Reason why there is no setting; empty if there is one.
+        Reason for a missing setting; empty if there is a setting.
     """
 
     gpus: int
@@ -49,7 +48,7 @@ class ClusterSizeResult:
         return self.plan.best[0] if self.plan is not None and self.plan.best else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan for this number as plain data."""
+        """Return this number's plan as plain data."""
         best, told = self.best, {"gpus": self.gpus, "meets": self.meets, **self.takes}
         if best is None:
             return told | {"setting": None, "missing": self.missing}
@@ -58,16 +57,16 @@ class ClusterSizeResult:
 
 
 def sizes(plan: SearchResult, question: PlanQuestion, backend: Backend) -> Iterator[ClusterSizeResult]:
-    """Yield the plan of the requested number of GPUs, then of the other numbers; nothing if no others are asked for.
+    """Yield the plan for the requested number of GPUs, then for other numbers; nothing without a request for others.
 
     Parameters
     ----------
     plan : SearchResult
         The plan for the requested number.
     question : PlanQuestion
-        The other numbers, or the deadline, and the length of the training.
+        The other numbers, or the deadline, and the training's length.
     backend : Backend
-        Processes or cluster that simulate.
+        Processes or cluster for simulations.
     """
     if not question.numbers and question.deadline is None:
         return
@@ -81,11 +80,13 @@ def sizes(plan: SearchResult, question: PlanQuestion, backend: Backend) -> Itera
     for number in _halves_or_doubles(gpus, down=bool(first.meets)):
         one = _planned(number, question, 1, backend)
         yield one
+        # The deadline lies between this number and the last.
         if one.meets != first.meets:
             return
 
 
 def _halves_or_doubles(gpus: int, *, down: bool) -> Iterator[int]:
+    """Yield ever fewer GPUs (`down`) or ever more GPUs."""
     if not down:
         times = 2
         while times <= _MOST_TIMES:
@@ -98,7 +99,7 @@ def _halves_or_doubles(gpus: int, *, down: bool) -> Iterator[int]:
 
 
 def _planned(gpus: int, question: PlanQuestion, best: int, backend: Backend) -> ClusterSizeResult:
-    """Return the plan for a number of GPUs, or the reason why there is none."""
+    """Return a number's plan, or the reason for its absence."""
     base = question.base.replaced(cluster=question.base.cluster.replaced(world_size=gpus))
     try:
         *_, found = search(base, question.sequences, question.choices(base), best=best, backend=backend)
@@ -108,6 +109,7 @@ def _planned(gpus: int, question: PlanQuestion, best: int, backend: Backend) -> 
 
 
 def _size(gpus: int, plan: SearchResult, question: PlanQuestion) -> ClusterSizeResult:
+    """Return a number's result from its plan."""
     if not plan.best:
         (most, _), *_ = plan.refused.counts.most_common(1) or [("", 0)]
         missing = "nothing fits" if plan.do_not_fit or plan.played else f"no setting can be: {most}"

@@ -1,10 +1,10 @@
-"""Which constraints of a plan contradict each other?
+"""Which constraints in a plan contradict each other? A smallest set is found by dropping constraints one by one.
 
-If no setting satisfies all constraints, whatever memory there is, the constraints are dropped one by one as long as no
-setting exists without the dropped one. The constraints that remain contradict each other. Nothing is simulated.
+If no setting satisfies every constraint, regardless of memory, constraints are dropped as long as no setting exists
+without the dropped constraint. The remaining constraints contradict each other. Nothing is simulated.
 
-Example: `--fix tp=4 --fix pp=4 --fix sharding=zero3` on 8 GPUs. Without `sharding` there is still no setting, so that
-constraint is dropped; without `tp=4`, or without `pp=4`, there are settings, so these two remain.
+Example: `--fix tp=4 --fix pp=4 --fix sharding=zero3` on 8 GPUs. Without `sharding`, still no setting exists: the
+constraint is dropped. Without `tp=4`, or without `pp=4`, settings exist: both remain.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from simulator.step.pipelines.schedule import SCHEDULES
 
 
 def refuse_contradictions(question: PlanQuestion) -> None:
-    """Raise ScenarioError for a constraint without effect, and for constraints that contradict each other.
+    """Raise ScenarioError for a constraint without effect, and for contradicting constraints.
 
-    If no setting exists even without any constraint, nothing is raised: the search itself reports the reasons.
+    If no setting exists even without constraints, nothing is raised: the search reports the reasons.
     """
     choices = question.choices()
     for one, why in _without_effect(choices, {one.name: one for one in question.said}):
@@ -29,6 +29,7 @@ def refuse_contradictions(question: PlanQuestion) -> None:
     if not _can_be(question, InfeasibleCounts()):
         parts = _contradicting(question)
         if parts:
+            # The remaining constraints alone give the clearest reason.
             refused = InfeasibleCounts()
             _can_be(_of_parts(question, parts), refused)
             together = "contradict each other" if len(parts) > 1 else "cannot be"
@@ -38,12 +39,13 @@ def refuse_contradictions(question: PlanQuestion) -> None:
 
 
 def _without_effect(choices: Choices, said: dict[str, Constraint]) -> Iterator[tuple[Constraint, str]]:
-    """Yield the constraints on pipelines that no setting of the search reads, with the reason."""
+    """Yield pipeline constraints that no setting reads, with the reason."""
     values = choices.values
     piped = max(values["pp"]) > 1
     no_pipeline = f"{said['pp'].where} leaves no pipeline" if "pp" in said else "there can be no pipeline"
     if "schedule" in said and not piped:
         yield said["schedule"], no_pipeline
+    # One virtual stage is every schedule's default and needs no schedule with several.
     if "virtual_stages" not in said or values["virtual_stages"] == (1,):
         return
     if not piped:
@@ -54,16 +56,17 @@ def _without_effect(choices: Choices, said: dict[str, Constraint]) -> Iterator[t
 
 
 def _contradicting(question: PlanQuestion) -> Sequence[Constraint]:
-    """Return a smallest set of constraints that no setting satisfies; empty if even no constraint leaves no setting."""
+    """Return a smallest set of constraints without a setting; empty if none exists even without constraints."""
     needed, before = [*question.said, *question.without], -1
     while len(needed) != before:
-        # Two rounds may be needed: a constraint that leaves a value out can only be dropped before the constraint that
-        # adds the value.
+        # A second round may be needed: a constraint that excludes a value can be dropped only before the constraint
+        # that adds the value.
         before = len(needed)
         for one in [*needed]:
             fewer = [other for other in needed if other is not one]
             try:
                 there = _can_be(_of_parts(question, fewer), InfeasibleCounts())
+            # The question itself becomes invalid without this constraint: keep it.
             except ScenarioError:
                 there = True
             needed = needed if there else fewer
@@ -71,11 +74,11 @@ def _contradicting(question: PlanQuestion) -> Sequence[Constraint]:
 
 
 def _of_parts(question: PlanQuestion, parts: Sequence[Constraint]) -> PlanQuestion:
-    """Return the question with these constraints alone."""
+    """Return the question with only these constraints."""
     said, without = (tuple(one for one in whole if one in parts) for whole in (question.said, question.without))
     return replace(question, said=said, without=without)
 
 
 def _can_be(question: PlanQuestion, refused: InfeasibleCounts) -> bool:
-    """Return True if any setting satisfies all constraints."""
+    """Return True if a setting satisfies every constraint."""
     return next(settings(question.choices(), question.base, question.sequences, refused), None) is not None

@@ -1,6 +1,6 @@
-"""Why is a setting slower than the best one: how much of the difference are kernels, communication, idle time?
+"""Why is a setting slower than the best? The difference is divided among kernels, communication and idle time.
 
-The parts of a step add up to the step time, so the differences of the parts add up to the difference of the times.
+A step's parts add up to the step time, hence the parts' differences add up to the difference in time.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from simulator.planner.search import PlayedSetting
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much longer a step takes with one setting than with the best one.
+    """A setting's additional time per step, compared with the best setting.
 
     Attributes
     ----------
     whole : float
-        Difference of the step times [s].
+        Difference in step time [s].
     parts : dict of str to float
-        Difference of each part of a step; the parts add up to `whole` [s].
+        Difference for each part of a step; they add up to `whole` [s].
     """
 
     whole: float
@@ -30,11 +30,12 @@ class Difference:
     @property
     def text(self) -> str:
         """The largest part in words, '412 ms more exposed communication'; empty if no part is longer."""
+        # Parts may also be shorter than the best setting's; only the largest increase is named.
         name = max(self.parts, key=lambda part: self.parts[part])
         return f"{format_time(self.parts[name])} more {name}" if self.parts[name] > 0 else ""
 
 
 def step_difference(best: PlayedSetting, other: PlayedSetting) -> Difference:
-    """Return how much longer each part of a step takes with the other setting than with the best one."""
+    """Return the additional time for each part of a step, from the best setting to another."""
     mine, its = parts_of_step(best.report), parts_of_step(other.report)
     return Difference(other.step_time - best.step_time, {name: its[name] - mine[name] for name in mine})

@@ -1,7 +1,7 @@
-"""Is the best setting inside the validated range, or which of its choices has no measured run?
+"""Is the best setting inside the validated range, or which choices have no measured run?
 
-The choices of the setting are compared with the measured runs that the package ships (catalog/measured/training.csv and
-training_cut.csv): each choice by itself, then all together. No number of the plan depends on the result.
+The setting's choices are compared with measured runs in the package (catalog/measured/training.csv and
+training_cut.csv): first each choice, then their combination. No number in the plan depends on the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simulator.step.pipelines.schedule import SCHEDULES
 
 @dataclass(frozen=True, slots=True)
 class RunTraits:
-    """The traits of a run that measured runs record.
+    """Traits recorded for measured runs.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class RunTraits:
 
     @property
     def features(self) -> frozenset[str]:
-        """Features of the run without their sizes: {"tp", "zero1", "full checkpointing"}."""
+        """The run's features without sizes: {"tp", "zero1", "full checkpointing"}."""
         sizes = {name for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
         named = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
         named |= {f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
@@ -58,9 +58,9 @@ class RunTraits:
         return frozenset(sizes | named)
 
 
-# Features on which the fitted constants of a framework depend most: model parallelism and pipeline schedules.
+# A framework's fitted constants depend most on these features: model parallelism and pipeline schedules.
 _CUTS: Final = frozenset({"tp", "pp", "cp", "ep", *SCHEDULES.names()})
-# Traits that are outside the validated range if they exceed the largest measured value, with their names in a sentence.
+# Traits outside the validated range if above the largest measured value, with their names in a sentence.
 _SIZES: Final[Mapping[str, str]] = {
     "gpus": "GPUs", "tp": "tensor-parallel ranks", "pp": "pipeline stages", "cp": "context-parallel ranks",
     "ep": "expert-parallel ranks", "virtual_stages": "virtual stages", "micro_batch": "sequences in a micro-batch",
@@ -72,12 +72,12 @@ _NAMES: Final[Mapping[str, str]] = {
 
 
 def extrapolated(base: Scenario, setting: Setting) -> list[str]:
-    """Return a sentence for each trait of a setting that no measured run has; empty inside the validated range.
+    """Return a sentence for each trait without a measured run; empty inside the validated range.
 
     Parameters
     ----------
     base : Scenario
-        Keys that all settings of the plan share.
+        Keys shared by the plan's settings.
     setting : Setting
         The setting to compare.
     """
@@ -85,9 +85,11 @@ def extrapolated(base: Scenario, setting: Setting) -> list[str]:
     told = list(_each(kind, runs))
     every = frozenset().union(*(run.features for run in runs))
     own = frozenset().union(*(run.features for run in runs if run.framework == kind.framework))
+    # A feature that no run has is reported by `_each`.
     missing = sorted((kind.features & _CUTS & every) - own)
     if missing and own:
         told.append(f"no measured run of {kind.framework} has {', '.join(missing)}")
+    # Each choice was measured; their combination may not have been.
     if not told and not any(kind.features <= run.features and kind.gpu == run.gpu for run in runs):
         all_of = "all of " if len(kind.features) > 1 else ""
         told.append(f"no measured run on {kind.gpu} has {all_of}{', '.join(sorted(kind.features))}")
@@ -95,6 +97,7 @@ def extrapolated(base: Scenario, setting: Setting) -> list[str]:
 
 
 def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
+    """Yield a sentence for each single trait without a measured run."""
     if kind.framework == BARE.name:
         yield "no framework is named: kernels are as if none added anything; --set training.framework=nemo names one"
     for name, words in _NAMES.items():
@@ -111,6 +114,7 @@ def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
 
 
 def _of(base: Scenario, setting: Setting) -> RunTraits:
+    """Return a setting's traits."""
     scenario = scenario_of(base, setting)
     if scenario.training is None:
         raise TypeError("a plan is of a training step")
@@ -124,18 +128,22 @@ def _of(base: Scenario, setting: Setting) -> RunTraits:
 
 @cache
 def measured_runs() -> tuple[RunTraits, ...]:
-    """Return the traits of the timed runs of the catalog."""
+    """Return the traits of the catalog's timed runs."""
     rows = (*read_table("training.csv"), *read_table("training_cut.csv"))
     return tuple(_run(row) for row in rows if row.get("how", "timed") == "timed")
 
 
 def _run(row: Mapping[str, str]) -> RunTraits:
+    """Return the traits of a row in the catalog."""
+
     def number(name: str) -> int:
+        """Return a number in the row; 1 if empty."""
         return int(row.get(name) or 1)
 
     every = row["checkpointing"].isdecimal()
     return RunTraits(
         row["framework"], row["gpu"], number("gpus"), number("tp"), number("pp"), number("cp"), number("ep"),
         row.get("schedule") or "1f1b", number("virtual_stages"), row["sharding"], number("micro_batch_size"),
+        # Recompute of every k-th layer is a single kind of run; measured runs never offload.
         "every" if every else row["checkpointing"], False, is_eight_bit(row["matmul"]),
     )  # fmt: skip

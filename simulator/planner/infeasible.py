@@ -1,8 +1,8 @@
-"""What if no setting fits, or none is feasible: which setting needs least memory, and which changes would help?
+"""Which setting needs the least memory if none fits, and which changes would help?
 
-The memory of a setting is a lower bound from the recorded operations of a few micro-batches of each stage
-(`stage_memory.py`). Settings are examined in the order of a cheaper bound. A setting that is said to fit has been tried
-with the allocator (`memory.checked_need`), because fragmentation may exceed the memory where the bytes do not.
+A setting's memory is a lower bound from recorded operations of a few micro-batches of each stage (`stage_memory.py`).
+Settings are examined by ascending cheaper bound. Before a setting is reported as fitting, the allocator is simulated
+(`memory.checked_need`), because fragmentation may exceed the memory even if the bytes fit.
 """
 
 from __future__ import annotations
@@ -25,29 +25,28 @@ from simulator.scenario.records import Scenario
 from simulator.step.spec import TrainingStep
 
 _SEGMENTS: Final = "expandable_segments"
-# The text if no change makes a setting fit.
+# Text if no change makes a setting fit.
 NO_WAY: Final = "nothing that was tried, alone or two at a time; a smaller model or shorter sequences"
-# Settings with the lowest bounds of memory that are examined more closely.
+# Number of settings, with the lowest bounds on memory, that are examined more closely.
 _LOOKED_AT: Final = 24
-# Of these, kinds of parallelism whose smallest setting is tried with the allocator.
+# Kinds of parallelism among them to try with the allocator, each with its smallest setting.
 _TRIED: Final = 4
-# Micro-batches for each pipeline stage after which further micro-batches repeat the pattern of memory.
+# Micro-batches per pipeline stage; further micro-batches repeat the memory pattern.
 _FEW_ROUNDS: Final = 4
-# Pairs of changes to report, if no single change is enough.
+# Pairs of changes to report, if no single change suffices.
 _MOST_PAIRS: Final = 2
-# Numbers of GPUs, and of sequences, that are tried on each side of the requested number.
+# Numbers of GPUs and sequences to try on each side of the requested number.
 _NEIGHBOURS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """The memory that a setting needs.
+    """Memory needed by a setting.
 
     Attributes
     ----------
-    setting : Setting
     nbytes : int
-        Memory of the fullest rank; with fragmentation if that is why the setting does not fit [B].
+        The fullest rank's memory; includes fragmentation if it prevents the setting from fitting [B].
     capacity : int
         HBM of the rank's GPU [B].
     fits : bool
@@ -65,19 +64,19 @@ class MemoryNeed:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change of the question after which a setting fits, in words, and the setting that then needs least memory."""
+    """A change that makes a setting fit, in words, and the setting with the least memory after the change."""
 
     change: str
     need: MemoryNeed
 
     @property
     def text(self) -> str:
-        """The change, the memory that is then needed, and the setting."""
+        """The change, the needed memory, and the setting."""
         return f"{self.change}: {format_memory(self.need.nbytes)}, {self.need.setting.text}"
 
 
 def least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNeed | None:
-    """Return the setting of the search space that needs least memory; None if no setting is feasible."""
+    """Return the search space's setting with the least memory; None if no setting is feasible."""
     cluster = Clusters().of(base)
     bounds, waiting = Bounds(cluster), list[tuple[int, int, Setting, TrainingStep]]()
     for number, (setting, step) in enumerate(settings(choices, base, sequences, InfeasibleCounts())):
@@ -87,10 +86,12 @@ def least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNeed
             continue
     found: list[tuple[int, int, Setting, TrainingStep]] = []
     for bound, number, setting, step in sorted(waiting, key=lambda one: one[:2])[:_LOOKED_AT]:
+        # Every remaining bound is at least as large: the least memory is found.
         if found and bound >= found[0][0]:
             break
         found = sorted([*found, (least_need(cluster, step), number, setting, step)], key=lambda one: one[:2])
-    # Send buffers and fragmentation depend on the kind of parallelism, so each kind is tried once.
+    # Send buffers and fragmentation depend on the kind of parallelism: try each kind once.
+    # `found` ascends: the reversed order lets the smallest setting overwrite larger ones.
     least_of_cut = {one[2].cut: one for one in reversed(found)}
     nearest: MemoryNeed | None = None
     for one in sorted(least_of_cut.values(), key=lambda one: one[:2])[:_TRIED]:
@@ -102,10 +103,11 @@ def least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNeed
 
 
 def _tried(cluster: Cluster, nbytes: int, _: int, setting: Setting, step: TrainingStep) -> MemoryNeed:
-    """Return the memory need of a setting with a known lower bound; simulate the allocator to see whether it fits."""
+    """Return the memory need of a setting with a known lower bound; simulate the allocator to find whether it fits."""
     hbm = cluster.gpus[0].hbm_bytes
     if nbytes > hbm:
         return MemoryNeed(setting, nbytes, hbm, fits=False)
+    # The allocator follows every allocation: fewer micro-batches save time.
     needed = checked_need(cluster, _of_few(cluster, step))
     if needed.fits:
         return MemoryNeed(setting, nbytes, hbm, fits=True)
@@ -113,17 +115,17 @@ def _tried(cluster: Cluster, nbytes: int, _: int, setting: Setting, step: Traini
 
 
 def _of_few(cluster: Cluster, step: TrainingStep) -> TrainingStep:
-    """Return the step with fewer micro-batches if the lower bound of its memory is the same; otherwise the step."""
+    """Return the step with fewer micro-batches if its lower bound on memory is equal; otherwise the unchanged step."""
     few = replace(step, accumulation=min(step.accumulation, _FEW_ROUNDS * step.parallelism.pp))
     try:
         return few if least_need(cluster, few) == least_need(cluster, step) else step
-    except ValueError:  # an order that needs more of them
+    except ValueError:  # the order needs more micro-batches
         return step
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The question of a plan: values to search, cluster, and global batch [sequences]."""
+    """A plan's question: values to search, cluster, and global batch [sequences]."""
 
     choices: Choices
     base: Scenario
@@ -132,16 +134,16 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of one option of the question.
+    """A change to an option in the question.
 
     Attributes
     ----------
     option : str
-        Name of the option; two changes of one option are never combined.
+        Name of the option; two changes to an option are never combined.
     text : str
-        The option as the user would write it.
+        The option in the user's notation.
     made : function (asked) -> _Asked
-        Returns the changed question.
+        Return the changed question.
     """
 
     option: str
@@ -150,35 +152,38 @@ class _Change:
 
 
 def remedies(choices: Choices, base: Scenario, sequences: int, need: MemoryNeed) -> Iterator[Remedy]:
-    """Yield changes after which a setting fits: recompute, offload to the host, a smaller batch, more GPUs.
+    """Yield changes that make a setting fit: recompute, offload to the host, a smaller batch, more GPUs.
 
-    Each change is tried alone; if no single change is enough, pairs are tried. More GPUs than the topology has are
+    Each change is tried alone; if no single change suffices, pairs are tried. Numbers of GPUs beyond the topology are
     skipped.
 
     Parameters
     ----------
     choices, base, sequences
-        As for `least_memory`.
+        See `least_memory`.
     need : MemoryNeed
-        The result of `least_memory`, which does not fit.
+        Result of `least_memory`, which does not fit.
     """
     asked = _Asked(choices, base, sequences)
     changes = [(change,) for change in _changes(asked, holes=need.holes)]
     alone = yield from _fitting(asked, changes)
     if not alone:
+        # Changes to the same option exclude each other.
         pairs = (pair for pair in combinations([change for (change,) in changes], 2) if len(_options(pair)) == 2)
         yield from islice(_fitting(asked, pairs), _MOST_PAIRS)
 
 
 def _options(together: tuple[_Change, ...]) -> frozenset[str]:
+    """Return the options changed together."""
     return frozenset(change.option for change in together)
 
 
 def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[Remedy, None, bool]:
-    """Yield for each set of options the first change after which a setting fits; return True if there was one."""
+    """Yield for each set of options the first change that makes a setting fit; return True if a change does."""
     known = set[frozenset[str]]()
     for together in tried:
         options = _options(together)
+        # A milder change of the same option already helps.
         if options in known:
             continue
         changed = asked
@@ -186,7 +191,7 @@ def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[R
             changed = change.made(changed)
         try:
             need = least_memory(changed.choices, changed.base, changed.sequences)
-        except (ScenarioError, TooLargeError):  # the topology has fewer GPUs, or is too large to be built
+        except (ScenarioError, TooLargeError):  # the topology has fewer GPUs, or is too large to build
             continue
         if need is not None and need.fits:
             known.add(options)
@@ -195,18 +200,18 @@ def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[R
 
 
 def possible_numbers(choices: Choices, base: Scenario, sequences: int) -> list[str]:
-    """Return the options with the nearest other numbers of GPUs and sequences for which a setting exists.
+    """Return options with the nearest other numbers of GPUs and sequences for which a setting exists.
 
     Parameters
     ----------
     choices, base, sequences
-        As for `least_memory`, which found no setting at all.
+        See `least_memory`, which found no feasible setting.
 
     Returns
     -------
     list of str
-        For 60 GPUs and 64 sequences: ["--gpus 32", "--gpus 64", "--global-batch 60seq", "--global-batch 75seq"].
-        Of each kind the nearest below and the nearest above, without those that are too far away to be found.
+        For 60 GPUs and 64 sequences: ["--gpus 32", "--gpus 64", "--global-batch 60seq", "--global-batch 75seq"]. For
+        each kind the nearest below and the nearest above, omitted if too far away to be found.
     """
     asked = _Asked(choices, base, sequences)
     gpus = base.cluster.world_size
@@ -217,13 +222,13 @@ def possible_numbers(choices: Choices, base: Scenario, sequences: int) -> list[s
 
 
 def _neighbours(number: int) -> tuple[range, range]:
-    """Return the numbers below from the half on, and above up to the double, the nearest first."""
+    """Return the numbers below, down to the half, and above, up to the double, nearest first."""
     below = range(number - 1, max(number // 2, number - _NEIGHBOURS, 1) - 1, -1)
     return below, range(number + 1, min(2 * number, number + _NEIGHBOURS) + 1)
 
 
 def _is_possible(asked: _Asked) -> bool:
-    """Return whether there is any setting, on a cluster that the topology has."""
+    """Return True if a setting exists, on a cluster that the topology has."""
     try:
         if next(settings(asked.choices, asked.base, asked.sequences, InfeasibleCounts()), None) is None:
             return False
@@ -234,6 +239,7 @@ def _is_possible(asked: _Asked) -> bool:
 
 
 def _changes(asked: _Asked, *, holes: bool) -> Iterator[_Change]:
+    """Yield the applicable changes, the mildest first."""
     values, sequences, training = asked.choices.values, asked.sequences, asked.base.training
     if holes and training is not None and training.allocator != _SEGMENTS:
         yield _Change("allocator", f"--set training.allocator={_SEGMENTS}", _in_segments)
@@ -242,24 +248,29 @@ def _changes(asked: _Asked, *, holes: bool) -> Iterator[_Change]:
             yield _Change(name, f"--among {name}={value}", partial(_among, name=name, value=value))
     if sequences > 1:
         yield _with_batch(sequences // 2)
+    # The search space has a single number of GPUs here.
     (gpus,) = values["gpus"]
     for number in (2 * gpus, 4 * gpus, 8 * gpus, 16 * gpus):
         yield _with_gpus(number)
 
 
 def _with_batch(number: int) -> _Change:
+    """Return a change to another global batch [sequences]."""
     return _Change("batch", f"--global-batch {number}seq", lambda asked: replace(asked, sequences=number))
 
 
 def _with_gpus(number: int) -> _Change:
+    """Return a change to another number of GPUs."""
     return _Change("gpus", f"--gpus {number}", partial(_on_gpus, number=number))
 
 
 def _among(asked: _Asked, name: str, value: Any) -> _Asked:
+    """Return the question with a single value for a dimension."""
     return replace(asked, choices=Choices({**asked.choices.values, name: (value,)}, asked.choices.why))
 
 
 def _in_segments(asked: _Asked) -> _Asked:
+    """Return the question with expandable segments, which avoid fragmentation."""
     training = asked.base.training
     if training is None:
         return asked
@@ -267,5 +278,6 @@ def _in_segments(asked: _Asked) -> _Asked:
 
 
 def _on_gpus(asked: _Asked, number: int) -> _Asked:
+    """Return the question on another number of GPUs."""
     cluster = asked.base.cluster.replaced(world_size=number)
     return replace(_among(asked, "gpus", number), base=asked.base.replaced(cluster=cluster))

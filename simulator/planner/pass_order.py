@@ -1,14 +1,14 @@
-"""When does the last pass of a pipeline end, if each pass begins as soon as its rank is free and its input has arrived?
+"""When does a pipeline's last pass end, if each pass begins as soon as its rank is free and its input has arrived?
 
-The dependencies between passes follow from the schedule alone. They are computed once for all settings with the same
-schedule and shape, as arrays, and then evaluated with the times of each setting.
+Dependencies between passes follow from the schedule alone. They are computed once for every setting with equal schedule
+and shape, as arrays, and then evaluated with each setting's times.
 
-Example: gpipe with 2 ranks and 1 micro-batch has four passes, here with what each waits for:
+Example: gpipe with 2 ranks and 1 micro-batch has four passes, shown with their dependencies::
 
     rank 0:  F0            B0 <- B1 of rank 1
     rank 1:  F1 <- F0      B1 <- F1
 
-With 1 ms forward, 2 ms backward and 0.5 ms for each send: F0 ends at 1, F1 at 2.5, B1 at 4.5, B0 at 7 ms.
+With 1 ms forward, 2 ms backward and 0.5 ms per send: F0 ends at 1, F1 at 2.5, B1 at 4.5, B0 at 7 ms.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Pass, PipelineSchedule, PipelineShape, Work
 
 _WORKS: Final = {work: number for number, work in enumerate(Work)}
-# Index of an end time that is always 0, and of a send that takes no time.
+# Index of the end time that is always 0, and of a free send.
 _NONE: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """Lower bounds of the times of a rank's passes, in the rank's order; arrays of shape (passes,) [s].
+    """Lower bounds for a rank's passes, in the rank's order; arrays of shape (passes,) [s].
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class RankTimes:
     sent : float array
         Time until the send to the next stage can begin.
     left : float array
-        Time from the beginning of the pass to the end of the step.
+        Time from the pass's beginning to the step's end.
     """
 
     whole: Floats
@@ -50,26 +50,26 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class PassOrder:
-    """All passes of a pipeline in a topological order of their dependencies.
+    """A pipeline's passes in a topological order of their dependencies.
 
     Attributes
     ----------
     starts : tuple of int
-        Number of each rank's first pass; passes are numbered rank after rank, in the order of each rank.
+        Number of each rank's first pass; passes are numbered rank after rank, in each rank's order.
     kinds : int array, shape (passes,)
-        Kind of each numbered pass: stage of one model copy x 4 + place in Work.
+        Kind of each numbered pass: stage in a model copy x 4 + place in Work.
     number, rank : int array, shape (passes,)
-        Number and rank of each pass, in topological order; so are the arrays that follow.
+        Number and rank of each pass, in topological order, as are the following arrays.
     first : bool array, shape (passes,)
         True for a pass that begins the rank's next slot; False for the second of two passes at once.
     needs, sets : int array, shape (passes,)
-        Index of the end time that the pass waits for, and index of its own end time; 0 for none.
+        Index of the awaited end time, and of the pass's own end time; 0 for none.
     way : int array, shape (passes,)
         Index into `ways`, plus 1, of the send that brings the pass its input; 0 if the input is on the same rank.
     ways : tuple of (int, int)
         Sending and receiving rank of each kind of send.
     ends : int
-        Number of end times, including the one that is always 0.
+        Number of end times, including an end time that is always 0.
     """
 
     starts: tuple[int, ...]
@@ -91,7 +91,7 @@ class PassOrder:
         updates: Sequence[float],
         exact: Mapping[int, RankTimes],
     ) -> float:
-        """Return a lower bound of the end of all passes and of the updates after them [s].
+        """Return a lower bound on the end of the passes and of the updates after them [s].
 
         Parameters
         ----------
@@ -100,21 +100,23 @@ class PassOrder:
         sends : mapping of (int, int) to float
             Time of a send between two ranks [s].
         updates : sequence of float
-            Time after the last pass of each rank [s].
+            Time after each rank's last pass [s].
         exact : mapping of int to RankTimes
-            Tighter times of some ranks.
+            Tighter times for some ranks.
         """
         takes, sent, left = whole[self.kinds], whole[self.kinds], np.zeros(len(self.kinds))
         for rank, times in exact.items():
             own = slice(self.starts[rank], self.starts[rank] + len(times.whole))
             takes[own], sent[own], left[own] = times.whole, times.sent, times.left
         at = self.number
+        # Plain lists: this loop runs for every pass of every setting, and indexing numpy arrays is slower.
         free, ended, travels = [0.0] * len(self.starts), [0.0] * self.ends, [0.0, *(sends[way] for way in self.ways)]
         last, begin, busy = 0.0, 0.0, 0.0
         for rank, first, needs, sets, way, own_whole, own_sent, own_left, alone in zip(
             self.rank.tolist(), self.first.tolist(), self.needs.tolist(), self.sets.tolist(), self.way.tolist(),
             takes[at].tolist(), sent[at].tolist(), left[at].tolist(), kernels[self.kinds[at]].tolist(), strict=True,
         ):  # fmt: skip
+            # Both passes of a slot start from the end of the rank's preceding slot.
             if first:
                 begin, busy = free[rank], 0.0
             start = ended[needs] + travels[way]
@@ -122,7 +124,7 @@ class PassOrder:
                 start = begin
             if sets:
                 ended[sets] = start + own_sent
-            # The kernels of two passes at once take turns on the GPU; each pass may hide the exchanges of the other.
+            # Kernels of two passes at once share the GPU, and each pass may hide the other's exchanges.
             busy += alone
             free[rank] = max(free[rank], start + own_whole, begin + busy)
             if start + own_left > last:
@@ -131,39 +133,43 @@ class PassOrder:
 
 
 def pass_order(pipeline: Pipeline) -> PassOrder:
-    """Return the passes of a pipeline in topological order; ValueError if its dependencies form a cycle."""
+    """Return a pipeline's passes in topological order; raise ValueError if dependencies form a cycle."""
     return _pass_order(pipeline.schedule, pipeline.shape, pipeline.model_stages)
 
 
 @lru_cache(maxsize=64)
 def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -> PassOrder:
+    """Build the topological order, by running ranks in turn as far as their inputs allow."""
     order, width = schedule.order(shape), shape.stages * shape.micro_batches
     lengths = [sum(map(len, slots)) for slots in order]
     starts = tuple(np.cumsum([0, *lengths[:-1]]).tolist())
     place_of = [schedule.rank_of(stage, shape.ranks) for stage in range(shape.stages)]
-    # Index of the end time of each pass that sends, keyed by a number of the pass; forward passes come first.
+    # Index of each sending pass's end time, by `number_of`: forward passes first, then backward passes.
     sets, ways = dict[int, int](), dict[tuple[int, int], int]()
     rows, seen, done = list[tuple[int, int, bool, int, int, int]](), [0] * shape.ranks, [0] * shape.ranks
 
     def number_of(stage: int, micro: int, *, forward: bool) -> int:
+        """Return a key for a forward or backward pass through a stage."""
         return (0 if forward else width) + stage * shape.micro_batches + micro
 
     def needed(one: Pass) -> tuple[int, int] | None:
-        """Return the number and the stage of the pass on which a pass depends; None for the first forward pass."""
+        """Return the key and the stage of the awaited pass; None for the first forward pass."""
         first, last = one.stage % copies == 0, one.stage % copies == copies - 1
         if one.work is Work.FORWARD:
             return None if first else (number_of(one.stage - 1, one.micro, forward=True), one.stage - 1)
+        # The input gradient of the same stage, on the same rank.
         if one.work is Work.WEIGHT_GRADIENT:
             return number_of(one.stage, one.micro, forward=False), one.stage
+        # The last stage computes the loss: its backward pass follows its own forward pass.
         if last:
             return number_of(one.stage, one.micro, forward=True), one.stage
         return number_of(one.stage + 1, one.micro, forward=False), one.stage + 1
 
     def go_on(rank: int) -> bool:
-        """Append the passes of a rank's next slot, if their inputs are in the list; return True if appended."""
+        """Append the passes of a rank's next slot if their inputs are in the list; return True if appended."""
         slot = order[rank][done[rank]]
         sources = [needed(one) for one in slot]
-        # Two passes at once cannot depend on each other, so both inputs must be there.
+        # Two passes at once never depend on each other: both inputs must be in the list.
         if any(source is not None and source[0] not in sets for source in sources):
             return False
         for place, (one, source) in enumerate(zip(slot, sources, strict=True)):
@@ -171,6 +177,7 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -
             if source is not None:
                 ends = place_of[source[1]], place_of[one.stage]
                 needs = sets[source[0]]
+                # Both chunks of a V turn on one rank: no send.
                 way = _NONE if ends[0] == ends[1] else ways.setdefault(ends, len(ways) + 1)
             if one.work is not Work.WEIGHT_GRADIENT:
                 own = sets[number_of(one.stage, one.micro, forward=one.work is Work.FORWARD)] = len(sets) + 1
@@ -179,6 +186,7 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -
         done[rank] += 1
         return True
 
+    # A round without progress means a cycle.
     waiting = list(range(shape.ranks))
     while waiting:
         before = len(rows)

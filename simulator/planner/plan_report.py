@@ -1,7 +1,6 @@
-"""What does a plan report, as plain data: the best settings, why others lose, the Pareto front, the training's cost?
+"""Which results does a plan report, as plain data? Best settings, why others lose, the Pareto front, the cost.
 
-Every number is a field of a simulated report or computed from such fields here. Tables, JSON and pages take their
-numbers from this data.
+Every number is a field of a simulated report, or computed here from such fields. Tables, JSON and pages use this data.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from simulator.planner.sensitivity import MachineChange
 from simulator.records.measures import interval_width
 from simulator.scenario.answer_spec import BudgetSpec
 
-# Difference of two step times below which they are reported as equal [%].
+# Step times that differ by less are reported as equal [%].
 _SAME: Final = 0.05
 
 
@@ -37,9 +36,9 @@ def document(
     plan : SearchResult
         The complete search.
     budget : BudgetSpec, optional
-        Length and prices of the whole training; adds days, GPU hours and cost of each of the best settings.
+        Length and prices of the whole training; adds days, GPU hours and cost for each of the best settings.
     tried : sequence of ClusterSizeResult
-        Plans of other numbers of GPUs; adds the settings that were simulated for them.
+        Plans for other numbers of GPUs; adds their simulated settings.
     """
     every = all_played(plan, tried)
     return {
@@ -92,6 +91,7 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
         told.append(
             f"Next is {plan.best[1].setting.text}, {100 * difference.whole / best.step_time:.1f} % more time{more}."
         )
+        # Predictions closer than their uncertainty may change places on a real machine.
         tied = ties(plan.best)
         if tied:
             most = 100 * (tied[-1].step_time / best.step_time - 1)
@@ -101,6 +101,7 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
                 f"The best ties with {who} of this list: they take at most {most:.1f} % more time, and measured runs "
                 f"lie within ±{100 * width:.0f} % of predictions like these; try them."
             )
+    # Without measured constants, collectives run at the links' full rate.
     if is_best_case(report):
         topology = plan.base.cluster.topology
         text = best_case(topology if isinstance(topology, str) else "this topology")
@@ -118,7 +119,7 @@ def ties(best: Sequence[PlayedSetting]) -> list[PlayedSetting]:
 
 
 def sensitivity_sentence(one: MachineChange) -> str:
-    """Return a sentence on the effect of a change of the machine."""
+    """Return a sentence on a machine change's effect."""
     same = _less(one.same, one.before)
     if one.best.step_time >= one.same:
         return f"With {one.change} the best setting takes {same}, and no other is faster."
@@ -127,7 +128,7 @@ def sensitivity_sentence(one: MachineChange) -> str:
 
 
 def _less(after: float, before: float) -> str:
-    """Return in words how much shorter one time is than another."""
+    """Return in words how much shorter a time is than another."""
     share = 100 * (1 - after / before)
     if abs(share) < _SAME:
         return "as long"
@@ -135,7 +136,7 @@ def _less(after: float, before: float) -> str:
 
 
 def reasons(plan: SearchResult) -> dict[str, int]:
-    """Return the number of settings that were not simulated for each reason, commonest reason first."""
+    """Return the number of settings without a simulation, by reason, commonest reason first."""
     counts = {**plan.refused.counts, "do not fit into memory": plan.do_not_fit}
     counts["cannot be among the best: even their least time is above them"] = plan.slower
     counts |= {f"could not be played: {error}": count for error, count in plan.failed.items()}
@@ -143,34 +144,37 @@ def reasons(plan: SearchResult) -> dict[str, int]:
 
 
 def all_played(plan: SearchResult, tried: Sequence[ClusterSizeResult] = ()) -> list[PlayedSetting]:
-    """Return the simulated settings of all numbers of GPUs, numbered consecutively, this plan's settings first."""
+    """Return the simulated settings for every number of GPUs, numbered consecutively, this plan's settings first."""
     every, before = list(plan.played), plan.considered
     for other in (one.plan for one in tried if one.plan is not None and one.plan is not plan):
+        # Each plan numbers its settings from 0; ties need unique numbers.
         every += [replace(one, number=before + one.number) for one in other.played]
         before += other.considered
     return every
 
 
 def front(played: Iterable[PlayedSetting]) -> list[PlayedSetting]:
-    """Return the Pareto front of step time, peak memory and number of GPUs among settings that fit, fastest first."""
+    """Return the Pareto front for step time, peak memory and number of GPUs, among fitting settings, fastest first."""
+    # Equal settings go to the lowest number.
     fitting = sorted((one for one in played if one.fits), key=lambda one: one.number)
     return on_front(fitting, lambda one: (one.step_time, one.report["peak_memory_bytes"], one.setting.gpus))
 
 
 def holders(report: dict[str, Any], most: int = 3) -> list[tuple[str, int]]:
-    """Return the largest categories of memory at the peak, with their bytes [B], largest first."""
+    """Return the largest memory categories at the peak, with their bytes [B], largest first."""
     every = sorted(report["peak_memory_by_category"].items(), key=lambda one: -one[1])
     return [(name, nbytes) for name, nbytes in every[:most] if nbytes]
 
 
 def exposed(report: dict[str, Any]) -> str:
-    """Return the share of exposed communication in a step, with its largest dimension: '5.9 % (tp)'."""
+    """Return a step's share of exposed communication, with its largest dimension: '5.9 % (tp)'."""
     by = {name: seconds for name, seconds in report["exposed_comm_time_by_dimension"].items() if seconds > 0}
     most = f" ({max(by, key=lambda name: by[name])})" if by else ""
     return f"{100 * report['exposed_comm_time_s'] / report['step_time_s']:.1f} %{most}"
 
 
 def _of_one(plan: SearchResult, one: PlayedSetting, budget: BudgetSpec | None) -> dict[str, Any]:
+    """Return a setting as plain data."""
     difference = step_difference(plan.best[0], one)
     return {
         "number": one.number,
@@ -185,12 +189,12 @@ def _of_one(plan: SearchResult, one: PlayedSetting, budget: BudgetSpec | None) -
 
 
 def impossible_document(possible: Sequence[str]) -> dict[str, Any]:
-    """Return, as plain data, that no setting exists, and with which other numbers one does: options as text."""
+    """Return plain data for a plan without feasible settings, with options under which settings exist."""
     return {"nearest": None, "ways": [], "possible": list(possible)}
 
 
 def nearest_document(need: MemoryNeed, ways: Sequence[Remedy]) -> dict[str, Any]:
-    """Return, as plain data, the setting that needs least memory, and the changes after which a setting fits."""
+    """Return plain data for a plan without fitting settings: the setting with the least memory, and remedies."""
     return {
         "nearest": {"setting": need.setting.text, "needs_bytes": need.nbytes, "capacity_bytes": need.capacity},
         "ways": [

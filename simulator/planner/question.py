@@ -1,7 +1,7 @@
-"""What does a user ask of a plan: which model, on which cluster, with which batch, under which constraints?
+"""Which model, cluster, batch and constraints does a user ask a plan about? They become a `PlanQuestion` here.
 
-The command line, Python and the `plan:` section of a scenario all become a `PlanQuestion` here, with the same names,
-values and error messages. Each constraint carries the text by which an error names it.
+The command line, Python and a scenario's `plan:` section all use this module, with equal names, values and error
+messages. Each constraint carries the text under which an error reports the constraint.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from simulator.scenario.records import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A constraint on one dimension of the search.
+    """A constraint on a dimension of the search.
 
     Attributes
     ----------
     where : str
-        The constraint as the user wrote it, for errors: "--fix tp=8".
+        The constraint in the user's notation, for errors: "--fix tp=8".
     name : str
-        Dimension: a name of `KEYS`, or `GPUS`. Empty for a value to leave out, which is named alone.
+        Dimension: a name in `KEYS`, or `GPUS`. Empty for an excluded value, given without its dimension.
     values : sequence
         Values that the search may choose; a single value if the dimension is fixed.
     """
@@ -45,24 +45,24 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class PlanQuestion:
-    """The question that a plan answers.
+    """A plan's question.
 
     Attributes
     ----------
     base : Scenario
-        Keys that all settings share.
+        Keys shared by every setting.
     sequences : int
-        Global batch of a step [sequences].
+        Global batch [sequences per step].
     said : tuple of Constraint
-        Dimensions that the user fixes, or restricts to some values.
+        Dimensions fixed or restricted by the user.
     without : tuple of Constraint
-        Values that the user leaves out.
+        Values excluded by the user.
     best : int
         Number of settings to report.
     budget : BudgetSpec or None
         Length and prices of the whole training.
     deadline : float or None
-        Days that the training may take.
+        Most days for the training.
     sensitivity : bool
         Whether to plan again for machines with a faster network or more memory.
     """
@@ -77,7 +77,7 @@ class PlanQuestion:
     sensitivity: bool = False
 
     def choices(self, base: Scenario | None = None) -> Choices:
-        """Return the values to search, on the cluster of the question or on that of another scenario."""
+        """Return the values to search, on the question's cluster or on another scenario's cluster."""
         return choices_of(base or self.base, self.sequences, self.said, self.without)
 
     def announced(self) -> str:
@@ -93,7 +93,7 @@ class PlanQuestion:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Numbers of GPUs that the user names, besides the number of the base scenario."""
+        """Numbers of GPUs named by the user, besides the base scenario's number."""
         return tuple(number for number in numbers_of(self.said) if number != self.base.cluster.world_size)
 
     @property
@@ -110,13 +110,13 @@ class PlanQuestion:
 
     @property
     def model(self) -> str:
-        """Name of the model; "this model" for a model written out."""
+        """Name of the model; "this model" for a model without a name."""
         named = None if self.base.training is None else self.base.training.model
         return named if isinstance(named, str) else "this model"
 
 
 def plan_question(scenario: Scenario) -> PlanQuestion:
-    """Return the question of a scenario's `plan` section.
+    """Return the question in a scenario's `plan` section.
 
     Raises
     ------
@@ -129,13 +129,14 @@ def plan_question(scenario: Scenario) -> PlanQuestion:
     said = [Constraint(f"{source}: plan.fix.{name}", name, (value,)) for name, value in plan.fix.items()]
     said += [Constraint(f"{source}: plan.among.{name}", name, values) for name, values in plan.among.items()]
     without = tuple(Constraint(f"{source}: plan.without: {value}", "", (value,)) for value in plan.without)
+    # Settings are simulated as ordinary scenarios, without the plan.
     base = scenario.replaced(plan=None, budget=None)
     return PlanQuestion(base, plan.sequences, tuple(said), without, plan.best, scenario.budget, plan.deadline,
                     plan.sensitivity)  # fmt: skip
 
 
 def numbers_of(said: Sequence[Constraint]) -> tuple[int, ...]:
-    """Return the numbers of GPUs of a `gpus` constraint, ascending; empty without such a constraint.
+    """Return a `gpus` constraint's numbers, ascending; empty without such a constraint.
 
     Raises
     ------
@@ -156,7 +157,7 @@ def largest_number(gpus: int | None, said: Sequence[Constraint], where: str) -> 
     Raises
     ------
     ScenarioError
-        `gpus`, which the option `where` gives, is not among the numbers of the constraint.
+        `gpus`, given by the option `where`, is not among the constraint's numbers.
     """
     numbers = numbers_of(said)
     if gpus is not None and numbers and gpus not in numbers:
@@ -168,7 +169,7 @@ def largest_number(gpus: int | None, said: Sequence[Constraint], where: str) -> 
 def shared_scenario(
     model: str | Mapping[str, Any], cluster: Mapping[str, Any], seq_len: int, settings: Mapping[str, Any]
 ) -> Scenario:
-    """Return the scenario with the keys that all settings of a plan share.
+    """Return the scenario with the keys shared by a plan's settings.
 
     Raises
     ------
@@ -176,6 +177,7 @@ def shared_scenario(
         A key is wrong, or is a dimension of the search.
     """
     for key in settings:
+        # A key set for every setting must not be a dimension of the search, nor contain one.
         name = next((name for name, own in KEYS.items() if overlap(key, own)), None)
         if name is not None and name not in SAID_OR_CHOSEN:
             raise ScenarioError(f"--set {key}: is what a plan chooses; write --fix {name}=..., or --among")
@@ -202,16 +204,16 @@ def batch_of(written: str | int, seq_len: int, where: str) -> int:
 
 
 def choices_of(base: Scenario, sequences: int, said: Sequence[Constraint], without: Sequence[Constraint]) -> Choices:
-    """Return the values to search: the defaults for the model and the machine, with the user's constraints.
+    """Return the values to search: defaults for the model and the machine, with the user's constraints.
 
     Parameters
     ----------
     sequences : int
-        Global batch of a step [sequences].
+        Global batch [sequences per step].
     said : sequence of Constraint
-        Dimensions that the user fixes or restricts.
+        Dimensions fixed or restricted by the user.
     without : sequence of Constraint
-        Values that the user leaves out; their `name` is empty.
+        Values excluded by the user; their `name` is empty.
 
     Raises
     ------
@@ -223,6 +225,7 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Constraint], witho
     training = base.training
     if training is None:
         raise TypeError("a plan is of a training step")
+    # Refuse before building the cluster, which may be too large itself.
     refuse_too_large(base, sequences, largest_micro_batch(said))
     model = load_model(training.model, training.seq_len, base.base)
     choices = default_choices(base, model, gpus_per_node(Clusters().of(base)), sequences)
@@ -233,13 +236,14 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Constraint], witho
         if one.name in by:
             raise ScenarioError(f"{one.where}: contradicts {by[one.name]}; leave one of the two out")
         by[one.name] = one.where
-        # Each number of GPUs is planned by itself, so the numbers are no dimension of one search.
+        # Each number of GPUs is planned separately, hence `gpus` is no dimension of a search.
         if one.name != GPUS:
             values[one.name] = tuple(dict.fromkeys(_value(one.where, one.name, value) for value in one.values))
             why[one.name] = f"as {one.where} says"
     for one in without:
         for value in one.values:
             name = _name_of(one.where, value, values, by)
+            # `without offload` leaves only "none".
             values[name] = tuple(own for own in values[name] if str(own) != value) if name != value else ("none",)
             if not values[name]:
                 raise ScenarioError(f"{one.where}: leaves no {name}; it contradicts {by.get(name, 'the rest')}")
@@ -247,19 +251,20 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Constraint], witho
 
 
 def largest_micro_batch(said: Sequence[Constraint]) -> int:
-    """Return the sequences of the largest micro-batch that the search may choose."""
+    """Return the largest micro-batch that the search may choose [sequences]."""
     values = (_value(one.where, one.name, value) for one in said if one.name == "micro_batch" for value in one.values)
     return max(map(int, values), default=LARGEST_MICRO_BATCH)
 
 
 def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]], by: Mapping[str, str]) -> str:
-    """Return the dimension that has a value; the word `offload` stands for all values of that dimension.
+    """Return the dimension with a value; the word `offload` excludes every value of that dimension.
 
-    `by` maps each constrained dimension to the constraint, for the error message.
+    `by` maps each constrained dimension to its constraint, for the error message.
     """
     if value == "offload":
         return value
     name = next((key for key, own in values.items() if value in [v for v in own if isinstance(v, str)]), "")
+    # The value is valid, but a constraint on its dimension has already removed it.
     chosen = next((key for key in by if not name and _takes(key, value)), None)
     if chosen is not None:
         raise ScenarioError(f"{where}: leaves nothing out, for {by[chosen]} is without it; leave one of the two out")
@@ -278,7 +283,7 @@ def _takes(name: str, value: str) -> bool:
 
 
 def _value(where: str, name: str, value: Any) -> Any:
-    """Return a value as the scenario key of the dimension stores it."""
+    """Return a value in the form stored by the dimension's scenario key."""
     try:
         return value_of(name, value)
     except ValueError as error:

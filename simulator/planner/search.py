@@ -1,12 +1,15 @@
-"""Which settings are the fastest? A branch-and-bound search that returns what simulating every setting would return.
+"""Which settings are the fastest? A branch-and-bound search with the same result as simulating every setting.
 
-Settings are skipped if they are infeasible, do not fit into memory, or cannot be among the best. The last is a proof:
-a lower bound of the step time is never above the simulated time, and the bound of the memory never above the simulated
-peak. Settings are simulated in the order of their bounds until every remaining bound is above the slowest of the best.
+Settings are pruned if they are infeasible, do not fit into memory, or cannot be among the best. The last is a proof:
+the lower bound on step time never exceeds the simulated time, and the lower bound on memory never exceeds the simulated
+peak. Settings are simulated by ascending bound, until every remaining bound is above the slowest of the best.
 
-Bounds are refined step by step (`_sieve`), from cheap to tight, and a setting goes back into the heap after each step:
+Bounds are refined in steps (`_sieve`), from cheap to tight, and after each step a setting goes back into the heap::
 
     busy bound -> schedule bound -> recorded operations of stage 0 -> recorded operations of all stages -> simulated
+
+Example with `best=1`: bounds A 10 ms, B 11 ms, C 14 ms. A is simulated and takes 12 ms. B's bound is below 12 ms, hence
+B is simulated and takes 13 ms. C is pruned, because 14 ms exceed 12 ms. A is the best.
 """
 
 from __future__ import annotations
@@ -38,11 +41,11 @@ from simulator.sweeps.sweep import Backend
 if TYPE_CHECKING:
     import pandas as pd
 
-# Settings that are submitted ahead of outcomes to a Dask cluster, whose number of workers is unknown.
+# Settings submitted ahead of outcomes to a Dask cluster, whose number of workers is unknown.
 _AHEAD_OF_A_CLUSTER: Final = 32
-# Refinements of a bound: the pipeline's schedule, recorded operations of the first stage, and of all stages.
+# Refinements: the pipeline's schedule, recorded operations of the first stage, then of every stage.
 _SIEVES: Final = 3
-# A bound adds durations in another order than the engine, so it may exceed the simulated time by rounding.
+# A bound adds durations in another order than the engine, and may exceed the simulated time by rounding.
 _ROUNDING: Final = 1e-9
 
 
@@ -52,13 +55,12 @@ class PlayedSetting:
 
     Attributes
     ----------
-    setting : Setting
     number : int
-        Place in the enumeration of all settings; ties go to the lowest number.
+        Place in the enumeration of settings; ties go to the lowest number.
     bound : float
-        Tightest lower bound of the step time that was computed [s].
+        Tightest computed lower bound on step time [s].
     report : dict
-        Report of the simulated step, as plain data.
+        The simulated step's report, as plain data.
     """
 
     setting: Setting
@@ -73,36 +75,36 @@ class PlayedSetting:
 
     @property
     def step_time(self) -> float:
-        """Simulated step time [s]; comparable because all settings have the same global batch."""
+        """Simulated step time [s]; comparable, because settings share the global batch."""
         return float(self.report["step_time_s"])
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The outcome of a search, complete or so far.
+    """A search's outcome, complete or so far.
 
     Attributes
     ----------
     base : Scenario
-        Keys that all settings share.
+        Keys shared by every setting.
     choices : Choices
-        Values of each dimension that were searched.
+        Searched values for each dimension.
     sequences : int
-        Global batch of a step [sequences].
+        Global batch [sequences per step].
     best : tuple of PlayedSetting
         The fastest settings that fit into memory, fastest first.
     played : tuple of PlayedSetting
-        All simulated settings.
+        Simulated settings.
     considered : int
-        Number of settings of the search space, infeasible settings included.
+        Number of settings in the search space, infeasible settings included.
     refused : InfeasibleCounts
-        Number of infeasible settings for each reason.
+        Number of infeasible settings, by reason.
     do_not_fit : int
         Number of settings that do not fit into memory. Memory is checked only if the bound is low enough to matter.
     slower : int
-        Number of settings that were pruned because their bound exceeds the slowest of the best.
+        Number of settings pruned because their bound exceeds the slowest of the best.
     failed : mapping of str to int
-        Number of settings that ended in an error, for each message.
+        Number of settings that ended in an error, by message.
     ended : bool
         Whether the search is complete.
     """
@@ -120,7 +122,7 @@ class SearchResult:
     ended: bool
 
     def frame(self) -> pd.DataFrame:
-        """Return the best settings as a table: a column for each dimension, then one for each field of the report."""
+        """Return the best settings as a table: a column for each dimension, then a column for each report field."""
         import pandas as pd
 
         rows = [one.setting.values() | {"bound_s": one.bound} | dict(one.report) for one in self.best]
@@ -129,6 +131,8 @@ class SearchResult:
 
 @dataclass(order=True)
 class _Entry:
+    """A setting in the heap, ordered by bound, then by number."""
+
     bound: float
     number: int
     sieved: int = field(compare=False)
@@ -140,30 +144,30 @@ class _Entry:
 def search(
     base: Scenario, sequences: int, choices: Choices | None = None, *, best: int = BEST, backend: Backend | int = 1
 ) -> Iterator[SearchResult]:
-    """Find the fastest settings of a training step.
+    """Find a training step's fastest settings.
 
     Parameters
     ----------
     base : Scenario
-        A single training step; the search replaces its values of the searched dimensions.
+        A single training step; the search replaces the searched dimensions.
     sequences : int
-        Global batch of a step [sequences].
+        Global batch [sequences per step].
     choices : Choices, optional
-        Values of each dimension; defaults for the model and the machine if omitted.
+        Values for each dimension; defaults for the model and the machine if omitted.
     best : int
         Number of settings to find.
     backend : Backend or int
-        Processes or cluster that simulate.
+        Processes or cluster for simulations.
 
     Yields
     ------
     SearchResult
-        The result so far, after each simulated setting; the last one is complete.
+        The result so far, after each simulated setting; the last result is complete.
 
     Raises
     ------
     ScenarioError
-        The scenario has axes, or a key for which no bound holds (jitter, numerics).
+        The scenario has axes, or a key without valid bounds (jitter, numerics).
     """
     if base.training is None:
         raise TypeError("a plan is of a training step")
@@ -176,10 +180,12 @@ def search(
     waiting = _bounded(choices, base, sequences, refused, bounds)
     heapq.heapify(waiting)
     under_way = _Search(base, cluster, bounds.durations, best, waiting)
+    # Every enumerated setting is either waiting or refused.
     considered = len(waiting) + sum(refused.counts.values())
     backend = Backend(backend) if isinstance(backend, int) else backend
 
     def found(*, ended: bool) -> SearchResult:
+        """Return the present result."""
         return SearchResult(
             base, choices, sequences, tuple(under_way.ranked()), tuple(under_way.played), considered, refused,
             under_way.do_not_fit, len(waiting), under_way.failed, ended=ended,
@@ -187,19 +193,20 @@ def search(
 
     with playing(backend, (0, Point({}, base))) as player:
         for _ in under_way.through(player, _ahead(backend)):
+            # An interrupted search still has the best settings so far.
             yield found(ended=False)
     yield found(ended=True)
 
 
 def _ahead(backend: Backend) -> int:
-    """Return how many settings are submitted ahead of outcomes: enough to keep every process busy."""
+    """Return the number of settings to submit ahead of outcomes: enough to keep every process busy."""
     if backend.scheduler is not None:
         return _AHEAD_OF_A_CLUSTER
     return 0 if backend.jobs in (None, 1) else (backend.jobs or 1) + 1
 
 
 def _refuse(base: Scenario) -> None:
-    """Raise ScenarioError for axes, and for keys for which no bound holds."""
+    """Raise ScenarioError for axes, and for keys without valid bounds."""
     if base.compare or base.sweep:
         raise ScenarioError(f"{', '.join([*base.compare, *base.sweep])}: a plan is of one value of each key")
     for key, why in not_planned(base):
@@ -210,6 +217,7 @@ def _refuse(base: Scenario) -> None:
 def _bounded(
     choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts, bounds: Bounds
 ) -> list[_Entry]:
+    """Return the feasible settings with their busy bounds; count the others by reason."""
     entries = []
     for number, (setting, step) in enumerate(settings(choices, base, sequences, refused)):
         try:
@@ -223,6 +231,8 @@ def _bounded(
 
 @dataclass
 class _Search:
+    """State of a search: simulated settings, and the heap of settings with bounds."""
+
     base: Scenario
     cluster: Cluster
     durations: CollectiveLowerBounds
@@ -238,19 +248,20 @@ class _Search:
         return sorted(fitting, key=lambda one: (one.step_time, one.number))[: self.best]
 
     def last_of_best(self) -> float:
-        """Return the step time that the bound of a setting must not exceed to be simulated [s]."""
+        """Return the largest bound of a setting worth simulating: the slowest best setting's step time [s]."""
+        # Fewer settings than requested: any setting may still be among the best.
         ranked = self.ranked()
         return (1 + _ROUNDING) * ranked[-1].step_time if len(ranked) == self.best else float("inf")
 
     def through(self, player: Player, ahead: int) -> Iterator[None]:
         """Simulate the settings that may be among the best; yield after each outcome.
 
-        The next setting is chosen from the outcomes of all settings before it except the last `ahead`. Outcomes are
-        taken in the order of submission, so a number of processes always simulates the same settings, however long
-        each takes.
+        The next setting is chosen from every earlier outcome except the last `ahead`. Outcomes are taken in order of
+        submission. Therefore a given number of processes always simulates the same settings, however long each takes.
         """
         chosen, outcomes = list[_Entry](), dict[int, PointOutcome]()
         while True:
+            # Outcomes of parallel processes may arrive out of order: take the next in order of submission.
             while len(self.played) + self.failures < len(chosen) - ahead:
                 if (number := len(self.played) + self.failures) in outcomes:
                     self._note(chosen[number], outcomes.pop(number))
@@ -263,24 +274,25 @@ class _Search:
                 player.submit((len(chosen), Point({}, scenario_of(self.base, entry.setting))))
                 chosen.append(entry)
             elif ahead:
-                # No further setting may be among the best; wait for the outcomes of those that are running.
+                # No further setting may be among the best: wait for outcomes of running settings.
                 ahead = 0
             else:
                 return
 
     @property
     def failures(self) -> int:
-        """Number of settings that ended in an error."""
+        """Number of failed settings."""
         return sum(self.failed.values())
 
     @collected_later()
     def _next(self) -> _Entry | None:
-        """Return the setting with the lowest fully refined bound that may be among the best; None if none is left."""
+        """Return the setting with the lowest fully refined bound, if it may be among the best; otherwise None."""
         limit = self.last_of_best()
         while self.waiting and self.waiting[0].bound <= limit:
             entry = heapq.heappop(self.waiting)
             if entry.sieved == _SIEVES:
                 return entry
+            # A refined setting may no longer be the heap's smallest.
             if self._sieve(entry):
                 heapq.heappush(self.waiting, entry)
             else:
@@ -288,27 +300,33 @@ class _Search:
         return None
 
     def _sieve(self, entry: _Entry) -> bool:
-        """Refine the bound of an entry by one step; return False if the setting does not fit into memory."""
+        """Refine an entry's bound by a step; return False if the setting does not fit into memory."""
         hbm = self.cluster.gpus[0].hbm_bytes
+        # The cheap bound on memory comes first.
         if entry.passing.memory > hbm:
             return False
         entry.sieved += 1
         if entry.sieved == 1:
             bound = entry.passing.schedule_bound()
         else:
+            # Recording the first stage alone costs less, and may already prune the setting.
             first_alone = entry.sieved == 2
             noted = few_micro_batches(
                 self.cluster, entry.step, entry.setting.gpus, closed_forms=True, stages=[0] if first_alone else None
             )
+            # The same recorded operations give a tighter bound on memory.
             if max(stage.nbytes for stage in memory_of_notes(noted)) > hbm:
                 return False
             bound = bound_from_ops(entry.passing, noted, self.durations)
+            # The first stage is the only stage.
             if entry.setting.pp == 1:
                 entry.sieved = _SIEVES
+        # A refinement may be looser than the present bound: the tightest counts.
         entry.bound = max(entry.bound, bound)
         return True
 
     def _note(self, entry: _Entry, outcome: PointOutcome) -> None:
+        """Store an outcome: a simulated setting or an error."""
         if outcome.report is None:
             self.failed[outcome.error or ""] = self.failed.get(outcome.error or "", 0) + 1
         else:

@@ -1,6 +1,6 @@
-"""What would a better machine change: twice the network bandwidth, one more network card a node, twice the memory?
+"""Would a better machine help: twice the network bandwidth, another network card per node, or twice the memory?
 
-For each machine the best setting is simulated as it is, and the search runs again for the fastest setting there.
+For each changed machine, the best setting is simulated unchanged, and the search runs again for the fastest setting.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _TWICE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class MachineChange:
-    """The effect of a change of the machine.
+    """Effect of a change to the machine.
 
     Attributes
     ----------
     change : str
         The change in words: "twice the memory".
     before : float
-        Step time of the best setting on the present machine [s].
+        The best setting's step time on the present machine [s].
     same : float
-        Step time of the same setting on the changed machine [s].
+        The same setting's step time on the changed machine [s].
     best : PlayedSetting
         The fastest setting on the changed machine.
     """
@@ -53,19 +53,20 @@ class MachineChange:
 
 
 def sensitivity(plan: SearchResult, backend: Backend) -> Iterator[MachineChange]:
-    """Yield the effect of each change of the machine, in a fixed order; nothing if no setting fits.
+    """Yield each machine change's effect, in a fixed order; nothing if no setting fits.
 
     Parameters
     ----------
     plan : SearchResult
         The plan for the present machine.
     backend : Backend
-        Processes or cluster that simulate.
+        Processes or cluster for simulations.
     """
     if not plan.best:
         return
     best = plan.best[0]
     for change, base in _machines(plan.base):
+        # The unchanged setting separates the machine's effect from the effect of another setting.
         point = Point({}, scenario_of(base, best.setting))
         with playing(backend, (0, point)) as player:
             player.submit((0, point))
@@ -81,12 +82,14 @@ def _machines(base: Scenario) -> Iterator[tuple[str, Scenario]]:
     one_node = len(Clusters().of(base).nodes) == 1
 
     def network(times: float) -> Scenario | None:
+        """Return the scenario with `times` the network bandwidth; None if the topology has no such network."""
         faster = with_network(spec.topology, folder, times, one_node=one_node)
         return None if faster is None else base.replaced(cluster=spec.replaced(topology=faster))
 
     twice = network(_TWICE)
     if twice is not None:
         yield f"twice the bandwidth {'inside the node' if one_node else 'between nodes'}", twice
+    # A single node has no network between nodes.
     count = 0 if one_node else cards(spec.topology, folder)
     one_more = network((count + 1) / count) if count else None
     if one_more is not None:

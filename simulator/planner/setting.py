@@ -1,4 +1,4 @@
-"""What is one setting of the search space: the parallelism, sharding, batching and checkpointing of a training step?"""
+"""Which parallelism, sharding, batching and checkpointing has a point in the search space? A `Setting` holds them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from simulator.scenario.training_spec import PRECISIONS, PrecisionSpec, Training
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One point of the search space.
+    """A point in the search space.
 
     Attributes
     ----------
     tp, pp, cp, ep : int
-        Ranks of tensor, pipeline, context and expert parallelism.
+        Ranks for tensor, pipeline, context and expert parallelism.
     schedule : str
         Pipeline schedule; "1f1b" without a pipeline.
     virtual_stages : int
-        Model chunks of a pipeline rank; 1 unless the schedule leaves the number open.
+        Model chunks on a pipeline rank; 1 unless the schedule leaves the number open.
     sharding : str
         Sharding strategy.
     shard_size : int or None
-        Ranks that share one copy of the model states; None for all data-parallel ranks.
+        Ranks that share a copy of the model states; None for every data-parallel rank.
     micro_batch : int
-        Sequences of a micro-batch.
+        Sequences per micro-batch.
     micro_batches : int
-        Micro-batches of a data-parallel rank in a step.
+        Micro-batches per data-parallel rank and step.
     offload : str
         "none" or "optimizer".
     precision, framework : str or None
-        None for the value of the scenario.
+        None for the scenario's value.
     """
 
     gpus: int
@@ -64,7 +64,7 @@ class Setting:
         return self.tp, self.pp, self.cp, self.ep, self.sharding, self.shard_size
 
     def spec(self, base: TrainingSpec) -> TrainingSpec:
-        """Return the `training` section with this setting; `base` gives all other keys."""
+        """Return the `training` section with this setting; `base` has the remaining keys."""
         return base.replaced(
             micro_batch_size=self.micro_batch,
             gradient_accumulation_steps=self.micro_batches,
@@ -108,7 +108,7 @@ class Setting:
         return keys | {key: value for key, value in named.items() if value is not None}
 
     def values(self) -> dict[str, Any]:
-        """Return the value of each dimension by name, with the numbers of data-parallel ranks and of micro-batches."""
+        """Return each dimension's value by name, and the numbers of data-parallel ranks and micro-batches."""
         return {"gpus": self.gpus, "dp": self.dp, "micro_batches": self.micro_batches} | {
             name: getattr(self, name) for name in KEYS
         }
@@ -120,7 +120,7 @@ class Setting:
         order = [] if self.pp == 1 else [self.schedule]
         order += [f"v {self.virtual_stages}"] if self.virtual_stages > 1 else []
         shard = self.sharding if self.shard_size is None else f"{self.sharding} over {self.shard_size}"
-        # On a single data-parallel rank all strategies are the same, because there is nothing to shard.
+        # On a single data-parallel rank, strategies do not differ: there is nothing to shard.
         shard = "nothing to shard" if self.dp * self.cp == 1 else shard
         batch = f"micro-batch {self.micro_batch} x {self.micro_batches}"
         extra = [] if self.offload == "none" else [f"{self.offload} on the host"]
@@ -130,12 +130,12 @@ class Setting:
 
 
 def precision_of(base: TrainingSpec, name: str | None) -> PrecisionSpec:
-    """Return the dtypes of a precision's name; those of the scenario for None."""
+    """Return a named precision's dtypes; the scenario's dtypes for None."""
     return base.precision if name is None else PrecisionSpec(**PRECISIONS[name])
 
 
 def scenario_of(base: Scenario, setting: Setting) -> Scenario:
-    """Return the scenario of a setting, for `simulate`; `base` is a single point."""
+    """Return a setting's scenario, for `simulate`; `base` is a single point."""
     if base.training is None:
         raise TypeError("a plan is of a training step")
     cluster = base.cluster.replaced(world_size=setting.gpus)

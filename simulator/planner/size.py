@@ -1,7 +1,7 @@
-"""How large are the steps that a plan simulates? An estimate, made before the cluster is built.
+"""How large are the steps simulated by a plan? Estimated before the cluster is built.
 
-A plan is refused if even the smallest step of a setting is too large for this machine, and warned about if an ordinary
-step is. The step of each setting is checked again when the search simulates the setting.
+A plan is refused if even a setting's smallest step is too large for this machine, and warned about if an ordinary step
+is. Each setting's step is checked again when the search simulates the setting.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from simulator.basics.this_machine import lacking
 from simulator.run.size import Size, size_of
 from simulator.scenario.records import Scenario
 
-# With more micro-batches a step, a search takes long.
+# A search takes long if a step has more micro-batches.
 _MANY: Final = 1000
 
 
 def refuse_too_large(base: Scenario, sequences: int, micro_batch: int) -> None:
-    """Raise TooLargeError if this machine cannot hold the smallest step, which has the largest micro-batch."""
+    """Raise TooLargeError if this machine cannot hold the smallest step, with the largest micro-batch."""
     try:
         _step_of(base, sequences, micro_batch).refuse_larger_than_memory()
     except TooLargeError as error:
@@ -45,11 +45,12 @@ def warning_of(base: Scenario, sequences: int) -> str:
 
 
 def _asked(base: Scenario, sequences: int) -> str:
+    """Return the step's size in words."""
     return f"a step of {sequences:,} sequences on {base.cluster.world_size:,} GPUs"
 
 
 def _step_of(base: Scenario, sequences: int, micro_batch: int) -> Size:
-    """Estimate the step of a setting without model parallelism, which has the fewest micro-batches."""
+    """Estimate the step without model parallelism, with the fewest micro-batches."""
     if base.training is None:
         raise TypeError("a plan is of a training step")
     micro_batches = max(1, sequences // (base.cluster.world_size * micro_batch))

@@ -1,7 +1,7 @@
-"""Which settings does a plan search, and which of them are infeasible, for which reason?
+"""Which settings does a plan search, and which settings are infeasible, for which reason?
 
-The values of each dimension are data (`Choices`), with a sentence for each default. Their product is enumerated here in
-a fixed order. A setting is infeasible for the reason by which a training step itself would be refused.
+Each dimension's values are data (`Choices`), with a sentence for each default. Their product is enumerated in a fixed
+order. A setting is infeasible for the same reason for which a training step would be refused.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from simulator.step.plan import check_cut
 from simulator.step.spec import Offload, TrainingStep, Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
-# Default of the largest micro-batch [sequences].
+# Default for the largest micro-batch [sequences].
 LARGEST_MICRO_BATCH: Final = 8
-# The reason of settings that equal another one; it is no fault of the setting.
+# Reason for settings equal to another setting; not a fault.
 SAME: Final = "one data-parallel rank has nothing to share: all shardings are the same"
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The values of each dimension of the search space.
+    """Values for each dimension of the search space.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Choices:
         Values by the dimension's name in `--among`: gpus, tp, pp, cp, ep, schedule, virtual_stages, sharding,
         shard_size, micro_batch, checkpointing, offload, precision, framework.
     why : mapping of str to str
-        For each dimension why it has these values.
+        Reason for each dimension's values.
     """
 
     values: Mapping[str, tuple[Any, ...]]
@@ -52,29 +52,29 @@ class Choices:
 
 @dataclass(slots=True)
 class InfeasibleCounts:
-    """The number of infeasible settings for each reason, with an example of each."""
+    """Number of infeasible settings by reason, with an example for each."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
     def note(self, reason: str, example: str = "") -> None:
-        """Count one infeasible setting."""
+        """Count an infeasible setting."""
         self.counts[reason] += 1
         self.examples.setdefault(reason, example or reason)
 
     def count_error(self, error: ValueError) -> None:
-        """Count one setting that a training step refuses."""
+        """Count a setting refused by a training step's own checks."""
         self.note(rule_of(str(error)), str(error))
 
     @property
     def common_example(self) -> str:
-        """An example of the commonest reason; settings that equal another one do not count."""
+        """An example of the commonest reason, except settings equal to another setting."""
         (reason, _), *_ = [one for one in self.counts.most_common() if one[0] != SAME] or [("nothing is left", 0)]
         return self.examples.get(reason, reason)
 
 
 def rule_of(message: str) -> str:
-    """Return the rule of an error message without the numbers of the case, so that equal reasons count together.
+    """Return an error message's rule without the case's numbers, hence equal reasons count together.
 
     Examples
     --------
@@ -86,6 +86,7 @@ def rule_of(message: str) -> str:
     where, got, rest = message.removeprefix("parallelism.").partition(": got ")
     if not got:
         return where.partition(";")[0]
+    # A message reads "key: got what; rule; hints".
     what, _, rule = rest.partition("; ")
     rule = rule.partition("; ")[0]
     subject = _without_numbers(re.sub(r" \(.*\)", "", what))
@@ -96,21 +97,23 @@ def rule_of(message: str) -> str:
 
 
 def _without_numbers(text: str) -> str:
+    """Return a text without its numbers."""
     return re.sub(r"\b\d[\d,]*( |$)", "", text).strip()
 
 
 def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequences: int) -> Choices:
-    """Return the values to search if the user constrains nothing, for a model and a machine.
+    """Return the values to search without constraints, for a model and a machine.
 
     Parameters
     ----------
     gpus_per_node : int
-        GPUs of a node, connected by NVLink or its like.
+        GPUs in a node, connected by NVLink or similar links.
     sequences : int
-        Global batch of a step [sequences].
+        Global batch [sequences per step].
     """
     gpus, seq_len = base.cluster.world_size, base.training.seq_len if base.training is not None else 0
     inside = tuple(_powers(min(gpus_per_node, gpus)))
+    # Every stage needs a layer.
     deep = tuple(n for n in _powers(min(gpus, model.num_layers)) if n <= 64)
     values: dict[str, tuple[Any, ...]] = {
         "gpus": (gpus,),
@@ -125,7 +128,7 @@ def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequ
         "micro_batch": tuple(n for n in _powers(LARGEST_MICRO_BATCH) if n <= sequences),
         "checkpointing": ("none", "selective_op", "full"),
         "offload": ("none",),
-        # None is the value of the scenario. Other values change what is learnt, or the software that must run.
+        # None is the scenario's value. Other values change the learning itself, or the required software.
         "precision": (None,),
         "framework": (None,),
     }
@@ -145,11 +148,12 @@ def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequ
 
 
 def gpus_per_node(cluster: Cluster) -> int:
-    """Return the number of GPUs of the largest node."""
+    """Return the largest node's number of GPUs."""
     return max(map(len, cluster.nodes), default=cluster.world_size)
 
 
 def _powers(most: int) -> Iterator[int]:
+    """Yield powers of two up to `most`."""
     number = 1
     while number <= most:
         yield number
@@ -159,7 +163,7 @@ def _powers(most: int) -> Iterator[int]:
 def settings(
     choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts
 ) -> Iterator[tuple[Setting, TrainingStep]]:
-    """Yield every feasible setting with its step, in a fixed order; infeasible settings are counted in `refused`."""
+    """Yield every feasible setting with its step, in a fixed order; count infeasible settings in `refused`."""
     spec = base.training
     if spec is None:
         raise TypeError("a plan is of a training step")
@@ -168,6 +172,7 @@ def settings(
     for setting in _multiplied(choices, sequences, refused):
         named = setting.precision, setting.framework
         try:
+            # Build a step once per precision and framework; settings replace its fields.
             if named not in whole:
                 own = uncut.replaced(precision=precision_of(spec, named[0]), framework=named[1] or spec.framework)
                 whole[named] = to_step(own, base.cluster.world_size, base.base)
@@ -179,7 +184,7 @@ def settings(
 
 
 def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> TrainingStep:
-    """Return the step of a setting: `whole`, which `to_step` made, with the fields that depend on the setting."""
+    """Return a setting's step: `whole`, built by `to_step`, with the setting's own fields."""
     wanted = setting.spec(spec)
     step = replace(
         whole,
@@ -190,6 +195,7 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
         checkpointing=wanted.activation_checkpointing,
         offload=None if wanted.offload.what == "none" else Offload(wanted.offload.host_rate),
     )
+    # These checks raise the same errors as planning the step.
     step.parallelism.grid(setting.gpus)
     check_cut(step)
     Pipeline.of(step).layers()
@@ -197,10 +203,12 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
 
 
 def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> Iterator[Setting]:
+    """Yield the product of the dimensions; count infeasible combinations."""
     values = choices.values
     able = {offload: _shardings(values["sharding"], offload) for offload in values["offload"]}
     sizes = product(*(values[name] for name in ("gpus", "tp", "pp", "cp", "ep")))
     for gpus, tp, pp, cp, ep in sizes:
+        # Checked first: the inner loops are skipped.
         if gpus % (tp * pp * cp):
             ranks = f"tp {tp} x pp {pp} x cp {cp} = {tp * pp * cp}"
             refused.note("tp x pp x cp does not divide the GPUs", f"{ranks} does not divide {gpus:,} GPUs")
@@ -208,16 +216,18 @@ def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> 
         dp = gpus // (tp * pp * cp)
         for sharding, shard_size, micro in product(values["sharding"], values["shard_size"], values["micro_batch"]):
             if shard_size is not None and not _shares(sharding, shard_size, dp):
-                # If the space has a setting without shard_size too, the infeasible one is merely a duplicate.
+                # If the space also has the setting without shard_size, the infeasible setting is merely a duplicate.
                 if None not in values["shard_size"]:
                     refused.note(
                         "shard_size must divide the data-parallel ranks, of a strategy that shards parameters",
                         f"{sharding} of {dp} data-parallel ranks has no copies of {shard_size} ranks each",
                     )
                 continue
+            # On a single data-parallel rank, only the first sharding is kept for each offload.
             if dp * cp == 1 and sharding not in [names[0] for names in able.values() if names]:
                 refused.note(SAME)
                 continue
+            # The global batch fixes the accumulation.
             if sequences % (dp * micro):
                 refused.note(
                     "data-parallel ranks x micro-batch do not divide the global batch",
@@ -231,6 +241,7 @@ def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> 
                         who = STRATEGIES.find(sharding).updater.value
                         refused.note("offload must be of ranks that own a part", f"with {sharding} {who}")
                         continue
+                    # The offload decides which shardings are equal.
                     if dp * cp == 1 and sharding != able[offload][0]:
                         refused.note(SAME)
                         continue
@@ -241,17 +252,18 @@ def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> 
 
 
 def _shardings(names: Sequence[str], offload: str) -> list[str]:
-    """Return the shardings that allow an offload: the host updates only what a rank owns."""
+    """Return the shardings that allow an offload: a host updates only its ranks' own shards."""
     return [name for name in names if offload == "none" or STRATEGIES.find(name).updater is Updater.OWNERS]
 
 
 def _shares(sharding: str, shard_size: int, dp: int) -> bool:
-    """Return True if groups of `shard_size` data-parallel ranks can share one copy of the parameters each."""
+    """Return True if groups of `shard_size` data-parallel ranks can each hold a copy of sharded parameters."""
     return STRATEGIES.find(sharding).shards_parameters and dp % shard_size == 0 and shard_size < dp
 
 
 def _orders(values: Mapping[str, tuple[Any, ...]], pp: int) -> Iterator[tuple[str, int]]:
-    """Yield each schedule with each number of virtual stages that it allows."""
+    """Yield each schedule with its allowed numbers of virtual stages."""
+    # Schedules do not matter without a pipeline: one setting represents them.
     if pp == 1:
         yield "1f1b", 1
         return

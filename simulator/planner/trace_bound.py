@@ -1,17 +1,17 @@
-"""What is a tighter lower bound of the step time, from the recorded operations of a few micro-batches of each stage?
+"""How fast can a setting be at best, judged from recorded operations of a few micro-batches of each stage?
 
-As in bound.py a bound is never above the simulated time. It is tighter because the recorded program of a stage's rank
-has every kernel and every collective:
+A bound never exceeds the simulated time, as in bound.py. It is tighter because a stage's recorded program has every
+kernel and every collective:
 
-- Kernels and the exchanges of tensor, context and expert parallelism follow each other in program order, each alone on
-  its links.
-- Kernels may hide data-parallel collectives, at a price: while a collective of the rank is in flight, its kernels run
-  at their contended speed.
-- A stream runs one collective after the other, so the step ends no earlier than the remaining collectives of a stream
-  take together.
+- Kernels and exchanges inside the model (tensor, context, expert parallelism) follow each other in program order, each
+  alone on its links.
+- Kernels may hide data-parallel collectives, at a price: beside a collective, kernels run at their contended speed.
+- A stream runs collectives in sequence, hence the step ends no earlier than a stream's remaining collectives take
+  together.
 
 Example: kernels take 8 ms alone or 10 ms beside a collective, collectives take 5 ms, and the update after the last pass
-takes 1 ms. Hiding the 4 ms that remain beside the update costs 4 / 10 of the 2 ms: the bound is 8 + 1 + 0.8 = 9.8 ms.
+takes 1 ms. The update hides 1 ms of collectives, and kernels hide the remaining 4 ms: they slow down during 4 of their
+10 ms, and 4 / 10 of 2 ms is 0.8 ms. The bound is 8 + 1 + 0.8 = 9.8 ms.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from simulator.step.streams import dimension_of
 
 @dataclass(frozen=True, slots=True)
 class PassBound:
-    """Lower bounds of one pass that runs alone on its rank.
+    """Lower bounds for a pass that runs alone on its rank.
 
     Attributes
     ----------
     whole, sent : float
-        Time until the rank's next pass can begin, and until its send to the next stage can begin [s].
+        Time until the rank's next pass can begin, and until the send to the next stage can begin [s].
     kernels : tuple of (float, float)
-        Duration of each kernel alone, and beside a collective [s].
+        Each kernel's duration alone, and beside a collective [s].
     streams : mapping of str to float
-        Total duration of the collectives on each data-parallel stream [s].
+        Total duration of collectives on each data-parallel stream [s].
     left : mapping of str to float
-        Time from the beginning of the pass to the end of its collectives on each stream [s]. Collectives that may begin
+        Time from the pass's beginning to the end of its collectives on each stream [s]. Collectives that may begin
         before the pass do not count.
     """
 
@@ -56,18 +56,18 @@ class PassBound:
 
 @dataclass(frozen=True, slots=True)
 class RankBound:
-    """Lower bounds of one rank of a pipeline stage.
+    """Lower bounds for a rank of a pipeline stage.
 
     Attributes
     ----------
     stage : int
-        Place of the rank in the pipeline.
+        The rank's place in the pipeline.
     passes : tuple of PassBound
-        Bounds of all passes of a step, in the rank's order.
+        Bounds for each pass of a step, in the rank's order.
     tail : float
-        Lower bound of the time from the end of the last pass to the end of the step [s].
+        Least time from the last pass's end to the step's end [s].
     after : mapping of str to float
-        Lower bound of the time from the end of the last collective of a pass on each stream to the end of the step [s].
+        Least time from the end of a pass's last collective on each stream to the step's end [s].
     """
 
     stage: int
@@ -76,7 +76,8 @@ class RankBound:
     after: Mapping[str, float]
 
     def times(self) -> RankTimes:
-        """Return the times of the passes, with the time that the rest of the step takes after each pass at least."""
+        """Return the passes' times, each with the least time that the rest of the step takes after the pass begins."""
+        # From the last pass to the first: `left` grows by the collectives that a stream must still run.
         left, ends = dict(self.after), list[float]()
         for noted in reversed(self.passes):
             ends.append(max((seconds + left[name] for name, seconds in noted.left.items()), default=0.0))
@@ -86,15 +87,15 @@ class RankBound:
         return RankTimes(whole, sent, np.array(ends[::-1]))
 
     def least(self, waiting: float) -> float:
-        """Return a lower bound of the step time, whatever collectives the kernels hide [s].
+        """Return a lower bound on step time, whatever collectives the kernels hide [s].
 
         Parameters
         ----------
         waiting : float
-            Time that the kernels wait for exchanges [s]. In this time, and in the tail, data-parallel collectives are
-            in flight without slowing any kernel.
+            Time that kernels wait for exchanges [s]. In this time, and in the tail, data-parallel collectives are in
+            flight without slowing any kernel.
         """
-        # One PassBound is shared by all passes that do the same, so it is counted as often as it occurs.
+        # Equal passes share a PassBound object: count its occurrences.
         times, kernels = Counter(map(id, self.passes)), list[tuple[float, float]]()
         streams: dict[str, float] = {}
         for noted in {id(noted): noted for noted in self.passes}.values():
@@ -102,20 +103,34 @@ class RankBound:
             kernels += [(often * alone, often * contended) for alone, contended in noted.kernels]
             for name, seconds in noted.streams.items():
                 streams[name] = streams.get(name, 0.0) + often * seconds
+        # Streams may run at the same time, hence the longest stream counts, and never the sum.
         alone, in_flight = sum(one for one, _ in kernels), max(streams.values(), default=0.0)
         return alone + waiting + self.tail + _cost(kernels, in_flight - waiting - self.tail)
 
 
 def _cost(kernels: Sequence[tuple[float, float]], hidden: float) -> float:
-    """Return the least cost of hiding collectives of `hidden` seconds behind kernels [s].
+    """Return the least cost of hiding collectives behind kernels [s].
 
-    Whichever kernels hide them, the cost is at least that of the kernels that slow down least, which are taken first.
-    Collectives longer than all kernels together add their rest to the time.
+    Any choice of kernels costs at least as much as the kernels with the least slowdown, which are taken first.
+    Collectives longer than every kernel together add their rest to the time.
+
+    Parameters
+    ----------
+    kernels : sequence of (float, float)
+        Durations alone, and beside a collective [s].
+    hidden : float
+        Duration of the collectives to hide [s].
+
+    Examples
+    --------
+    >>> round(_cost([(8.0, 10.0)], 4.0), 3)
+    0.8
     """
     cost, left = 0.0, hidden
     for alone, contended in sorted(kernels, key=lambda one: (one[1] - one[0]) / one[1] if one[1] else 0.0):
         if left <= 0.0:
             return cost
+        # A slowed kernel hides its contended duration.
         share = min(1.0, left / contended) if contended else 0.0
         cost += share * (contended - alone)
         left -= share * contended
@@ -123,12 +138,12 @@ def _cost(kernels: Sequence[tuple[float, float]], hidden: float) -> float:
 
 
 def bound_from_ops(passing: StepBound, noted: Sequence[StageNotes], durations: CollectiveLowerBounds) -> float:
-    """Return a lower bound of the step time [s].
+    """Return a lower bound on step time [s].
 
     Parameters
     ----------
     passing : StepBound
-        Bounds without recorded operations, which stand for stages that were not recorded.
+        Bounds without recorded operations, used for stages that were not recorded.
     noted : sequence of StageNotes
         Recorded operations of a rank of each stage, or of some stages.
     durations : CollectiveLowerBounds
@@ -137,21 +152,24 @@ def bound_from_ops(passing: StepBound, noted: Sequence[StageNotes], durations: C
     ranks = [rank_bound(notes, durations) for notes in noted]
     least, updates = max(rank.least(passing.waiting(rank.stage)) for rank in ranks), list(passing.updates)
     for rank in ranks:
+        # The recorded tail contains the update, and may contain gathers and norms after it.
         updates[rank.stage] = max(updates[rank.stage], rank.tail)
     passing = replace(passing, updates=tuple(updates))
     if passing.pipeline.schedule.pairs:
-        # The records of two passes at once are interleaved, so the times of each pass are unknown.
+        # Recorded times hold for a pass alone on its rank, not for two passes at once.
         return max(least, passing.schedule_bound())
+    # With unbalanced context parallelism, a stage has several lists: use the first.
     first = {rank.stage: rank for rank in reversed(ranks)}
     return max(least, passing.schedule_bound({stage: rank.times() for stage, rank in first.items()}))
 
 
 def rank_bound(notes: StageNotes, durations: CollectiveLowerBounds) -> RankBound:
-    """Return the bounds of a rank from its recorded operations; a recorded pass stands for all equal passes."""
+    """Return a rank's bounds from its recorded operations; a recorded pass represents every equal pass."""
     begins = [*notes.begins.values(), notes.ends]
     segments = zip(notes.begins, pairwise(begins), strict=True)
     made = {one: _pass(notes.ops[begin:end], durations) for one, (begin, end) in segments}
     passes = tuple(made[one] for one in notes.stand_for)
+    # The last operation on each stream before the update is where paths into the tail start.
     last: dict[str, list[str]] = {"compute": []}
     for op in notes.ops[: notes.ends]:
         if (isinstance(op, Compute) and op.stream == "compute") or _is_data_parallel(op):
@@ -161,20 +179,23 @@ def rank_bound(notes: StageNotes, durations: CollectiveLowerBounds) -> RankBound
 
 
 def _is_data_parallel(op: Op) -> bool:
+    """Return True for a collective over data-parallel ranks."""
     return isinstance(op, Collective) and dimension_of(op.stream) == "dp"
 
 
 def _pass(ops: Sequence[Op], durations: CollectiveLowerBounds) -> PassBound:
-    """Return the bounds of one pass, assuming that inputs from other passes and gathered parameters are available."""
+    """Return a pass's bounds, assuming that inputs from other passes and gathered parameters are already available."""
     ended, free = dict[str, float](), dict[str, float]()
     sent: float | None = None
     kernels, streams, left = list[tuple[float, float]](), dict[str, float](), dict[str, float]()
     for op in ops:
         waits = [ended[name] for name in op.after if name in ended]
         dimension = dimension_of(op.stream)
+        # Allocations on the compute stream take no time but keep the order.
         if op.stream == "compute":
             seconds = op.duration if isinstance(op, Compute) else 0.0
             free["compute"] = ended[op.name] = max([free.get("compute", 0.0), *waits]) + seconds
+            # A kernel that does not contend has no `contended` duration.
             if isinstance(op, Compute):
                 kernels.append((op.duration, op.duration if op.contended is None else op.contended))
         elif dimension == "pp" and isinstance(op, Collective):
@@ -183,19 +204,24 @@ def _pass(ops: Sequence[Op], durations: CollectiveLowerBounds) -> PassBound:
         elif _is_data_parallel(op) and isinstance(op, Collective):
             takes = durations.of(op)
             streams[op.stream] = streams.get(op.stream, 0.0) + takes
+            # A collective without awaited operations, such as a prefetched gather, may begin before the pass.
             if op.stream in left or waits:
                 left[op.stream] = max([left.get(op.stream, 0.0), *waits]) + takes
+        # Kernels may wait for these exchanges by name; other host work is omitted.
         elif isinstance(op, Collective) and dimension in ("tp", "cp", "ep"):
             free[op.stream] = ended[op.name] = max([free.get(op.stream, 0.0), *waits]) + durations.of(op)
+    # Without a send, `sent` equals `whole`.
     busy = free.get("compute", 0.0)
     return PassBound(busy, busy if sent is None else sent, tuple(kernels), streams, left)
 
 
 def _tail(notes: StageNotes, stream: str, last: Sequence[str], durations: CollectiveLowerBounds) -> float:
-    """Return the longest path through the operations after the passes, from the last operations on a stream [s]."""
+    """Return the longest path through the operations after the passes, from a stream's last operations [s]."""
     ended, free = dict.fromkeys(last, 0.0), {stream: 0.0}
     for op in notes.ops[notes.ends :]:
+        # Only paths from the stream's last operations count.
         waits = [ended[name] for name in op.after if name in ended]
+        # Other operations may run before the passes end.
         if waits or op.stream in free:
             takes = durations.of(op) if isinstance(op, Collective) else op.duration if isinstance(op, Compute) else 0.0
             ended[op.name] = free[op.stream] = max([free.get(op.stream, 0.0), *waits]) + takes

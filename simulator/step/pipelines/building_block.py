@@ -1,9 +1,20 @@
-"""Which orders hold a half (V-Half) or a third (V-Min) of what the first rank of 1F1B holds?
+"""Which orders hold a half (V-Half) or a third (V-Min) of the activations on 1F1B's first rank?
 
-Both repeat one building block for every micro-batch. The block says in which slot each rank passes the first
-micro-batch forward and backward through its two chunks; each further micro-batch follows six slots later. Weight
-gradients take the slots that are left. Then every pass that can moves to an earlier slot, as long as no rank holds
-more than before.
+V-Half and V-Min repeat a building block for every micro-batch. The block gives the slot in which each rank runs the
+first micro-batch forward and backward through its two chunks; each further micro-batch follows six slots later. Weight
+gradients take free slots. Then passes move to earlier slots, as long as no rank holds more than before.
+
+V-Min's block with 2 ranks: rank 0 has stages 0 and 3, rank 1 has stages 1 and 2::
+
+    slot    0  1  2  3  4  5  6  7
+    rank 0  F0 .  .  F3 I3 .  .  I0
+    rank 1  .  F1 F2 .  .  I2 I1 .
+
+Slots modulo 6 never collide on a rank, therefore the block can repeat every 6 slots; rank 0 keeps slots 2 and 5 free
+for its two weight gradients. V-Min's final order with 2 micro-batches (stage.micro-batch)::
+
+    rank 0  F0.0 F0.1 .    F3.0 I3.0 W3.0 .    I0.0 W0.0 F3.1 I3.1 W3.1 .    I0.1 W0.1
+    rank 1  .    F1.0 F2.0 .    .    I2.0 I1.0 F1.1 F2.1 W2.0 W1.0 I2.1 I1.1 W2.1 W1.1
 
 References
 ----------
@@ -30,20 +41,20 @@ from simulator.step.pipelines.schedule import (
     at_least_one,
 )
 
-# Kinds of passes, by number: forward through the first and the second chunk, the input's gradient through the second
-# and the first, weights' gradients (of both in one list, or of each).
+# Kinds of passes: 0 and 1 forward through the first and second chunk, 2 and 3 input gradient of the second and first
+# chunk, then weight gradients: 4 for both chunks together, or 4 for the second chunk and 5 for the first.
 _KINDS: Final = 4
-# Slots from a micro-batch to the next: six passes of a rank, each one slot long.
+# Slots between micro-batches: a rank has six passes per micro-batch (F, I and W of two chunks), each a slot long.
 _INTERVAL: Final = 6
 
-# By kind the slots of its passes, by micro-batch.
+# Slots of a rank's passes: a list per kind, in micro-batch order.
 _Slots = list[list[int]]
-# Of a number of ranks and one of them: the slots of the first micro-batch, by kind.
+# Function (number of ranks, rank) that returns a building block: the first micro-batch's slot for kinds 0 to 3.
 Pattern = Callable[[int, int], tuple[int, int, int, int]]
 
 
 def _in_turn(made: list[_Slots]) -> list[tuple[int, int, int, int]]:
-    """All passes as (slot, rank, kind, micro-batch), by time; of one slot by rank and kind."""
+    """Return every rank's passes, (slot, rank, kind, micro-batch), sorted by slot, then rank, then kind."""
     return sorted(
         (slot, rank, kind, micro)
         for rank, slots in enumerate(made)
@@ -53,8 +64,9 @@ def _in_turn(made: list[_Slots]) -> list[tuple[int, int, int, int]]:
 
 
 def _awaited(rank: int, kind: int, micro: int, ranks: int) -> Iterator[tuple[int, int, int]]:
-    """(rank, kind, micro-batch) of the passes that one waits for; kinds 0 and 2 go down the ranks, 1 and 3 up."""
+    """Yield a pass's dependencies, (rank, kind, micro-batch): neighbour, preceding kind, preceding micro-batch."""
     if kind < _KINDS:
+        # Kinds 0 and 2 travel from rank 0 to the last rank, kinds 1 and 3 back.
         before = rank - 1 if kind % 2 == 0 else rank + 1
         if 0 <= before < ranks:
             yield before, kind, micro
@@ -65,17 +77,27 @@ def _awaited(rank: int, kind: int, micro: int, ranks: int) -> Iterator[tuple[int
 
 
 def _with_weights(slots: _Slots, *, split: bool) -> _Slots:
-    """Weights' gradients in the empty slots after each input's gradient, and behind all else; as one kind or as two."""
+    """Put weight gradients into free slots after their input gradients, and the rest at the end.
+
+    Parameters
+    ----------
+    slots : list of list of int
+        Slots of kinds 0 to 3.
+    split : bool
+        Whether weight gradients form two kinds, one for each chunk.
+    """
     kind_at = {slot: kind for kind, own in enumerate(slots) for slot in own}
     weights: _Slots = [[], []] if split else [[]]
     waiting = [0] * len(weights)
     last = max(kind_at)
 
     def place(slot: int) -> None:
+        """Put a waiting weight gradient into a slot, the second chunk's first."""
         kind = next(number for number, left in enumerate(waiting) if left)
         weights[kind].append(slot)
         waiting[kind] -= 1
 
+    # A free slot takes a waiting weight gradient; an input gradient's slot adds a waiting weight gradient.
     for slot in range(last + 1):
         kind = kind_at.get(slot)
         if kind is None:
@@ -83,7 +105,7 @@ def _with_weights(slots: _Slots, *, split: bool) -> _Slots:
                 place(slot)
         elif kind >= 2:
             waiting[kind - 2 if split else 0] += 1
-    # The last slot is an input's gradient, so something is left.
+    # The last slot is an input gradient's, therefore at least its weight gradient is still waiting.
     while any(waiting):
         last += 1
         place(last)
@@ -91,10 +113,11 @@ def _with_weights(slots: _Slots, *, split: bool) -> _Slots:
 
 
 def _most_held(slots: _Slots) -> int:
-    """Chunks that a rank holds at most, from the forward pass to the weights' gradients.
+    """Return the most chunk activations held by a rank, from forward pass to weight gradient.
 
-    Without a list of these they take the empty slots.
+    If the slots have no weight gradients yet, each free slot counts as a waiting weight gradient's slot.
     """
+    # Forward passes add a chunk's activations.
     change = {slot: +1 for kind in (0, 1) for slot in slots[kind]}
     backward = {slot for kind in (2, 3) for slot in slots[kind]}
     weights = {slot for own in slots[_KINDS:] for slot in own}
@@ -118,19 +141,21 @@ class _Moving:
     Attributes
     ----------
     made : list of _Slots
-        By rank; changed in place.
+        Slots of each rank; changed in place.
     limit : int
-        Chunks that a rank may hold.
+        Most chunk activations held by a rank.
     """
 
     made: list[_Slots]
     limit: int
 
     def settle(self, *, warm_up: bool) -> None:
-        """Move what stands before the first micro-batch is through, where `warm_up` asks, and after the last has begun.
+        """Move the passes of the warm-up, if requested, and of the cool-down.
 
-        In between the pattern repeats, and nothing can move.
+        Warm-up lasts until the first micro-batch has finished on rank 0; cool-down begins with the last micro-batch.
+        The repeating pattern in between has no room for moves.
         """
+        # Passes are visited in time order, hence slots of earlier passes are final.
         taken: list[set[int]] = [set() for _ in self.made]
         steady = ended = False
         for _, rank, kind, micro in _in_turn(self.made):
@@ -143,26 +168,39 @@ class _Moving:
             taken[rank].add(self.made[rank][kind][micro])
 
     def _move(self, rank: int, kind: int, micro: int, taken: set[int]) -> None:
+        """Move a pass to the earliest free slot that respects dependencies and the memory limit."""
         own = self.made[rank][kind]
         now, first = own[micro], self._first_slot(rank, kind, micro)
         for slot in range(first, now):
             if slot not in taken:
                 own[micro] = slot
-                # Only a forward pass makes more be held; where weights have no slots of their own all count.
+                # Only forward passes add activations. Without weight gradients among the slots, a move of any pass
+                # changes the free slots counted by `_most_held`.
                 bounded = kind < 2 or len(self.made[rank]) == _KINDS
                 if not bounded or _most_held(self.made[rank]) <= self.limit:
                     return
+        # If every earlier slot breaks the limit, the pass stays.
         own[micro] = now
 
     def _first_slot(self, rank: int, kind: int, micro: int) -> int:
+        """Return the slot after a pass's last dependency."""
         after = [self.made[r][k][i] for r, k, i in _awaited(rank, kind, micro, len(self.made))]
+        # The n-th weight gradient of a rank waits for the rank's n-th input gradient, in time order over both chunks.
         if kind == _KINDS:
             after.append(sorted(self.made[rank][2] + self.made[rank][3])[micro])
         return max(after, default=-1) + 1
 
 
 def _squeezed(made: list[_Slots]) -> tuple[list[_Slots], list[list[tuple[int, int]]]]:
-    """Each pass as soon as it can be: new slots, and by rank (kind, micro-batch) in the order of the old ones."""
+    """Start each pass at its earliest possible slot, in the present order.
+
+    Returns
+    -------
+    list of _Slots
+        New slots of each rank.
+    list of list of (int, int)
+        Passes of each rank in order, (kind, micro-batch).
+    """
     clock = [0] * len(made)
     ends: dict[tuple[int, int, int], int] = {}
     order: list[list[tuple[int, int]]] = [[] for _ in made]
@@ -179,21 +217,24 @@ def _squeezed(made: list[_Slots]) -> tuple[list[_Slots], list[list[tuple[int, in
 
 @lru_cache(maxsize=64)
 def settled(pattern: Pattern, ranks: int, micro_batches: int) -> Order:
-    """The order that a pattern becomes for so many micro-batches."""
+    """Return the order of passes for a building block and a number of micro-batches."""
     made = [
         [[first + _INTERVAL * micro for micro in range(micro_batches)] for first in pattern(ranks, rank)]
         for rank in range(ranks)
     ]
+    # Round 1 moves passes of warm-up and cool-down, weight gradients included.
     made = [_with_weights(slots, split=False) for slots in made]
     _Moving(made, max(map(_most_held, made))).settle(warm_up=True)
-    # Weights' gradients find new slots when all else has moved.
+    # Round 2 drops the weight gradients and moves passes of the cool-down; then weight gradients get new slots.
     made = [slots[:_KINDS] for slots in _squeezed(made)[0]]
     _Moving(made, max(map(_most_held, made))).settle(warm_up=False)
     made = [slots[:_KINDS] for slots in _squeezed([_with_weights(slots, split=False) for slots in made])[0]]
+    # Round 3 assigns weight gradients to chunks.
     order = _squeezed([_with_weights(slots, split=True) for slots in made])[1]
     works = (Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT)
 
     def one(rank: int, kind: int, micro: int) -> Pass:
+        """Return the pass of a kind on a rank; kinds 0 and 3 belong to the first chunk, stage `rank`."""
         nearer = (kind % 2 == 0) == (kind < 2)
         return Pass(works[kind // 2], rank if nearer else 2 * ranks - 1 - rank, micro)
 
@@ -201,11 +242,14 @@ def settled(pattern: Pattern, ranks: int, micro_batches: int) -> Order:
 
 
 def _block_half(ranks: int, rank: int) -> tuple[int, int, int, int]:
+    """Return V-Half's building block for a rank."""
+    # Without the shift, slots of an even number of ranks collide modulo 6.
     later = 3 if ranks % 2 == 0 else 0
     return 2 * rank, 3 * ranks - rank - 2, 3 * ranks + later + 2 * rank - 1, 6 * ranks + later - rank - 2
 
 
 def _order_half(shape: PipelineShape) -> Order:
+    """Return the V-Half order."""
     return settled(_block_half, shape.ranks, shape.micro_batches)
 
 
@@ -223,11 +267,14 @@ V_HALF = PipelineSchedule(
 
 
 def _block_min(ranks: int, rank: int) -> tuple[int, int, int, int]:
+    """Return V-Min's building block for a rank."""
+    # Without the shift, slots collide modulo 6 if 3 divides the number of ranks.
     later = 2 if ranks % 3 == 0 else 0
     return rank, 2 * ranks - rank - 1, 2 * ranks + later + rank, 4 * ranks + later - rank - 1
 
 
 def _order_min(shape: PipelineShape) -> Order:
+    """Return the V-Min order."""
     return settled(_block_min, shape.ranks, shape.micro_batches)
 
 

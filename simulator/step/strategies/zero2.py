@@ -1,4 +1,4 @@
-"""ZeRO stage 2: gradients are sharded too: every micro-batch reduces them (DeepSpeed), and a rank keeps its part.
+"""ZeRO stage 2: gradients are sharded too; every micro-batch reduce-scatters gradients and keeps a shard (DeepSpeed).
 
 There are two buckets, as in DeepSpeed: one is filled while the other is reduced (stage_1_and_2.py, `ipg_buffer` and
 `overlap_comm`; recalled).
@@ -16,9 +16,11 @@ from simulator.step.units import Unit
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """All micro-batches; a bucket of whole gradients lives until it has been reduced and scattered."""
+    """Return the planner; a bucket of whole gradients lives until its reduce-scatter has ended."""
 
     def scattered(bucket: Bucket) -> str:
+        """Pack and reduce-scatter a bucket, then keep the rank's shard."""
+        # Gradients are computed in place in the bucket, hence only a cast needs a copy.
         buffer = passes.pack(bucket.name, bucket.units, bucket.micro, copies=False)
         passes.scattered = reduced = scatter(builder, passes, bucket)
         passes.unpack(buffer, bucket.units, bucket.micro, reduced, reduced)
@@ -28,6 +30,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    """Return the elements sent in a step: (N - 1) times the gradients per micro-batch and the parameters."""
     return (accumulation + 1) * (ranks - 1) * sum(unit.elements for unit in units)
 
 
