@@ -182,7 +182,6 @@ def _faults(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[Conflict]:
 
 
 def _seq_len(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[Conflict]:
-    # A step's tokens are computed at once, over every rank.
     count = sequences(shape, cluster.world_size) * shape.seq_len
     if count > _MOST:
         yield _conflict("seq_len", f"a step has {count:,} tokens; numpy trains on {_MOST:,} at most")

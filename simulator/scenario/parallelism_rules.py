@@ -58,9 +58,9 @@ def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | 
     if model is not None:
         yield from _experts(shape, model, world_size)
     wanted = parallelism(shape.parallelism)
-    # A single rank per model copy: rules for several ranks do not apply.
     if shape.numerics and max(wanted.size, wanted.experts.ranks) > 1:
         yield from _numbers(shape, model)
+    # With a single rank per model copy, the remaining rules do not apply.
     if wanted.size == 1:
         return
     if model is not None:

@@ -206,8 +206,8 @@ def _fusion(fusion: FusionSpec) -> dict[str, Any]:
 def training_data(spec: TrainingSpec) -> dict[str, Any]:
     """Return a training step as plain data; values that follow from another key stay "auto"."""
     data = spec.model_dump()
-    # None means "omitted" for these keys; a file cannot write None in any other way.
     data["model"] = spec.model
+    # None means "omitted" for these keys; a file cannot write None in any other way.
     for key in ("dp", "etp", "microbatch_group"):
         if data["parallelism"][key] is None:
             del data["parallelism"][key]
