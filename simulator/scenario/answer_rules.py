@@ -30,6 +30,7 @@ def conflicts(shape: Scenario) -> Iterator[Conflict]:
 
 
 def _baseline(shape: Scenario) -> Iterator[Conflict]:
+    # A baseline names one of the compared settings, otherwise there is nothing to compare with.
     for key, value in shape.baseline.items():
         at = ("baseline", key)
         if key not in shape.compare:
@@ -51,6 +52,7 @@ def _finding(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[Confli
             yield Conflict((*at, "of", number), f"got {name!r}; of {KINDS[shape.kind]} there are {there}", ("answer",))
     if asked.finding in AGAINST and not shape.compare:
         yield Conflict(at, f"{asked.finding} compares settings, but nothing stands in compare", ("answer", "compare"))
+    # An effect may be found along either kind of axis.
     if asked.finding == "effect" and not (shape.sweep or shape.compare):
         message = "effect is that of what is swept or compared, but nothing stands in sweep or compare"
         yield Conflict(at, message, ("answer", "sweep"))
@@ -104,5 +106,6 @@ def _can_have(key: str, value: Any) -> bool:
 def _budget(shape: Scenario, budget: BudgetSpec) -> Iterator[Conflict]:
     if shape.training is None:
         yield Conflict(("budget",), "is of a training, and this plays a collective; remove it", ("budget",), True)
+    # Exactly one: each follows from the other and the batch.
     elif (budget.tokens is None) == (budget.steps is None):
         yield Conflict(("budget",), "needs either tokens or steps; write for example {tokens: 1e12}", ("budget",))

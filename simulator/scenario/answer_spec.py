@@ -55,6 +55,7 @@ class FindingEntry:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Expand a name first, then validate the mapping."""
+        # Before pydantic's own check, which accepts mappings only.
         return core_schema.no_info_before_validator_function(
             lambda value: {"finding": value} if isinstance(value, str) else value, handler(source)
         )

@@ -85,6 +85,7 @@ def faults(document: Document) -> Iterator[Fault]:
             yield from _overlap(document, place, (key, values), (other, others))
         if key in axis_keys() and isinstance(values, list):
             yield from _values(document, place, key, values)
+            # A scenario of a collective has no keys of `training`, although both are axis keys.
             yield from _of_other_kind(document, place, key)
     # Axes that are not lists are reported by the type check and do not count here.
     points = math.prod(len(values) for _, _, values in axes if isinstance(values, list))

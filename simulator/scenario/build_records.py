@@ -53,6 +53,7 @@ def completed(scenario: Scenario, question: str, source: str, base: Path) -> Sce
         written = training.global_batch
         training = with_accumulation(training, scenario.cluster.world_size).replaced(global_batch=written)
     return scenario.replaced(
+        # A comment may span several lines; a question is a single line.
         question=" ".join((scenario.question or question).split()),
         collective=None if scenario.collective is None else _collective(scenario.collective),
         training=training,

@@ -83,6 +83,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
         algorithm=spec.algorithm,
         steps=spec.steps,
+        # Files for real training are read only if used.
         lesson=_lesson(spec, model, world_size, base) if spec.numerics else None,
         loss_scaling=_loss_scaling(spec),
         clip_norm=spec.clip_norm,
@@ -122,6 +123,7 @@ def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path 
         eps=wanted.eps,
         warmup=wanted.warmup,
         schedule=wanted.schedule,
+        # `dropout: true` means GPT-2's probability, `false` means 0.
         dropout=DROPOUT if spec.dropout is True else float(spec.dropout),
         tokens=None if wanted.tokens is None else read_tokens(wanted.tokens, base),
         faults=tuple(InjectedFault(**fault.model_dump()) for fault in spec.faults),
@@ -190,6 +192,7 @@ def scaling_rule(scaling: LossScalingSpec, dtypes: PrecisionSpec) -> str:
 
 def ranks(wanted: ParallelismSpec, world_size: int) -> int:
     """Return the product of the parallel groups' sizes; without `dp`, data-parallel ranks fill the cluster."""
+    # Expert parallelism spreads experts over ranks counted here already, and is no factor.
     rest = wanted.tp * wanted.pp * wanted.cp
     return rest * (world_size // rest if wanted.dp is None else wanted.dp)
 
@@ -203,6 +206,7 @@ def ulysses_ranks(spec: ParallelismSpec) -> int:
 
 def parallelism(spec: ParallelismSpec) -> Parallelism:
     """Return the record for the model's partitioning over ranks."""
+    # `stages` is "auto", a tuple of layers, or {first_less: ..., last_less: ...}.
     stages: Any = spec.stages
     less = stages if isinstance(stages, Mapping) else {}
     return Parallelism(

@@ -62,6 +62,7 @@ def unusable(error: ScenarioError, name: str) -> Iterator[Conflict]:
 def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
     from simulator.cluster.gpu_file import load_gpu
 
+    # Topologies without a GPU of their own need `cluster.gpu`.
     if cluster.gpu is None:
         if facts is not None and facts.gpu is None:
             message = f"topology {facts.name} names no GPU; write for example 'gpu: a100_sxm_80gb'"
@@ -74,11 +75,13 @@ def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Itera
         load_gpu(cluster.gpu, base)
     except ScenarioError as error:
         yield from unusable(error, "gpu")
+    # Wrong content in a GPU file may raise any of these; the text is reported at the key.
     except (OSError, ValueError, TypeError) as error:
         yield from unusable(ScenarioError(f"cannot be used: {error}"), "gpu")
 
 
 def _size(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Conflict]:
+    # max_ranks is None for topologies that grow with the number of ranks.
     if facts is not None and facts.max_ranks is not None and cluster.world_size > facts.max_ranks:
         yield Conflict(
             ("cluster", "world_size"),

@@ -41,6 +41,7 @@ def repeated(values: Sequence[int]) -> int | None:
     >>> repeated([3, 1, 3]), repeated([3, 1])
     (2, None)
     """
+    # `values` may hold many thousands of ranks: a set keeps this linear.
     seen: set[int] = set()
     for i, value in enumerate(values):
         if value in seen:
@@ -63,4 +64,5 @@ def any_of(names: Iterable[str]) -> str:
 
 def any_listening(option: str) -> str:
     """Return the strategies reading a `sharding` option, as advice."""
+    # Strategies declare their options; advice therefore includes strategies added later.
     return any_of(STRATEGIES.listening(option))

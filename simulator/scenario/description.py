@@ -70,6 +70,7 @@ def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
     # Each topology has its own GPU: if topologies vary, the GPU varies too.
     any_gpu = "cluster.gpu" in without or (scenario.cluster.gpu is None and "cluster.topology" in without)
     machine = _of_machine(scenario, any_gpu, "cluster.world_size" in without)
+    # A part is dropped if its key is excluded, or if its text is empty.
     said, standing = ([text for key, text in parts if text and not _left(key, without)] for parts in (job, machine))
     return Description(", ".join(said), ", ".join(standing))
 
@@ -145,6 +146,7 @@ def _of_step(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     usual = {name: field.default for name, field in TrainingSpec.model_fields.items()}
     for name in _SAID_IF_UNUSUAL:
         value = getattr(spec, name)
+        # With a global batch, the number of micro-batches is a result; the batch itself is mentioned.
         follows = name == "gradient_accumulation_steps" and spec.global_batch is not None
         if value != usual[name] and not follows:
             yield f"training.{name}", label(f"training.{name}", value)

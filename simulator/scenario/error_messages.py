@@ -92,6 +92,7 @@ def _fault(detail: ErrorDetails, document: Document, at: Key, key: Key) -> Fault
         return document.fault((*at, *loc), f"missing; write for example '{example((*key, *loc))}'", of_key=True)
     if kind in ("extra_forbidden", "invalid_key"):
         return document.fault((*at, *loc), unknown((*key, *loc), document.data), of_key=True)
+    # pydantic's names for wrong types; the value itself is shown, with an example for the key.
     if kind in ("model_type", "dict_type"):
         return document.fault((*at, *loc), _instead(got, "a mapping", (*key, *loc)))
     if kind in ("list_type", "tuple_type"):

@@ -18,7 +18,6 @@ from simulator.scenario import reading
 class Spec(BaseModel):
     """A mapping in a scenario file: a field for each key, and no other keys."""
 
-
     # Strict: pydantic would otherwise read "8" as 8.
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 

@@ -40,6 +40,7 @@ _LAYERS: Final = TypeAdapter(list[Rank])
 
 def _by_layer(value: dict[str, Any]) -> Checkpointing:
     shape = LayersSpec.model_validate(value)
+    # Policies in the order of the class, each with its layers.
     named = {name: layers for name, layers in shape.model_dump().items() if name != "every" and layers}
     # `every` excludes lists of layers. An empty mapping says nothing; {full: []} means "none".
     if shape.every and not named:

@@ -29,6 +29,7 @@ _SCHEDULES: Final[tuple[str, ...]] = get_args(ScheduleKind)
 # GPT-2's dropout probability (Radford et al. 2019, the released hyperparameters).
 DROPOUT: Final = 0.1
 _YES_NO: Final = reading.choice((True, False))
+# Upper bound for rates and constants; larger numbers are typing errors.
 _MOST: Final = 1e6
 
 
@@ -97,6 +98,7 @@ class LossScalingSpec(Spec):
         default="auto",
         description="dynamic: PyTorch's GradScaler; deepspeed: with hysteresis; static; auto: dynamic for float16.",
     )
+    # Defaults come from the step's own records, therefore Python users and files share them.
     start: Annotated[float, reading.number(positive=True, most=2.0**60)] = Field(
         default=LossScaling().start, description="The first scale, or the only one."
     )
@@ -130,6 +132,7 @@ class LearningSpec(Spec):
     schedule: Annotated[ScheduleKind, reading.choice(_SCHEDULES)] = Field(
         default=Lesson().schedule, description="How the rate falls to 0 from there until the last step, if it does."
     )
+    # Paths are kept as text; files are read when the step is built, and checked in numerics_rules.py.
     tokens: Annotated[Any, _tokens()] = Field(
         default=None, description="A text's or .npy file's path, or token numbers; left out: a seeded task."
     )
@@ -154,6 +157,7 @@ class FaultSpec(Spec):
         description="A transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an overflow; a "
         "rank has stopped."
     )
+    # Keys below apply to certain kinds of fault; numerics_rules.py refuses them elsewhere.
     collective: Annotated[str, reading.text(".+", "a collective's name")] | None = Field(
         default=None, description="Whose transfer; left out: the first that sums gradients."
     )

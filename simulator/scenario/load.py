@@ -248,7 +248,7 @@ def _warnings(document: Document, shape: Scenario, unused: UnusedKeys) -> Iterat
         message = f"changes no number here: {why}"
         if axis is None:
             yield document.fault(key, message, of_key=True)
-            else:
+        else:
             # An axis with another name sets the key together with further keys: name the key in the message.
             yield document.fault(
                 (axis_of[axis], axis), message if axis == dotted else f"{dotted} {message}", of_key=True

@@ -11,6 +11,7 @@ from simulator.scenario import reading
 from simulator.step.rank_grid import ORDER
 
 _LESS: Final = ("first_less", "last_less")
+# Upper bound for layers and for ranks; larger numbers are typing errors.
 _MOST_LAYERS: Final = 10_000
 _WAYS: Final = ("ring", "all_gather", "ulysses")
 
@@ -18,6 +19,7 @@ _WAYS: Final = ("ring", "all_gather", "ulysses")
 def layers_of_stages() -> reading.ValueReader:
     """Read "auto", the layers of each stage as a list, or how many fewer layers the first and last stage have."""
     # Both are plain counts of layers.
+    # A stage may have 0 layers: the first often holds the embedding alone.
     layers = less = reading.whole(0, _MOST_LAYERS)
 
     def reader(value: Any) -> Any:

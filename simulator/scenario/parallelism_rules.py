@@ -86,6 +86,7 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[Conflic
     wanted, without = parallelism(shape.parallelism), "or write numerics: false"
     sizes = {key: getattr(wanted, key) for key in ("tp", "cp", "pp")} | {"ep": wanted.experts.ranks}
     key, size = next((key, size) for key, size in sizes.items() if size > 1)
+    # Each rule below names a feature whose arithmetic `simulator.learning` does not implement yet.
     if wanted.tp_overlap == "ring_exchange" and wanted.tp > 1:
         message = f"got 'ring_exchange', for which numbers are not carried; write none, {without}"
         yield _conflict("tp_overlap", message, "training.parallelism.tp", "training.numerics")
@@ -154,6 +155,7 @@ def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) ->
         each = f" / etp {etp}" if etp > 1 else ""
         message = f"got {e}; must divide the {ranks // etp} ranks of a stage (dp x cp x tp{each}): {fits}"
         yield _conflict("ep", message, *involved)
+    # The remaining rules concern experts held by different ranks.
     if not (model.num_experts and wanted.cut().experts_apart):
         return
     sharding = shape.sharding

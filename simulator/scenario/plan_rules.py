@@ -34,6 +34,7 @@ def conflicts(shape: Scenario) -> Iterator[Conflict]:
     if training is None:
         yield Conflict(("plan",), "is of a training, and this plays a collective; remove it", ("plan",), True)
         return
+    # A plan chooses a single value for each key; an axis would need a plan for each value.
     for name in ("compare", "sweep"):
         if getattr(shape, name):
             message = f"stands beside {name}, but a plan is of one value of each key; remove one of the two"
@@ -61,6 +62,7 @@ def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
     jitter, training = scenario.cluster.jitter, scenario.training
     if jitter.compute or jitter.latency:
         yield ("cluster", "jitter"), "a plan is without; drawn times may be shorter than any bound"
+    # Bounds assume the GPU's own speed: slower ranks keep them valid, faster ranks do not.
     if any(factor > 1.0 for factor in scenario.cluster.stragglers.values()):
         yield ("cluster", "stragglers"), "a plan is without ranks faster than others, for bounds are of these"
     if training is not None and training.numerics:
@@ -75,6 +77,7 @@ def value_of(name: str, value: Any) -> Any:
     ValueError
         The key cannot have the value, or plans exclude it.
     """
+    # Servers hold states outside the ranks, and plans do not cover servers.
     if name == "sharding" and value in STRATEGIES.names() and STRATEGIES.find(value).updater is Updater.SERVERS:
         raise ValueError(f"got {value!r}, whose servers hold what ranks do not; a plan is without")
     if name == "precision":
@@ -85,6 +88,7 @@ def value_of(name: str, value: Any) -> Any:
     try:
         return adapter("cluster.world_size" if name == GPUS else KEYS[name]).validate_python(value)
     except ValidationError as error:
+        # pydantic puts "Value error, " before the text of our own readers.
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
@@ -124,6 +128,7 @@ def _choices(plan: PlanSpec, world_size: int) -> Iterator[Conflict]:
             yield Conflict(at, "got an empty list; give at least one value", ("plan.among",))
         for number, value in enumerate(values):
             yield from _value((*at, number), name, value)
+        # The plan for world_size is reported in full; the other numbers of GPUs are compared with it.
         if name == GPUS and values and world_size not in values:
             message = f"must hold cluster.world_size, {world_size}, of which all is told"
             yield Conflict(at, message, ("plan.among", "cluster.world_size"))

@@ -10,6 +10,7 @@ from typing import Final
 
 from simulator.basics.registry import module_names
 
+# Folders in report/plots for each kind of scenario.
 _FOLDERS: Final = {"collective": ("both", "collective"), "training": ("both", "training")}
 
 

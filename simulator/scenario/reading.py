@@ -77,6 +77,7 @@ def whole(least: int, most: int | None = None) -> ValueReader:
     """Read a whole number within bounds; 8.0 and '8' are refused, with a hint."""
 
     def reader(value: Any) -> int:
+        # True is an int in Python.
         if isinstance(value, bool) or not isinstance(value, int):
             hint = f"; write {int(value)}" if isinstance(value, float) and value.is_integer() else ""
             hint = (
@@ -209,6 +210,7 @@ def size(least: int) -> ValueReader:
     def reader(value: Any) -> int:
         if isinstance(value, int | float) and not isinstance(value, bool):
             raise ValueError(f"got {shown(value)}, which has no unit; write '{shown(value)} B' for bytes, or '256 MiB'")
+        # A number without unit was refused above: 256 could mean bytes or MiB.
         nbytes = units.parse_bytes(_sane(value, "'256 MiB'"))
         if nbytes < least:
             raise ValueError(f"got {shown(value)}; must be at least {least} B")
@@ -256,6 +258,7 @@ def named_or_written_out(kind: registry.Kind, what: str) -> ValueReader:
         if isinstance(value, dict) and value:
             return value
         if isinstance(value, str) and value.strip() and value.isprintable():
+            # A shipped name gets its proper spelling; any other text is a path.
             return registry.shipped(kind, value) or value
         raise ValueError(f"got {shown(value)}; must be {what}, a path, or a mapping")
 

@@ -64,7 +64,7 @@ Name = Annotated[
 
 
 Engine = Literal["auto", "events", "compiled"]
-Payload = Literal["auto"] | bool
+Payload = Literal["auto"] | bool  # True and False are words of YAML, "auto" is text
 
 
 class JitterSpec(Spec):
@@ -85,6 +85,7 @@ class EcmpSpec(Spec):
 class ClusterSpec(Spec):
     """The machine to simulate."""
 
+    # Content is checked by `cluster/build.py`, for files and for inline topologies.
     topology: Annotated[Any, reading.named_or_written_out("topology", "the name of a topology")] = Field(
         description="A shipped topology's name, a path, or a topology written out."
     )
@@ -92,6 +93,7 @@ class ClusterSpec(Spec):
     gpu: Annotated[Any, reading.named_or_written_out("gpu", "the name of a GPU")] | None = Field(
         default=None, description="A GPU of the catalog, a path, or a GPU written out; the topology's own if left out."
     )
+    # The bound against world_size is a rule in cluster_rules.py.
     stragglers: dict[Rank, Factor] = Field(default={}, description="Rank: factor on its FLOP/s and HBM bandwidth.")
     link_factors: dict[LinkName, Factor] = Field(default={}, description="'src->dst': factor on the link's bandwidth.")
     jitter: JitterSpec = Field(default=JitterSpec(), description="Luck, drawn from the seed.")
@@ -132,6 +134,7 @@ class CollectiveSpec(Spec):
 
     operation: Annotated[str, reading.known(_operations)] = Field(description="What is done.")
     algorithm: Annotated[str, reading.known(_algorithms)] = Field(default="auto", description="How it is done.")
+    # None while reading; `build_records.completed` fills in the tensors' sum.
     size: Annotated[int, reading.size(0)] | None = Field(
         default=None, description="The whole array; may be left out where `tensors` are given."
     )
@@ -148,6 +151,7 @@ class CollectiveSpec(Spec):
         default="auto", description="Whether real arrays move; auto: while world_size x size is at most 256 MiB."
     )
     servers: ServersSpec | None = Field(default=None, description="For parameter_server.")
+    # None below means "not written". Rules refuse these keys under algorithms without use for them.
     rank_order: Listed[Rank] | None = Field(default=None, description="Order of travel, for ring and chain.")
     chunks: Count | None = Field(default=None, description="Pipeline pieces, for algorithms that have them.")
     root: Rank | None = Field(

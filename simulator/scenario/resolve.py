@@ -42,6 +42,7 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
             del data["training"]["gradient_accumulation_steps"]
     if scenario.plan is not None:
         _leave_to_plan(data, scenario.plan)
+    # Order of the keys: job first, then axes, plots and findings, like in shipped scenarios.
     data["engine"] = scenario.engine
     for kind, own in (("compare", scenario.compare), ("sweep", scenario.sweep)):
         if own:
@@ -179,6 +180,7 @@ def _collective(spec: CollectiveSpec, axes: Collection[str]) -> dict[str, Any]:
     # Defaults are omitted if an axis may choose an algorithm, or an operation, that refuses the key.
     if spec.servers is not None and (spec.servers != ServersSpec() or "collective.algorithm" not in axes):
         data["servers"] = {"count": spec.servers.count, "on": spec.servers.on}
+    # Root 0 is written only for operations with a root.
     if spec.root or (_rooted(spec.operation) and "collective.operation" not in axes):
         data["root"] = spec.root
     for name in ("rank_order", "group"):
@@ -195,6 +197,7 @@ def _collective(spec: CollectiveSpec, axes: Collection[str]) -> dict[str, Any]:
 
 
 def _fusion(fusion: FusionSpec) -> dict[str, Any]:
+    # Buckets exclude buffer and cycle.
     if fusion.buckets is not None:
         return {"buckets": bytes_text(fusion.buckets)}
     return {

@@ -32,6 +32,7 @@ def schema() -> dict[str, Any]:
     for kind, key in (("topology", "topology"), ("gpu", "gpu")):
         cluster[key]["examples"] = list(registry.names(kind))  # type: ignore[arg-type]
     document["$defs"]["TrainingSpec"]["properties"]["model"]["examples"] = list(registry.names("model"))
+    # Exactly one kind, as `load._kind` demands.
     document["oneOf"] = [{"required": [kind]} for kind in KINDS]
     # Ranks are whole numbers in YAML and text in JSON, like every key; pydantic describes only the values.
     cluster["stragglers"]["propertyNames"] = {"pattern": "^[0-9]+$"}

@@ -44,6 +44,7 @@ class Short:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Expand a word first, then validate the mapping."""
+        # Before the mapping's own check, which would refuse a word.
         return core_schema.no_info_before_validator_function(self.expanded, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+# Doubled braces survive `str.format`.
 _HEAD: Final = """\
 # {question}
 name: {name}                    # runs are kept under this name

@@ -56,6 +56,7 @@ def read_tokens(source: str | tuple[int, ...], base: Path | None) -> tuple[int, 
 
 
 def _text(text: str) -> tuple[int, ...]:
+    # Sorted, therefore the numbers do not depend on the order of the text.
     numbers = {character: number for number, character in enumerate(sorted(set(text)))}
     return tuple(numbers[character] for character in text)
 

@@ -94,6 +94,7 @@ def conflicts(
 
 
 def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:
+    # A rule involves its own key, besides the keys given.
     dotted = f"training.{name}"
     return Conflict(tuple(dotted.split(".")), message, (dotted, *involved), of_key)
 
@@ -121,6 +122,7 @@ def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[Conflict]:
     if size is None:
         return
     involved = ("training.sharding.strategy", "cluster.world_size")
+    # Strategies declare their options, therefore a new strategy needs no change here.
     if "shard_size" not in STRATEGIES.find(shape.sharding.strategy).options:
         able = any_listening("shard_size")
         message = f"got {size}, but {shape.sharding.strategy} has no sharding groups; leave it out, or write {able}"
@@ -136,6 +138,7 @@ def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[Conflict]:
 def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[Conflict]:
     """A number in `reshard_after_forward` must divide the ranks sharing a copy of the states."""
     ranks, whole = shape.sharding.reshard_after_forward, shape.sharding.shard_size or copies
+    # True and False suit every group; numbers must divide the group.
     if isinstance(ranks, bool):
         return
     involved = ("training.sharding.strategy", "training.sharding.shard_size", "cluster.world_size")
@@ -177,6 +180,7 @@ def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) 
     sharding = shape.sharding
     if STRATEGIES.find(sharding.strategy).updater is not Updater.SERVERS:
         return
+    # A single worker has nobody to share parameters with.
     if world_size < 2:
         message = f"got {sharding.strategy!r}, which takes at least 2 workers; write ddp for one"
         yield _conflict("sharding.strategy", message, "cluster.world_size")
@@ -198,6 +202,7 @@ def _optimizer(shape: TrainingSpec) -> Iterator[Conflict]:
 
 def _offload(shape: TrainingSpec) -> Iterator[Conflict]:
     strategy = STRATEGIES.find(shape.sharding.strategy)
+    # Offload needs states with a single owner each. Under ddp every rank updates everything; servers have no GPU.
     if shape.offload.what != "none" and strategy.updater is not Updater.OWNERS:
         able = any_of(name for name in STRATEGIES.names() if STRATEGIES.find(name).updater is Updater.OWNERS)
         message = (
@@ -238,6 +243,7 @@ def _precision_of_gpu(
     if gpu is None:
         return
     dtype = precision(shape.precision)
+    # With an automatic matmul dtype, both keys mean the same dtype: report it once, at `params`.
     named = (
         {"params": dtype.params}
         if shape.precision.matmul in ("auto", dtype.params)
@@ -268,6 +274,7 @@ def _attention_generation(
     from simulator.step.kernels.kernel_time import attention_generations
 
     gpu = _gpu(cluster, facts, base)
+    # Standard attention uses plain matmuls.
     if gpu is None or shape.attention != "flash":
         return
     known = attention_generations(gpu)
@@ -282,6 +289,7 @@ def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Gpu |
     from simulator.cluster.gpu_file import load_gpu
 
     wanted = cluster.gpu if cluster.gpu is not None else facts.gpu if facts is not None else None
+    # A sweep asks for every point; shipped GPUs come from the cache.
     if isinstance(wanted, str) and wanted in registry.names("gpu"):
         return _shipped_gpu(wanted)
     if cluster.gpu is None:
@@ -314,6 +322,7 @@ def _inside(line: str, model: Mapping[str, Any]) -> tuple[Key, str]:
     (('hidden_size',), 'got 0; must be at least 1')
     """
     match = re.match(r"model: ([A-Za-z0-9_.]+): (.*)", line)
+    # Errors may name a derived quantity; only a key written in the scenario has a place in the file.
     if match is None or match[1].split(".")[0] not in model:
         return (), line.removeprefix("model: ")
     return tuple(match[1].split(".")), match[2]
@@ -338,6 +347,7 @@ def _activation_checkpointing(shape: TrainingSpec, model: Transformer | None) ->
             named += [((*key, entry[0], j), layer) for j, layer in enumerate(entry[1])]
         else:
             named.append(((*key, i), entry))
+    # Across policies too: a layer has one policy.
     twice = repeated([layer for _, layer in named])
     if twice is not None:
         message = f"got layer {named[twice][1]} twice; name each once"

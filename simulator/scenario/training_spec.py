@@ -81,6 +81,7 @@ _OTHER_PRECISIONS: Final = {
 }
 # AdamW's decoupled weight decay changes neither states nor kernels.
 _SAME_OPTIMIZERS: Final = {"adamw": "adam"}
+# Variants with equal states and kernels.
 _OTHER_OPTIMIZERS: Final = {
     **dict.fromkeys(("nesterov", "sgdm"), "keeps the states of momentum; write momentum"),
 }
@@ -198,6 +199,7 @@ Collectives = Literal["auto", "played", "closed_form"]
 class ExpertsSpec(Spec):
     """Tokens' dispatch to experts held by different ranks."""
 
+    # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated (DeepEP) only once.
     dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"))] = Field(
         default="all_to_all",
         description="A copy of a token for each expert it has chosen; all tokens to all ranks; a copy for each rank.",
@@ -227,6 +229,7 @@ class ParallelismSpec(Spec):
     )
     etp: Count | None = Field(default=None, description="Ranks that cut the matrices of one expert; tp if left out.")
     experts: ExpertsSpec = Field(default=ExpertsSpec(), description="ep: how tokens get to their experts.")
+    # Korthikanti et al. 2023: sums of whole activations become a reduce-scatter and an all-gather.
     sequence_parallel: Annotated[bool, YES_NO] = Field(
         default=True, description="tp: whether what lies between matrices is cut along the sequence."
     )
@@ -244,6 +247,7 @@ class ParallelismSpec(Spec):
     stages: Annotated[Any, layers_of_stages()] = Field(
         default="auto", description="pp: layers of each stage; or what the first and the last have less."
     )
+    # Llama 3 gathers keys and values (all_gather); ulysses is DeepSpeed Ulysses (Jacobs et al. 2023).
     context: Annotated[Any, ways_of_attention()] = Field(
         default="ring", description="cp: keys go round, are gathered, or heads are handed over for tokens; or both."
     )
@@ -261,6 +265,7 @@ class ShardingSpec(Spec):
     strategy: Annotated[str, reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES)] = Field(
         default="zero3", description="What is spread: nothing, optimizer states, also gradients, also parameters."
     )
+    # The same values as in PyTorch's `fully_shard`.
     reshard_after_forward: Annotated[bool | int, _reshard()] = Field(
         default=True,
         description="zero3: whether gathered parameters are freed between forward and backward; a number: spread over "
@@ -269,6 +274,7 @@ class ShardingSpec(Spec):
     prefetch: Annotated[int, reading.whole(0, 10_000)] = Field(
         default=1, description="zero3: units gathered ahead of the one at work."
     )
+    # 25 MiB is the default in PyTorch's DistributedDataParallel.
     bucket_size: Annotated[int, reading.size(1)] = Field(
         default=25 * 2**20, description="All but zero3: gradients that travel together."
     )
@@ -276,9 +282,11 @@ class ShardingSpec(Spec):
         default=None, description="zero3: ranks that share one copy of the states; all of them where it is left out."
     )
     layers_per_unit: Count = Field(default=1, description="zero3: layers that are gathered and freed together.")
+    # DeepSpeed's parameter persistence threshold.
     keep_below: Annotated[int, reading.whole(0)] = Field(
         default=0, description="zero3: tensors with fewer elements stay whole on every rank; DeepSpeed: 100000."
     )
+    # "last" is FSDP's `no_sync` for every micro-batch except the last.
     gradient_sync: Annotated[str, reading.choice(("every", "shard", "last"))] = Field(
         default="every",
         description="zero3: which micro-batches sum gradients: every one; every one within its shard group, the last "
@@ -292,6 +300,7 @@ class ShardingSpec(Spec):
     asynchronous: Annotated[bool, YES_NO] = Field(
         default=False, description="parameter_server: whether each gradient is applied as it arrives."
     )
+    # The bound in a stale synchronous parallel parameter server (Ho et al. 2013).
     staleness: Annotated[int, reading.whole(0, 1_000_000)] | None = Field(
         default=None, description="asynchronous: steps that a worker may be ahead of the slowest; left out: any number."
     )
@@ -300,6 +309,7 @@ class ShardingSpec(Spec):
 class OptimizerSpec(Spec):
     """The optimizer, with an implementation for the update."""
 
+    # An alias is stored under its proper name: `adamw` becomes "adam".
     name: Annotated[str, reading.choice(tuple(OPTIMIZERS), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
         default="adam", description="Its states and kernels; adamw is adam."
     )
@@ -346,6 +356,7 @@ class PrecisionSpec(Spec):
 class TrainingSpec(Spec):
     """A single training step."""
 
+    # The model's own keys are checked by `model/load.py`, for files and for inline models.
     model: Annotated[Any, reading.named_or_written_out("model", "the name of a model")] = Field(
         description="A model of the catalog, the path of a Hugging Face config.json, or its keys written out."
     )
@@ -356,6 +367,7 @@ class TrainingSpec(Spec):
     gradient_accumulation_steps: LargeCount = Field(
         default=1, description="Micro-batches before the optimizer's step; 1k is 1000."
     )
+    # Stored as text: the number of sequences depends on `seq_len`, which may be an axis.
     global_batch: Annotated[str, batch_of_step()] | None = Field(
         default=None,
         description="Batch of a step, all ranks together: tokens (4M, of which k is 1024) or sequences (512seq); "
