@@ -1,4 +1,4 @@
-"""The commands and their options. Rule: nothing heavy is imported here, so that --help answers at once."""
+"""The commands and their options. Nothing slow is imported here, therefore --help answers at once."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def show(
     shown(topology, world_size, out, gpu, svg=svg)
 
 
-# In the order in which `--help` lists them.
+# The order here is the order in `--help`.
 for _command in (memory, plan, kernels):
     app.command()(_command)
 
@@ -354,15 +354,15 @@ def validate(
 
 
 def run_app() -> None:
-    """Run, and turn every error that is meant for the user into lines on stderr and its exit code."""
+    """Run the command line; print errors for the user as lines on stderr, and exit with their code."""
     sys.exit(guarded(_run))
 
 
 def _run() -> object:
-    # Inside of `guarded`, so that no signal can arrive after its handler is there and before somebody hears it.
+    # Inside `guarded`: a signal that arrives right after the handler's installation is then caught.
     heed_interruptions()
     for stream in (sys.stdout, sys.stderr):
-        # What a terminal has no letter for is written as an escape; a question may hold anything.
+        # Characters unknown to the terminal are written as escapes; a scenario's question may hold any character.
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
     return app(prog_name="simulator", standalone_mode=False)

@@ -15,12 +15,12 @@ from simulator.basics.errors import ScenarioError
 from simulator.cli.console import print_text
 from simulator.results.run_differences import Change, RunDifferences, differences, key_text, read_run
 
-# Points of one run alone that are named before the rest is counted.
+# Most points named that only one run has; the rest is counted.
 _MOST_NAMED: Final = 5
 
 
 def show(first: Path, second: Path, *, as_json: bool, page: Path | None = None) -> None:
-    """Print what differs between two runs, or leave a page that shows both runs."""
+    """Print the differences between two runs, or write a page with both runs."""
     runs, names = (read_run(first), read_run(second)), (str(first), str(second))
     found = differences(*runs)
     if page is not None:
@@ -77,7 +77,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 
 def _figures(change: Change) -> tuple[str, str]:
-    """Write both values of a figure with six digits, or with all digits where six are the same."""
+    """Return both values of a figure with six digits; with every digit if six digits are equal."""
     short = tuple(f"{value:.6g}" if isinstance(value, float) else str(value) for value in (change.first, change.second))
     return (short[0], short[1]) if short[0] != short[1] else (str(change.first), str(change.second))
 

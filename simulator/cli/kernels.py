@@ -1,4 +1,4 @@
-"""`simulator kernels`: how long each kernel of a model takes on a GPU, and what bounds it; nothing is played."""
+"""`simulator kernels`: prints a model's kernels on a GPU, each with its time and bound; nothing is simulated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simulator.scenario.load import load_scenario
 from simulator.step.kernel_table import KernelRow, kernel_rows
 from simulator.step.spec import TrainingStep
 
-# By key of a scenario the option that sets it.
+# Option for each scenario key.
 _OPTIONS: Final = {
     "training.model": "MODEL",
     "training.seq_len": "--seq-len",
@@ -39,16 +39,17 @@ _COLUMNS: Final = (
     *text_columns("part", "pass", "kernel", "shape"),
     *map(Column, ("us", "times", "of all", "TFLOP/s", "GB/s", "bound by")),
 )
-# What names a row: its part and its kernel.
+# Columns that identify a row: part and kernel.
 _KEYS: Final = (0, 2)
 
 
 def show(options: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a line for each kernel of a micro-batch; `options` are those of `_OPTIONS` by name, None if not given."""
+    """Print a line for each kernel in a micro-batch; `options` maps the names in _OPTIONS to values or None."""
     step, gpu = _asked(options)
     try:
         rows = kernel_rows(step, gpu)
-    except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
+    # A dtype, or a generation of attention kernels, that this GPU does not support.
+    except ValueError as error:
         raise ScenarioError(f"--gpu: {options['--gpu']}: {error}") from error
     if as_json:
         typer.echo(json.dumps({"gpu": gpu.name, "kernels": [_document(row) for row in rows]}, indent=2))

@@ -1,4 +1,4 @@
-"""`simulator list`: prints the names that a scenario or an option may use."""
+"""`simulator list`: prints the names allowed in a scenario or an option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.report.tables.layout import text_columns
 
 
 def show(kind: str) -> None:
-    """Print the names of a kind, one a line, with their main facts."""
+    """Print the names of a kind, one per line, with their main facts."""
     lists = _lists()
     if kind not in lists:
         raise UnknownNameError("list", kind, lists)
@@ -70,7 +70,7 @@ def _algorithms() -> None:
 
 
 def _builders() -> None:
-    """Each with its options and their defaults; one without a default must be given."""
+    """Print each builder with its options and their defaults; options without default must be given."""
     import inspect
 
     from simulator.cluster import builder as builders

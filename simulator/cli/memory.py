@@ -1,4 +1,4 @@
-"""`simulator memory`: does a model fit? The closed forms, by ZeRO stage and checkpointing, nothing played."""
+"""`simulator memory`: does a model fit? Closed forms by ZeRO stage and checkpointing; nothing is simulated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from simulator.report.tables.layout import Column
 from simulator.scenario.load import load_scenario
 from simulator.step.checkpointing import POLICIES, kept
 
-# By key of a scenario the option that sets it.
+# Option for each scenario key.
 _OPTIONS: Final = {
     "cluster.world_size": "--dp",
     "cluster.gpu": "--gpu",
@@ -49,7 +49,7 @@ class Request:
 
 
 def show(request: Request, *, as_json: bool) -> None:
-    """Print model states by convention and stage, activations by policy, and what fits together."""
+    """Print model states by convention and stage, activations by policy, and the combinations that fit."""
     _check(request)
     model = load_model(request.model, request.seq_len)
     states, activations = _states(model, request.dp), _activations(model, request)
@@ -63,6 +63,7 @@ def show(request: Request, *, as_json: bool) -> None:
         }
         typer.echo(json.dumps(document, indent=2))
         return
+    # Rows are ZeRO stages, columns are checkpointing policies [B].
     needs = [[states[f"paper, stage {stage}"] + nbytes for nbytes in activations.values()] for stage in range(4)]
     print_text(_finding(needs, list(activations), capacity, request.gpu))
     print_text(f"{model.name}: {total(model):,} parameters; GiB a rank of {request.dp} data-parallel ranks")
@@ -92,7 +93,7 @@ def show(request: Request, *, as_json: bool) -> None:
 
 
 def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity: float, gpu: str) -> str:
-    """Say from which stage on the model fits, or what comes nearest."""
+    """Return a sentence: the first stage at which the model fits, or the combination with the least memory."""
     for stage, own in enumerate(needs):
         fitting = [policy for need, policy in zip(own, policies, strict=True) if need <= capacity]
         if fitting:
@@ -108,13 +109,13 @@ def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity
 
 
 def _check(request: Request) -> None:
-    """Let a scenario's rules judge, which tell all faults at once."""
+    """Apply a scenario's rules, which report every fault at once."""
     training = {
         "model": request.model,
         "seq_len": request.seq_len,
         "micro_batch_size": request.micro_batch_size,
         "attention": request.attention,
-        # Closed forms count bytes of mixed precision, whatever the GPU can compute in.
+        # Closed forms count mixed precision, whichever dtypes the GPU supports. fp32 is supported by every GPU.
         "precision": "fp32",
     }
     cluster = {"topology": "star_100g", "world_size": request.dp, "gpu": request.gpu}

@@ -1,6 +1,6 @@
-"""Commands about a model, without a scenario: does it fit, which layout is the fastest, what do kernels take?
+"""Commands about a model without a scenario: does it fit, which layout is fastest, how long do kernels take?
 
-Rule: as in app.py, options and help alone: nothing heavy is imported here, so that --help answers at once.
+Same as app.py: only options and help; nothing slow is imported here, therefore --help answers at once.
 """
 
 from __future__ import annotations

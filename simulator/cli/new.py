@@ -1,4 +1,4 @@
-"""`simulator new`: a scenario file to start from."""
+"""`simulator new`: writes a scenario file to start from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which options and arguments do several commands share? Each is a type that a command's parameter has."""
+"""Which options and arguments are shared by several commands? Each is the type of a command's parameter."""
 
 from __future__ import annotations
 

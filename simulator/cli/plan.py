@@ -1,4 +1,4 @@
-"""`simulator plan`: finds the fastest settings of a training, prints them, and leaves the best as a scenario file."""
+"""`simulator plan`: finds the fastest settings for a training, prints them, and writes the best as a scenario file."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a plan goes.
+    """Destination of a plan.
 
     Attributes
     ----------
     out : Path or None
-        Folder of best.yaml, plan.json and report.html.
+        Folder for best.yaml, plan.json and report.html.
     as_json : bool
-        Whether plan.json is printed instead of tables.
+        Whether to print plan.json instead of tables.
     resume : bool
-        Whether an interrupted plan in `out` goes on.
+        Whether to continue an interrupted plan in `out`.
     """
 
     out: Path | None = None
@@ -62,13 +62,14 @@ class Output:
 
 
 def plan(question: PlanQuestion, backend: Backend, output: Output) -> None:
-    """Search, print, and write best.yaml, plan.json and report.html where there is a folder for them."""
+    """Search, print, and write best.yaml, plan.json and report.html if there is a folder."""
     print_warnings([question.announced()])
     refuse_contradictions(question)
     choices, own = question.choices(), _kept(output, backend)
     try:
         _plan(question, choices, replace(backend, cache=backend.cache or own), output, own)
     finally:
+        # An empty folder would look like a plan.
         if output.out is not None and not any(output.out.iterdir()):
             run_directory.discard(output.out)
 
@@ -85,6 +86,7 @@ def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Ou
             tried.extend(_told(sizes(found, question, backend), _size_text))
             changed.extend(_told(sensitivity(found, backend) if question.sensitivity else (), _change_text))
     except INTERRUPTIONS as error:
+        # From here on, a further signal raises again; the best settings so far are still printed.
         hear(error)
         ended = error
         show.end()
@@ -120,7 +122,8 @@ def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Ou
 
 
 def _add_nearest(data: dict[str, Any], question: PlanQuestion, choices: Choices, *, quiet: bool) -> None:
-    """Add to `data` what comes nearest where nothing fits, and print it; an interruption leaves what was found."""
+    """Add the nearest infeasible setting to `data` and print it; an interruption keeps partial results."""
+    # None means: no setting exists at all, with any amount of memory.
     need = least_memory(choices, question.base, question.sequences)
     if need is None:
         possible = possible_numbers(choices, question.base, question.sequences)
@@ -137,7 +140,7 @@ def _add_nearest(data: dict[str, Any], question: PlanQuestion, choices: Choices,
 
 
 def _kept(output: Output, backend: Backend) -> Path | None:
-    """Where outcomes are kept until the search has ended, so that it can go on; None without, or with a cache."""
+    """Return the folder for outcomes until the search has ended; None without `out`, or with a cache."""
     if output.out is None:
         if output.resume:
             raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
@@ -151,7 +154,7 @@ def _kept(output: Output, backend: Backend) -> Path | None:
 
 
 def _told(found: Iterable[T], text: Callable[[T], str]) -> Iterator[T]:
-    """The same, each told as soon as it is known."""
+    """Yield each item; print the item's text immediately."""
     for one in found:
         typer.echo(text(one), err=True)
         yield one

@@ -1,4 +1,4 @@
-"""`simulator run` and `simulator sweep`: play all points, show progress, leave a directory, end with one sentence."""
+"""`simulator run` and `simulator sweep`: simulate every point, show progress, write a directory, print the answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from simulator.sweeps.sweep import Backend, play_points
 
 @dataclass(frozen=True, slots=True)
 class PlayOptions:
-    """The options of `run` and `sweep`."""
+    """Options of `run` and `sweep`."""
 
     out: Path | None = None
     as_json: bool = False
@@ -51,12 +51,13 @@ class PlayOptions:
     page: bool = True
 
     def check(self) -> None:
-        """Refuse what does not go together, or is not installed, before anything is played."""
+        """Raise an error for incompatible options, and for packages not installed, before any simulation."""
         self.backend.check()
         if self.svg and self.as_json:
             raise ScenarioError("--svg: goes without --json, which draws nothing; leave one of the two out")
         if self.parquet:
             require_package("--parquet", "pyarrow", "parquet")
+        # A point from the cache was simulated elsewhere and left no such files.
         left = {"--transfers": self.transfers, "--trace": self.trace, "--ranks": self.ranks is not None}
         option = next((name for name, asked in left.items() if asked), None)
         if self.backend.cache is not None and option is not None:
@@ -66,7 +67,7 @@ class PlayOptions:
 
 
 def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
-    """Play a scenario, write its run directory, and print the results."""
+    """Simulate a scenario, write its run directory, and print the results."""
     began = time.perf_counter()
     options.check()
     scenario = _loaded(source, settings, options)
@@ -79,6 +80,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
         print_warnings([announced(point.scenario for _, point in numbered)])
     for _, point in numbered:
         check_ranks(point.scenario, options.ranks or ())
+    # Everything that can be refused has been refused before a directory exists.
     folder = _folder(scenario, numbered, options)
     with open_journal(folder) as note:
         with _cleaning_up(folder, numbered, options):
@@ -101,7 +103,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
 
 
 def _plan(scenario: Scenario, options: PlayOptions) -> None:
-    """Search instead of playing points."""
+    """Search for a plan instead of simulating points."""
     from simulator.cli.plan import Output, plan
     from simulator.planner.question import plan_question
 
@@ -120,7 +122,7 @@ def _plan(scenario: Scenario, options: PlayOptions) -> None:
 
 
 def _print_failures(outcomes: Sequence[PointOutcome]) -> None:
-    """One line for each different error: which point was first, and how many had it."""
+    """Print a line for each different error: the first point with this error, and the number of such points."""
     by_error: dict[str, list[PointOutcome]] = {}
     for outcome in outcomes:
         if outcome.error:
@@ -156,10 +158,11 @@ def _folder(scenario: Scenario, numbered: Sequence[NumberedPoint], options: Play
 
 @contextmanager
 def _cleaning_up(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> Iterator[None]:
-    """When playing ends early, keep the finished points for --resume, or remove the directory if there are none."""
+    """If the simulation ends early, keep finished points for --resume; without any, remove the directory."""
     try:
         yield
     except INTERRUPTIONS as error:
+        # A second Ctrl-C must not interrupt the cleaning up.
         heed_no_more()
         kept = _keep_or_discard(folder, numbered, options)
         typer.echo(f"{word(error)}: {kept or 'no point had ended, so nothing is left'}", err=True)
@@ -172,7 +175,7 @@ def _cleaning_up(folder: Path, numbered: Sequence[NumberedPoint], options: PlayO
 
 
 def _keep_or_discard(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> str:
-    """How to go on with an unfinished run; if no point has ended, remove its directory and return no text."""
+    """Return how to resume an unfinished run; if no point has ended, remove the directory and return ""."""
     done = len(read_journal_of(folder, numbered))
     if not done and not options.resume:
         run_directory.discard(folder)
@@ -192,7 +195,7 @@ def _played(
 ) -> list[PointOutcome]:
     outcomes_by_index = read_journal_of(folder, numbered)
     missing = [(index, point) for index, point in numbered if index not in outcomes_by_index]
-    # The error of a single point is the error of the run; among many it is one of the results.
+    # The error of a single point is the error of the run. Among many points, an error is a result.
     alone = len(numbered) == 1
     view = options.page and keeps_views(len(numbered))
     keeper = ArtifactWriter(folder, alone, options.transfers, options.trace, options.ranks, view)
@@ -202,6 +205,7 @@ def _played(
         closing(play_points(missing, options.backend, keeper, alone=alone)) as outcomes,
     ):
         for outcome in outcomes:
+            # Written before the point counts as done, so that a kill at any moment loses no counted point.
             note(outcome)
             outcomes_by_index[outcome.index] = outcome
             step()
@@ -210,7 +214,7 @@ def _played(
 
 @contextmanager
 def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
-    """Put the scenario's name before the error of a single point."""
+    """Prepend the scenario's name to the error of a single point."""
     try:
         yield
     except SimulatorError as error:
@@ -221,7 +225,7 @@ def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
 
 @contextmanager
 def _heeding_interruption(when: str) -> Iterator[None]:
-    """End with the exit code of an interruption, and say what was under way."""
+    """Exit with an interruption's code, and print which work was interrupted."""
     try:
         yield
     except INTERRUPTIONS as error:

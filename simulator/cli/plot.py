@@ -1,4 +1,4 @@
-"""`simulator plot`: one kind of picture of a finished run, of a point that may be any of its points."""
+"""`simulator plot`: draws a single kind of picture for a finished run, for any of its points."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simulator.scenario.records import PlotsSpec, Scenario
 
 
 def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, svg: bool) -> None:
-    """Draw a kind of picture from what a run left; points that are looked at closely are played again."""
+    """Draw a kind of picture from a run's files; points drawn in detail are simulated again."""
     scenario = run_directory.load(folder)
     outcomes, spoken, findings = _report(folder / "report.json", len(points(scenario)))
     wanted = _wanted(scenario, settings)
@@ -60,7 +60,7 @@ def _said(settings: Sequence[str]) -> str:
 
 
 def _named(drawn: list[tuple[str, Any]], out: Path | None) -> list[tuple[str, Any]]:
-    """Figures by the name of their file, which `out` gives to a single one."""
+    """Return figures by file name; `out` names the file of a single figure."""
     if out is None:
         return drawn
     if out.suffix != ".png":
@@ -84,7 +84,7 @@ def _check_kind(scenario: Scenario, kind: str, *, alone: bool) -> None:
 
 
 def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
-    """The settings of --point, which one point has at least."""
+    """Return the settings in --point; at least one point has them."""
     wanted: dict[str, Any] = {}
     for text in settings:
         key, equals, value = text.partition("=")
@@ -107,14 +107,15 @@ def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | None, list[Any]]:
-    """Outcomes of all points, those that the answer speaks of where the report says so, and what it found."""
+    """Return the outcomes, the points named in the answer (None if not stored), and the findings."""
     try:
         read = read_json(path, most=MOST_DATA)
         outcomes = [read_outcome(place, point) for place, point in enumerate(read["points"])]
         told = read.get("answer", {})
         spoken, findings = told.get("points"), told.get("findings", [])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, ScenarioError) and error.__cause__ is None:  # a file that is too large to be read
+        # A file too large to read has its own message.
+        if isinstance(error, ScenarioError) and error.__cause__ is None:
             raise
         raise ScenarioError(f"{path}: is no report of a run; give the directory that `simulator run` made") from error
     if len(outcomes) != count:

@@ -1,4 +1,4 @@
-"""`simulator rerun`: a run again, from what it left behind."""
+"""`simulator rerun`: simulates a run again from its directory, and compares the reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simulator.sweeps.sweep import play_points
 
 
 def rerun(folder: Path, out: Path | None, *, trace: bool = False) -> None:
-    """Play the directory's scenario again; exit code 1 if a figure differs."""
+    """Simulate the directory's scenario again; the exit code is 1 if any figure differs."""
     if trace and out is None:
         raise ScenarioError("--trace: goes with --out DIR, for without it nothing is kept")
     scenario = run_directory.load(folder)
@@ -37,6 +37,7 @@ def rerun(folder: Path, out: Path | None, *, trace: bool = False) -> None:
             run_directory.discard(target)
             raise
     answered = answer(Comparison(scenario, outcomes))
+    # Equal bytes, because reports do not depend on time, machine or number of processes.
     if run_directory.report_text(outcomes, answered).encode() == read_bytes(folder / "report.json", most=MOST_DATA):
         typer.echo(f"{folder}: played again, the report is the same to the byte")
         return

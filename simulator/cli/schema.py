@@ -1,4 +1,4 @@
-"""`simulator schema`: the JSON schema of scenario files, or of topology files."""
+"""`simulator schema`: prints the JSON schema of scenario files or topology files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`simulator validate`: plays all measured training steps and prints the errors of the simulated times."""
+"""`simulator validate`: simulates measured training steps, and prints the errors of the simulated times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from simulator.step.framework import Framework
 
 
 def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path | None, *, as_json: bool) -> None:
-    """Play the rows and print sources, groups, worst rows, constants and checks."""
+    """Simulate the rows, and print sources, groups, worst rows, constants and checks."""
     if own is not None and source is not None:
         raise ScenarioError("--source: --csv plays the runs of a file alone; leave one of them out")
     rows = all_measured(source, every) if own is None else own_rows(own)[::every]
@@ -54,7 +54,7 @@ def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path
 
 
 def _counts(outcomes: Sequence[PlayedRow]) -> str:
-    """How many rows were simulated, and how many of them somebody timed."""
+    """Return the number of rows simulated, and how many were really timed."""
     timed = sum(outcome.row.timed for outcome in outcomes)
     composed = len(outcomes) - timed
     parts = (
@@ -64,12 +64,12 @@ def _counts(outcomes: Sequence[PlayedRow]) -> str:
 
 
 def _can_be_fitted(outcomes: Sequence[PlayedRow]) -> bool:
-    """Whether rows of all sizes are there, so that one can be left out."""
+    """Return True if every row used in the fit is present; cross-validation then leaves out each size in turn."""
     return sum(is_fitted(outcome.row) for outcome in outcomes) == sum(map(is_fitted, measured()))
 
 
 def _whole(outcomes: Sequence[PlayedRow]) -> list[Table]:
-    """Tables of the rows that training.csv has, of models that no ranks share."""
+    """Return the tables for rows in training.csv: models not partitioned over ranks."""
     names = {row.table for row in measured()}
     whole = [outcome for outcome in outcomes if outcome.row.table in names]
     if not whole:
