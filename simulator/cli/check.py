@@ -31,6 +31,7 @@ def check(source: str, settings: Sequence[str]) -> None:
     """Print the number of points and transfers, the engine, and the estimated memory and time."""
     scenario = load_scenario(source, as_overrides(settings))
     print_warnings(warnings_of(scenario))
+    # A plan has settings instead of points.
     if scenario.plan is not None:
         _print(scenario, _facts_of_plan(scenario))
         return
@@ -60,6 +61,7 @@ def _facts_of_plan(scenario: Scenario) -> dict[str, str]:
 
     question, refused = plan_question(scenario), InfeasibleCounts()
     print_warnings([question.announced()])
+    # Contradictory constraints leave no setting to count.
     refuse_contradictions(question)
     there = sum(1 for _ in settings(question.choices(), question.base, question.sequences, refused))
     return {
@@ -77,6 +79,7 @@ def _print(scenario: Scenario, facts: Mapping[str, str]) -> None:
 
 def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[Effort]:
     """Return the cost of each point; raise ScenarioError with a line for each different fault."""
+    # Points with the same cluster share the cluster and its routes.
     clusters = Clusters()
     efforts: list[Effort] = []
     faults = _Faults(scenario, len(found))
@@ -144,6 +147,7 @@ def _engines(efforts: Sequence[Effort]) -> str:
     counts: dict[tuple[str, str], int] = {}
     for one in efforts:
         counts[one.engine, one.why] = counts.get((one.engine, one.why), 0) + 1
+    # The number of points is of interest only if engines differ.
     several = len(counts) > 1
     return "; ".join(
         f"{engine}, {why}{f' ({count} points)' if several else ''}" for (engine, why), count in counts.items()

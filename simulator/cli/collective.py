@@ -39,6 +39,7 @@ class Sizes:
     def listed(self, itemsize: int) -> list[int]:
         """Return the sizes, rounded down to whole elements [B]."""
         first, last = _nbytes("--begin", self.begin), _nbytes("--end", self.end)
+        # nccl-tests would print an empty table.
         if first > last:
             raise ScenarioError(f"--begin: got {self.begin}, which is more than --end {self.end}; swap them")
         sizes = [first]
@@ -97,6 +98,7 @@ def table(
         typer.echo(json.dumps({"points": points}, indent=2))
         return
     why = points[0]["report"]
+    # `auto` may choose another algorithm for each size; the comment names the first.
     comment = f"simulated: {topology}, {world_size} ranks, {operation}, {why['algorithm']} ({why['why']})"
     typer.echo(write_table(rows, comment=comment, width=width()), nl=False)
 

@@ -14,6 +14,7 @@ Number = TypeVar("Number", int, float)
 
 def as_tokens(text: str | int) -> int:
     """Return a number of tokens; typer also passes the default, an int."""
+    # The default is an int, and typer passes it through the parser too.
     return text if isinstance(text, int) else _read(lambda text: parse_count(text, TOKENS), text)
 
 

@@ -119,12 +119,14 @@ def _found(options: Mapping[str, Any]) -> _Found:
     spec = scenario.training
     if spec is None:
         raise TypeError("a scenario of a training step has a training step")
+    # Servers hold states that no stage has; the table would mislead.
     if STRATEGIES.find(spec.sharding.strategy).updater is Updater.SERVERS:
         names = [name for name in STRATEGIES.names() if STRATEGIES.find(name).updater is not Updater.SERVERS]
         name = spec.sharding.strategy
         raise ScenarioError(
             f"--sharding: got {name!r}, whose servers hold what ranks do not; one of {', '.join(names)}"
         )
+    # A single GPU suffices: only its memory and its kernels matter here.
     step, cluster = to_step(spec, gpus), build("star_100g", 1, gpu=options["--gpu"])
     print_warnings([_warning(step)])
     try:
@@ -175,6 +177,7 @@ def _as_options(message: str) -> str:
 def _print(found: _Found) -> None:
     print_text(_finding(found))
     print_text(_asked(found))
+    # Categories without bytes are dropped unless readers expect them.
     columns = [name for name, always in _COLUMNS.items() if always or any(_held(found, name))]
     names = [_SHORT.get(name, name) for name in columns]
     cut = len(found.stages) > 1

@@ -38,12 +38,15 @@ class Progress:
         """Print the progress if it is due."""
         if self.quiet:
             return
+        # Settings that do not fit have no step time.
         lead = f"best {format_time(found.best[0].step_time)}" if found.best else "none fits yet"
         ruled_out = f"{found.do_not_fit:,} do not fit, {found.slower:,} of {found.considered:,} wait"
         text = f"{len(found.played):,} played, {ruled_out}; {lead}"
         if sys.stderr.isatty():
             typer.echo(f"\r{text:<{self.wide}}", nl=False, err=True)
+            # Padding to the previous length erases a longer line.
             self.wide = len(text)
+        # A file or pipe keeps every line; ten seconds keep it short.
         elif time.monotonic() > self.told + _EVERY:
             typer.echo(text, err=True)
             self.told = time.monotonic()
@@ -71,6 +74,7 @@ def print_sizes(tried: Sequence[ClusterSizeResult]) -> None:
         numbers = [one.to_dict() for one in tried]
         print_text(f"\n{gpu_numbers.sentence(numbers)}")
         heads, rows = gpu_numbers.table(numbers)
+        # The last column is text and may be folded.
         print_table([*map(Column, heads[:-1]), Column(heads[-1], left=True, folds=True)], rows)
 
 
@@ -87,6 +91,7 @@ def _print_best(found: SearchResult) -> None:
     columns = [*(Column(head) for head in heads), Column("setting", left=True, folds=True)]
     columns.append(Column("why it loses", left=True, folds=True))
     rows = []
+    # `step_difference` explains each setting against the best.
     for number, one in enumerate(found.best, 1):
         report = one.report
         rows.append(
@@ -110,6 +115,7 @@ def _print_best(found: SearchResult) -> None:
 def _interval(report: Mapping[str, Any]) -> str:
     """Return the 80 % prediction interval for the step time."""
     ends = [report["intervals"].get(f"step_time_s_80_{end}") for end in ("low", "high")]
+    # Without measurements for such runs there is no interval.
     return "" if None in ends else " to ".join(format_time(end) for end in ends)
 
 
@@ -129,6 +135,7 @@ def print_nearest(question: PlanQuestion, need: MemoryNeed, ways: Iterable[Remed
         f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The nearest needs "
         f"{format_memory(need.nbytes)} of {format_memory(need.capacity)}: {need.setting.text}. What would fit:"
     )
+    # `ways` is lazy, and every remedy takes a search: print each immediately.
     told = False
     for way in ways:
         print_text(f"  {way.text}", indent="    ")

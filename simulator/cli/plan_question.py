@@ -66,10 +66,12 @@ def question(source: str, asked: Asked, settings: Mapping[str, str]) -> PlanQues
     ScenarioError
         An option is missing, does not apply to scenarios, or has an invalid value.
     """
+    # --topology distinguishes both forms: a model needs a machine, a scenario has one.
     if asked.topology is None:
         return _of_scenario(source, asked, settings)
     options = (("--fix", asked.fix), ("--among", asked.among))
     said = tuple(_said(option, text) for option, texts in options for text in texts)
+    # --gpus, or the largest number in `--among gpus=...`.
     gpus = largest_number(asked.gpus, said, "--gpus")
     if gpus is None:
         raise ScenarioError("--gpus: missing; write for example --gpus 8, or --among gpus=8,16")
@@ -89,8 +91,10 @@ def question(source: str, asked: Asked, settings: Mapping[str, str]) -> PlanQues
 
 def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> PlanQuestion:
     """Return the question in a scenario; only --set changes a scenario's keys."""
+    # A scenario's own `plan` replaces these options.
     given = next((field.name for field in fields(asked) if getattr(asked, field.name) not in (None, ())), None)
     if given is not None:
+        # Field names are the options' names with underscores.
         option = f"--{given.replace('_', '-')}"
         message = "goes with MODEL and --topology; give --topology, or change a scenario's keys by --set"
         raise ScenarioError(f"{option}: {message}")

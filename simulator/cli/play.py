@@ -68,10 +68,12 @@ class PlayOptions:
 
 def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     """Simulate a scenario, write its run directory, and print the results."""
+    # The reported wall time includes reading and checking.
     began = time.perf_counter()
     options.check()
     scenario = _loaded(source, settings, options)
     print_warnings(warnings_of(scenario))
+    # A scenario with `plan` has no points; `run` then does the same as `simulator plan`.
     if scenario.plan is not None:
         _plan(scenario, options)
         return
@@ -82,9 +84,11 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
         check_ranks(point.scenario, options.ranks or ())
     # Everything that can be refused has been refused before a directory exists.
     folder = _folder(scenario, numbered, options)
+    # The journal stays open, and locked, until every result is written: no second process can use the directory.
     with open_journal(folder) as note:
         with _cleaning_up(folder, numbered, options):
             ordered = _played(scenario, folder, numbered, note, options)
+        # The answer may need further points: a threshold is searched for between two values of an axis.
         compared = Comparison(scenario, ordered)
         with _heeding_interruption(
             f"while the answer was worked out; go on with `simulator sweep ... --resume --out {folder}`"
@@ -92,11 +96,13 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
             answered = answer(compared)
         wall_time = time.perf_counter() - began
         run_directory.finish(folder, compared, answered, wall_time, parquet=options.parquet, page=options.page)
+    # stdout holds the JSON document and nothing else.
     if options.as_json:
         typer.echo(run_directory.report_text(ordered, answered), nl=False)
     else:
         pictures = _pictures(folder, scenario, ordered, answered, svg=options.svg)
         print_results(compared, answered, folder, pictures, full=options.full_table)
+    # Results of the remaining points are complete; the exit code still says that something failed.
     if any(outcome.error for outcome in ordered):
         _print_failures(ordered)
         raise typer.Exit(1)
@@ -107,6 +113,7 @@ def _plan(scenario: Scenario, options: PlayOptions) -> None:
     from simulator.cli.plan import Output, plan
     from simulator.planner.question import plan_question
 
+    # Options about points have no meaning for a plan.
     of_points = {
         "--transfers": options.transfers, "--trace": options.trace, "--ranks": options.ranks is not None,
         "--parquet": options.parquet, "--svg": options.svg, "--table": options.full_table,
@@ -117,6 +124,7 @@ def _plan(scenario: Scenario, options: PlayOptions) -> None:
         raise ScenarioError(f"{option}: is of points, and {scenario.source} is a plan; leave it out")
     if options.resume and options.out is None:
         raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
+    # A resumed plan continues in its own directory.
     folder = options.out if options.resume else run_directory.create(scenario.name, options.out)
     plan(plan_question(scenario), options.backend, Output(folder, options.as_json, options.resume))
 
@@ -141,6 +149,7 @@ def _folder(scenario: Scenario, numbered: Sequence[NumberedPoint], options: Play
     if options.resume and options.out is None:
         raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
     ranks = None if options.ranks is None else list(options.ranks)
+    # Stored in begun.json. `going_on` compares it later: a resumed run must not mix two simulators or two inputs.
     begun = run_directory.begun_with(
         (p for _, p in numbered), transfers=options.transfers, trace=options.trace, ranks=ranks
     )
@@ -150,6 +159,7 @@ def _folder(scenario: Scenario, numbered: Sequence[NumberedPoint], options: Play
     folder = run_directory.create(scenario.name, options.out)
     try:
         run_directory.begin(folder, scenario, begun)
+    # Also after Ctrl-C: a directory without scenario.yaml could not be resumed.
     except BaseException:
         run_directory.discard(folder)
         raise
@@ -177,6 +187,7 @@ def _cleaning_up(folder: Path, numbered: Sequence[NumberedPoint], options: PlayO
 def _keep_or_discard(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> str:
     """Return how to resume an unfinished run; if no point has ended, remove the directory and return ""."""
     done = len(read_journal_of(folder, numbered))
+    # A resumed run's directory existed before this command, and stays.
     if not done and not options.resume:
         run_directory.discard(folder)
         return ""
@@ -194,14 +205,17 @@ def _played(
     options: PlayOptions,
 ) -> list[PointOutcome]:
     outcomes_by_index = read_journal_of(folder, numbered)
+    # With --resume, only points without a line in the journal.
     missing = [(index, point) for index, point in numbered if index not in outcomes_by_index]
     # The error of a single point is the error of the run. Among many points, an error is a result.
     alone = len(numbered) == 1
+    # Views are stored only for the page; very large sweeps have none.
     view = options.page and keeps_views(len(numbered))
     keeper = ArtifactWriter(folder, alone, options.transfers, options.trace, options.ranks, view)
     with (
         progress(len(numbered), done=len(outcomes_by_index), what=scenario.name) as step,
         _naming_the_scenario(scenario, alone=alone),
+        # Closing the generator ends its workers at once, also after an exception.
         closing(play_points(missing, options.backend, keeper, alone=alone)) as outcomes,
     ):
         for outcome in outcomes:
@@ -218,6 +232,7 @@ def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
     try:
         yield
     except SimulatorError as error:
+        # Errors that name the scenario or an option already are left unchanged.
         if alone and not str(error).startswith((scenario.source, "--")):
             error.args = (f"{scenario.source}: {error}", *error.args[1:])
         raise
@@ -237,6 +252,7 @@ def _heeding_interruption(when: str) -> Iterator[None]:
 def _pictures(
     folder: Path, scenario: Scenario, outcomes: list[PointOutcome], answered: Answer, *, svg: bool
 ) -> Pictures:
+    # Without pictures, matplotlib is never imported.
     if not scenario.plotted.kinds:
         return Pictures()
     from simulator.results.pictures import draw

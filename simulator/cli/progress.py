@@ -56,6 +56,7 @@ def _telling(bars: Bars, what: str) -> Iterator[None]:
 
     def tell() -> None:
         while not over.wait(_EVERY[terminal]):
+            # Read without a lock: a stale number is harmless.
             text = described(played, what)
             if terminal:
                 bars.update(bars.tasks[0].id, description=text)

@@ -27,12 +27,14 @@ def rerun(folder: Path, out: Path | None, *, trace: bool = False) -> None:
         raise ScenarioError("--trace: goes with --out DIR, for without it nothing is kept")
     scenario = run_directory.load(folder)
     numbered = list(enumerate(points(scenario)))
+    # Without --out, the new run serves only for the comparison.
     with tempfile.TemporaryDirectory() as scratch:
         target = run_directory.create(scenario.name, out) if out else Path(scratch)
         try:
             view = keeps_views(len(numbered))
             keeper = ArtifactWriter(target, len(numbered) == 1, trace=trace, view=view) if out else None
             outcomes = _played(scenario, numbered, target, keeper)
+        # Also after Ctrl-C: an incomplete directory is of no use.
         except BaseException:
             run_directory.discard(target)
             raise
@@ -51,6 +53,7 @@ def _played(
     run_directory.begin(target, scenario)
     outcomes = []
     with progress(len(numbered), what=scenario.name) as step:
+        # In this process: the original run's number of processes does not matter.
         for outcome in play_points(numbered, 1, keeper):
             outcomes.append(outcome)
             step()

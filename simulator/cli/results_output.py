@@ -35,6 +35,7 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
     typer.echo()
     print_text(answer.text, "  ")
     typer.echo()
+    # --table full: every column, from the outcomes themselves.
     if full:
         shown = [outcome.to_dict() for outcome in compared.outcomes[:_MOST_ROWS]]
         for table in points_tables(shown, width):
@@ -49,6 +50,7 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
                 typer.echo(f"{len(small.rows) - _MOST_SMALL} more rows: {folder / 'table.csv'}")
     number = len(pictures.files)
     drawn = f", {number} picture{'s' if number != 1 else ''} in {folder / 'plots'}" if number else ""
+    # With --no-report there is no page; name the directory instead.
     page = folder / FILE
     typer.echo(f"{'report' if page.is_file() else 'results'}: {page if page.is_file() else folder}{drawn}")
     for line in (*pictures.undrawn, *([pictures.left_out] if pictures.left_out else [])):

@@ -17,6 +17,7 @@ def show(kind: str) -> None:
 
 
 def _schema(kind: str) -> object:
+    # Imported late: building either schema imports pydantic.
     if kind == "scenario":
         from simulator.scenario.schema import schema
 

@@ -28,10 +28,12 @@ def show(topology: str, world_size: int | None, out: Path | None, gpu: str | Non
     target = out or Path(f"{known.name}.png")
     if target.suffix not in _SUFFIXES:
         raise ScenarioError(f"--out: got {target}; must end with one of {', '.join(_SUFFIXES)}")
+    # A cluster cannot be built without a GPU.
     if gpu is None and known.gpu is None:
         raise ScenarioError(f"--gpu: topology {known.name} names no GPU; write for example --gpu a100_sxm_80gb")
     print_warnings([announced_topology(topology, ranks)])
     cluster = build(topology, ranks, gpu=gpu if gpu is None else _chosen(gpu))
+    # matplotlib is imported only after every check.
     from simulator.report.plots import style
     from simulator.report.plots.topology import figure
 
