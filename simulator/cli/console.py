@@ -3,6 +3,7 @@
 COLUMNS decides if set, also for files and pipes; otherwise the terminal's width; otherwise lines have any width. Text
 is never cut: long text is folded at spaces, or stacked. This module prints every table on the command line.
 """
+
 from __future__ import annotations
 
 import os

@@ -85,11 +85,11 @@ def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Ou
             show.tell(found)
         show.end()
         if found is not None:
-            # Further numbers of GPUs, then further machines; each is a plan of its own and may take as long as the first.
+            # Further numbers of GPUs, then further machines; each is another plan and may take as long as the first.
             tried.extend(_told(sizes(found, question, backend), _size_text))
             changed.extend(_told(sensitivity(found, backend) if question.sensitivity else (), _change_text))
     except INTERRUPTIONS as error:
-        # From here on, a further signal raises again; the best settings so far are still printed.
+        # A further signal raises again; until then, the best settings so far are printed.
         hear(error)
         ended = error
         show.end()

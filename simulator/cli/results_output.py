@@ -66,7 +66,7 @@ def tables_within(small: SmallTable, width: int) -> list[Table]:
         max(len(column), *(len(cells[i]) for _, cells in small.rows)) + 3 for i, column in enumerate(small.columns)
     ]
     tables, start = [], 0
-        # Headings wider than half of the window are folded; cells stay whole.
+    # Headings wider than half of the window are folded; cells stay whole.
     room = width - min(heading, width // 2)
     while start < len(widths):
         stop = start + 1
