@@ -1,7 +1,7 @@
-"""`make bench`: every figure beside its baseline and its aim.
+"""`make bench`: prints every figure with its baseline and its aim.
 
-Exit code 1 where an aim is missed, or where a figure is 30 % worse beside its baseline than `recorded.json` says;
-`--record` writes that file anew.
+The exit code is 1 if an aim is missed, or if a figure's ratio to its baseline is 30 % worse than in `recorded.json`;
+`--record` writes this file again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.timing import best_of
 from tests.browser.chromium import CHROMIUM
 
 RECORDED = Path(__file__).with_name("recorded.json")
-# What a shared machine may add to a ratio of two times.
+# Tolerance for ratios of two times on a shared machine.
 _WORSE = 1.3
 _MIB = 2**20
 
@@ -43,12 +43,13 @@ class Line:
     Attributes
     ----------
     text : str
+        Line to print.
     met : bool
-        Whether it meets its aim.
+        Whether the figure meets its aim.
     name : str
-        Under which its ratio is recorded; empty where it has no baseline.
+        Key in recorded.json; empty without a baseline.
     ratio : float
-        Over a baseline that was measured in the same run; less is better.
+        Ratio to a baseline measured in the same run; less is better.
     """
 
     text: str
@@ -58,7 +59,7 @@ class Line:
 
 
 def lines() -> Iterator[Line]:
-    """What was measured, and whether it meets its aim."""
+    """Yield every measured figure."""
     for kind in ("ring", "star"):
         ours, bare, apart = events.ratio(256, kind)
         text = f"events engine, {kind} of 256: {ours:.3f} s, bare SimPy loop {bare:.3f} s, ratio {ours / bare:.2f}"
@@ -106,7 +107,7 @@ def lines() -> Iterator[Line]:
 
 
 def _rings() -> Iterator[Line]:
-    """Rings over unlike links beside following every round with plain numpy."""
+    """Yield the times of rings over unequal links, beside all rounds in plain numpy."""
     small = scale.ring(1024, 4 * _MIB)
     ours, floor = best_of(5, partial(scale.play, small), partial(scale.rounds, small))
     text = (
@@ -125,13 +126,13 @@ def _rings() -> Iterator[Line]:
         name = f"ring {ranks} {nbytes // _MIB} MiB {links}"
         text = f"compiled ring of {ranks:,}, {nbytes // _MIB:,} MiB a rank, {links}: {seconds:.3f} s (aim {aim})"
         yield Line(text, seconds <= aim, name, seconds / floor)
-    # A chunk of the small ring as long as one of 131,072 ranks.
+    # The same chunk sizes as in the rings of 131,072 ranks, on 1,024 ranks, where every round can be followed.
     distance = max(scale.apart(nbytes // 4 // 128) for nbytes in (16 * _MIB, 128 * 1024 * _MIB, 8 * 1024 * _MIB))
     yield Line(f"the same three chunks on 1,024 ranks, beside all rounds: {distance:.1e} (aim 1e-9)", distance <= 1e-9)
 
 
 def _steps() -> Iterator[Line]:
-    """Training steps, everything from the scenario to the report."""
+    """Yield the times of training steps, from scenario to report."""
     for ranks, collectives, aim in ((64, "played", 10), (512, "auto", 3)):
         seconds = training.seconds(ranks, collectives)
         text = f"Llama 3 8B, zero3, {ranks} GPUs, collectives {collectives}: {seconds:.2f} s (aim {aim})"
@@ -156,7 +157,7 @@ def _steps() -> Iterator[Line]:
 
 
 def _jobs() -> Iterator[Line]:
-    """Steps whose flows share links or whose ranks draw noise, and how symmetric ones grow."""
+    """Yield the times of steps with shared links or noise, and the growth of symmetric steps."""
     for name, job in jobs.JOBS.items():
         found = jobs.figures(job.scenario())
         text = f"Llama 3 8B, zero3, {name}, {job.ranks:,} GPUs: {found['seconds']:.1f} s (aim {job.seconds})"
@@ -175,7 +176,7 @@ def _jobs() -> Iterator[Line]:
 
 
 def _cut() -> Iterator[Line]:
-    """Steps of models that are cut over ranks, and what their stages hold without playing them."""
+    """Yield the times of steps with partitioned models, and of their memory by stage without simulation."""
     for name, job in jobs.CUT.items():
         found = jobs.figures(job.scenario())
         text = f"{name}, {job.ranks:,} GPUs: {found['seconds']:.1f} s (aim {job.seconds})"
@@ -188,7 +189,7 @@ def _cut() -> Iterator[Line]:
 
 
 def _pages() -> Iterator[Line]:
-    """A page in a browser, where there is one."""
+    """Yield a page's loading time in Chromium, if installed."""
     if CHROMIUM is not None:
         seconds, heap = pages.load()
         text = f"a page of 100,000 spans in Chromium: {seconds:.2f} s (aim 3), heap {heap:.0f} MB (aim 250)"
@@ -196,7 +197,7 @@ def _pages() -> Iterator[Line]:
 
 
 def _commands() -> Iterator[Line]:
-    """What somebody waits for who types a command, or asks what cannot be."""
+    """Yield the times that a user waits for a command, or for a refusal."""
     seconds = jobs.figures(jobs.DOES_NOT_FIT, "short")["seconds"]
     yield Line(f"8B with ddp on 16,384 GPUs: known not to fit in {seconds:.2f} s (aim 2)", seconds <= 2)
     seconds = jobs.figures(jobs.SWEEP, "sweep")["seconds"]

@@ -1,4 +1,4 @@
-"""The events engine beside a bare SimPy loop on the same drawn links, and a ring of 1,024 ranks."""
+"""The events engine against a bare SimPy loop on the same random links, and a ring of 1,024 ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NBYTES = 16 * 2**20
 
 
 def cluster(links: lean_ring.Links, kind: str) -> Cluster:
-    """The drawn links as a ring, or as uplinks of a star whose downlinks are unbounded."""
+    """Build a cluster: the links form a ring, or a star's uplinks (downlinks are unbounded)."""
     n = len(links.bandwidth)
     graph: nx.DiGraph[str] = nx.DiGraph()
     names = tuple(f"gpu{r}" for r in range(n))
@@ -40,7 +40,7 @@ def cluster(links: lean_ring.Links, kind: str) -> Cluster:
 
 
 def program(world_size: int, nbytes: int = NBYTES) -> Program:
-    """One ring all-reduce of float32."""
+    """Return a program with a single ring all-reduce of float32."""
     elements = nbytes // 4
     schedule = ring.all_reduce(Request("all_reduce", world_size, elements))
     op = Collective("all_reduce", tuple(range(world_size)), schedule, elements, 4, 4)
@@ -48,7 +48,7 @@ def program(world_size: int, nbytes: int = NBYTES) -> Program:
 
 
 def ratio(world_size: int, kind: str) -> tuple[float, float, float]:
-    """Our CPU time, the bare loop's [s], and how far our finishing time is from its own, relative."""
+    """Return the CPU times of the engine and of the bare loop [s], and the relative difference between their ends."""
     links = lean_ring.draw(world_size)
     played, there = program(world_size), cluster(links, kind)
     ours, bare = best_of(5, lambda: execute(played, there), lambda: lean_ring.play(links, NBYTES))
@@ -56,7 +56,7 @@ def ratio(world_size: int, kind: str) -> tuple[float, float, float]:
 
 
 def large() -> dict[str, float]:
-    """CPU time [s] and resident memory [MiB] of a ring of 1,024 ranks, in a process of its own."""
+    """Return CPU time [s] and resident memory [MiB] for a ring of 1,024 ranks, in a separate process."""
     return alone("benchmarks.events")
 
 

@@ -1,4 +1,4 @@
-"""Jobs that share links, draw noise, are cut, do not fit or come by the hundred, each in a process of its own."""
+"""Jobs with shared links, noise, partitioned models, too little memory, or many points, each in a separate process."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from simulator.basics.errors import OutOfMemoryError
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training step, everything from the scenario to the report.
+    """A training step, from scenario to report.
 
     Attributes
     ----------
     ranks : int
+        Number of GPUs.
     topology : str or mapping
+        The machine.
     seconds, mib : float
-        Aims [s], [MiB].
+        Aims for CPU time [s] and memory [MiB].
     cluster, training : mapping
-        What is not as usual: Llama 3 8B, ZeRO-3, sequences of 2,048, full checkpointing, every collective played.
+        Changes to the default: Llama 3 8B, ZeRO-3, sequences of 2,048, full checkpointing, every collective simulated.
     """
 
     ranks: int
@@ -42,7 +44,7 @@ class Job:
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def scenario(self, ranks: int | None = None) -> dict[str, Any]:
-        """To be loaded; on so many ranks."""
+        """Return the scenario as a dict, optionally on another number of ranks."""
         usual = {"model": "llama3_8b", "seq_len": 2048, "sharding": "zero3", "activation_checkpointing": "full"}
         return {
             "name": "job",
@@ -68,7 +70,7 @@ JOBS: Final[dict[str, Job]] = {
     "kernels and latencies drawn": Job(1024, "dgx_h100", 20, 1024, _drawn(compute=0.05, latency=0.1)),
     "kernels drawn": Job(4096, "dgx_h100", 10, cluster=_drawn(compute=0.05)),
 }
-# Symmetric jobs whose time is looked at as they grow.
+# Symmetric jobs, simulated at several sizes to measure growth.
 GROWING: Final[dict[str, Job]] = {
     f"{topology}, {name}": Job(64, topology, 0, training=training | {"collectives": "auto"})
     for topology in ("dgx_h100", "dgx_a100", "star_100g", "leaf_spine_100g")
@@ -78,11 +80,11 @@ SIZES: Final = (64, 256, 1024, 4096)
 
 
 def _cut(training: Mapping[str, Any], **parallelism: Any) -> dict[str, Any]:
-    """What is not as usual where a model is cut: collectives as the planner has them, and a step of zero1."""
+    """Return the keys of a partitioned model: collectives chosen by the planner, and ZeRO-1."""
     return {"sharding": "zero1", "collectives": "auto", **training, "parallelism": parallelism}
 
 
-# Models that are cut over ranks, as they were trained.
+# Partitioned models with their published layouts.
 CUT: Final[dict[str, Job]] = {
     # arXiv:2407.21783, table 4.
     "Llama 3 405B, tp 8, pp 16, 1f1b, 16 micro-batches": Job(
@@ -138,22 +140,19 @@ CUT: Final[dict[str, Job]] = {
 }
 
 
-# arXiv:2412.19437, section 3.2; 120 micro-batches are 15,360 sequences a step.
+# "play" simulates, "short" stops at the known lack of memory, "sweep" simulates every point, "tell" estimates memory.
 def figures(scenario: Mapping[str, Any], what: str = "play") -> dict[str, float]:
-    """CPU time [s] and largest memory [MiB] of a scenario that is played.
-
-    "short" where it is known not to fit, "tell" where only memory is asked for.
-    """
+    """Return CPU time [s] and peak memory [MiB] for a scenario; `what` selects the work, see above."""
     return alone("benchmarks.jobs", what, json.dumps(scenario))
 
 
 def told(job: Job) -> dict[str, float]:
-    """CPU time [s] and largest memory [MiB] of telling what each stage holds, from the scenario on, nothing played."""
+    """Return CPU time [s] and peak memory [MiB] for estimating each stage's memory, without simulation."""
     return figures(job.scenario(), "tell")
 
 
 def exponent(job: Job) -> tuple[list[float], float]:
-    """CPU time on each of the sizes [s], and the power of the ranks with which it grows from 256 on."""
+    """Return the CPU time at each size [s], and the exponent of its growth with the ranks, from 256 on."""
     taken = [figures(job.scenario(ranks))["seconds"] for ranks in SIZES]
     power = np.polyfit(np.log(SIZES[1:]), np.log(taken[1:]), 1)[0]
     return taken, float(power)
@@ -193,7 +192,7 @@ training: {model: llama3_8b, seq_len: 2048, sharding: zero3, activation_checkpoi
 
 
 def command(*arguments: str) -> float:
-    """CPU time of a command as somebody types it, the best of three [s]."""
+    """Return the CPU time of a command as typed by a user, the best of three [s]."""
     best = float("inf")
     for _ in range(3):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What is in the gallery? A page for each scenario: question, answer, picture, file, and its report."""
+"""Which pages does the gallery contain? A page for each scenario: question, answer, picture, file, and report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.results.page.page import without_files
 from simulator.scenario.load import load_scenario
 from tools.site.gallery_runs import ROOT, GalleryRun
 
-# Pixels across: twice what is shown, for screens that have them.
+# Width in pixels: twice the displayed width, for screens with double resolution.
 _THUMBNAIL: Final = 640
 _TOPICS: Final = {"collective": "Collectives", "training": "Training steps", "numerics": "Training for real"}
 _NOT_PLAYED: Final = "This build did not play it; `make docs` does."
@@ -22,17 +22,18 @@ _NOT_PLAYED: Final = "This build did not play it; `make docs` does."
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A scenario of the gallery.
+    """A scenario in the gallery.
 
     Attributes
     ----------
     name, question : str
+        Name of the file, and the scenario's question.
     topic : str
-        A key of the index's headings.
+        A key of _TOPICS, the index's headings.
     text : str
-        The file.
+        Text of the file.
     run : GalleryRun or None
-        None where this build does not play it.
+        None if this build does not simulate the scenario.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Entry:
 
 
 def entry(path: Path, run: GalleryRun | None) -> Entry:
-    """Read one scenario file."""
+    """Read a scenario file."""
     scenario = load_scenario(path)
     step = scenario.training
     topic = "collective" if step is None else "numerics" if step.numerics else "training"
@@ -51,8 +52,9 @@ def entry(path: Path, run: GalleryRun | None) -> Entry:
 
 
 def write(entries: Sequence[Entry], source: Path) -> None:
-    """Write the gallery's pages and thumbnails into a source folder of Sphinx."""
+    """Write the gallery's pages and thumbnails into Sphinx's source folder."""
     folder = source / "gallery"
+    # From scratch, because a removed scenario must lose its page.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for one in entries:
@@ -65,10 +67,11 @@ def write(entries: Sequence[Entry], source: Path) -> None:
 
 
 def write_reports(entries: Sequence[Entry], html: Path) -> None:
-    """Put each run's report, a page of its own, beside the built pages that link to it."""
+    """Write each run's report beside the built pages that link to the report."""
     for one in entries:
         report = _report(one)
         if report is not None:
+            # Files that the report links to are not on the site.
             page = without_files(report.read_text(encoding="utf-8"))
             (html / "gallery" / f"{one.name}_report.html").write_text(page, encoding="utf-8")
 
@@ -106,7 +109,7 @@ def _answered(one: Entry) -> list[str]:
 
 
 def _quoted(sentences: Sequence[str]) -> str:
-    """Words of a program as a quotation: a paragraph each, and nothing in them is markup."""
+    """Return a program's sentences as a Markdown quotation, one paragraph each, with markup escaped."""
     lines = ["".join(f"\\{c}" if c in "\\`*_{}[]<>#|$~" else c for c in line) for line in sentences]
     return "\n>\n".join(f"> {line}" for line in lines)
 
@@ -131,5 +134,5 @@ def _card(one: Entry) -> str:
 
 
 def scenarios() -> Mapping[str, Path]:
-    """The shipped scenarios by name."""
+    """Return the shipped scenarios by name."""
     return {path.stem: path for path in sorted((ROOT / "scenarios").glob("*.yaml"))}

@@ -1,7 +1,7 @@
-"""How far are simulated training runs from measured ones: their tokens/s, a point a run, a colour a group.
+"""How far are simulated training runs from measured ones? A plot of tokens/s, a point per run, a colour per source.
 
-Rule: every run is drawn, the worst too: above, one against the other; below, their ratio, where runs beyond the axis
-stand hollow on its edge. Lines are agreement, the band ten per cent to either side.
+Every run is drawn, including the worst. The upper panel shows simulated over measured speed, the lower panel their
+ratio; runs beyond the ratio's axis are hollow marks at its edge. Lines mean agreement, the band means ten per cent.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Half width of the band around agreement.
 _BAND: Final = 0.1
-# The ratio's axis; few runs lie beyond.
+# Limits of the ratio's axis; few runs lie beyond.
 _LEAST: Final = 0.5
 _MOST: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Runs that are drawn alike.
+    """Runs drawn with the same mark.
 
     Attributes
     ----------
     name : str
+        Label in the legend.
     measured, simulated : tuple of float
-        Tokens/s of one GPU.
+        Tokens/s per GPU.
     """
 
     name: str
@@ -39,18 +41,19 @@ class Group:
 
 
 def figure(groups: Sequence[Group], finding: str) -> Figure:
-    """Draw the groups on one pair of axes.
+    """Draw the groups into both panels.
 
     Parameters
     ----------
     groups : sequence of Group
+        Groups to draw.
     finding : str
-        The sentence above the figure.
+        Sentence above the figure.
 
     Raises
     ------
     ValueError
-        No run.
+        There is no run.
     """
     if not any(group.measured for group in groups):
         raise ValueError("no run to draw; give at least one group with a run")
@@ -79,14 +82,15 @@ def figure(groups: Sequence[Group], finding: str) -> Figure:
 
 
 def _draw(above: Axes, below: Axes, group: Group, number: int) -> None:
-    """One group's runs, on both pairs of axes."""
-    # Where colours begin again, markers do not.
+    """Draw a group's runs into both panels."""
+    # If colours repeat, marks still differ.
     marker = style.MARKERS[(number + number // len(style.PALETTE)) % len(style.MARKERS)]
     color = style.PALETTE[number % len(style.PALETTE)]
     looks: dict[str, Any] = {"color": color, "marker": marker, "linestyle": "none", "markersize": 4.5, "alpha": 0.75}
     above.plot(group.measured, group.simulated, label=group.name, **looks)
     pairs = [(m, s / m) for m, s in zip(group.measured, group.simulated, strict=True)]
     near = [pair for pair in pairs if _LEAST <= pair[1] <= _MOST]
+    # Runs beyond the axis are drawn at the edge; every run is visible.
     beyond = [(m, min(max(ratio, _LEAST), _MOST)) for m, ratio in pairs if not _LEAST <= ratio <= _MOST]
     below.plot([m for m, _ in near], [ratio for _, ratio in near], **looks)
     if beyond:

@@ -1,7 +1,7 @@
-"""How far is each simulated matmul from its measured time: their ratio over the work, a panel for each dtype.
+"""How far is each simulated matmul from its measured time? A plot of their ratio over the work, a panel per dtype.
 
-Rule: every shape is a point, the worst too, and the line is agreement; measured times that beat the GPU's peak or its
-HBM bandwidth have a mark of their own.
+Every shape is a point, including the worst; the line means agreement. Measured times faster than the GPU's peak or HBM
+bandwidth (the roofline) have a different mark.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ _RATIOS: Final = (0.5, 0.7, 1.0, 1.4, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class DtypePanel:
-    """One dtype.
+    """A panel for a dtype.
 
     Attributes
     ----------
     title : str
+        Title of the panel.
     flops : tuple of float
         Work of each matmul [FLOP].
     measured, simulated : tuple of float
-        [s]
+        Times [s].
     possible : tuple of bool
-        Whether the measured time respects the GPU's peak and HBM.
+        Whether the measured time respects the GPU's peak and HBM bandwidth.
     """
 
     title: str
@@ -42,18 +43,19 @@ class DtypePanel:
 
 
 def figure(panels: Sequence[DtypePanel], finding: str) -> Figure:
-    """Draw the panels in one row, on common axes.
+    """Draw the panels in a row, with common axes.
 
     Parameters
     ----------
     panels : sequence of DtypePanel
+        Panels to draw.
     finding : str
-        The sentence above the figure.
+        Sentence above the figure.
 
     Raises
     ------
     ValueError
-        No panel.
+        There is no panel.
     """
     if not panels:
         raise ValueError("no dtype to draw; give at least one panel")
@@ -63,6 +65,7 @@ def figure(panels: Sequence[DtypePanel], finding: str) -> Figure:
         for axes, panel in zip(row, panels, strict=True):
             _panel(axes, panel)
         row[0].set_ylabel("simulated / measured time")
+        # The legend explains the second mark only.
         if any(not all(panel.possible) for panel in panels):
             row[-1].legend(loc="lower right")
         style.set_title(fig, finding)

@@ -1,6 +1,6 @@
-"""How near is the simulated bus bandwidth of a machine to the measured one, over array size: a panel for each machine.
+"""How near is a machine's simulated bus bandwidth to the measured one? A plot over array size, a panel per machine.
 
-Rule: measured as points, simulated as a line, the error at the largest size in the panel's title.
+Measurements are points, the simulation is a line; the panel's title states the error at the largest size.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ _TICKS: Final = (2**10, 2**20, 2**30)
 
 @dataclass(frozen=True, slots=True)
 class MachinePanel:
-    """One machine.
+    """A panel for a machine.
 
     Attributes
     ----------
     title : str
+        Title of the panel.
     sizes : tuple of float
-        [B]
+        Array sizes [B].
     measured, simulated : tuple of float
-        Bus bandwidth [B/s].
+        Bus bandwidths [B/s].
     """
 
     title: str
@@ -40,18 +41,19 @@ class MachinePanel:
 
 
 def figure(panels: Sequence[MachinePanel], finding: str) -> Figure:
-    """Draw the panels, three to a row.
+    """Draw the panels, three per row.
 
     Parameters
     ----------
     panels : sequence of MachinePanel
+        Panels to draw.
     finding : str
-        The sentence above the figure.
+        Sentence above the figure.
 
     Raises
     ------
     ValueError
-        No panel.
+        There is no panel.
     """
     if not panels:
         raise ValueError("no machine to draw; give at least one panel")
@@ -63,6 +65,7 @@ def figure(panels: Sequence[MachinePanel], finding: str) -> Figure:
         places = [axes for row in grid for axes in row]
         for axes, panel in zip(places, panels, strict=False):
             _panel(axes, panel)
+        # Places without a panel stay empty.
         for axes in places[len(panels) :]:
             axes.set_axis_off()
         for row in grid:

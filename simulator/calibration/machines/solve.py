@@ -230,7 +230,7 @@ def _descend(residuals: Callable[[Floats], Floats], weights: Floats, first: Floa
 
 
 def _slopes(residuals: Callable[[Floats], Floats], theta: Floats, now: Floats) -> Floats:
-    # Forward differences; residuals are logarithms near 1, therefore a fixed step suffices.
+    # Forward differences with a fixed step, because every theta has a similar scale.
     step = 1e-5
     columns = []
     for i in range(len(theta)):
