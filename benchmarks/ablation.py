@@ -42,6 +42,7 @@ def _noisy(world_size: int, **jitter: float) -> dict[str, Any]:
     return job | {"cluster": job["cluster"] | {"jitter": jitter}}
 
 
+# Two kinds of groups share links: shards, and copies over shards.
 _SHARDED_8: Final[dict[str, Any]] = {"strategy": "zero3", "shard_size": 8}
 # A ring all-reduce over 4 Mi elements; latency and rate differ from hop to hop.
 _RING: Final = "a ring over 65,536 unlike hops"
@@ -59,6 +60,7 @@ JOBS: Final[dict[str, dict[str, Any]]] = {
 
 def _compiled(setting: str) -> Iterator[Any]:
     """Compile the core with a changed constant, and use this core."""
+    # Loaded libraries stay mapped after the folder is removed.
     with tempfile.TemporaryDirectory() as folder:
         core = library.opened(library.compile_core(Path(folder) / "core.so", f"-D{setting}"))
     yield patch.object(library, "load", lambda: core)
@@ -70,12 +72,13 @@ def _without_recurrences() -> Iterator[Any]:
 
 
 def _all_shares() -> Iterator[Any]:
-    """On every change, solve the rates of all flows on the affected links."""
+    """After every change, solve the rates of the whole connected component of flows."""
     return _compiled("MOST_ROUNDS=0")
 
 
 def _followed() -> Iterator[Any]:
     """Follow every transfer event by event."""
+    # Both modules import the function by name.
     yield patch.object(playable, "may_be_in_order", lambda _: False)
     yield patch("simulator.engine.compiled.quotient.may_be_in_order", lambda _: False)
 
@@ -96,6 +99,7 @@ def _all_links() -> Iterator[Any]:
 
 def _all_ranks() -> Iterator[Any]:
     """Simulate every rank, without representatives of equivalence classes."""
+    # Representatives are used from this number of transfers on: never.
     yield patch.dict(engine.execute.__kwdefaults__, reduced_from=sys.maxsize)
 
 
@@ -118,9 +122,11 @@ def cell(job: str, mechanism: str) -> str:
         told = subprocess.run(
             command, cwd=Path(__file__).parents[1], check=True, capture_output=True, text=True, timeout=MOST + 10
         ).stdout
+    # Such cells read "over 30" in the table.
     except subprocess.TimeoutExpired:
         return f"over {MOST:.0f}"
     except subprocess.CalledProcessError as error:
+        # Any other failure is a bug in this benchmark.
         if "too little memory" in error.stderr:
             return "out of memory"
         raise
@@ -128,10 +134,12 @@ def cell(job: str, mechanism: str) -> str:
 
 
 def _played(job: str, mechanism: str) -> float:
+    # Planning is not timed: mechanisms belong to routing and simulation.
     play = partial(scale.play, scale.ring(65_536, 2**22)) if job == _RING else _step(JOBS[job])
     with ExitStack() as stack:
         for changed in MECHANISMS[mechanism]():
             stack.enter_context(changed)
+        # CPU time, because the machine is shared.
         began = time.process_time()
         play()
         return time.process_time() - began

@@ -18,6 +18,7 @@ def alone(module: str, *arguments: str) -> dict[str, float]:
 
 def peak_memory() -> float:
     """Return this process's peak resident memory [MiB]. ru_maxrss on Linux would include the parent process."""
+    # VmHWM is the high-water mark of resident memory [kB].
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024

@@ -72,6 +72,7 @@ def _ratio(found: tuple[Point, ...]) -> float:
     effort(found[0].scenario)
     told = sum(effort(point.scenario).seconds for point in found)
     began = time.process_time()
+    # In this process, for its CPU time.
     list(play_points(list(enumerate(found))))
     return told / (time.process_time() - began)
 
@@ -80,6 +81,7 @@ def _ratios(which: str, count: int) -> dict[str, float]:
     warnings.simplefilter("ignore")
     if which == "shipped":
         return {name: _ratio(points(load_scenario(name))) for name in registry.names("scenario")}
+    # A fixed seed: the same points on every run.
     draw, ratios = random.Random(0), dict[str, float]()
     while len(ratios) < count:
         try:

@@ -39,6 +39,7 @@ def _ready(way: str, ranks: int) -> Callable[[], Any]:
         return partial(execute, events.program(ranks), events.cluster(lean_ring.draw(ranks), "ring"))
     if way == "compiled engine":
         return partial(scale.play, scale.ring(ranks, _ELEMENTS))
+    # Only the cost matters here; the numbers are arbitrary.
     generator = np.random.default_rng(0)
     latency, takes = generator.uniform(5e-6, 15e-6, ranks), generator.uniform(1e-6, 2e-6, ranks)
     return partial(by_rounds, latency + takes, latency, [takes] * (2 * (ranks - 1) - 1))
@@ -73,6 +74,7 @@ def draw(found: dict[str, dict[int, float]]) -> None:
 if __name__ == "__main__":
     measured = table()
     draw(measured)
+    # Missing cells mean that the method would take minutes.
     for size in SIZES:
         cells = [f"{taken[size]:.3g}" if size in taken else "-" for taken in measured.values()]
         print(f"| {size:,} | " + " | ".join(cells) + " |")

@@ -61,12 +61,14 @@ def _drawn(**jitter: float) -> dict[str, Any]:
     return {"jitter": jitter}
 
 
+# The numbers after the topology are aims [s], and [MiB] if present.
 JOBS: Final[dict[str, Job]] = {
     "dragonfly": Job(256, "dragonfly", 5),
     "fat tree, routes by hash": Job(1024, "fat_tree_1024", 15, cluster={"ecmp": {"hash": 7}}),
     "torus_3d, shards of 16": Job(128, "torus_3d", 20, training=_sharded(16)),
     "star, shards of 8": Job(4096, "star_100g", 20, training=_sharded(8)),
     "leaf-spine, shards of 8": Job(4096, "leaf_spine_100g", 20, training=_sharded(8)),
+    # With noise, no two ranks are equal, and every rank is simulated.
     "kernels and latencies drawn": Job(1024, "dgx_h100", 20, 1024, _drawn(compute=0.05, latency=0.1)),
     "kernels drawn": Job(4096, "dgx_h100", 10, cluster=_drawn(compute=0.05)),
 }
@@ -154,6 +156,7 @@ def told(job: Job) -> dict[str, float]:
 def exponent(job: Job) -> tuple[list[float], float]:
     """Return the CPU time at each size [s], and the exponent of its growth with the ranks, from 256 on."""
     taken = [figures(job.scenario(ranks))["seconds"] for ranks in SIZES]
+    # The smallest size is left out: constant costs dominate there.
     power = np.polyfit(np.log(SIZES[1:]), np.log(taken[1:]), 1)[0]
     return taken, float(power)
 
@@ -163,6 +166,7 @@ ALL_TO_ALL: Final = {
     "cluster": {"topology": "fat_tree_1024", "world_size": 1024},
     "collective": {"operation": "all_to_all", "algorithm": "direct", "size": "64 MiB", "payload": False},
 }
+# Known before simulation: ddp holds the whole model's states on each GPU.
 DOES_NOT_FIT: Final = {
     "name": "job",
     "cluster": {"topology": "dgx_h100", "world_size": 16_384},
@@ -197,12 +201,14 @@ def command(*arguments: str) -> float:
     for _ in range(3):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "small.yaml").write_text(SMALL, encoding="utf-8")
+            # A small parent process measures the CPU time of its only child.
             program = (
                 "import os, subprocess, sys; "
                 "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); "
                 "times = os.times(); print(times.children_user + times.children_system)"
             )
             whole = [sys.executable, "-c", program, sys.executable, "-m", "simulator", *arguments]
+            # An empty environment, apart from this: settings of the caller must not count.
             environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
             told = subprocess.run(whole, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
             best = min(best, float(told))
@@ -227,6 +233,7 @@ def _played(what: str, scenario: dict[str, Any]) -> dict[str, float]:
     import simulator
     from simulator.scenario.load import load_scenario
 
+    # Warnings about long simulations are expected here.
     warnings.simplefilter("ignore")
     loaded = load_scenario(scenario)
     began = time.process_time()
@@ -234,6 +241,7 @@ def _played(what: str, scenario: dict[str, Any]) -> dict[str, float]:
         simulator.sweep(loaded)
     else:
         with suppress(OutOfMemoryError):
+            # "short" needs the memory limit; other jobs may exceed the GPU's memory.
             simulator.simulate(loaded, limit_memory=what == "short")
     return {"seconds": time.process_time() - began, "mib": peak_memory()}
 

@@ -1,7 +1,7 @@
 """The baseline for the events engine: a ring all-reduce in bare SimPy, without fabric, records and payload.
 
 Every rank is a process; a transfer is a single timeout, set when it is sent. A transfer enters at max(ready + latency,
-end of the sender's previous transfer). It is ready when its chunk has arrived.
+end of the sender's previous transfer). It is ready when the chunk to forward has arrived.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def play(links: Links, nbytes: int) -> float:
     """Return the end of an all-reduce with `nbytes` on every rank [s]."""
     env = simpy.Environment()
     n = len(links.bandwidth)
+    # Events of chunks not yet awaited, and the event that a waiting rank sleeps on.
     inbox: list[deque[simpy.Event]] = [deque() for _ in range(n)]
     sleeping: list[simpy.Event | None] = [None] * n
 

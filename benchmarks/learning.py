@@ -35,9 +35,11 @@ def bare() -> float:
     gpt = Gpt(128, 64, 4, 32, 2, arithmetic("float32"), "flash")
     parameters = {u: {n: v.astype(np.float32) for n, v in own.items()} for u, own in task.initial(gpt, 0).items()}
     states = {n: fresh(Adam(), v) for own in parameters.values() for n, v in own.items()}
+    # The same setting as in real training.
     with threadpool_limits(1, user_api="blas"):
         began = time.process_time()
         for number in range(STEPS):
+            # Each rank's part of the batch, in sequence.
             rows = np.split(task.sequences(0, number, RANKS * BATCH, LENGTH + 1, gpt.vocabulary), RANKS)
             total: dict[str, Array] = {}
             for part in rows:

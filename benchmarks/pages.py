@@ -26,6 +26,7 @@ def load() -> tuple[float, float]:
         page.write_text(_page(), encoding="utf-8")
         found = []
         for _ in range(3):
+            # Wall time: the browser is another process.
             began = time.perf_counter()
             with opened(running, page) as one:
                 one.drawn()
@@ -42,6 +43,7 @@ def _page() -> str:
 
 def many_spans(ranks: int, each: int) -> dict[str, Any]:
     """Return a view with this number of ranks, and of spans per rank."""
+    # Starts are differences to the previous start, in units of 1 ns.
     lane = {
         "stream": "compute", "alike": 1, "start": [0] + [1000] * (each - 1), "duration": [700] * each,
         "name": [i % 500 for i in range(each)], "kind": [i % 3 for i in range(each)],

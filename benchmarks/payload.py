@@ -29,6 +29,7 @@ def engine(world_size: int, nbytes: int) -> tuple[float, float, float, float, in
     buffers = [array.copy() for array in drawn]
     payload = Payload(buffers, dtype, "sum", dtype.numpy)
     there, timelines = build("star_100g", world_size), list[Timeline]()
+    # The floor overwrites the buffers, therefore inputs are copied again before each simulation.
     best, least = float("inf"), float("inf")
     for _ in range(5):
         # On the same memory, because pages touched before are faster.
@@ -49,6 +50,7 @@ def _floor(buffers: list[Any]) -> None:
     chunks = [np.array_split(buffer, n) for buffer in buffers]
     for step in range(n - 1):
         for c in range(n):
+            # The arithmetic of a ring: in step s, chunk c is added on the next rank.
             into = chunks[(c + step + 2) % n][c]
             np.add(into, chunks[(c + step + 1) % n][c], out=into)
     for step in range(n - 1):

@@ -29,6 +29,7 @@ def seconds(machine: str) -> tuple[float, float]:
 
 def _routed(machine: str) -> dict[str, float]:
     drawn = random.Random(0)
+    # Memory of the imports does not count.
     before, began = peak_memory(), time.process_time()
     cluster = build(MACHINES[machine], RANKS)
     names = cluster.ranks

@@ -27,6 +27,7 @@ from simulator.engine.compiled.problem import problem_of
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Collective
 
+# A star: every hop is an uplink and a downlink, and no two hops share a link.
 _FABRIC: dict[str, Any] = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "5 us"}}
 
 
@@ -45,6 +46,7 @@ def ring(ranks: int, elements: int, *, alike: bool = False) -> Routed:
     routed = route_collectives(cluster, [op], capacities(cluster))[0]
     if alike:
         return op, routed
+    # Drawn per rank, and used for the route that starts at the rank.
     generator = np.random.default_rng(0)
     hop = routed.traffic.route_keys[:, 0]
     latency, rate = generator.uniform(5e-6, 15e-6, ranks)[hop], generator.uniform(6.25e9, 12.5e9, ranks)[hop]
@@ -55,6 +57,7 @@ def times(made: Routed, *, followed: bool = False) -> Times:
     """Prepare the collective for the core and simulate; event by event if `followed`."""
     op, routed = made
     playable = PlayableMaker().make(op, routed)
+    # Out of order means event by event.
     if followed:
         playable = replace(playable, in_order=False)
     ranks = np.arange(len(op.group))
@@ -72,6 +75,7 @@ def rounds(made: Routed) -> float:
     """Return the same end by plain numpy, round by round: the floor for following every round."""
     _, routed = made
     routes, part = routed.routes, routed.traffic.parts[0]
+    # Rows in order of the sending rank.
     row = part.route_of[np.argsort(part.repeat.round.src)]
     latency, rate = routes.latency[row], routes.rate[row]
     takes = int(routed.traffic.chunk_sizes[0]) * routed.traffic.itemsize / rate
@@ -102,6 +106,7 @@ def step(model: str, world_size: int, sharding: Any, seq_len: int, topology: str
 
 def growth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     """Return the exponent p in time ~ (N log N)^p: the slope of a line through the logarithms."""
+    # A schedule of N ranks in log N levels.
     work = [math.log(size * math.log(size)) for size in sizes]
     return float(np.polyfit(work, np.log(seconds), 1)[0])
 

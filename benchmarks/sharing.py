@@ -52,5 +52,6 @@ def microseconds_a_flow(*, jittered: bool) -> float:
     there, played = cluster(), program()
     jitter = Jitter(latency=0.2 if jittered else 0.0, seed=1)
     (seconds,) = best_of(5, lambda: execute(played, there, jitter=jitter))
+    # Each transfer is a flow.
     flows = sum(op.schedule.length() for op in played.collectives().values())
     return seconds / flows * 1e6

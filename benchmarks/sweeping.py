@@ -35,6 +35,7 @@ def overhead() -> tuple[float, float, int]:
         file.write_text(SCENARIO, encoding="utf-8")
         found = points(load_scenario(file))
         bare, swept = [], []
+        # In turn with the direct simulation, for equal conditions.
         for number in range(2):
             bare.append(_cpu(lambda: [simulate(point.scenario) for point in found]))
             command = ["sweep", str(file), "--jobs", "1", "--json", "--out", str(Path(scratch, f"out{number}"))]
@@ -50,6 +51,7 @@ def two_processes() -> tuple[float, float]:
             with tempfile.TemporaryDirectory() as scratch:
                 Path(scratch, "s.yaml").write_text(SCENARIO, encoding="utf-8")
                 command = [sys.executable, "-m", "simulator", "sweep", "s.yaml", "--jobs", jobs, "--json"]
+                # One BLAS thread per process: otherwise a single process could use both cores.
                 environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
                 began = time.perf_counter()
                 subprocess.run(command, cwd=scratch, env=environment, check=True, capture_output=True)

@@ -11,6 +11,7 @@ def best_of(times: int, *things: Callable[[], Any]) -> list[float]:
     """Return the least CPU time of each function [s]; the functions run in turn."""
     best = [float("inf")] * len(things)
     for _ in range(times):
+        # In turn: a slow moment of the machine hits all functions alike.
         for i, thing in enumerate(things):
             began = time.process_time()
             thing()

@@ -88,9 +88,11 @@ def on_pythons(names: Iterable[str]) -> None:
             continue
         print(f"{name}: {version}", flush=True)
         folder = ROOT / f".venv-smoke-{version.rpartition('.')[0]}"
+        # constraints.txt fixes every other version: differences then come from Python.
         inside = made(folder, name, ["--constraint", "constraints.txt", "--editable", f".[{','.join(EXTRAS)}]"])
         smoke(inside)
         reports[version] = b"".join(_report(inside, folder / "runs" / scenario, scenario) for scenario in SAME)
+    # Reports must not depend on the Python version.
     if len(set(reports.values())) > 1:
         raise SystemExit(f"reports of {', '.join(SAME)} differ between Python {' and '.join(reports)}")
     print(f"Python {', '.join(reports) or 'none'}: reports of {', '.join(SAME)} are the same to the byte")
@@ -98,6 +100,7 @@ def on_pythons(names: Iterable[str]) -> None:
 
 def _version(name: str) -> str | None:
     """Return a Python's version; None if absent, or if a version manager's shim does not run."""
+    # `which` also finds a shim without a Python behind; only a run shows the difference.
     if shutil.which(name) is None:
         return None
     asked = [name, "-c", "import platform; print(platform.python_version())"]

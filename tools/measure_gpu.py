@@ -33,6 +33,7 @@ ATTENTION = ((8, 16, 1024, 64), (4, 32, 2048, 128), (1, 32, 8192, 128), (2, 16, 
 ELEMENTWISE = ((4096, 1024), (8192, 4096), (16384, 8192))
 # (layers, hidden size, heads, sequence length, sequences, vocabulary).
 GPTS = ((12, 768, 12, 1024, 8, 50304), (8, 2048, 16, 2048, 4, 32000), (4, 4096, 32, 2048, 2, 32000))
+# Runs per time; the median ignores a single disturbed run.
 REPEATS = 7
 
 
@@ -71,6 +72,7 @@ def matmuls(clock, shapes, dtypes):
     """Return the times of out = a b, by dtype [s]."""
     rows = []
     for name, dtype, tf32 in dtypes:
+        # float32 inputs with this flag are multiplied in tf32.
         torch.backends.cuda.matmul.allow_tf32 = tf32
         for m, n, k in shapes:
             a = torch.randn(m, k, device=clock.device, dtype=dtype)
@@ -108,6 +110,7 @@ def attentions(clock, shapes):
             torch.randn(batch, heads, seq, width, device=clock.device, dtype=torch.bfloat16, requires_grad=True)
             for _ in range(3)
         )
+        # Without saved tensors, as in inference: the forward kernel alone.
         with torch.no_grad():
             forward = clock.seconds(
                 lambda q=q, k=k, v=v: functional.scaled_dot_product_attention(q, k, v, is_causal=True), 5
@@ -189,6 +192,7 @@ def gpts(clock, shapes):
     for layers, width, heads, seq, sequences, words in shapes:
         for again in (False, True):
             model = Gpt(layers, width, heads, seq, words, again).to(clock.device, torch.bfloat16)
+            # SGD without momentum keeps no states, so that memory shows activations.
             update = torch.optim.SGD(model.parameters(), lr=1e-4)
             tokens = torch.randint(words, (sequences, seq + 1), device=clock.device)
 
@@ -261,6 +265,7 @@ def main(arguments=None):
     }
     found = {"format": "simulator-gpu-1", "device": device_facts(device)}
     for name, part in parts.items():
+        # On stderr: two minutes without any output would look stuck.
         print(f"{name} ...", file=sys.stderr, flush=True)
         found[name] = part()
     with open(asked.out, "w", encoding="utf-8") as file:

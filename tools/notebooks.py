@@ -68,6 +68,7 @@ def execute(notebook: Any, work: Path) -> None:
     nbclient.exceptions.CellExecutionError
         A cell failed.
     """
+    # A fresh IPython profile: the user's own settings must not change pictures.
     profile, folder = work / "ipython" / "profile_default", work / "folder"
     profile.mkdir(parents=True)
     folder.mkdir()
@@ -103,6 +104,7 @@ def _clean(notebook: Any) -> None:
 def _small(picture: str) -> str:
     """Return a base64 PNG with fewer colours and without metadata about the drawing program."""
     with Image.open(BytesIO(b64decode(picture))) as image:
+        # Without dithering, equal areas stay equal and compress well.
         few = image.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
     written = BytesIO()
     few.save(written, "PNG", optimize=True)
@@ -115,6 +117,7 @@ def main(prefixes: list[str]) -> None:
         if prefixes and not path.name.startswith(tuple(prefixes)):
             continue
         notebook = read(path)
+        # A fresh folder for each notebook: files of one notebook must not help another.
         with tempfile.TemporaryDirectory() as work:
             execute(notebook, Path(work))
         nbformat.write(notebook, path)  # type: ignore[no-untyped-call]

@@ -44,6 +44,7 @@ def main() -> None:
 
 def _first_screen(page: Path, target: Path) -> Path:
     """Return a picture of the page in a window of 1,400 x 900 pixels."""
+    # Imported late: the browser's driver is needed only here.
     from tests.browser.chromium import browser, opened
 
     with browser() as running, opened(running, page) as one:

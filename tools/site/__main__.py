@@ -32,6 +32,7 @@ def main() -> int:
     assemble.assemble(source)
     entries = _entries(asked.folder / "runs", quick=asked.quick)
     gallery_pages.write(entries, source)
+    # Warnings are errors (-W); --keep-going reports every warning first.
     if _sphinx(source, html, asked.folder / "doctrees"):
         return 1
     # Reports are complete pages, and are added after Sphinx has built the others.
@@ -45,6 +46,7 @@ def main() -> int:
 def _entries(store: Path, *, quick: bool) -> list[gallery_pages.Entry]:
     entries = []
     for name, path in gallery_pages.scenarios().items():
+        # Without a run, the page shows question and file.
         played = name in QUICK or not quick
         if played:
             print(f"scenario: {name}", flush=True)
@@ -55,6 +57,7 @@ def _entries(store: Path, *, quick: bool) -> list[gallery_pages.Entry]:
 def _sphinx(source: Path, html: Path, doctrees: Path) -> int:
     options = ["-b", "html", "-c", str(ROOT / "docs" / "site"), "-d", str(doctrees), "-W", "--keep-going", "-q"]
     command = [sys.executable, "-m", "sphinx", *options, str(source), str(html)]
+    # Sphinx runs in a subprocess and imports this repository's modules.
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode
 

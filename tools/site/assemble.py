@@ -30,6 +30,7 @@ def assemble(source: Path) -> None:
     _write(source / "reference" / "parts.md", part_pages.part_page())
     for name, place in _OWN.items():
         _copy(_SITE / name, source / place)
+    # Sorted, because the order of a folder differs between machines.
     for pattern in _KEPT:
         for origin in sorted(ROOT.glob(pattern)):
             _copy(origin, source / origin.relative_to(ROOT))

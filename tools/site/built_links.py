@@ -50,6 +50,7 @@ def faults(root: Path) -> list[str]:
     list of str
         A line for each fault: page, address, fault.
     """
+    # A page is the target of many links, and is parsed once.
     page = cache(_read)
     # The theme's templates lie among its scripts, and are not pages.
     pages = (path for path in sorted(root.rglob("*.html")) if "_static" not in path.relative_to(root).parts)
@@ -72,10 +73,12 @@ def _faults_of(path: Path, tag: str, address: str, page: Callable[[Path], _Page]
     if parts.scheme:
         return
     target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    # Servers show a folder's index.html.
     if target.is_dir():
         target /= "index.html"
     if not target.is_file():
         yield "there is no such file"
+    # Anchors exist in pages only; other files are loaded as a whole.
     elif parts.fragment and target.suffix == ".html" and unquote(parts.fragment) not in page(target).anchors:
         yield "there is no such anchor"
 

@@ -47,6 +47,7 @@ def entry(path: Path, run: GalleryRun | None) -> Entry:
     """Read a scenario file."""
     scenario = load_scenario(path)
     step = scenario.training
+    # A scenario with real training is shown apart from other training steps.
     topic = "collective" if step is None else "numerics" if step.numerics else "training"
     return Entry(path.stem, scenario.question or path.stem, topic, path.read_text(encoding="utf-8"), run)
 
@@ -59,6 +60,7 @@ def write(entries: Sequence[Entry], source: Path) -> None:
     folder.mkdir(parents=True)
     for one in entries:
         picture = _picture(one)
+        # Two sizes: the page shows the whole picture, the index a thumbnail.
         if picture is not None:
             shutil.copyfile(picture, folder / f"{one.name}.png")
             _shrink(picture, folder / f"{one.name}_small.png")
@@ -110,11 +112,13 @@ def _answered(one: Entry) -> list[str]:
 
 def _quoted(sentences: Sequence[str]) -> str:
     """Return a program's sentences as a Markdown quotation, one paragraph each, with markup escaped."""
+    # A program's text may contain characters with a meaning in Markdown.
     lines = ["".join(f"\\{c}" if c in "\\`*_{}[]<>#|$~" else c for c in line) for line in sentences]
     return "\n>\n".join(f"> {line}" for line in lines)
 
 
 def _index(entries: Sequence[Entry]) -> str:
+    # A quick build says so on the page.
     played = sum(one.run is not None for one in entries)
     words = f"{len(entries)} scenarios are shipped. Each begins with a question, and `simulator run NAME` plays it."
     if played < len(entries):

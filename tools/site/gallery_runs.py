@@ -68,12 +68,14 @@ def run_of(scenario: Path, store: Path) -> GalleryRun:
 def _play(scenario: Path, out: Path) -> None:
     command = [sys.executable, "-m", "simulator", "run", str(scenario), "--out", str(out)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    # A subprocess, like a user's: nothing is shared between scenarios.
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
     if done.returncode:
         raise SystemExit(f"{scenario}: could not be played:\n{done.stderr}")
 
 
 def _key(scenario: Path) -> str:
+    # The edition identifies the simulator by version and code.
     digest = hashlib.sha256(edition().encode())
     # Every topology, because a scenario may name another topology in an axis.
     for path in [scenario, *sorted((ROOT / "topologies").glob("*"))]:

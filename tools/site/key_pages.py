@@ -72,6 +72,7 @@ def _nested(node: Schema, document: Schema, path: str) -> Iterator[Section]:
     """Yield the mappings below a mapping, each before its own children."""
     for key, value in node.get("properties", {}).items():
         below = f"{path}.{key}" if path else key
+        # pydantic stores inner mappings under $defs; keys only refer to them.
         for definition in _definitions(value):
             yield Section(below, document["$defs"][definition])
             yield from _nested(document["$defs"][definition], document, below)
@@ -89,6 +90,7 @@ def _definitions(value: Schema) -> Iterator[str]:
 def _section(section: Section, document: Schema, name: str) -> str:
     title = f"`{section.path}`" if section.path else f"The {name}"
     anchor = _anchor(name, section.path)
+    # The document itself has its introduction above.
     required = section.schema.get("required", ())
     before = f"{section.path}." if section.path else ""
     rows = [
@@ -120,6 +122,7 @@ def _default(value: Schema) -> str:
     default = value.get("default")
     if default is None or default in ({}, []):
         return "none"
+    # JSON has no infinity.
     if isinstance(default, float) and math.isinf(default):
         return "no bound"
     if isinstance(default, dict):
@@ -129,6 +132,7 @@ def _default(value: Schema) -> str:
 
 def _kind(value: Schema, anchor: str) -> str:
     """Return the allowed values in words."""
+    # Inner mappings have a section of their own, linked here.
     if "$ref" in value:
         return f"[keys of its own](#{anchor})"
     if "const" in value:
@@ -152,6 +156,7 @@ def _plain_kind(value: Schema, anchor: str) -> str:
         return " or ".join("mapping" if kind == "object" else "text" for kind in kinds)
     if kinds == "string":
         pattern, example = value.get("pattern", ""), value.get("examples", [""])[0]
+        # Quantities are strings with a pattern; the pattern's unit tells their kind.
         quantity = next((words for part, words in _QUANTITIES.items() if part in pattern), "")
         return quantity or (f"text, such as `{example}`" if example else "text")
     words = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`"}.get(kinds, "anything")
@@ -187,6 +192,7 @@ def _short(number: float) -> str:
 
 def _options(builder: str, conditions: list[Schema]) -> str:
     """Return the options of a builder."""
+    # Each builder has exactly one condition.
     [then] = [c["then"] for c in conditions if c["if"]["properties"]["builder"]["const"] == builder]
     mapping = then["properties"]["options"]
     required = mapping.get("required", ())

@@ -20,6 +20,7 @@ def part_page() -> str:
 
 
 def _said(part: Any) -> str:
+    # Constants have no docstring.
     if isinstance(part, list | tuple | set | frozenset | dict):
         return "Constants: " + ", ".join(f"`{name}`" for name in part) + "."
     first = (inspect.getdoc(part) or "").partition("\n")[0].replace("|", "\\|")

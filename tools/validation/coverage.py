@@ -68,6 +68,7 @@ def coverage_table(residuals: Sequence[Residual]) -> Table:
     for quantity in quantities:
         parts = coverage(residuals, quantity)
         rows += [(quantity, part.source, str(part.runs), *(f"{share:.0%}" for share in part.inside)) for part in parts]
+        # Sources count equally: large sources would otherwise decide alone.
         means = (fmean(part.inside[n] for part in parts) for n in range(2))
         rows.append((quantity, "mean of sources", "", *(f"{mean:.0%}" for mean in means)))
     head = ("of", "source left out", "runs", "inside 80 %", "inside 95 %")

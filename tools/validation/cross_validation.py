@@ -96,12 +96,14 @@ def _without_vtrain(known: Mapping[str, Framework], own: Framework) -> Framework
 
 def _without_simumax(known: Mapping[str, Framework], own: Framework) -> Framework:
     """Give an unmeasured chip the median sustained load of the measured chips."""
+    # Without an entry, `Framework` uses the median of the other chips.
     return replace(own, sustained={chip: load for chip, load in own.sustained.items() if chip != "B200"})
 
 
 # Sources without fitted constants change nothing: dgxc, and SC21's runs beside vTrain's.
 UNSEEN: Final[Mapping[str, Unseen]] = {
     "foundry": Unseen(_without_foundry),
+    # 1.0 means: merged kernels need only their ideal traffic.
     "torchtitan": Unseen(lambda known, own: replace(own, compiled=1.0)),
     "nanotron": Unseen(_without_nanotron),
     "vtrain": Unseen(_without_vtrain),
@@ -121,11 +123,12 @@ def play_unseen(
     advance: Callable[[], None] | None = None,
 ) -> tuple[PlayedRow, ...]:
     """Simulate rows as if their source were unknown; rows of sources without fitted constants stay unchanged."""
-    # By place, because the result must keep the order of the rows.
+    # Keyed by place, because the result must keep row order.
     found: dict[int, PlayedRow] = {}
     for source in dict.fromkeys(source_of(outcome.row) for outcome in outcomes):
         places = [place for place, outcome in enumerate(outcomes) if source_of(outcome.row) == source]
         unseen = UNSEEN.get(source)
+        # Nothing was fitted to this source: its rows are predictions already.
         if unseen is None:
             found |= {place: outcomes[place] for place in places}
             continue

@@ -26,6 +26,7 @@ def write_cut(folder: Path, outcomes: Sequence[PlayedRow]) -> None:
     timed = [outcome for outcome in outcomes if outcome.row.timed]
     composed = [outcome for outcome in outcomes if not outcome.row.timed]
     nanotron = [outcome for outcome in timed if outcome.row.table == "nanotron_cut"]
+    # Composed rows appear in the first table and in a table of their own.
     parts = [BEFORE, tables.sources(by_source(outcomes)).markdown(), PARTS]
     # Sorted, because a table's lines appear in order of first occurrence.
     smallest = sorted(timed, key=lambda outcome: total(outcome.row.transformer))

@@ -70,6 +70,7 @@ def figure(groups: Sequence[Group], finding: str) -> Figure:
         for axes in (above, below):
             axes.set_xscale("log")
         above.set_yscale("log")
+        # Base 2: half and twice the measured speed are equally far from agreement.
         below.set_yscale("log", base=2)
         below.set_ylim(_LEAST, _MOST)
         below.set_yticks([_LEAST, 1 / 1.25, 1.0, 1.25, _MOST], labels=["1/2", "0.8", "1", "1.25", "2"])
@@ -86,6 +87,7 @@ def _draw(above: Axes, below: Axes, group: Group, number: int) -> None:
     # If colours repeat, marks still differ.
     marker = style.MARKERS[(number + number // len(style.PALETTE)) % len(style.MARKERS)]
     color = style.PALETTE[number % len(style.PALETTE)]
+    # Half transparent, because hundreds of points overlap.
     looks: dict[str, Any] = {"color": color, "marker": marker, "linestyle": "none", "markersize": 4.5, "alpha": 0.75}
     above.plot(group.measured, group.simulated, label=group.name, **looks)
     pairs = [(m, s / m) for m, s in zip(group.measured, group.simulated, strict=True)]

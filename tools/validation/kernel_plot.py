@@ -73,6 +73,7 @@ def figure(panels: Sequence[DtypePanel], finding: str) -> Figure:
 
 
 def _panel(axes: Axes, panel: DtypePanel) -> None:
+    # Impossible times last: their marks lie on top.
     for possible, colour, marker, label in ((True, style.BLUE, "o", ""), (False, style.VERMILION, "x", "above a roof")):
         chosen = [i for i, fact in enumerate(panel.possible) if fact is possible]
         axes.plot(
@@ -87,6 +88,7 @@ def _panel(axes: Axes, panel: DtypePanel) -> None:
         )
     axes.axhline(1.0, color=style.BLACK, linewidth=0.8)
     axes.set_xscale("log")
+    # Base 2: half and twice the measured time are equally far from agreement.
     axes.set_yscale("log", base=2)
     axes.set_yticks(_RATIOS, [f"{ratio:g}" for ratio in _RATIOS])
     axes.minorticks_off()

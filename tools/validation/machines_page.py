@@ -179,6 +179,7 @@ def _rings(sweeps: Mapping[str, MeasuredSweep]) -> str:
             cases.insert(0, (1, ring_fading(machines["all_gather"])))
         for count, fading in cases:
             fit = fit_sweep(measured.sweep, topology=measured.topology, algorithm="ring", fading=fading)
+            # Bold marks the fit used in the topology files.
             taken = constants(fit.machine) == constants(machines[operation])
             text = written(fit.machine)
             figures = [text.get(key, "") for key in ("startup", "rate_cap", "half_size", "exponent")]
@@ -232,6 +233,7 @@ def _sources(sweeps: Mapping[str, MeasuredSweep]) -> str:
 
 
 if __name__ == "__main__":
+    # The table is written first, because the intervals of predictions read it.
     FOUND = tuple(network_errors())
     write_network_errors(TABLE, FOUND)
     write(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"), FOUND)

@@ -62,6 +62,7 @@ def figure(panels: Sequence[MachinePanel], finding: str) -> Figure:
     with style.applied():
         fig = style.new_figure(3.7 * columns, 0.8 + 2.6 * rows)
         grid = fig.subplots(rows, columns, squeeze=False)
+        # Panels fill the grid row by row.
         places = [axes for row in grid for axes in row]
         for axes, panel in zip(places, panels, strict=False):
             _panel(axes, panel)
@@ -88,6 +89,7 @@ def _panel(axes: Axes, panel: MachinePanel) -> None:
     )
     axes.set_xscale("log", base=2)
     axes.set_xticks(_TICKS, [format_bytes(tick) for tick in _TICKS])
+    # Points at both ends keep some distance from the axes.
     axes.set_xlim(min(panel.sizes) / 2, max(panel.sizes) * 2)
     axes.set_ylim(bottom=0)
     axes.grid(visible=True)

@@ -34,6 +34,7 @@ _LENGTHS: Final = (1e-4, 1e-3, 1e-2, 1e-1)
 def errors_of_sweep(name: str) -> tuple[NetworkError, ...]:
     """Return the errors of a sweep in collectives.csv."""
     measured = measured_sweeps()[name]
+    # known=(): no operation keeps its constants.
     _, rows = shipped_rows(measured.sweep, measured.topology, known=())
     return tuple(
         NetworkError(measured.sweep.source, name, row.simulated, log(row.measured / row.simulated))

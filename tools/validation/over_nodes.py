@@ -55,6 +55,7 @@ class OverNodes:
         `known` selects the measured constants; otherwise links alone bound the collective.
         """
         cluster, everyone = build(self.topology, self.ranks), tuple(range(self.ranks))
+        # Links alone, without start-ups and caps.
         if not known:
             cluster = replace(cluster, collectives={}, in_node={})
         request = Request(self.operation, self.ranks, self.nbytes // _ITEMSIZE)

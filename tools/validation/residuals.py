@@ -49,6 +49,7 @@ def write_residuals(path: Path, found: Sequence[Residual]) -> None:
     for one in found:
         traits = one.traits
         flags = (str(int(flag)) for flag in (traits.eight_bit, traits.cut, traits.nodes))
+        # Four columns: time and memory, each with every constant and with the source unseen.
         numbers = (f"{part[name]:.4f}" if name in part else "" for name in ("time", "memory") for part in _both(one))
         rows.append([one.source, traits.framework, traits.chip, *flags, *numbers])
     path.write_text(_HEAD + csv_text(rows), encoding="utf-8")

@@ -132,6 +132,7 @@ def _said(machine: MachineCollective, why: str) -> MachineCollective:
 
 def _two_a100(two_b200: MachineCollective) -> MachineCollective:
     """Return dgx_b200's constants for two nodes with cards of half the rate; A100's switches cannot add."""
+    # Rounded to four digits, like fitted constants.
     cap = float(f"{two_b200.cross_rate_cap / 2:.4g}")
     machine = replace(two_b200, algorithm="blueconnect", cross_rate_cap=cap, chunks=8)
     return _said(machine, f"{_ABSENT}: as two dgx_b200 nodes with cards half as fast")

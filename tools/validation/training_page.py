@@ -84,6 +84,7 @@ def write(folder: Path, outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRo
 
 
 def _named(outcomes: Sequence[PlayedRow], disturbed: frozenset[int]) -> Callable[[PlayedRow], str]:
+    # Identity, because rows may be equal.
     ids = {id(outcomes[place]) for place in disturbed}
 
     def name(outcome: PlayedRow) -> str:
@@ -113,6 +114,7 @@ def _part(
     key: Callable[[PlayedRow], str],
     order: Callable[[PlayedRow], float],
 ) -> str:
+    # Sorted for the order of the table's lines; a stable sort keeps equal rows in table order.
     ordered = sorted(places, key=lambda place: order(outcomes[place]))
     own, others = ([rows[place] for place in ordered] for rows in (outcomes, unseen))
     return tables.overview(own, others, title, key).markdown()
@@ -152,6 +154,7 @@ def main(folder: str = "docs", kept: str = "", jobs: str = "2") -> None:
     """Simulate everything; write both pages, and the residuals for prediction intervals."""
     known = frameworks()
     outcomes = play_on(all_measured(), known, int(jobs), kept=Path(kept) if kept else None)
+    # Simulates every row again, with different constants.
     unseen = play_unseen(outcomes, known, int(jobs))
     write_residuals(TABLE, residuals(outcomes, unseen))
     write(Path(folder), outcomes, unseen, int(jobs))
