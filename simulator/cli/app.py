@@ -1,4 +1,4 @@
-"""The commands and their options. Rule: nothing heavy is imported here, so that --help answers at once."""
+"""The commands and their options. Nothing slow is imported here, therefore --help answers at once."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from simulator.cli.options import (
     Transfers,
 )
 
+# `guard` prints errors, therefore typer's tracebacks are off. Without rich markup, brackets in help texts are literal.
 app = typer.Typer(
     name="simulator",
     help="What would this training job do on that cluster? Plays it, event by event, and tells.",
@@ -46,6 +47,7 @@ def options(version: Annotated[bool, typer.Option("--version", help="Print the v
     """What would this training job do on that cluster? Plays it, event by event, and tells."""
     if version:
         typer.echo(simulator.__version__)
+        # typer's way to end a command early with code 0.
         raise typer.Exit
 
 
@@ -69,10 +71,12 @@ def run(
 
     Its points are played one by one in this process; `sweep` plays them on several.
     """
+    # Every command imports its modules here, and not at the top: importing networkx and numpy takes longer than --help.
     from simulator.cli.play import PlayOptions, play
     from simulator.cli.settings import as_full, as_ranks
     from simulator.sweeps.sweep import Backend
 
+    # `run` simulates in its own process: a Backend with neither jobs nor scheduler.
     kept, backend, full = as_ranks(ranks), Backend(cache=cache), as_full(table)
     options = PlayOptions(
         out, as_json, engine, transfers, trace, kept, parquet, backend, svg=svg, full_table=full, page=not no_report
@@ -110,7 +114,9 @@ def sweep(
 
     from simulator.sweeps.process_pool import preload
 
+    # With a scheduler, the Dask cluster decides the number of processes.
     jobs = jobs if jobs or scheduler else os.cpu_count() or 1
+    # Workers start importing now, while this process imports the modules below and reads the scenario.
     pool = preload(__name__) if jobs and jobs > 1 else None
     from simulator.cli.play import PlayOptions, play
     from simulator.cli.settings import as_full, as_ranks
@@ -173,6 +179,7 @@ def check(scenario: ScenarioName, settings: Settings = None) -> None:
     """
     from simulator.cli.check_topology import check_topology, is_topology
 
+    # The file's keys decide: `check` accepts scenarios and topologies.
     if is_topology(scenario):
         check_topology(scenario, settings or [])
         return
@@ -190,6 +197,7 @@ def new(
     """Write a scenario to start from."""
     from simulator.cli.new import write
 
+    # The template differs in its main section.
     write(name, question, "training" if training else "collective")
 
 
@@ -230,7 +238,7 @@ def show(
     shown(topology, world_size, out, gpu, svg=svg)
 
 
-# In the order in which `--help` lists them.
+# The order here is the order in `--help`.
 for _command in (memory, plan, kernels):
     app.command()(_command)
 
@@ -322,6 +330,7 @@ def fit(
     """
     from simulator.cli.fitting import show, show_gpu
 
+    # `fit gpu FILE` and `fit SWEEP...` share the command; a sweep's file called "gpu" needs a path, such as ./gpu.
     if str(paths[0]) == "gpu" and len(paths) == 2:
         show_gpu(paths[1], base, out)
         return
@@ -354,15 +363,16 @@ def validate(
 
 
 def run_app() -> None:
-    """Run, and turn every error that is meant for the user into lines on stderr and its exit code."""
+    """Run the command line; print errors for the user as lines on stderr, and exit with their code."""
     sys.exit(guarded(_run))
 
 
 def _run() -> object:
-    # Inside of `guarded`, so that no signal can arrive after its handler is there and before somebody hears it.
+    # Inside `guarded`: a signal that arrives right after the handler's installation is then caught.
     heed_interruptions()
     for stream in (sys.stdout, sys.stderr):
-        # What a terminal has no letter for is written as an escape; a question may hold anything.
+        # Characters unknown to the terminal are written as escapes; a scenario's question may hold any character.
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
+    # Without standalone mode, typer raises errors instead of exiting, and `guarded` handles them.
     return app(prog_name="simulator", standalone_mode=False)

@@ -1,6 +1,6 @@
-"""Lines about a scenario's keys as lines about a command's options.
+"""Translates error lines about a scenario's keys into lines about a command's options.
 
-Rule: a command that asks what a file asks lets the file's rules judge, and translates what they say.
+Commands with the same inputs as a scenario file use the file's rules, and translate the messages.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 
 def as_options(message: str, options: Mapping[str, str]) -> str:
-    """The message with the options that set its keys; `options` has them by dotted key.
+    """Return a message with options in place of keys; `options` maps dotted keys to options.
 
     Examples
     --------
@@ -19,5 +19,6 @@ def as_options(message: str, options: Mapping[str, str]) -> str:
     """
     lines = [line.removeprefix("<dict>: ") for line in message.splitlines()]
     for dotted, option in options.items():
+        # Only at the line's start, and only a whole key: "cluster.gpu" must not match "cluster.gpus".
         lines = [re.sub(rf"^{re.escape(dotted)}(?=[:.])", option, line) for line in lines]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`simulator kernels`: how long each kernel of a model takes on a GPU, and what bounds it; nothing is played."""
+"""`simulator kernels`: prints a model's kernels on a GPU, each with its time and bound; nothing is simulated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simulator.scenario.load import load_scenario
 from simulator.step.kernel_table import KernelRow, kernel_rows
 from simulator.step.spec import TrainingStep
 
-# By key of a scenario the option that sets it.
+# Option for each scenario key.
 _OPTIONS: Final = {
     "training.model": "MODEL",
     "training.seq_len": "--seq-len",
@@ -39,16 +39,18 @@ _COLUMNS: Final = (
     *text_columns("part", "pass", "kernel", "shape"),
     *map(Column, ("us", "times", "of all", "TFLOP/s", "GB/s", "bound by")),
 )
-# What names a row: its part and its kernel.
+# Columns that identify a row: part and kernel.
 _KEYS: Final = (0, 2)
 
 
 def show(options: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a line for each kernel of a micro-batch; `options` are those of `_OPTIONS` by name, None if not given."""
+    """Print a line for each kernel in a micro-batch; `options` maps the names in _OPTIONS to values or None."""
+    # The scenario's rules check the options; `to_step` is the same as for a simulation.
     step, gpu = _asked(options)
     try:
         rows = kernel_rows(step, gpu)
-    except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
+    # A dtype, or a generation of attention kernels, that this GPU does not support.
+    except ValueError as error:
         raise ScenarioError(f"--gpu: {options['--gpu']}: {error}") from error
     if as_json:
         typer.echo(json.dumps({"gpu": gpu.name, "kernels": [_document(row) for row in rows]}, indent=2))
@@ -64,6 +66,7 @@ def _asked(options: Mapping[str, Any]) -> tuple[TrainingStep, Gpu]:
         if value is not None and key.startswith("training.") and key.count(".") == 1
     }
     tp = options["--tp"]
+    # One tensor-parallel rank's kernels: every rank has the same.
     training |= {"parallelism": {"tp": tp}} if tp != 1 else {}
     cluster = {"topology": "star_100g", "world_size": max(tp, 1), "gpu": options["--gpu"]}
     try:
@@ -71,6 +74,7 @@ def _asked(options: Mapping[str, Any]) -> tuple[TrainingStep, Gpu]:
     except ScenarioError as error:
         error.args = (as_options(str(error), _OPTIONS),)
         raise
+    # Never happens; tells the type checker that the scenario has a training.
     if spec is None:
         raise TypeError("a scenario of a training step has a training step")
     return to_step(spec, cluster["world_size"]), load_gpu(options["--gpu"])
@@ -78,6 +82,7 @@ def _asked(options: Mapping[str, Any]) -> tuple[TrainingStep, Gpu]:
 
 def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
     total = sum(row.times * row.seconds for row in rows)
+    # Share of the total time for each bound: arithmetic, HBM, launch.
     by_bound: dict[str, float] = {}
     for row in rows:
         by_bound[row.bound] = by_bound.get(row.bound, 0.0) + row.times * row.seconds
@@ -87,6 +92,7 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
         f"{step.model.name} on {gpu.name}: {total * 1e3:.2f} ms of kernels a micro-batch of {step.micro_batch_size} x "
         f"{step.seq_len}, forward and backward; {longest.kernel.name} takes most, {share:.0%}"
     )
+    # "merged" kernels take no time, therefore they have no share.
     shares = [f"{seconds / total:.0%} {bound}" for bound, seconds in sorted(by_bound.items(), key=lambda one: -one[1])]
     print_text(f"bound by: {', '.join(one for one in shares if 'merged' not in one)}\n")
     print_table(_COLUMNS, [_cells(row, total) for row in rows], keys=_KEYS)
@@ -95,6 +101,7 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
         "the kernel's begin and end. Not here: the optimizer, copies around collectives, what is run again."
     )
     framework = step.framework
+    # Equal bytes take unequal times, which looks like an error unless explained.
     layers = framework.compiled if step.compiled else framework.elementwise
     if layers != framework.streaming:
         print_text(
@@ -104,6 +111,7 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
 
 
 def _cells(row: KernelRow, total: float) -> list[str]:
+    # Merged kernels take no time; their rates print as 0.
     seconds = row.seconds or float("inf")
     rate = f"{row.kernel.flops / seconds / 1e12:.0f}" if row.kernel.flops else ""
     return [

@@ -1,4 +1,4 @@
-"""`simulator memory`: does a model fit? The closed forms, by ZeRO stage and checkpointing, nothing played."""
+"""`simulator memory`: does a model fit? Closed forms by ZeRO stage and checkpointing; nothing is simulated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from simulator.report.tables.layout import Column
 from simulator.scenario.load import load_scenario
 from simulator.step.checkpointing import POLICIES, kept
 
-# By key of a scenario the option that sets it.
+# Option for each scenario key.
 _OPTIONS: Final = {
     "cluster.world_size": "--dp",
     "cluster.gpu": "--gpu",
@@ -49,9 +49,11 @@ class Request:
 
 
 def show(request: Request, *, as_json: bool) -> None:
-    """Print model states by convention and stage, activations by policy, and what fits together."""
+    """Print model states by convention and stage, activations by policy, and the combinations that fit."""
+    # First, so that invalid options are reported together instead of one by one.
     _check(request)
     model = load_model(request.model, request.seq_len)
+    # Both depend on the model alone; the GPU's capacity decides what fits.
     states, activations = _states(model, request.dp), _activations(model, request)
     capacity = load_gpu(request.gpu).hbm_bytes
     if as_json:
@@ -63,6 +65,7 @@ def show(request: Request, *, as_json: bool) -> None:
         }
         typer.echo(json.dumps(document, indent=2))
         return
+    # Rows are ZeRO stages, columns are checkpointing policies [B].
     needs = [[states[f"paper, stage {stage}"] + nbytes for nbytes in activations.values()] for stage in range(4)]
     print_text(_finding(needs, list(activations), capacity, request.gpu))
     print_text(f"{model.name}: {total(model):,} parameters; GiB a rank of {request.dp} data-parallel ranks")
@@ -81,6 +84,7 @@ def show(request: Request, *, as_json: bool) -> None:
     ]
     print_table([Column(left=True), *map(Column, activations)], rows, indent="  ")
     print_text("  fits: within the GPU's memory; over: more than it has")
+    # Flash attention never stores scores, so recomputing attention saves nothing; say so.
     if activations["attention"] == activations["none"]:
         print_text(
             f"  attention is as none: --attention {request.attention} keeps no scores, so nothing is there to recompute"
@@ -92,7 +96,8 @@ def show(request: Request, *, as_json: bool) -> None:
 
 
 def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity: float, gpu: str) -> str:
-    """Say from which stage on the model fits, or what comes nearest."""
+    """Return a sentence: the first stage at which the model fits, or the combination with the least memory."""
+    # Low stages first, because they communicate least; within a stage, "none" first.
     for stage, own in enumerate(needs):
         fitting = [policy for need, policy in zip(own, policies, strict=True) if need <= capacity]
         if fitting:
@@ -108,13 +113,13 @@ def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity
 
 
 def _check(request: Request) -> None:
-    """Let a scenario's rules judge, which tell all faults at once."""
+    """Apply a scenario's rules, which report every fault at once."""
     training = {
         "model": request.model,
         "seq_len": request.seq_len,
         "micro_batch_size": request.micro_batch_size,
         "attention": request.attention,
-        # Closed forms count bytes of mixed precision, whatever the GPU can compute in.
+        # Closed forms count mixed precision, whichever dtypes the GPU supports. fp32 is supported by every GPU.
         "precision": "fp32",
     }
     cluster = {"topology": "star_100g", "world_size": request.dp, "gpu": request.gpu}
@@ -128,6 +133,7 @@ def _check(request: Request) -> None:
 def _states(model: Transformer, ranks: int) -> dict[str, float]:
     parameters = float(total(model))
     units = modules(model)
+    # The formulas of DeepSpeed and FSDP count the largest unit in gathered form.
     layer = float(max(unit.elements for unit in units))
     by_convention = {f"paper, stage {stage}": conventions.paper(parameters, ranks, stage).total for stage in range(4)}
     by_convention["deepspeed, stage 2"] = conventions.deepspeed_zero2(parameters, ranks).total
@@ -143,12 +149,15 @@ def _activations(model: Transformer, request: Request) -> dict[str, float]:
     attention: Any = request.attention
     batch = Batch(request.micro_batch_size, request.seq_len, 2, attention)
     operations = layer_operations(model, batch)
+    # Bytes of a layer's input; checkpointing keeps at least this.
     entry = batch.tokens * model.hidden_size * batch.itemsize
     head = logits_memory(model, batch)
+    # Forward and backward pass of the head never coincide.
     logits = max(head.forward_peak, head.backward_peak)
     by_policy = {}
     for policy in POLICIES:
         layers = [kept(policy, i, model, operations, entry) for i in range(model.num_layers)]
+        # Every layer's saved tensors, and one layer recomputed at a time.
         peak = sum(layer.nbytes for layer in layers) + max(layer.recomputed for layer in layers)
         by_policy[policy] = float(peak + logits)
     return by_policy

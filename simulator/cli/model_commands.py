@@ -1,6 +1,6 @@
-"""Commands about a model, without a scenario: does it fit, which layout is the fastest, what do kernels take?
+"""Commands about a model without a scenario: does it fit, which layout is fastest, how long do kernels take?
 
-Rule: as in app.py, options and help alone: nothing heavy is imported here, so that --help answers at once.
+Same as app.py: only options and help; nothing slow is imported here, therefore --help answers at once.
 """
 
 from __future__ import annotations
@@ -59,11 +59,13 @@ def memory(
         "--checkpointing": checkpointing,
         "--precision": precision,
     }
+    # Only options of the closed forms were given: they know neither partitioning nor pipelines.
     if set(sizes.values()) == {1} and set(others.values()) == {None}:
         from simulator.cli.memory import Request, show
 
         show(Request(model, dp, seq_len, micro_batch_size, gpu, attention), as_json=as_json)
         return
+    # Any other option needs the plan of a step.
     from simulator.cli.memory_by_stage import show as show_stages
 
     batch = {"--seq-len": seq_len, "--micro-batch-size": micro_batch_size, "--attention": attention, "--gpu": gpu}
@@ -130,6 +132,7 @@ def plan(
 
     from simulator.sweeps.process_pool import preload
 
+    # Same as in `sweep`: workers import while this process reads the question.
     jobs = jobs or (None if scheduler is not None else os.cpu_count() or 1)
     pool = preload(__name__) if jobs is not None and jobs > 1 else None
     from simulator.cli.plan import Output
@@ -138,6 +141,7 @@ def plan(
     from simulator.cli.settings import as_overrides
     from simulator.sweeps.sweep import Backend
 
+    # None means "not given" throughout: a scenario with `plan` refuses any of these options.
     asked = Asked(
         topology, gpus, seq_len, global_batch, gpu, tuple(fix or ()), tuple(among or ()), tuple(without or ()), best,
         tokens, price, watts, deadline, sensitivity or None,
@@ -163,6 +167,7 @@ def kernels(
     """Print how long each kernel takes, and what bounds it."""
     from simulator.cli.kernels import show as show_kernels
 
+    # False is the default of --compile, and must count as not given.
     show_kernels(
         {
             "MODEL": model, "--gpu": gpu, "--seq-len": seq_len, "--micro-batch-size": micro_batch_size,

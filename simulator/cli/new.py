@@ -1,4 +1,4 @@
-"""`simulator new`: a scenario file to start from."""
+"""`simulator new`: writes a scenario file to start from."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from simulator.scenario.template import template
 
 def write(name: str, question: str, kind: Literal["collective", "training"] = "collective") -> None:
     """Write NAME.yaml; refuse to overwrite an existing file."""
+    # `simulator new demo` and `simulator new demo.yaml` mean the same file.
     name = name.removesuffix(".yaml")
     check_name(name)
     path = Path(f"{name}.yaml")
     try:
+        # Mode "x" creates the file or fails, in one step.
         with path.open("x", encoding="utf-8") as file:
             file.write(template(name, question, kind))
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""Which options and arguments do several commands share? Each is a type that a command's parameter has."""
+"""Which options and arguments are shared by several commands? Each is the type of a command's parameter."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from simulator.cli.completion import names_of
 from simulator.cli.counting import as_tokens
 
+# Completion proposes names from the catalog; the shell itself completes paths.
 ScenarioName = Annotated[
     str,
     typer.Argument(
@@ -27,6 +28,7 @@ Settings = Annotated[
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where results go; runs/NAME-0001 otherwise.")]
+# With --json, stdout holds nothing but JSON; warnings and progress go to stderr.
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, and nothing else there.")]
 Engine = Annotated[str | None, typer.Option("--engine", metavar="NAME", help="auto, events or compiled.")]
 Transfers = Annotated[bool, typer.Option("--transfers", help="Keep every transfer, however many there are.")]
@@ -38,6 +40,7 @@ Ranks = Annotated[
     typer.Option("--ranks", metavar="A,B-C", help="Whose operations are kept; all, or in a large job rank 0's."),
 ]
 Parquet = Annotated[bool, typer.Option("--parquet", help="Leave the table as table.parquet too (extra `parquet`).")]
+# A cached outcome has figures but no spans and transfers, therefore --trace and --transfers exclude --cache.
 Cache = Annotated[
     Path | None,
     typer.Option(

@@ -1,4 +1,4 @@
-"""What do the options of `simulator plan`, or a scenario that has `plan`, ask for?"""
+"""Which plan do the options of `simulator plan`, or a scenario with `plan`, ask for?"""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_spec import BEST
 from simulator.scenario.records import Scenario
 
-# What is asked for where an option is left out; of a scenario these are its own keys' defaults.
+# Defaults for a model given on the command line; for scenarios, the keys' own defaults apply.
 _SEQ_LEN: Final = 2048
 _BATCH: Final = "4M"
-# By the key of a scenario the option that sets it.
+# Option for each scenario key.
 _OPTIONS: Final = {
     "cluster.topology": "--topology",
     "cluster.world_size": "--gpus",
@@ -40,7 +40,7 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options; None or empty where one was left out."""
+    """The options; None or empty if not given."""
 
     topology: str | None = None
     gpus: int | None = None
@@ -59,17 +59,19 @@ class Asked:
 
 
 def question(source: str, asked: Asked, settings: Mapping[str, str]) -> PlanQuestion:
-    """What is asked for of a model, where a topology is given, or by a scenario.
+    """Return the question about a model, if a topology is given, or about a scenario.
 
     Raises
     ------
     ScenarioError
-        An option is missing, goes without a scenario, or says what cannot be.
+        An option is missing, does not apply to scenarios, or has an invalid value.
     """
+    # --topology distinguishes both forms: a model needs a machine, a scenario has one.
     if asked.topology is None:
         return _of_scenario(source, asked, settings)
     options = (("--fix", asked.fix), ("--among", asked.among))
     said = tuple(_said(option, text) for option, texts in options for text in texts)
+    # --gpus, or the largest number in `--among gpus=...`.
     gpus = largest_number(asked.gpus, said, "--gpus")
     if gpus is None:
         raise ScenarioError("--gpus: missing; write for example --gpus 8, or --among gpus=8,16")
@@ -88,12 +90,15 @@ def question(source: str, asked: Asked, settings: Mapping[str, str]) -> PlanQues
 
 
 def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> PlanQuestion:
-    """What a scenario asks for; its keys are changed by --set alone."""
+    """Return the question in a scenario; only --set changes a scenario's keys."""
+    # A scenario's own `plan` replaces these options.
     given = next((field.name for field in fields(asked) if getattr(asked, field.name) not in (None, ())), None)
     if given is not None:
+        # Field names are the options' names with underscores.
         option = f"--{given.replace('_', '-')}"
         message = "goes with MODEL and --topology; give --topology, or change a scenario's keys by --set"
         raise ScenarioError(f"{option}: {message}")
+    # A model without topology: the most likely mistake gets its own message.
     if registry.shipped("model", source) is not None or source.endswith(".json"):
         raise ScenarioError("--topology: missing; a plan of a model is on one: write --topology dgx_h100 --gpus 8")
     scenario = load_scenario(source, settings)
@@ -113,7 +118,7 @@ def _base(model: str, asked: Asked, gpus: int, seq_len: int, settings: Mapping[s
 
 
 def _budget(asked: Asked) -> BudgetSpec | None:
-    """What the whole training is; a price, a power or a deadline without its tokens says nothing."""
+    """Return the length and prices of the whole training; prices, power and deadline need a length."""
     given = {"--price": asked.price, "--watts": asked.watts, "--deadline": asked.deadline}
     if asked.tokens is None:
         option = next((name for name, value in given.items() if value is not None), None)
@@ -128,5 +133,6 @@ def _said(option: str, text: str) -> Constraint:
     name, equals, written = (part.strip() for part in text.partition("="))
     if not equals or not written:
         raise ScenarioError(f"{where}: must be NAME=VALUE, such as {option} tp=8")
+    # --fix takes one value, which may contain commas; --among takes several.
     pieces = [written] if option == "--fix" else written.split(",")
     return Constraint(where, name, [documents.parse(piece.strip(), where).data for piece in pieces])

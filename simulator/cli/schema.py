@@ -1,4 +1,4 @@
-"""`simulator schema`: the JSON schema of scenario files, or of topology files."""
+"""`simulator schema`: prints the JSON schema of scenario files or topology files."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def show(kind: str) -> None:
 
 
 def _schema(kind: str) -> object:
+    # Imported late: building either schema imports pydantic.
     if kind == "scenario":
         from simulator.scenario.schema import schema
 

@@ -1,6 +1,8 @@
-"""Which rules hold between what a scenario is to tell (`answer`, `baseline`, `budget`) and what it plays?
+"""Which rules connect a scenario's report (`answer`, `baseline`, `budget`) with its job and axes?
 
-Rule: as in the other rules; these look at the scenario as a whole, not at its points.
+The rules look at the whole scenario, while most rules look at single points.
+
+Example: `answer: [change]` compares settings, and is refused without `compare`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from simulator.scenario.records import KINDS, Scenario, adapter, axis_keys
 
 
 def conflicts(shape: Scenario) -> Iterator[Conflict]:
-    """Rules that are broken."""
+    """Yield every broken rule."""
     yield from _baseline(shape)
     for place, asked in enumerate(shape.answer):
         yield from _finding(shape, place, asked)
@@ -28,6 +30,7 @@ def conflicts(shape: Scenario) -> Iterator[Conflict]:
 
 
 def _baseline(shape: Scenario) -> Iterator[Conflict]:
+    # A baseline names one of the compared settings, otherwise there is nothing to compare with.
     for key, value in shape.baseline.items():
         at = ("baseline", key)
         if key not in shape.compare:
@@ -42,12 +45,14 @@ def _baseline(shape: Scenario) -> Iterator[Conflict]:
 
 def _finding(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[Conflict]:
     at = ("answer", place)
+    # Measures depend on the kind: a collective has no tokens per second.
     for number, name in enumerate(asked.of):
         if name not in measures.names_of(shape.kind):
             there = ", ".join(measures.names_of(shape.kind))
             yield Conflict((*at, "of", number), f"got {name!r}; of {KINDS[shape.kind]} there are {there}", ("answer",))
     if asked.finding in AGAINST and not shape.compare:
         yield Conflict(at, f"{asked.finding} compares settings, but nothing stands in compare", ("answer", "compare"))
+    # An effect may be found along either kind of axis.
     if asked.finding == "effect" and not (shape.sweep or shape.compare):
         message = "effect is that of what is swept or compared, but nothing stands in sweep or compare"
         yield Conflict(at, message, ("answer", "sweep"))
@@ -58,6 +63,7 @@ def _finding(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[Confli
     yield from _along(shape, place, asked)
 
 
+# Keys of an entry in `answer`: `along` names an axis key, `between` gives two values for it.
 def _along(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[Conflict]:
     at = ("answer", place)
     if asked.along is None:
@@ -73,6 +79,7 @@ def _along(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[Conflict
     elif asked.finding == "effect":
         if asked.along not in {**shape.sweep, **shape.compare}:
             yield Conflict((*at, "along"), "is neither swept nor compared; name a key that is", ("answer", "sweep"))
+        # Without a sweep over the key, the search needs both ends.
     elif asked.along not in shape.sweep and asked.between is None:
         yield Conflict((*at, "along"), "is not swept; add between: [FIRST, LAST], or sweep it", ("answer", "sweep"))
     if asked.between is not None and asked.along in axis_keys():
@@ -99,5 +106,6 @@ def _can_have(key: str, value: Any) -> bool:
 def _budget(shape: Scenario, budget: BudgetSpec) -> Iterator[Conflict]:
     if shape.training is None:
         yield Conflict(("budget",), "is of a training, and this plays a collective; remove it", ("budget",), True)
+    # Exactly one: each follows from the other and the batch.
     elif (budget.tokens is None) == (budget.steps is None):
         yield Conflict(("budget",), "needs either tokens or steps; write for example {tokens: 1e12}", ("budget",))

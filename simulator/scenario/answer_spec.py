@@ -1,6 +1,6 @@
-"""Which keys say what a scenario is to tell: `answer`, `baseline`, `budget`, and what each may hold by itself.
+"""Which keys determine a scenario's report: `answer`, `baseline`, `budget`, and what may each hold?
 
-Rule: as in shape.py; a finding may be written as its name alone.
+Same form as records.py. A finding's name is short for a mapping: `change` for `{finding: change}`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulator.records import measures
 from simulator.scenario import reading
 from simulator.scenario.field_types import Listed, Spec
 
-# What can be told of a scenario's points; each is a module of simulator/findings/kinds.
+# Findings about a scenario's points; each is a module in simulator/findings/kinds.
 FINDINGS: Final = MappingProxyType(
     {
         "change": "how each setting differs from the baseline",
@@ -27,15 +27,15 @@ FINDINGS: Final = MappingProxyType(
         "learned": "what real trainings learned, and what their checks saw",
     }
 )
-# Findings that compare with a baseline, and that look for a value along an axis.
+# Findings that compare with a baseline, and findings that search along an axis.
 AGAINST: Final = ("change", "best", "threshold")
 ALONG: Final = ("threshold", "fit", "effect")
-# More money, power or tokens than anybody has.
+# Upper bound for money, power and tokens; larger numbers are typing errors.
 _MOST: Final = 1e18
 
 
 class FindingSpec(Spec):
-    """One thing to tell."""
+    """An entry in `answer`."""
 
     finding: Annotated[str, reading.choice(tuple(FINDINGS))] = Field(description="What is told.")
     of: Listed[Annotated[str, reading.choice(measures.names())]] = Field(
@@ -51,10 +51,11 @@ class FindingSpec(Spec):
 
 
 class FindingEntry:
-    """Attach to an entry that may be written as a finding's name: `change` for `{finding: change}`."""
+    """Annotation for an entry that may be a finding's name: `change` for `{finding: change}`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Expand first, then read the mapping."""
+        """Expand a name first, then validate the mapping."""
+        # Before pydantic's own check, which accepts mappings only.
         return core_schema.no_info_before_validator_function(
             lambda value: {"finding": value} if isinstance(value, str) else value, handler(source)
         )
@@ -65,7 +66,7 @@ class FindingEntry:
 
 
 class BudgetSpec(Spec):
-    """What a whole training is to take: its length, and prices."""
+    """Length and prices of a whole training."""
 
     tokens: Annotated[float, reading.number(positive=True, most=_MOST)] | None = Field(
         default=None, description="Tokens to train on; or else `steps`."

@@ -1,6 +1,7 @@
-"""How does a valid scenario get the defaults that depend on other keys?
+"""How does a valid scenario get the defaults that depend on other keys? `completed` fills them in, without checks.
 
-Nothing is checked here.
+Examples: every plot, if `plots` names no kinds; a single server for algorithm: parameter_server; micro-batches from
+`global_batch`; 8000 for an axis value written "8k".
 """
 
 from __future__ import annotations
@@ -29,27 +30,30 @@ from simulator.scenario.records import (
 
 
 def completed(scenario: Scenario, question: str, source: str, base: Path) -> Scenario:
-    """Return a scenario that keeps all rules, with the defaults that depend on other keys.
+    """Return a valid scenario with the defaults that depend on other keys filled in.
 
     Parameters
     ----------
     scenario : Scenario
-        As it was read.
+        The validated scenario.
     question : str
-        The file's first comment, for a scenario without the key.
+        First comment in the file, for a scenario without the key `question`.
     source : str
-        The file, as errors name it.
+        Name of the file, for errors.
     base : Path
-        Folder from which relative paths are read.
+        Folder for relative paths.
     """
     plotted, training, plan = scenario.plotted, scenario.training, scenario.plan
+    # For plots, None means every kind; an empty tuple means no plot.
     kinds = plot_names.names_of(scenario.kind) if plotted.kinds is None else plotted.kinds
     if training is not None:
         if plan is not None:
+            # Convert tokens into sequences here, because PlanSpec.sequences knows no seq_len.
             plan = plan.replaced(global_batch=f"{sequences_of(plan.global_batch, training.seq_len)}{SEQUENCES}")
         written = training.global_batch
         training = with_accumulation(training, scenario.cluster.world_size).replaced(global_batch=written)
     return scenario.replaced(
+        # A comment may span several lines; a question is a single line.
         question=" ".join((scenario.question or question).split()),
         collective=None if scenario.collective is None else _collective(scenario.collective),
         training=training,
@@ -65,7 +69,7 @@ def completed(scenario: Scenario, question: str, source: str, base: Path) -> Sce
 
 
 def _finding(asked: FindingSpec) -> FindingSpec:
-    """The ends of `between` as numbers."""
+    """Return a finding; counts in `between` become numbers."""
     if not asked.between or asked.along not in axis_keys():
         return asked
     return asked.replaced(between=tuple(_plain_number(asked.along, end) for end in asked.between))
@@ -76,19 +80,21 @@ def _axes(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
 
 
 def _plain_number(key: str, written: Any) -> Any:
-    """A count that is written as 8k or 1e6 as the number that it is; other values of an axis as they were written."""
+    """Convert a count written 8k or 1e6 into a number; return any other axis value unchanged."""
     reads = adapter(key).validate_python
     if not isinstance(written, str | float) or not isinstance(value := reads(written), int):
         return written
+        # Sizes are read as whole numbers too, but a plain number is no valid size: those stay text.
     try:
         return value if reads(value) == value else written
-    except ValidationError:  # a size, which has a unit
+    except ValidationError:
         return written
 
 
 def _collective(spec: CollectiveSpec) -> CollectiveSpec:
     from simulator.scenario.collective_rules import algorithms_with
 
+    # Algorithms with servers have one by default.
     servers = spec.servers
     if servers is None and spec.algorithm in algorithms_with("servers"):
         servers = ServersSpec()

@@ -1,7 +1,7 @@
-"""Makes the TrainingStep that is planned out of `training`, as the scenario says it.
+"""Builds the TrainingStep for the planner of steps from a scenario's `training`.
 
-Nothing is checked here. A value that follows from another key ("auto") is filled in only in the step, so that an axis
-may change that key.
+Nothing is checked here. Values that follow from another key ("auto") are filled in only in the step; an axis may
+therefore change the other key.
 """
 
 from __future__ import annotations
@@ -32,26 +32,23 @@ if TYPE_CHECKING:
 
 
 def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> TrainingStep:
-    """Make the step that is planned, with the model read and every default filled in.
+    """Return the step, with the model read and every default filled in.
 
     Parameters
     ----------
     spec : TrainingSpec
+        Keys of `training`.
     world_size : int
-        Ranks; the data-parallel ones where the file does not say how many.
+        Number of ranks; determines the data-parallel ranks if the file does not.
     base : Path, optional
-        Folder from which a relative path of the model is read.
-
-    Returns
-    -------
-    TrainingStep
+        Folder for a relative path to the model.
 
     Raises
     ------
     ScenarioError
-        The model cannot be read any more.
+        The model cannot be read any more (it was checked earlier).
     ValueError
-        The parallel groups do not make up world_size.
+        The sizes of the parallel groups do not multiply out to world_size.
 
     Examples
     --------
@@ -61,6 +58,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
     from simulator.model.load import load_model
     from simulator.step.spec import Offload, TrainingStep
 
+    # Checked again, because users from Python may call this function with any world_size.
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
     model = load_model(spec.model, spec.seq_len, base)
@@ -76,6 +74,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         attention=spec.attention,
         attention_generation=spec.attention_generation,
         optimizer=optimizer(spec.optimizer),
+        # Real training carries arrays in every collective, and a closed form carries none.
         collectives="played" if spec.numerics else spec.collectives,
         compiled=spec.compile,
         dropout=spec.dropout is not False and spec.dropout > 0,
@@ -84,6 +83,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
         algorithm=spec.algorithm,
         steps=spec.steps,
+        # Files for real training are read only if used.
         lesson=_lesson(spec, model, world_size, base) if spec.numerics else None,
         loss_scaling=_loss_scaling(spec),
         clip_norm=spec.clip_norm,
@@ -91,17 +91,17 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
 
 
 def sharding(spec: ShardingSpec) -> Sharding:
-    """Return how model states are spread."""
+    """Return the partitioning of model states."""
     return Sharding(**spec.model_dump())
 
 
 def framework(name: str) -> Framework:
-    """The framework of a name; "bare" has no constants."""
+    """Return a framework by name; "bare" has no constants."""
     return BARE if name == "bare" else load_framework(name)
 
 
 def optimizer(spec: OptimizerSpec) -> Optimizer:
-    """The optimizer, with the implementation that is asked for."""
+    """Return the optimizer, with the implementation asked for."""
     from simulator.step.spec import OPTIMIZERS
 
     asked = None if spec.implementation == "auto" else spec.implementation
@@ -113,6 +113,7 @@ def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path 
     from simulator.scenario.tokens import read_tokens
 
     wanted = spec.learning
+    # Each line holds seq_len inputs and, one place further, their targets.
     shape = (spec.steps, sequences(spec, world_size), spec.seq_len + 1)
     return Lesson(
         rate=wanted.rate,
@@ -122,6 +123,7 @@ def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path 
         eps=wanted.eps,
         warmup=wanted.warmup,
         schedule=wanted.schedule,
+        # `dropout: true` means GPT-2's probability, `false` means 0.
         dropout=DROPOUT if spec.dropout is True else float(spec.dropout),
         tokens=None if wanted.tokens is None else read_tokens(wanted.tokens, base),
         faults=tuple(InjectedFault(**fault.model_dump()) for fault in spec.faults),
@@ -131,17 +133,17 @@ def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path 
 
 
 def sequences(spec: TrainingSpec, world_size: int) -> int:
-    """Sequences that all ranks together learn from in a step."""
+    """Number of sequences per step, summed over the ranks."""
     return spec.micro_batch_size * accumulation(spec, world_size) * world_size
 
 
 def accumulation(spec: TrainingSpec, world_size: int) -> int:
-    """Micro-batches of a step, of each rank: as written, or as they follow from the global batch.
+    """Return the micro-batches per rank and step: as written, or from the global batch.
 
     Raises
     ------
     ValueError
-        The data-parallel ranks cannot share the global batch evenly.
+        Ranks cannot share the global batch evenly.
 
     Examples
     --------
@@ -152,15 +154,16 @@ def accumulation(spec: TrainingSpec, world_size: int) -> int:
     if spec.global_batch is None:
         return spec.gradient_accumulation_steps
     cut = spec.parallelism
+    # Never 0: this may run before the rule that refuses a world_size below tp x pp x cp.
     copies = max(1, world_size // (cut.tp * cut.pp * cut.cp))
     return micro_batches(spec.global_batch, spec.seq_len, copies, spec.micro_batch_size)
 
 
 def with_accumulation(shape: TrainingSpec, world_size: int) -> TrainingSpec:
-    """Replace a global batch by the steps of accumulation that follow from it.
+    """Replace a global batch by the resulting number of micro-batches.
 
-    Where the ranks cannot share the batch the steps stay as they were written. That is a fault of its own, unless an
-    axis sets another batch, other ranks or other sequences.
+    If ranks cannot share the batch, the number stays as written. A rule reports this, unless an axis sets another
+    batch, other ranks or another sequence length.
     """
     try:
         steps = accumulation(shape, world_size)
@@ -175,7 +178,7 @@ def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:
 
 
 def scaling_rule(scaling: LossScalingSpec, dtypes: PrecisionSpec) -> str:
-    """The rule by which the loss is scaled, with "auto" filled in.
+    """Return the rule for loss scaling, with "auto" filled in.
 
     Examples
     --------
@@ -188,20 +191,22 @@ def scaling_rule(scaling: LossScalingSpec, dtypes: PrecisionSpec) -> str:
 
 
 def ranks(wanted: ParallelismSpec, world_size: int) -> int:
-    """Ranks that the parallel groups make up together."""
+    """Return the product of the parallel groups' sizes; without `dp`, data-parallel ranks fill the cluster."""
+    # Expert parallelism spreads experts over ranks counted here already, and is no factor.
     rest = wanted.tp * wanted.pp * wanted.cp
     return rest * (world_size // rest if wanted.dp is None else wanted.dp)
 
 
 def ulysses_ranks(spec: ParallelismSpec) -> int:
-    """Of the ranks that cut a sequence, those that hand heads to each other."""
+    """Return the ranks per sequence that exchange heads for tokens (Ulysses)."""
     if isinstance(spec.context, Mapping):
         return int(spec.context["ulysses"])
     return spec.cp if spec.context == "ulysses" else 1
 
 
 def parallelism(spec: ParallelismSpec) -> Parallelism:
-    """Make the record of how a model is cut."""
+    """Return the record for the model's partitioning over ranks."""
+    # `stages` is "auto", a tuple of layers, or {first_less: ..., last_less: ...}.
     stages: Any = spec.stages
     less = stages if isinstance(stages, Mapping) else {}
     return Parallelism(
@@ -225,7 +230,8 @@ def parallelism(spec: ParallelismSpec) -> Parallelism:
 
 
 def experts(spec: ParallelismSpec) -> ExpertCut:
-    """Make the record of how experts are spread."""
+    """Return the record for the experts' partitioning over ranks."""
+    # Experts' matrices are cut like other matrices unless `etp` says otherwise.
     tensor = spec.tp if spec.etp is None else spec.etp
     if spec.ep == 1:
         return ExpertCut(tensor=tensor)
@@ -235,6 +241,7 @@ def experts(spec: ParallelismSpec) -> ExpertCut:
         spec.ep,
         wanted.dispatch,
         wanted.capacity,
+        # A Zipf exponent replaces the factor: loads then follow from the experts' popularity.
         1.0 if zipf else wanted.imbalance,
         None if wanted.dtype == "auto" else wanted.dtype,
         tensor,
@@ -243,7 +250,7 @@ def experts(spec: ParallelismSpec) -> ExpertCut:
 
 
 def precision(spec: PrecisionSpec) -> Precision:
-    """Fill in what follows from the parameters' dtype.
+    """Return the dtypes, with "auto" filled in from the parameters' dtype.
 
     Examples
     --------
@@ -254,6 +261,7 @@ def precision(spec: PrecisionSpec) -> Precision:
     """
     from simulator.step.spec import Precision
 
+    # A float32 master copy is needed only for narrower parameters. Gradients travel in float32, or wider.
     narrow = dtypes.find(spec.params).bits < dtypes.find("float32").bits
     follow = "float32" if narrow else None
     grads = spec.params if spec.grads == "auto" else spec.grads

@@ -1,6 +1,6 @@
-"""Rules between keys of `cluster`, and between them and what is known of the topology.
+"""Rules between keys of `cluster` and the topology.
 
-Rule: one generator a topic, each a few lines; all of them run, so that every fault of a file is reported at once.
+A generator covers one topic in a few lines. Every generator runs, therefore all faults in a file are reported at once.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ FactsReader = Callable[[Any], "TopologyFacts"]
 
 @cache
 def _shipped(topology: str) -> TopologyFacts:
-    """Facts of a shipped topology, whose file is read once a process, as the folder's listing is."""
+    """Return a shipped topology's facts; each file is read once per process."""
     from simulator.cluster.build import facts
 
     return facts(topology)
 
 
 def facts_reader(base: Path) -> FactsReader:
-    """Make the function that returns what is known of a topology; it reads each topology's file once."""
+    """Return the function that reads a topology's facts; each topology's file is read once."""
     from simulator.cluster.build import facts
 
     read_once = memoized(lambda topology: facts(topology, base))
 
     def read_facts(topology: Any) -> TopologyFacts:
+        # Shipped files are shared by every scenario of the process; a user's file may change between two scenarios.
         if isinstance(topology, str) and topology in registry.names("topology"):
             return _shipped(topology)
         return read_once(topology)
@@ -45,14 +46,14 @@ def facts_reader(base: Path) -> FactsReader:
 
 
 def conflicts(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
-    """Find every broken rule; `facts` is None where the topology itself is at fault."""
+    """Yield every broken rule; `facts` is None if the topology is invalid."""
     yield from _gpu(cluster, facts, base)
     yield from _size(cluster, facts)
     yield from _placement(cluster, facts)
 
 
 def unusable(error: ScenarioError, name: str) -> Iterator[Conflict]:
-    """Report at `cluster.topology` or `cluster.gpu` why what it names cannot be used."""
+    """Yield the reasons why a topology or GPU cannot be used, at `cluster.topology` or `cluster.gpu`."""
     text = str(error).removeprefix(f"{error.kind}: ") if isinstance(error, UnknownNameError) else str(error)
     for line in text.splitlines():
         yield Conflict(("cluster", name), line, (f"cluster.{name}",))
@@ -61,22 +62,26 @@ def unusable(error: ScenarioError, name: str) -> Iterator[Conflict]:
 def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
     from simulator.cluster.gpu_file import load_gpu
 
+    # Topologies without a GPU of their own need `cluster.gpu`.
     if cluster.gpu is None:
         if facts is not None and facts.gpu is None:
             message = f"topology {facts.name} names no GPU; write for example 'gpu: a100_sxm_80gb'"
             yield Conflict(("cluster", "gpu"), message, ("cluster.gpu", "cluster.topology"))
         return
+    # Shipped GPUs are valid.
     if isinstance(cluster.gpu, str) and cluster.gpu in registry.names("gpu"):
         return
     try:
         load_gpu(cluster.gpu, base)
     except ScenarioError as error:
         yield from unusable(error, "gpu")
+    # Wrong content in a GPU file may raise any of these; the text is reported at the key.
     except (OSError, ValueError, TypeError) as error:
         yield from unusable(ScenarioError(f"cannot be used: {error}"), "gpu")
 
 
 def _size(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Conflict]:
+    # max_ranks is None for topologies that grow with the number of ranks.
     if facts is not None and facts.max_ranks is not None and cluster.world_size > facts.max_ranks:
         yield Conflict(
             ("cluster", "world_size"),

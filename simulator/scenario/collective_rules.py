@@ -1,6 +1,6 @@
 """Rules between keys of `collective`.
 
-Rule: one generator a topic, each a few lines; all of them run, so that every fault of a file is reported at once.
+A generator covers one topic in a few lines. Every generator runs, therefore all faults in a file are reported at once.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from simulator.scenario.records import ClusterSpec, CollectiveSpec
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
 
-# Keys that only some algorithms read, and the word in `options` of an algorithm file that says so.
+# Keys read only by some algorithms, each with its name in the `options` of an algorithm.
 OPTIONS: Final = {"servers": "servers", "rank_order": "rank_order", "chunks": "chunks", "group_size": "nodes"}
 
 
 def algorithms_with(option: str) -> tuple[str, ...]:
-    """Algorithms that read one of OPTIONS."""
+    """Return the algorithms that read a key in OPTIONS."""
     from simulator.collectives.algorithm import ALGORITHMS
 
     able = tuple(name for name in ALGORITHMS.names() if OPTIONS[option] in ALGORITHMS.find(name).options)
-    # An algorithm that reduces in switches uses the nodes that the machine has, so their size cannot be chosen.
+    # Algorithms with reductions in switches use the machine's nodes; their node size cannot be chosen.
     return tuple(name for name in able if not _in_switch(name)) if option == "group_size" else able
 
 
@@ -36,8 +36,9 @@ def _in_switch(name: str) -> bool:
 
 
 def conflicts(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Conflict]:
-    """Find every broken rule; `facts` is None where the topology itself is at fault."""
+    """Yield every broken rule; `facts` is None if the topology is invalid."""
     ranks = cluster.world_size if shape.group is None else len(shape.group)
+    # A list, because its rules decide below whether the number of ranks is known.
     group = list(_group(shape, cluster.world_size))
     yield from group
     yield from _algorithm(shape)
@@ -46,7 +47,7 @@ def conflicts(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts 
     yield from _reduction(shape)
     yield from _root(shape, None if group else ranks)
     if not group:
-        # While the group is wrong the number of ranks is unknown, and rules about it would report faults that are none.
+        # With a wrong group the number of ranks is unknown, and these rules could report faults that do not exist.
         yield from _rank_order(shape, ranks)
         yield from _servers(shape, ranks, facts)
         yield from _group_size(shape, ranks)
@@ -84,6 +85,7 @@ def _group(shape: CollectiveSpec, world_size: int) -> Iterator[Conflict]:
 def _algorithm(shape: CollectiveSpec) -> Iterator[Conflict]:
     from simulator.collectives.algorithm import ALGORITHMS
 
+    # `auto` chooses only among algorithms that support the operation.
     if shape.algorithm == "auto" or shape.operation in ALGORITHMS.operations(shape.algorithm):
         return
     able = [name for name in ALGORITHMS.names() if shape.operation in ALGORITHMS.operations(name)]
@@ -95,6 +97,7 @@ def _algorithm(shape: CollectiveSpec) -> Iterator[Conflict]:
 
 
 def _options(shape: CollectiveSpec) -> Iterator[Conflict]:
+    # Options are None unless written, therefore only written options are refused.
     for option in OPTIONS:
         if getattr(shape, option) is None or shape.algorithm in (able := algorithms_with(option)):
             continue
@@ -114,6 +117,7 @@ def _size(shape: CollectiveSpec) -> Iterator[Conflict]:
     itemsize = dtypes.find(shape.dtype).itemsize
     rule = f"must be a multiple of {itemsize} B, the size of one {shape.dtype}"
     if shape.size is not None and shape.size % itemsize:
+        # Suggest the multiples below and above.
         near = f"try {shape.size // itemsize * itemsize} B or {(shape.size // itemsize + 1) * itemsize} B"
         yield _conflict("size", f"got {shape.size} B; {rule}; {near}", "dtype")
     for i, nbytes in enumerate(shape.tensors or ()):
@@ -134,6 +138,7 @@ def _reduction(shape: CollectiveSpec) -> Iterator[Conflict]:
         return
     if not reduces:
         yield _conflict("accumulate", f"got {shape.accumulate!r}; {only}", "operation")
+    # A float32 sum of float64 values would lose digits; integers are exact in their own dtype.
     if not dtype.is_float or dtype.bits > 32:
         rule = "only for floats of at most 32 bits; use accumulate: payload"
         yield _conflict("accumulate", f"got {shape.accumulate!r} with dtype {dtype.name}; {rule}", "dtype")
@@ -158,6 +163,7 @@ def _rank_order(shape: CollectiveSpec, ranks: int) -> Iterator[Conflict]:
         return
     if shape.rank_order is not None and sorted(shape.rank_order) != list(range(ranks)):
         missing = sorted(set(range(ranks)) - set(shape.rank_order))[:4]
+        # Four missing places suffice to see the mistake.
         hint = f"; missing: {', '.join(map(str, missing))}" if missing else ""
         rule = f"must hold each place in the group, 0 .. {ranks - 1}, once"
         message = f"got {len(shape.rank_order)} entries; {rule}{hint}"
@@ -167,7 +173,9 @@ def _rank_order(shape: CollectiveSpec, ranks: int) -> Iterator[Conflict]:
 def _servers(shape: CollectiveSpec, ranks: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
     if shape.algorithm not in algorithms_with("servers"):
         return
+    # Without `servers`, a single server on its own machine is used.
     count, on = (1, "own") if shape.servers is None else (shape.servers.count, shape.servers.on)
+    # Separate server machines need ports, and not every topology has ports for servers.
     if on == "own" and facts is not None and not facts.own_servers:
         message = f"topology {facts.name} has no place for servers of their own; write 'servers: {{on: workers}}'"
         yield Conflict(
@@ -189,6 +197,7 @@ def _group_size(shape: CollectiveSpec, ranks: int) -> Iterator[Conflict]:
     if shape.algorithm not in algorithms_with("group_size"):
         return
     if shape.group_size is not None and ranks % shape.group_size:
+        # The three largest divisors up to 64.
         fits = [str(d) for d in range(1, min(ranks, 64) + 1) if ranks % d == 0]
         message = f"got {shape.group_size}; must divide the {ranks} ranks of the group; try {', '.join(fits[-3:])}"
         yield _conflict("group_size", message, "group", "cluster.world_size")
@@ -206,6 +215,7 @@ def _algorithm_on_nodes(shape: CollectiveSpec, cluster: ClusterSpec, facts: Topo
         if node_size is None:
             message = f"topology {facts.name} has no nodes of one size; say how many ranks make one: 'group_size: 4'"
             yield _conflict("algorithm", f"got {name!r}; {message}", "group_size", "cluster.topology")
+            # Without placement, ranks fill nodes in order, and the last node must be full too.
         elif shape.group is None and cluster.placement is None and ranks > node_size and ranks % node_size:
             near = f"{ranks // node_size * node_size} or {(ranks // node_size + 1) * node_size}"
             message = (
@@ -216,6 +226,7 @@ def _algorithm_on_nodes(shape: CollectiveSpec, cluster: ClusterSpec, facts: Topo
 
 def _tensors(shape: CollectiveSpec) -> Iterator[Conflict]:
     if shape.fusion is not None:
+        # Horovod merges by buffer and cycle, PyTorch's DDP by buckets; a run uses either.
         mixed = shape.fusion.buckets is not None and (shape.fusion.buffer, shape.fusion.cycle) != (None, None)
         empty = (shape.fusion.buffer, shape.fusion.cycle, shape.fusion.buckets) == (None, None, None)
         if mixed or empty:

@@ -1,7 +1,7 @@
-"""What a rule between keys reports when it is broken.
+"""The report of a broken rule between keys.
 
-Rule: a rule looks at shapes, which are valid key by key. It names the key at which the fault is reported and all keys
-that it looked at, so that a fault of one combination of a sweep can be reported at the axis that causes it.
+Rules look at records, which are already valid key by key. A rule names the key for its report, and every key that it
+looked at. If only one combination of a sweep breaks the rule, the report can therefore name the responsible axis.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from simulator.step.strategies.strategy import STRATEGIES
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A rule between keys that is broken.
+    """A broken rule between keys.
 
     Attributes
     ----------
     key : tuple
-        Where it is reported.
+        Key path for the report.
     message : str
+        Text for the user: the value found, and the values allowed.
     involved : tuple of str
-        Dotted keys that the rule looked at; with another value of one of them it could hold.
+        Dotted keys that the rule looked at; another value for one may satisfy the rule.
     of_key : bool
-        Whether the key itself should go, and not only its value change.
+        Whether the key itself should be removed, instead of changing its value.
     """
 
     key: Key
@@ -35,7 +36,12 @@ class Conflict:
 
 
 def repeated(values: Sequence[int]) -> int | None:
-    """Index of the first value that stood before; None where all are distinct."""
+    """Return the index of the first repeated value; None if every value is distinct.
+
+    >>> repeated([3, 1, 3]), repeated([3, 1])
+    (2, None)
+    """
+    # `values` may hold many thousands of ranks: a set keeps this linear.
     seen: set[int] = set()
     for i, value in enumerate(values):
         if value in seen:
@@ -45,7 +51,7 @@ def repeated(values: Sequence[int]) -> int | None:
 
 
 def any_of(names: Iterable[str]) -> str:
-    """Names as advice.
+    """Return names as advice.
 
     Examples
     --------
@@ -57,5 +63,6 @@ def any_of(names: Iterable[str]) -> str:
 
 
 def any_listening(option: str) -> str:
-    """Strategies that an option of `sharding` makes a difference to, as advice."""
+    """Return the strategies reading a `sharding` option, as advice."""
+    # Strategies declare their options; advice therefore includes strategies added later.
     return any_of(STRATEGIES.listening(option))

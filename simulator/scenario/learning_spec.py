@@ -1,6 +1,6 @@
-"""Which keys `training` has for real training: loss_scaling, learning (data, rate, optimizer), and injected faults.
+"""Which keys does `training` have for real training? loss_scaling, learning (data, rate, optimizer), injected faults.
 
-Rule: as in training_shape.py.
+Same form as training_spec.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from simulator.scenario.short_form import Short
 from simulator.step.spec import FaultKind, Lesson, LossScaling, ScheduleKind
 
 _RULES: Final = ("auto", "none", "dynamic", "deepspeed", "static")
+# Words for a rule; names from PyTorch get advice.
 SHORT_SCALINGS: Final = Short(
     {rule: {"rule": rule} for rule in _RULES},
     {
@@ -25,17 +26,19 @@ SHORT_SCALINGS: Final = Short(
 )
 _FAULTS: Final[tuple[str, ...]] = get_args(FaultKind)
 _SCHEDULES: Final[tuple[str, ...]] = get_args(ScheduleKind)
-# What GPT-2 leaves out (Radford et al. 2019, the released hyperparameters).
+# GPT-2's dropout probability (Radford et al. 2019, the released hyperparameters).
 DROPOUT: Final = 0.1
 _YES_NO: Final = reading.choice((True, False))
+# Upper bound for rates and constants; larger numbers are typing errors.
 _MOST: Final = 1e6
 
 
 def yes_no_or_probability() -> reading.ValueReader:
-    """Read yes, no, or a probability."""
+    """Read a boolean or a probability."""
     share = reading.number(positive=False, most=0.99)
 
     def reader(value: Any) -> bool | float:
+        # Booleans first: in Python True is an int.
         if isinstance(value, bool):
             return value
         if isinstance(value, int | float):
@@ -46,12 +49,13 @@ def yes_no_or_probability() -> reading.ValueReader:
 
 
 def _tokens() -> reading.ValueReader:
-    """Read the path of a text or an array, or token numbers written out."""
+    """Read the path of a text or array, or token numbers as a list."""
 
     def reader(value: Any) -> str | tuple[int, ...]:
         if isinstance(value, str) and value.strip() and value.isprintable():
             return value
         if isinstance(value, list | tuple) and value:
+            # `type(n) is not int` also refuses True and False.
             wrong = [n for n in value if type(n) is not int or n < 0]
             if not wrong:
                 return tuple(value)
@@ -77,7 +81,7 @@ def _betas() -> reading.ValueReader:
 
 
 def _path(suffix: str) -> reading.ValueReader:
-    """Read the path of a file of one kind."""
+    """Read the path of a file with this suffix."""
 
     def reader(value: Any) -> str:
         if isinstance(value, str) and value.isprintable() and value.endswith(suffix):
@@ -88,12 +92,13 @@ def _path(suffix: str) -> reading.ValueReader:
 
 
 class LossScalingSpec(Spec):
-    """How the loss is scaled so that float16 holds small gradients."""
+    """Scaling of the loss, to keep small gradients representable in float16."""
 
     rule: Annotated[str, reading.choice(_RULES)] = Field(
         default="auto",
         description="dynamic: PyTorch's GradScaler; deepspeed: with hysteresis; static; auto: dynamic for float16.",
     )
+    # Defaults come from the step's own records, therefore Python users and files share them.
     start: Annotated[float, reading.number(positive=True, most=2.0**60)] = Field(
         default=LossScaling().start, description="The first scale, or the only one."
     )
@@ -104,7 +109,7 @@ class LossScalingSpec(Spec):
 
 
 class LearningSpec(Spec):
-    """numerics: what is learned, and how fast."""
+    """numerics: the data, the learning rate and the optimizer's constants."""
 
     rate: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
         default=Lesson().rate, description="Of learning."
@@ -127,6 +132,7 @@ class LearningSpec(Spec):
     schedule: Annotated[ScheduleKind, reading.choice(_SCHEDULES)] = Field(
         default=Lesson().schedule, description="How the rate falls to 0 from there until the last step, if it does."
     )
+    # Paths are kept as text; files are read when the step is built, and checked in numerics_rules.py.
     tokens: Annotated[Any, _tokens()] = Field(
         default=None, description="A text's or .npy file's path, or token numbers; left out: a seeded task."
     )
@@ -139,18 +145,19 @@ class LearningSpec(Spec):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths of the files that it names."""
+        """Paths in `tokens`, `batches` and `initial`."""
         return tuple(path for path in (self.tokens, self.batches, self.initial) if isinstance(path, str))
 
 
 class FaultSpec(Spec):
-    """numerics: something that goes wrong in one step."""
+    """numerics: an injected fault in a single step."""
 
     step: Annotated[int, reading.whole(0)] = Field(description="In which, from 0.")
     what: Annotated[FaultKind, reading.choice(_FAULTS)] = Field(
         description="A transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an overflow; a "
         "rank has stopped."
     )
+    # Keys below apply to certain kinds of fault; numerics_rules.py refuses them elsewhere.
     collective: Annotated[str, reading.text(".+", "a collective's name")] | None = Field(
         default=None, description="Whose transfer; left out: the first that sums gradients."
     )

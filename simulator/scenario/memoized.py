@@ -1,7 +1,7 @@
-"""Calls a function once for the same arguments: keeps its result, or the ScenarioError that it raised.
+"""Calls a function once for equal arguments, and keeps its result, or its ScenarioError.
 
-Unlike functools.cache it takes mappings and lists as arguments and keeps errors too. Rules that read a file are checked
-for every point of a sweep; with this the file is read once.
+Unlike functools.cache, it accepts mappings and lists as arguments, and keeps errors too. Rules that read a file are
+checked for every point of a sweep; the file is read once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,17 @@ Result = TypeVar("Result")
 
 
 def memoized(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Call once for the same arguments, which may be mappings; whatever goes wrong is a ScenarioError."""
+    """Return a function that calls `function` once for equal arguments; errors become ScenarioError.
+
+    >>> square = memoized(lambda numbers: print("called") or sum(numbers))
+    >>> square([1, 2]), square([1, 2])
+    called
+    (3, 3)
+    """
     answers: dict[str, Result | ScenarioError] = {}
 
     def answer(*args: P.args, **kwargs: P.kwargs) -> Result:
+        # Text instead of the arguments, because mappings and lists cannot be hashed.
         arguments = repr((args, kwargs))
         if arguments not in answers:
             try:

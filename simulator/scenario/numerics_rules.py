@@ -1,7 +1,7 @@
-"""What real training (`numerics: true`) and asynchronous parameter servers ask of a scenario's keys.
+"""Rules for real training (`numerics: true`) and asynchronous parameter servers.
 
-Rule: as in training_rules.py; each function is named after the key at which it reports, and they stand in the order of
-`conflicts`. What is not built yet is refused here, with what to write instead.
+Same form as training_rules.py: each function is named after the key in its reports, in the order of `conflicts`.
+Features not built yet are refused here, with advice.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from simulator.model.shape import Transformer
     from simulator.scenario.learning_files import Shapes
 
-# Parameters of a model, and tokens of a step: with more, numpy takes minutes a step.
+# Most parameters in a model, and most tokens in a step; with more, numpy takes minutes per step.
 _MOST: Final = 20_000_000
-# Keys of a config.json that change numbers and no time, each with the values that mean what `simulator.numerics`
-# computes; the first is the one that a message names.
+# Keys in a config.json that change numbers but no times, each with the values implemented by `simulator.numerics`;
+# messages name the first value.
 _IMPLEMENTED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
     {
         "activation_function": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
@@ -41,9 +41,9 @@ _IMPLEMENTED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 )
 _DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
 _OPTIMIZERS: Final = ("adam", "momentum", "sgd")
-# Keys of a fault that name the transfer that fails.
+# Keys in a fault that select the failing transfer.
 _TRANSFER: Final = frozenset({"collective", "transfer"})
-# Which keys each kind of fault reads, besides `step` and `what`.
+# Keys read by each kind of fault, besides `step` and `what`.
 _KEYS_OF_FAULT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         **dict.fromkeys(("dropped", "doubled", "stale"), _TRANSFER),
@@ -53,9 +53,9 @@ _KEYS_OF_FAULT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     }
 )
 _ALL_FAULT_KEYS: Final = _TRANSFER | {"element", "bit", "rank"}
-# Steps of all asynchronous workers together, which are planned as one program; more take minutes.
+# Most steps, summed over asynchronous workers. The steps are planned as a single program; more would take minutes.
 _MOST_WORKER_STEPS: Final = 20_000
-# Keys of `learning` that only some optimizers listen to.
+# Keys in `learning` read only by certain optimizers.
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"betas": ("adam",), "eps": ("adam",), "momentum": ("momentum",)}
 )
@@ -63,16 +63,16 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class LearningFiles:
-    """Readers of the files that `training.learning` names; each file is read once for all points of a sweep.
+    """Readers for the files named in `training.learning`; each file is read once for every point of a sweep.
 
     Attributes
     ----------
     tokens : function (path or numbers)
-        Returns how many tokens there are, and the largest.
+        Returns the number of tokens, and the largest token.
     initial : function (path, shapes)
-        Returns None; raises ScenarioError unless the file holds parameters of just these names and shapes.
+        Returns None; raises ScenarioError unless the file holds parameters with exactly these names and shapes.
     batches : function (path, shape, vocabulary)
-        Returns None; raises ScenarioError unless the file holds batches for so many steps.
+        Returns None; raises ScenarioError unless the file holds batches for enough steps.
     """
 
     tokens: Callable[[str | tuple[int, ...]], tuple[int, int]]
@@ -81,8 +81,9 @@ class LearningFiles:
 
 
 def learning_files(base: Path) -> LearningFiles:
-    """Make the readers; relative paths start from `base`."""
+    """Return the readers; `base` is the folder for relative paths."""
 
+    # Only facts are cached, because the files' contents may take a gigabyte.
     def tokens(source: str | tuple[int, ...]) -> tuple[int, int]:
         tokens_read = read_tokens(source, base)
         return len(tokens_read), max(tokens_read, default=0)
@@ -103,7 +104,7 @@ def learning_files(base: Path) -> LearningFiles:
 def conflicts(
     shape: TrainingSpec, cluster: ClusterSpec, model: Transformer | None, files: LearningFiles
 ) -> Iterator[Conflict]:
-    """Find every broken rule; `model` is None where the model itself is at fault."""
+    """Yield every broken rule; `model` is None if the model is invalid."""
     yield from _sharding_asynchronous(shape, cluster)
     yield from _clip_norm(shape)
     yield from _faults(shape, cluster)
@@ -123,7 +124,7 @@ def conflicts(
     of_model = list(_model(model, shape.model))
     yield from of_model
     if not of_model:
-        # A model that is no GPT-2 has no parameters by a GPT-2's names that the file could be compared with.
+        # Only a GPT-2 has parameter names that the file can be compared with.
         yield from _learning_initial(shape, model, files)
 
 
@@ -133,7 +134,7 @@ def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> 
 
 
 def _sharding_asynchronous(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[Conflict]:
-    """`sharding.staleness`, `sharding.asynchronous`, `sharding.servers_on`, and `steps` of workers that do not wait."""
+    """Check `sharding.staleness`, `.asynchronous`, `.servers_on`, and `steps` of asynchronous workers."""
     sharding = shape.sharding
     if sharding.staleness is not None and not sharding.asynchronous:
         message = f"got {sharding.staleness}, but all workers wait for each other; write asynchronous: true"
@@ -171,8 +172,10 @@ def _faults(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[Conflict]:
             yield _conflict(f"{place}.rank", message, "cluster.world_size")
         if fault.what == "stale" and fault.step == 0:
             yield _conflict(f"{place}.step", "got 0; a stale transfer brings what it brought a step before")
+        # Each asynchronous worker has its own steps; a fault therefore needs a step and a worker (`rank`).
         fitting = _KEYS_OF_FAULT[fault.what] | ({"rank"} if shape.sharding.asynchronous else frozenset())
         for key in sorted(_ALL_FAULT_KEYS - fitting):
+            # A default value counts as not written.
             if getattr(fault, key) != FaultSpec.model_fields[key].default:
                 message = f"says nothing of {fault.what!r}; keys for that are {', '.join(sorted(fitting))}"
                 yield _conflict(f"{place}.{key}", message, "training.sharding.asynchronous")
@@ -211,7 +214,7 @@ def _loss_scaling(shape: TrainingSpec) -> Iterator[Conflict]:
 
 
 def _learning_schedule(shape: TrainingSpec) -> Iterator[Conflict]:
-    """`learning.betas`, `.eps`, `.momentum` of another optimizer, and a `.warmup` longer than the training."""
+    """Check `learning.betas`, `.eps`, `.momentum` against the optimizer, and `.warmup` against the steps."""
     learning = shape.learning
     for key, able in OPTIONS.items():
         if shape.optimizer.name not in able and getattr(learning, key) != type(learning).model_fields[key].default:
@@ -231,6 +234,7 @@ def _learning_tokens(shape: TrainingSpec, model: Transformer | None, files: Lear
         yield _conflict("learning.tokens", str(error))
         return
     involved = ("training.seq_len", "training.model")
+    # A sequence of n tokens predicts the n tokens one place further: n + 1 are read.
     if count <= shape.seq_len:
         message = f"has {count} tokens; a sequence and what follows it take {shape.seq_len + 1}"
         yield _conflict("learning.tokens", message, *involved)
@@ -256,7 +260,7 @@ def _learning_batches(
 
 
 def _faults_element(shape: TrainingSpec, model: Transformer) -> Iterator[Conflict]:
-    """An overflow is put into the gradient of the last unit's last array: the head, or the bias before a tied one."""
+    """An overflow is put into the last array of the last unit: the head, or the bias before a tied head."""
     size = model.hidden_size * (1 if model.tied else model.vocab_size)
     for number, fault in enumerate(shape.faults):
         if fault.what == "overflow" and fault.element >= size:
@@ -266,9 +270,10 @@ def _faults_element(shape: TrainingSpec, model: Transformer) -> Iterator[Conflic
 
 
 def _model(model: Transformer, written: Any) -> Iterator[Conflict]:
-    """The model must be a GPT-2, small enough for numpy."""
+    """The model must be a GPT-2 and small enough for numpy."""
     from simulator.model.parameters import total
 
+    # GPT-2's features: LayerNorm with bias, an MLP without gate, learned positions, biases, and no grouped heads.
     plain = model.norm == "layernorm" and model.norm_bias and not model.gated and model.positions == "learned"
     biased = model.attention_bias and model.output_bias and model.mlp_bias
     square = model.num_kv_heads == model.num_heads and model.attention_width == model.hidden_size

@@ -1,6 +1,6 @@
-"""Rules of `training.parallelism`: sizes that multiply out, and what a model, a schedule and a strategy allow.
+"""Rules for `training.parallelism`: sizes that multiply out, and limits from the model, the schedule and the strategy.
 
-Rule: as in training_rules.py; every line says which number would fit.
+Same form as training_rules.py. Every message names a number that would fit.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ def _conflict(name: str, message: str, *involved: str) -> Conflict:
 
 
 def sizes(shape: TrainingSpec, world_size: int) -> Iterator[Conflict]:
-    """The groups' sizes multiply out to the ranks of the cluster."""
+    """Yield a fault if the groups' sizes do not multiply out to world_size."""
     wanted = shape.parallelism
     rest, whole = wanted.tp * wanted.pp * wanted.cp, "dp x tp x pp x cp must be world_size"
     involved = (*(f"training.parallelism.{kind}" for kind in ("tp", "pp", "cp")), "cluster.world_size")
     if world_size % rest:
+        # Report the first size at which the running product stops dividing world_size: tp, then tp x pp, then all.
         bad = (("tp", wanted.tp), ("pp", wanted.tp * wanted.pp), ("cp", rest))
         key = next(kind for kind, ranks in bad if world_size % ranks)
         size = getattr(wanted, key)
         others = rest // size
+        # Counting up to a million takes a moment; larger clusters get the rule instead of a list.
         fits = [n for n in range(1, world_size + 1) if world_size % (n * others) == 0] if world_size <= 10**6 else []
         hint = f"; {key} may be {', '.join(map(str, fits[:12]))}" if fits else f"; {others} x {key} has to divide it"
         yield _conflict(key, f"got {size}; {whole} {world_size}{hint}", *involved)
@@ -45,18 +47,20 @@ def sizes(shape: TrainingSpec, world_size: int) -> Iterator[Conflict]:
 
 
 def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | None) -> Iterator[Conflict]:
-    """What does not go together; `model` is None where the model itself is at fault, `world_size` where sizes are."""
+    """Yield every broken rule; `model` is None if the model is invalid, `world_size` is None if sizes are."""
     ways = shape.parallelism.context
     if isinstance(ways, Mapping) and ways["ulysses"] * ways["ring"] != shape.parallelism.cp:
         product = ways["ulysses"] * ways["ring"]
         message = f"got {ways['ulysses']} x {ways['ring']} = {product}; must be cp {shape.parallelism.cp}"
         yield _conflict("context", message, "training.parallelism.cp")
+        # `parallelism` below needs a valid product.
         return
     if model is not None:
         yield from _experts(shape, model, world_size)
     wanted = parallelism(shape.parallelism)
     if shape.numerics and max(wanted.size, wanted.experts.ranks) > 1:
         yield from _numbers(shape, model)
+    # With a single rank per model copy, the remaining rules do not apply.
     if wanted.size == 1:
         return
     if model is not None:
@@ -64,6 +68,7 @@ def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | 
         yield from _context(shape, model)
     if wanted.pp > 1:
         yield from _pipeline(shape, model)
+    # Reported at the first kind of parallelism in use.
     kinds = (("tp", wanted.tp), ("pp", wanted.pp), ("cp", wanted.cp))
     key, size = next(kind for kind in kinds if kind[1] > 1)
     if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
@@ -72,15 +77,16 @@ def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | 
 
 
 def _whole(shape: TrainingSpec) -> bool:
-    """Whether every rank updates all that it computes with."""
+    """Return True if each rank updates every parameter that it computes with."""
     return STRATEGIES.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
 
 
 def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[Conflict]:
-    """What numbers are not carried for where several ranks compute one model."""
+    """Yield the features without real numbers if several ranks compute one model."""
     wanted, without = parallelism(shape.parallelism), "or write numerics: false"
     sizes = {key: getattr(wanted, key) for key in ("tp", "cp", "pp")} | {"ep": wanted.experts.ranks}
     key, size = next((key, size) for key, size in sizes.items() if size > 1)
+    # Each rule below names a feature whose arithmetic `simulator.learning` does not implement yet.
     if wanted.tp_overlap == "ring_exchange" and wanted.tp > 1:
         message = f"got 'ring_exchange', for which numbers are not carried; write none, {without}"
         yield _conflict("tp_overlap", message, "training.parallelism.tp", "training.numerics")
@@ -127,7 +133,7 @@ def _tensor(shape: TrainingSpec, model: Transformer) -> Iterator[Conflict]:
 def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) -> Iterator[Conflict]:
     wanted = parallelism(shape.parallelism)
     e, etp = wanted.experts.ranks, wanted.experts.tensor
-    # Where nobody knows how many ranks a stage has, as many as there must be for the experts: then no rule is broken.
+    # If the number of ranks per stage is unknown, assume as many as the experts need; no rule is broken then.
     ranks = e * etp if world_size is None else world_size // wanted.pp
     involved = ("training.model", "training.parallelism.tp", "training.parallelism.pp", "cluster.world_size")
     if shape.parallelism.etp is not None and not model.num_experts:
@@ -136,17 +142,20 @@ def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) ->
     elif refused := expert_tensor_refusal(model, wanted.cut()):
         yield _conflict("etp", refused, *involved)
     elif model.num_experts and ranks % etp:
+        # Suggest common divisors of the ranks and the experts' width.
         fits = ", ".join(str(n) for n in range(1, 65) if ranks % n == model.ffn_size % n == 0)
         message = f"got {etp}; must divide the {ranks} ranks of a stage (dp x cp x tp): {fits}"
         yield _conflict("etp", message, *involved)
     elif refused := experts_refusal(model, wanted.cut()):
         yield _conflict("ep", refused, *involved)
     elif model.num_experts and ranks % (e * etp):
+        # Suggest common divisors of the ranks and the number of experts.
         most = min(ranks // etp, model.num_experts)
         fits = ", ".join(str(n) for n in range(1, most + 1) if ranks // etp % n == model.num_experts % n == 0)
         each = f" / etp {etp}" if etp > 1 else ""
         message = f"got {e}; must divide the {ranks // etp} ranks of a stage (dp x cp x tp{each}): {fits}"
         yield _conflict("ep", message, *involved)
+    # The remaining rules concern experts held by different ranks.
     if not (model.num_experts and wanted.cut().experts_apart):
         return
     sharding = shape.sharding
@@ -186,6 +195,7 @@ def _pipeline(shape: TrainingSpec, model: Transformer | None) -> Iterator[Confli
         yield _conflict("pp", message, "training.activation_checkpointing")
     if model is None:
         return
+    # DualPipe places each stage on two ranks; half as many distinct stages exist.
     stages = wanted.pp * chunks // (2 if wanted.mirrored else 1)
     if wanted.stages:
         refused = refusal_of_layers(wanted.stages, stages, model.num_layers, model.name)

@@ -1,7 +1,12 @@
-"""Which rules between keys can still be checked when some values of a scenario are wrong.
+"""Which rules between keys can still be checked if some values of a scenario are wrong?
 
-Rule: a wrong value is removed, and a required one is replaced by a stand-in. A rule that looks at such a key reports
-nothing, for nobody knows what was meant; all other rules are checked, so that one run shows all faults.
+Rules about correct values can. A wrong value is removed, and a stand-in replaces a required value. Rules involving a
+removed or replaced key report nothing, because the intended value is unknown. Every other rule is checked, and a single
+run therefore shows every fault.
+
+Example: a training with `world_size: -8`, `shard_size: 3` and `precision: {params: float32, master: float32}`. The
+negative number is a fault, and 8 is its stand-in. The rule "shard_size divides world_size" involves world_size and
+reports nothing. The rule "master is wider than params" involves correct keys alone, and reports a second fault.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from simulator.scenario import axes, error_messages
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.records import KINDS, Scenario, fields
 
-# Any values that break no rule by themselves.
+# Arbitrary valid values for required keys; no rule is broken by any of them alone.
 _STAND_INS: Final[dict[Key, Any]] = {
     ("name",): "unnamed",
     ("cluster",): {"topology": "star_100g", "world_size": 8},
@@ -30,23 +35,25 @@ _STAND_INS: Final[dict[Key, Any]] = {
     ("training", "model"): "gpt2",
     ("training", "seq_len"): 64,
 }
-# Removing a value can leave its mapping without a key that it needs, which then is the next thing that is wrong.
+# Removing a value can leave its mapping without a required key, and the next validation then reports the mapping. This
+# bounds the number of rounds.
 _MOST_ROUNDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class PartialScenario:
-    """What is left of a scenario without its wrong values; valid key by key.
+    """A scenario without its wrong values; each remaining key is valid alone.
 
     Attributes
     ----------
     data : dict
-        The shape was validated from it.
+        Data from which the shape was validated.
     shape : Scenario
+        The validated scenario.
     doubtful : frozenset of str
-        Dotted keys whose values the user has not chosen: removed, replaced, or perhaps misspelt elsewhere.
+        Dotted keys without a value chosen by the user: removed, replaced, or perhaps misspelt elsewhere.
     thinned : frozenset of str
-        Axes that have lost some of their values; another key may be right for the values that were removed.
+        Axes that lost some values; another key may suit the removed values.
     """
 
     data: dict[str, Any]
@@ -55,23 +62,26 @@ class PartialScenario:
     thinned: frozenset[str] = frozenset()
 
     def doubts(self, conflict: Conflict) -> bool:
-        """Whether a rule looked at a key whose value the user has not chosen."""
+        """Return True if a rule involves a key without a value chosen by the user."""
         if any(overlap(key, other) for key in conflict.involved for other in self.doubtful):
             return True
         if conflict.involved == ("plots",) and sum(kind in self.data for kind in KINDS) != 1:
-            return True  # which there are depends on what is played
+            # Allowed plots depend on the kind of scenario, which is unknown here.
+            return True
+        # A rule about the axis key alone is still valid for the remaining values. A rule about several keys is not:
+        # `shard_size: 8` may be meant for the very world_size that was removed.
         return len(conflict.involved) > 1 and any(overlap(k, a) for k in conflict.involved for a in self.thinned)
 
 
 def without_faults(data: dict[str, Any], faulty: Iterable[Key]) -> PartialScenario | None:
-    """Remove what is wrong; None if nothing that could be checked is left.
+    """Remove wrong values; return None if nothing checkable is left.
 
     Parameters
     ----------
     data : dict
-        Of a scenario; stays as it is.
+        Data of a scenario; not modified.
     faulty : iterable of key paths
-        Where a value is wrong, or missing.
+        Paths of wrong or missing values.
     """
     data, doubtful, thinned = deepcopy(data), set[str](), set[str]()
     for _ in range(_MOST_ROUNDS):
@@ -90,15 +100,23 @@ def without_faults(data: dict[str, Any], faulty: Iterable[Key]) -> PartialScenar
 
 
 def _from_the_end(faulty: Iterable[Key]) -> list[Key]:
-    """Key paths, the last items of a list first, so that the places of the others stay; of an axis whole values."""
+    """Return key paths in an order that allows removal one after another.
+
+    List items come from the end, therefore earlier items keep their index. An axis value is removed as a whole, even
+    if only a key within it is wrong.
+
+    >>> _from_the_end([("faults", 0, "step"), ("faults", 2), ("sweep", "collective", 1, "size")])
+    [('sweep', 'collective', 1), ('faults', 2), ('faults', 0, 'step')]
+    """
     whole = {key[:3] if key and key[0] in axes.KINDS else key for key in faulty}
+    # A path may hold text and numbers at the same place; the pairs make them comparable.
     return sorted(whole, key=lambda key: [(s, "") if isinstance(s, int) else (0, s) for s in key], reverse=True)
 
 
 def _doubtful(data: dict[str, Any], key: Key) -> Iterator[str]:
-    """Keys whose values the user has not chosen once the value at `key` is removed."""
+    """Yield the dotted keys without a chosen value after removal of the value at `key`."""
     if key[0] in axes.KINDS:
-        # An axis that keeps other values still says what is varied; an axis that loses all does not.
+        # An axis with other values left still varies its key; an axis that loses every value does not.
         values = at(data, key[:2])
         if len(key) == 1:
             yield from map(str, values if isinstance(values, dict) else ())
@@ -108,12 +126,12 @@ def _doubtful(data: dict[str, Any], key: Key) -> Iterator[str]:
     yield ".".join(map(str, key))
     known, beside = fields(key[:-1]), at(data, key[:-1])
     if known and key[-1] not in known and isinstance(beside, dict):
-        # A misspelt key is probably one of those that are left out.
+        # A misspelt key probably means a known key absent from the same mapping: each absent key is in doubt.
         yield from (".".join(map(str, (*key[:-1], name))) for name in known if name not in beside)
 
 
 def _remove_or_replace(data: dict[str, Any], key: Key) -> bool:
-    """Remove a value from data, or put a stand-in for a missing one; whether that was possible."""
+    """Remove a value, or put a stand-in for a missing value; return False if neither is possible."""
     if not key:
         return False
     around: Any = at(data, key[:-1])
@@ -122,8 +140,10 @@ def _remove_or_replace(data: dict[str, Any], key: Key) -> bool:
         around[last] = deepcopy(_STAND_INS[key])
     elif isinstance(around, dict | list) and last in (around if isinstance(around, dict) else range(len(around))):
         del around[last]
-    else:  # what is missing
+    else:
+        # The value itself is missing: remove the mapping around it.
         return _remove_or_replace(data, key[:-1])
+    # An axis without values is invalid too.
     if key[0] in axes.KINDS and len(key) == 3 and not around:
         del data[key[0]][key[1]]
     return True

@@ -1,7 +1,7 @@
-"""Which rules hold between what a plan is asked for (`plan`) and the rest of a scenario?
+"""Which rules connect a plan (`plan`) with the rest of a scenario?
 
-Rule: as in the other rules; these look at the scenario as a whole. What a plan cannot be of is said here alone, of what
-a file says and of what is made in Python.
+These rules look at the scenario as a whole. Scenarios that cannot be planned are refused here, for files and for
+Python.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from simulator.scenario.training_spec import PRECISIONS
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
+# Keys about points, which a plan does not have.
 _TELLS: Final = ("answer", "baseline", "plots")
 
 
 def conflicts(shape: Scenario) -> Iterator[Conflict]:
-    """Rules that are broken."""
+    """Yield every broken rule."""
     plan, training = shape.plan, shape.training
     if plan is None:
         return
     if training is None:
         yield Conflict(("plan",), "is of a training, and this plays a collective; remove it", ("plan",), True)
         return
+    # A plan chooses a single value for each key; an axis would need a plan for each value.
     for name in ("compare", "sweep"):
         if getattr(shape, name):
             message = f"stands beside {name}, but a plan is of one value of each key; remove one of the two"
@@ -56,10 +58,11 @@ def conflicts(shape: Scenario) -> Iterator[Conflict]:
 
 
 def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
-    """Keys of a scenario that no bound of a step's time holds for, and why."""
+    """Yield the keys of a scenario under which lower bounds of a step's time do not hold, with reasons."""
     jitter, training = scenario.cluster.jitter, scenario.training
     if jitter.compute or jitter.latency:
         yield ("cluster", "jitter"), "a plan is without; drawn times may be shorter than any bound"
+    # Bounds assume the GPU's own speed: slower ranks keep them valid, faster ranks do not.
     if any(factor > 1.0 for factor in scenario.cluster.stragglers.values()):
         yield ("cluster", "stragglers"), "a plan is without ranks faster than others, for bounds are of these"
     if training is not None and training.numerics:
@@ -67,27 +70,30 @@ def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
 
 
 def value_of(name: str, value: Any) -> Any:
-    """A value of a choice as the key that it sets takes it.
+    """Return a choice's value, validated by the key that it sets.
 
     Raises
     ------
     ValueError
-        The key cannot have it, or a plan is without it.
+        The key cannot have the value, or plans exclude it.
     """
+    # Servers hold states outside the ranks, and plans do not cover servers.
     if name == "sharding" and value in STRATEGIES.names() and STRATEGIES.find(value).updater is Updater.SERVERS:
         raise ValueError(f"got {value!r}, whose servers hold what ranks do not; a plan is without")
     if name == "precision":
+        # A plan's precision is a short form, and `adapter` would also accept a mapping.
         if value not in PRECISIONS:
             raise ValueError(one_of(tuple(PRECISIONS), str(value)))
         return value
     try:
         return adapter("cluster.world_size" if name == GPUS else KEYS[name]).validate_python(value)
     except ValidationError as error:
+        # pydantic puts "Value error, " before the text of our own readers.
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
 def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[Conflict]:
-    """Keys of the training that a plan chooses."""
+    """Yield faults for keys of the training that a plan chooses itself."""
     said = {**plan.fix, **plan.among}
     for name, dotted in KEYS.items():
         if _is_set(shape, dotted) and (name not in SAID_OR_CHOSEN or name in said):
@@ -100,7 +106,7 @@ def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[Conflict]:
 
 
 def _is_set(shape: Spec, dotted: str) -> bool:
-    """Whether a key was written."""
+    """Return True if a key was written in the file."""
     *at, name = dotted.split(".")
     for inner in at:
         if inner not in shape.model_fields_set:
@@ -110,7 +116,7 @@ def _is_set(shape: Spec, dotted: str) -> bool:
 
 
 def _choices(plan: PlanSpec, world_size: int) -> Iterator[Conflict]:
-    """Values that a choice cannot have, and choices that are made twice."""
+    """Yield faults for values that a choice cannot have, and for choices both fixed and open."""
     for name, value in plan.fix.items():
         yield from _value(("plan", "fix", name), name, value)
     for name, values in plan.among.items():
@@ -122,6 +128,7 @@ def _choices(plan: PlanSpec, world_size: int) -> Iterator[Conflict]:
             yield Conflict(at, "got an empty list; give at least one value", ("plan.among",))
         for number, value in enumerate(values):
             yield from _value((*at, number), name, value)
+        # The plan for world_size is reported in full; the other numbers of GPUs are compared with it.
         if name == GPUS and values and world_size not in values:
             message = f"must hold cluster.world_size, {world_size}, of which all is told"
             yield Conflict(at, message, ("plan.among", "cluster.world_size"))

@@ -1,6 +1,6 @@
-"""Which keys say what a plan is asked for: `plan`, what may be chosen, and which key of a scenario each choice sets.
+"""Which keys does `plan` have, which settings may a plan choose, and which scenario key does each choice set?
 
-Rule: as in shape.py; values of choices are checked by the keys that they set, in plan_rules.py.
+Same form as records.py. plan_rules.py validates a choice's values with the validator for its scenario key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulator.scenario import reading
 from simulator.scenario.field_types import Listed, Spec
 from simulator.scenario.global_batch import batch_of_step, sequences_of
 
-# By the name of what may be chosen the key of a scenario that it sets.
+# Scenario key for each choice.
 KEYS: Final = MappingProxyType(
     {
         "tp": "training.parallelism.tp",
@@ -33,12 +33,12 @@ KEYS: Final = MappingProxyType(
         "framework": "training.framework",
     }
 )
-# What may be chosen among too, each value by a plan of its own: of several numbers of GPUs the largest is always the
-# fastest, so that the best settings of each number are told apart.
+# May be listed in `among` too. Each number of GPUs gets its own plan: in a single plan the largest number would always
+# be the fastest.
 GPUS: Final = "gpus"
-# What a scenario may say for all settings, for a plan chooses it only where it is asked to.
+# The scenario sets these for every setting; a plan chooses them only if `fix` or `among` names them.
 SAID_OR_CHOSEN: Final = ("precision", "framework")
-# Keys that follow from choices and the global batch, and from what.
+# Keys determined by choices and the global batch, with the reason.
 FOLLOWS: Final = MappingProxyType(
     {
         "training.gradient_accumulation_steps": "follows from plan.global_batch",
@@ -46,10 +46,10 @@ FOLLOWS: Final = MappingProxyType(
         "training.parallelism.dp": "follows from the GPUs and the other sizes",
     }
 )
-# How many settings are told where nobody says it; and more than any plan would play.
+# Default number of settings to report; more than the maximum is never needed.
 BEST: Final = 10
 _MOST_BEST: Final = 1000
-# More days than anybody has.
+# Longest deadline [days]; larger numbers are typing errors.
 _MOST_DAYS: Final = 1e6
 
 ChoiceName = Annotated[str, reading.choice(tuple(KEYS))]
@@ -62,7 +62,7 @@ def _days(value: Any) -> float:
 
 
 class PlanSpec(Spec):
-    """What a plan chooses among, for which batch."""
+    """Choices of a plan, and the batch size."""
 
     global_batch: Annotated[str, batch_of_step()] = Field(
         description="Batch of a step, all ranks together: tokens (4M, of which k is 1024) or sequences (512seq)."
@@ -88,5 +88,5 @@ class PlanSpec(Spec):
 
     @property
     def sequences(self) -> int:
-        """Sequences of a step over all ranks; `load_scenario` has turned tokens into sequences."""
+        """Sequences per step over every rank; `load_scenario` has converted tokens into sequences."""
         return sequences_of(self.global_batch, 1)

@@ -1,6 +1,6 @@
-"""Which plots may a scenario name? The file names in report/plots/: those of collectives, of training steps, of both.
+"""Which plots may a scenario name? The modules in report/plots/: for collectives, for training steps, and for both.
 
-The folders are listed and nothing is imported, so that reading a scenario does not load a plotting library.
+Folders are listed without importing a module, therefore reading a scenario loads no plotting library.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from typing import Final
 
 from simulator.basics.registry import module_names
 
+# Folders in report/plots for each kind of scenario.
 _FOLDERS: Final = {"collective": ("both", "collective"), "training": ("both", "training")}
 
 
 @cache
 def names_of(kind: str) -> tuple[str, ...]:
-    """Return the names of the plots of a "collective" or a "training" step, sorted."""
+    """Return the plots for "collective" or "training", sorted.
+
+    >>> "scaling" in names_of("collective"), "scaling" in names_of("training")
+    (True, True)
+    """
     return tuple(sorted(name for folder in _FOLDERS[kind] for name in module_names(f"simulator.report.plots.{folder}")))
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """Return the names of all plots, sorted; a name that both kinds have is listed once."""
+    """Return every plot once, sorted."""
     return tuple(sorted({name for kind in _FOLDERS for name in names_of(kind)}))

@@ -37,6 +37,7 @@ from simulator.scenario.training_spec import (
 
 
 def _algorithms() -> tuple[str, ...]:
+    # Imported late here and below, because it imports every algorithm.
     from simulator.collectives.algorithm import ALGORITHMS
 
     return ("auto", *ALGORITHMS.names())
@@ -48,10 +49,10 @@ def _operations() -> tuple[str, ...]:
     return OPERATIONS
 
 
-# Seeds are stored in JSON and in numpy; both are exact up to 2^53 and 2^64, so the smaller bound rules.
+# JSON holds integers exactly up to 2^53, numpy seeds up to 2^64; the smaller bound counts.
 Seed = Annotated[int, reading.whole(0, 2**53)]
 Factor = Annotated[float, reading.number(positive=True, most=1e6)]
-# exp(10 z) spans 17 orders of magnitude between z = -2 and 2: beyond that nothing is a model of anything.
+# exp(10 z) spans 17 orders of magnitude between z = -2 and z = 2. A larger sigma models nothing.
 Sigma = Annotated[float, reading.number(positive=False, most=10.0)]
 LinkName = Annotated[str, reading.text(r"\S(?:.*\S)?->\S(?:.*\S)?", "the name of a link, such as 'gpu0->switch0'")]
 Name = Annotated[
@@ -63,11 +64,11 @@ Name = Annotated[
 
 
 Engine = Literal["auto", "events", "compiled"]
-Payload = Literal["auto"] | bool
+Payload = Literal["auto"] | bool  # True and False are words of YAML, "auto" is text
 
 
 class JitterSpec(Spec):
-    """Jitter of kernels' times and latencies."""
+    """Random factors on kernel times and latencies."""
 
     compute: Sigma = Field(default=0.0, description="Spread of kernels' times: each is multiplied by exp(sigma z).")
     latency: Sigma = Field(
@@ -76,14 +77,15 @@ class JitterSpec(Spec):
 
 
 class EcmpSpec(Spec):
-    """How one of several equal routes is chosen."""
+    """Choice among several equal routes."""
 
     hash: Seed = Field(description="Seed of the hash that chooses among equal routes.")
 
 
 class ClusterSpec(Spec):
-    """On what it is played."""
+    """The machine to simulate."""
 
+    # Content is checked by `cluster/build.py`, for files and for inline topologies.
     topology: Annotated[Any, reading.named_or_written_out("topology", "the name of a topology")] = Field(
         description="A shipped topology's name, a path, or a topology written out."
     )
@@ -91,6 +93,7 @@ class ClusterSpec(Spec):
     gpu: Annotated[Any, reading.named_or_written_out("gpu", "the name of a GPU")] | None = Field(
         default=None, description="A GPU of the catalog, a path, or a GPU written out; the topology's own if left out."
     )
+    # The bound against world_size is a rule in cluster_rules.py.
     stragglers: dict[Rank, Factor] = Field(default={}, description="Rank: factor on its FLOP/s and HBM bandwidth.")
     link_factors: dict[LinkName, Factor] = Field(default={}, description="'src->dst': factor on the link's bandwidth.")
     jitter: JitterSpec = Field(default=JitterSpec(), description="Luck, drawn from the seed.")
@@ -109,13 +112,13 @@ class ServersSpec(Spec):
     )
 
 
-# A buffer is sent when it holds so much [B], or after so long [s], as Horovod does by default.
+# Horovod's defaults: a buffer is sent at this size [B], or after this time [s].
 BUFFER: Final = 64 * 2**20
 CYCLE: Final = 1e-3
 
 
 class FusionSpec(Spec):
-    """How tensors are merged: buffer and cycle, or buckets."""
+    """Merging of tensors: buffer and cycle, or buckets."""
 
     buffer: Annotated[int, reading.size(1)] | None = Field(default=None, description="Sent when this full.")
     cycle: Annotated[float, reading.duration()] | None = Field(
@@ -127,10 +130,11 @@ class FusionSpec(Spec):
 
 
 class CollectiveSpec(Spec):
-    """One collective operation."""
+    """A single collective operation."""
 
     operation: Annotated[str, reading.known(_operations)] = Field(description="What is done.")
     algorithm: Annotated[str, reading.known(_algorithms)] = Field(default="auto", description="How it is done.")
+    # None while reading; `build_records.completed` fills in the tensors' sum.
     size: Annotated[int, reading.size(0)] | None = Field(
         default=None, description="The whole array; may be left out where `tensors` are given."
     )
@@ -147,6 +151,7 @@ class CollectiveSpec(Spec):
         default="auto", description="Whether real arrays move; auto: while world_size x size is at most 256 MiB."
     )
     servers: ServersSpec | None = Field(default=None, description="For parameter_server.")
+    # None below means "not written". Rules refuse these keys under algorithms without use for them.
     rank_order: Listed[Rank] | None = Field(default=None, description="Order of travel, for ring and chain.")
     chunks: Count | None = Field(default=None, description="Pipeline pieces, for algorithms that have them.")
     root: Rank | None = Field(
@@ -161,7 +166,7 @@ class CollectiveSpec(Spec):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole array: as given, or the sum of the tensors [B]."""
+        """Size of the whole array [B]: the given size, or the tensors' sum."""
         return self.size if self.size is not None else sum(self.tensors or ())
 
 
@@ -171,6 +176,7 @@ def _axis_key(value: Any) -> str:
     raise ValueError(f"unknown key; {one_of(axis_keys(), value)}")
 
 
+# A function in place of a Literal: the keys are listed from the classes below, when a value is read.
 AxisKey = Annotated[str, reading.ValueReader(_axis_key, lambda: {"enum": list(axis_keys())})]
 Axes = dict[AxisKey, Listed[Any]]
 
@@ -188,7 +194,7 @@ PlotName = Annotated[str, reading.choice(plot_names.names())]
 
 
 class PlotsSpec(Spec):
-    """Which figures are drawn, and which points those of a single point show."""
+    """Plots to draw, and points for plots of a single point."""
 
     kinds: Listed[PlotName] | None = Field(default=None, description="Figures to draw; all that there are if left out.")
     points: Annotated[
@@ -204,7 +210,7 @@ class PlotsSpec(Spec):
 
 
 def _plots(value: Any) -> tuple[str, ...] | PlotsSpec:
-    """Read a mapping as one, and all else as the list of kinds, so that faults are those of the form that was meant."""
+    """Read a mapping as PlotsSpec, anything else as a list of kinds; faults then concern the form meant by the user."""
     return (
         PlotsSpec.model_validate(value)
         if isinstance(value, dict)
@@ -218,7 +224,7 @@ def _adapted(annotation: Any) -> TypeAdapter[Any]:
 
 
 class Scenario(Spec):
-    """What is played, on what, and what is varied."""
+    """A scenario: the machine, the collective or training step, the axes, and the outputs."""
 
     name: Name = Field(description="What the run is called; its folder is named so.")
     question: Annotated[str, reading.text(r"[^\x00-\x1f\x7f]*", "one line of text")] = Field(
@@ -266,13 +272,15 @@ class Scenario(Spec):
     _warnings: tuple[str, ...] = PrivateAttr(())
 
     def __eq__(self, other: object) -> bool:
-        """Return True if both say the same, wherever they were read from."""
+        """Return True if both have equal keys and values; source and base do not count."""
         return isinstance(other, Scenario) and self.__dict__ == other.__dict__
 
+    # A scenario holds dicts and cannot be hashed.
     __hash__ = None  # type: ignore[assignment]
 
     def replaced(self, **changes: Any) -> Self:
-        """Return a copy with other values in some fields, `source`, `base` or `warnings`; nothing is checked."""
+        """Return a copy with changed fields, `source`, `base` or `warnings`; nothing is checked."""
+        # These three are private attributes, and pydantic copies only fields.
         apart = {name: changes.pop(name) for name in ("source", "base", "warnings") if name in changes}
         copy = super().replaced(**changes)
         for name, value in apart.items():
@@ -281,46 +289,47 @@ class Scenario(Spec):
 
     @property
     def source(self) -> str:
-        """The file as the user named it; "<dict>" for data from Python."""
+        """The file as named by the user; "<dict>" for data from Python."""
         return self._source
 
     @property
     def base(self) -> Path:
-        """Folder from which relative paths are read."""
+        """Folder for relative paths."""
         return self._base
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One line for each key that changes no number in any point."""
+        """A line for each key without effect in every point."""
         return self._warnings
 
     @property
     def plotted(self) -> PlotsSpec:
-        """The plots as a mapping, in whatever form they were written."""
+        """The plots as a mapping, whichever form was written."""
         return self.plots if isinstance(self.plots, PlotsSpec) else PlotsSpec(kinds=self.plots)
 
     @property
     def kind(self) -> str:
-        """Which of KINDS it is, once it is known to be one."""
+        """The scenario's kind, "collective" or "training"; valid after the check for exactly one of both."""
         return "collective" if self.training is None else "training"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One of the scenarios that compare and sweep multiply out to.
+    """A scenario from the product of compare and sweep.
 
     Attributes
     ----------
     settings : mapping of dotted key to value
-        The settings in which the point differs from others, as they were written.
+        Values of the axis keys, as written.
     scenario : Scenario
-        The scenario with these settings, without axes.
+        The scenario with these values, without axes.
     """
 
     settings: Mapping[str, Any]
     scenario: Scenario
 
 
+# Mappings with dotted keys: their keys can be set and varied one by one.
 _MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
     (): Scenario,
     ("cluster",): ClusterSpec,
@@ -339,14 +348,14 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
     ("training", "loss_scaling"): LossScalingSpec,
     ("training", "learning"): LearningSpec,
 }
-# What a policy's name, or a list of plots, may stand instead of has no dotted keys: it is given whole.
+# Mappings without axis keys: compare and sweep cannot name an inner key.
 _INNER: Final[dict[tuple[str, ...], type[Spec]]] = {
     ("training", "activation_checkpointing"): LayersSpec,
     ("plots",): PlotsSpec,
     ("budget",): BudgetSpec,
     ("plan",): PlanSpec,
 }
-# What a scenario plays, exactly one of these, and how it is called in a sentence.
+# Kinds of scenario with their name in a sentence; a scenario has exactly one of both.
 KINDS: Final = MappingProxyType({"collective": "a collective", "training": "a training step"})
 _NO_AXES: Final = (
     "name", "question", "compare", "sweep", "plots", "baseline", "answer", "budget", "plan",
@@ -354,24 +363,29 @@ _NO_AXES: Final = (
 
 
 def fields(at: tuple[str | int, ...]) -> tuple[str, ...]:
-    """Keys that the mapping at this place may have; empty where it has names of its own."""
+    """Return the keys of the mapping at a place; empty if the mapping has names of its own."""
     shape = (_MAPPINGS | _INNER).get(at)  # type: ignore[arg-type]
     return tuple(shape.model_fields) if shape else ()
 
 
 @cache
 def axis_keys() -> tuple[str, ...]:
-    """Dotted keys that compare, sweep and --set may name, whole sections among them, in the file's order."""
+    """Return the dotted keys allowed in compare, sweep and --set, including whole sections, in file order."""
     dotted = [(*at, name) for at, shape in _MAPPINGS.items() for name in shape.model_fields]
     return tuple(".".join(key) for key in dotted if ".".join(key) not in _NO_AXES)
 
 
 @cache
 def adapter(dotted: str) -> TypeAdapter[Any]:
-    """What reads a value of one of `axis_keys` by itself; of a section the keys that a setting names."""
+    """Return the validator for a key's value; for a section, the validator of a setting.
+
+    >>> adapter("cluster.world_size").validate_python("8k")
+    8000
+    """
     if dotted in SECTIONS:
         return TypeAdapter(_setting_of(dotted))
     bare = _field(dotted).annotation
+    # pydantic refuses a config for a model's adapter; models are strict by their own config.
     config = None if isinstance(bare, type) and issubclass(bare, BaseModel) else ConfigDict(strict=True)
     return TypeAdapter(_annotation(dotted), config=config)
 
@@ -387,10 +401,13 @@ def _annotation(dotted: str) -> Any:
 
 
 def _setting_of(section: str) -> type[Spec]:
-    """Make the shape of a setting of a section: any of its keys, and of theirs by dotted names."""
+    """Build the class for a setting of a section: any key in the section, also dotted.
+
+    Example: a setting of `collective` may have `algorithm`, `servers`, and `servers.count`.
+    """
     names = [key.removeprefix(f"{section}.") for key in axis_keys() if key.startswith(f"{section}.")]
     keys: dict[str, Any] = {
-        # A name with a dot is no field of a class.
+        # A field's name cannot contain a dot; the alias can.
         f"key{number}": (_annotation(f"{section}.{name}"), Field(default_factory=lambda: None, alias=name))
         for number, name in enumerate(names)
     }
@@ -398,12 +415,12 @@ def _setting_of(section: str) -> type[Spec]:
 
 
 def default_of(dotted: str) -> Any:
-    """Value that one of `axis_keys` has where nobody writes it."""
+    """Return the default for a key in `axis_keys`."""
     return _field(dotted).get_default(call_default_factory=True)
 
 
 def takes_lists(dotted: str) -> bool:
-    """Whether a value of one of `axis_keys` may be a list.
+    """Return True if a key's value may be a list.
 
     Examples
     --------

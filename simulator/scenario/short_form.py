@@ -1,6 +1,6 @@
-"""Mappings that may be written as one word: `sharding: zero3` for `sharding: {strategy: zero3}`.
+"""Mappings that may be written as a word: `sharding: zero3` for `sharding: {strategy: zero3}`.
 
-Rule: a word stands for a mapping, and is that mapping from here on; nothing here knows a key's name.
+The word is replaced by its mapping during reading. The module knows no key's name.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from simulator.scenario.field_types import Spec
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """Attach to a mapping that may be written as one word.
+    """Annotation for a mapping with a short form.
 
     Attributes
     ----------
     words : mapping of word to mapping
-        What each stands for.
+        Mapping for each word.
     others : mapping of word to str
-        Words that people write, and what to write instead.
+        Words used elsewhere, each with advice.
     """
 
     words: Mapping[str, Mapping[str, str]]
     others: Mapping[str, str]
 
     def expanded(self, value: Any) -> Any:
-        """The mapping that a word stands for; a mapping stays."""
+        """Return the mapping for a word; return a mapping unchanged."""
+        # `Spec`: a default, or a value set from Python, is a validated record already.
         if isinstance(value, dict | Spec):
             return value
         if not isinstance(value, str):
@@ -42,7 +43,8 @@ class Short:
         return dict(self.words[str(read(value))])
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Expand first, then read the mapping."""
+        """Expand a word first, then validate the mapping."""
+        # Before the mapping's own check, which would refuse a word.
         return core_schema.no_info_before_validator_function(self.expanded, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

@@ -1,12 +1,13 @@
-"""The text that `simulator new` writes: a scenario that runs as it stands, and shows what else there is.
+"""The text written by `simulator new`: a runnable scenario that shows further keys.
 
-Rule: what is written without a comment sign loads; what is behind one is a key with its default or an example.
+Lines without a comment sign load; a comment sign precedes keys with their default or an example.
 """
 
 from __future__ import annotations
 
 from typing import Final, Literal
 
+# Doubled braces survive `str.format`.
 _HEAD: Final = """\
 # {question}
 name: {name}                    # runs are kept under this name
@@ -99,16 +100,16 @@ plots: [bandwidth_utilization, breakdown, dimensions_on_links, loss, memory, mem
 
 
 def template(name: str, question: str, kind: Literal["collective", "training"] = "collective") -> str:
-    """Write a scenario to start from.
+    """Return a scenario to start from, as YAML text.
 
     Parameters
     ----------
     name : str
-        What its runs are called: letters, digits, '_', '-' and '.'.
+        Name of its runs: letters, digits, '_', '-' and '.'.
     question : str
-        What it shall answer; becomes the first comment.
+        Question to answer; becomes the first comment.
     kind : {"collective", "training"}
-        What is played.
+        What is simulated.
 
     Returns
     -------
@@ -118,7 +119,7 @@ def template(name: str, question: str, kind: Literal["collective", "training"] =
     Raises
     ------
     ScenarioError
-        If the name cannot be the name of a folder.
+        The name cannot be a folder's name.
 
     Examples
     --------
@@ -129,6 +130,7 @@ def template(name: str, question: str, kind: Literal["collective", "training"] =
     from simulator.scenario.load import check_name
 
     check_name(name)
+    # A single line without leading comment signs: the question must stay inside its comment.
     asked = " ".join("".join(c if c.isprintable() else " " for c in question).split()).lstrip("# ")
     # A name such as 2024 or 1e9 must stay text.
     written = yaml_dialect.dump(name, one_line=True)

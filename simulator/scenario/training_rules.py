@@ -1,7 +1,9 @@
-"""Rules between keys of `training`, and between them and what is known of the model and the GPU.
+"""Rules between keys of `training`, the model and the GPU.
 
-Rule: one generator a topic, each a few lines; all of them run, so that every fault of a file is reported at once.
-Functions are named after the key at which they report. Rules of `numerics: true` are in numerics_rules.py.
+A generator covers one topic in a few lines and is named after the key in its reports. Every generator runs, therefore
+all faults in a file are reported at once. Rules for `numerics: true` are in numerics_rules.py.
+
+Example: `_shard_size` reports at `sharding.shard_size`, and involves `sharding.strategy` and `cluster.world_size`.
 """
 
 from __future__ import annotations
@@ -33,13 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainingFiles:
-    """Readers of the files that `training` names; each file is read once for all points of a sweep.
+    """Readers for the files named in `training`; each file is read once for every point of a sweep.
 
     Attributes
     ----------
     model : function (model, seq_len) -> Transformer
+        Reader for the model.
     learning : LearningFiles
-        Readers of the files that `training.learning` names.
+        Readers for the files named in `training.learning`.
     """
 
     model: Callable[[Any, int], Transformer]
@@ -47,7 +50,7 @@ class TrainingFiles:
 
 
 def training_files(base: Path) -> TrainingFiles:
-    """Make the readers; relative paths start from `base`."""
+    """Return the readers; `base` is the folder for relative paths."""
     from simulator.model.load import load_model
 
     return TrainingFiles(
@@ -58,13 +61,15 @@ def training_files(base: Path) -> TrainingFiles:
 def conflicts(
     shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, files: TrainingFiles, base: Path
 ) -> Iterator[Conflict]:
-    """Find every broken rule; `facts` is None where the topology itself is at fault."""
+    """Yield every broken rule; `facts` is None if the topology is invalid."""
     sizes = list(parallelism_rules.sizes(shape, cluster.world_size))
     yield from sizes
-    # Where the ranks cannot be spread nobody knows how many of them hold the same.
+    # `copies`: ranks holding the same part of the model. With invalid sizes this number is unknown, and world_size is
+    # the stand-in.
     copies = cluster.world_size if sizes else parallelism(shape.parallelism).holders(cluster.world_size)
     if not sizes:
         yield from _global_batch(shape, cluster.world_size)
+    # The rules below read the number of micro-batches, which may follow from `global_batch`.
     shape = with_accumulation(shape, cluster.world_size)
     yield from _shard_size(shape, copies)
     yield from _reshard_after_forward(shape, copies)
@@ -89,12 +94,13 @@ def conflicts(
 
 
 def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:
+    # A rule involves its own key, besides the keys given.
     dotted = f"training.{name}"
     return Conflict(tuple(dotted.split(".")), message, (dotted, *involved), of_key)
 
 
 def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[Conflict]:
-    """Data-parallel ranks share the global batch evenly, and nobody says another number of micro-batches."""
+    """Yield a fault if ranks cannot share the global batch evenly, or another number of micro-batches is given."""
     if shape.global_batch is None:
         return
     sizes = (f"training.parallelism.{kind}" for kind in ("tp", "pp", "cp"))
@@ -105,6 +111,7 @@ def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[Conflict]:
         yield _conflict("global_batch", str(error), *involved)
         return
     said = shape.gradient_accumulation_steps
+    # The default, 1, contradicts nothing; only a number written by the user does.
     if "gradient_accumulation_steps" in shape.model_fields_set and said != steps:
         message = f"got {said}, but global_batch {shape.global_batch} makes it {steps}; leave one of the two out"
         yield _conflict("gradient_accumulation_steps", message, "training.global_batch", *involved)
@@ -115,11 +122,13 @@ def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[Conflict]:
     if size is None:
         return
     involved = ("training.sharding.strategy", "cluster.world_size")
+    # Strategies declare their options, therefore a new strategy needs no change here.
     if "shard_size" not in STRATEGIES.find(shape.sharding.strategy).options:
         able = any_listening("shard_size")
         message = f"got {size}, but {shape.sharding.strategy} has no sharding groups; leave it out, or write {able}"
         yield _conflict("sharding.shard_size", message, *involved)
     elif copies % size:
+        # Suggest the largest divisor up to the given size.
         near = max(n for n in range(1, min(size, copies) + 1) if copies % n == 0)
         whole = "world_size" if parallelism(shape.parallelism).size == 1 else "the data-parallel ranks,"
         message = f"got {size}; must divide {whole} {copies}; try {near}"
@@ -127,8 +136,9 @@ def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[Conflict]:
 
 
 def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[Conflict]:
-    """A number of ranks for `reshard_after_forward` divides the ranks that share one copy of the states."""
+    """A number in `reshard_after_forward` must divide the ranks sharing a copy of the states."""
     ranks, whole = shape.sharding.reshard_after_forward, shape.sharding.shard_size or copies
+    # True and False suit every group; numbers must divide the group.
     if isinstance(ranks, bool):
         return
     involved = ("training.sharding.strategy", "training.sharding.shard_size", "cluster.world_size")
@@ -136,6 +146,7 @@ def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[Conflic
         able = any_listening("reshard_after_forward")
         message = f"got {ranks}, but {shape.sharding.strategy} gathers no parameters; leave it out, or write {able}"
         yield _conflict("sharding.reshard_after_forward", message, *involved)
+    # A number equal to the whole group would mean `true`.
     elif whole % ranks or ranks == whole:
         message = (
             f"got {ranks}; must divide the {whole} ranks that share one copy of the states, and be fewer; or write true"
@@ -144,7 +155,7 @@ def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[Conflic
 
 
 def _algorithm(shape: TrainingSpec) -> Iterator[Conflict]:
-    """The algorithm must have all operations of the strategy; every strategy also sums the gradient's norm."""
+    """The algorithm must support every operation in the strategy; each strategy also sums the gradient norm."""
     from simulator.collectives.algorithm import ALGORITHMS
 
     if shape.algorithm == "auto":
@@ -169,6 +180,7 @@ def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) 
     sharding = shape.sharding
     if STRATEGIES.find(sharding.strategy).updater is not Updater.SERVERS:
         return
+    # A single worker has nobody to share parameters with.
     if world_size < 2:
         message = f"got {sharding.strategy!r}, which takes at least 2 workers; write ddp for one"
         yield _conflict("sharding.strategy", message, "cluster.world_size")
@@ -190,6 +202,7 @@ def _optimizer(shape: TrainingSpec) -> Iterator[Conflict]:
 
 def _offload(shape: TrainingSpec) -> Iterator[Conflict]:
     strategy = STRATEGIES.find(shape.sharding.strategy)
+    # Offload needs states with a single owner each. Under ddp every rank updates everything; servers have no GPU.
     if shape.offload.what != "none" and strategy.updater is not Updater.OWNERS:
         able = any_of(name for name in STRATEGIES.names() if STRATEGIES.find(name).updater is Updater.OWNERS)
         message = (
@@ -202,6 +215,7 @@ def _precision_master(shape: TrainingSpec) -> Iterator[Conflict]:
     params, master = shape.precision.params, shape.precision.master
     if master in (None, "auto"):
         return
+    # A master copy is useful only if wider than the parameters.
     if dtypes.find(str(master)).bits <= dtypes.find(params).bits:
         message = f"got {master!r}, no wider than the parameters' {params}; leave it out for float32, or write null"
         yield _conflict("precision.master", message, "training.precision.params")
@@ -209,7 +223,7 @@ def _precision_master(shape: TrainingSpec) -> Iterator[Conflict]:
 
 def _precision_matmul(shape: TrainingSpec) -> Iterator[Conflict]:
     params, matmul = shape.precision.params, shape.precision.matmul
-    # Tensor cores round float32 inputs to tf32 by themselves; a cast up before a matmul would gain nothing.
+    # Tensor cores round float32 inputs to tf32 themselves. Casting up before a matmul would gain nothing.
     if matmul == "tf32" and params != "float32":
         message = (
             f"got 'tf32', which takes float32 inputs, but params are {params}; leave it out, or write params: float32"
@@ -224,11 +238,12 @@ def _precision_matmul(shape: TrainingSpec) -> Iterator[Conflict]:
 def _precision_of_gpu(
     shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
 ) -> Iterator[Conflict]:
-    """The GPU must have a peak rate for the dtypes that it computes in."""
+    """The GPU must have a peak rate for each dtype used in computation."""
     gpu = _gpu(cluster, facts, base)
     if gpu is None:
         return
     dtype = precision(shape.precision)
+    # With an automatic matmul dtype, both keys mean the same dtype: report it once, at `params`.
     named = (
         {"params": dtype.params}
         if shape.precision.matmul in ("auto", dtype.params)
@@ -246,7 +261,7 @@ def _precision_of_gpu(
 
 @cache
 def _shipped_gpu(name: str) -> Gpu:
-    """A GPU of the catalog, whose file is read once a process."""
+    """Return a GPU from the catalog; each file is read once per process."""
     from simulator.cluster.gpu_file import load_gpu
 
     return load_gpu(name)
@@ -255,10 +270,11 @@ def _shipped_gpu(name: str) -> Gpu:
 def _attention_generation(
     shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
 ) -> Iterator[Conflict]:
-    """The GPU must have kernels of that generation."""
+    """The GPU must have kernels for the flash attention generation."""
     from simulator.step.kernels.kernel_time import attention_generations
 
     gpu = _gpu(cluster, facts, base)
+    # Standard attention uses plain matmuls.
     if gpu is None or shape.attention != "flash":
         return
     known = attention_generations(gpu)
@@ -269,10 +285,11 @@ def _attention_generation(
 
 
 def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Gpu | None:
-    """The GPU, or None if it cannot be read; what is wrong with it is reported by cluster_rules.py."""
+    """Return the GPU, or None if it cannot be read; cluster_rules.py reports the reason."""
     from simulator.cluster.gpu_file import load_gpu
 
     wanted = cluster.gpu if cluster.gpu is not None else facts.gpu if facts is not None else None
+    # A sweep asks for every point; shipped GPUs come from the cache.
     if isinstance(wanted, str) and wanted in registry.names("gpu"):
         return _shipped_gpu(wanted)
     if cluster.gpu is None:
@@ -284,9 +301,10 @@ def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Gpu |
 
 
 def _model_conflicts(error: ScenarioError, shape: TrainingSpec) -> Iterator[Conflict]:
-    """Report at `training.model`, or at the key inside it, why it cannot be used."""
+    """Yield the reasons why the model cannot be used, at `training.model` or a key inside."""
     text = str(error).removeprefix(f"{error.kind}: ") if isinstance(error, UnknownNameError) else str(error)
     for line in text.splitlines():
+        # The model may be fine and the sequence too long for it: then the fault belongs to `seq_len`.
         long = re.search(r"(?:^|: )seq_len: (.*)", line)
         if long:
             yield _conflict("seq_len", long[1], "training.model")
@@ -298,8 +316,13 @@ def _model_conflicts(error: ScenarioError, shape: TrainingSpec) -> Iterator[Conf
 
 
 def _inside(line: str, model: Mapping[str, Any]) -> tuple[Key, str]:
-    """The key of an inline model that a line is about, and the rest of the line."""
+    """Return an inline model's key that a line names, and the rest of the line.
+
+    >>> _inside("model: hidden_size: got 0; must be at least 1", {"hidden_size": 0})
+    (('hidden_size',), 'got 0; must be at least 1')
+    """
     match = re.match(r"model: ([A-Za-z0-9_.]+): (.*)", line)
+    # Errors may name a derived quantity; only a key written in the scenario has a place in the file.
     if match is None or match[1].split(".")[0] not in model:
         return (), line.removeprefix("model: ")
     return tuple(match[1].split(".")), match[2]
@@ -313,16 +336,18 @@ def _layers_per_unit(shape: TrainingSpec, model: Transformer | None) -> Iterator
 
 
 def _activation_checkpointing(shape: TrainingSpec, model: Transformer | None) -> Iterator[Conflict]:
-    """Each layer that is named exists, and is named once."""
+    """Each named layer must exist, and be named once."""
     policy, key = shape.activation_checkpointing, ("training", "activation_checkpointing")
     if not isinstance(policy, tuple):
         return
+    # Two forms: (("full", (0, 1)), ...) by policy, or plain layer numbers.
     named: list[tuple[Key, int]] = []
     for i, entry in enumerate(policy):
         if isinstance(entry, tuple):
             named += [((*key, entry[0], j), layer) for j, layer in enumerate(entry[1])]
         else:
             named.append(((*key, i), entry))
+    # Across policies too: a layer has one policy.
     twice = repeated([layer for _, layer in named])
     if twice is not None:
         message = f"got layer {named[twice][1]} twice; name each once"

@@ -1,7 +1,7 @@
-"""Which keys `training` has in a scenario file, and what each may hold by itself.
+"""Which keys does `training` have in a scenario file, and what may each hold? One class for each mapping.
 
-Rule: as in shape.py, one class a mapping, one line a key. Short forms (`sharding: zero3`, `precision: bf16`) stand for
-mappings, and are those mappings from here on.
+Each field is a key, and the field's type determines the allowed values. Short forms
+(`sharding: zero3`, `precision: bf16`) are replaced by their mappings during reading.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ from simulator.step.strategies.strategy import STRATEGIES
 
 
 def frameworks() -> tuple[str, ...]:
-    """Frameworks with fitted constants, and `bare` for none."""
+    """Return the frameworks with fitted constants, and `bare` (no constants)."""
     return ("bare", *registry.names("framework"))
 
 
 def _algorithms() -> tuple[str, ...]:
+    # Imported late, because it imports every algorithm.
     from simulator.collectives.algorithm import ALGORITHMS
 
     return ("auto", *ALGORITHMS.names())
 
 
 ALLOCATORS: Final = ("caching", "expandable_segments")
-# What others call these (ZeRO's paper, section 5; PyTorch's ShardingStrategy), so that their names find home.
+# Names from the ZeRO paper (section 5) and PyTorch's ShardingStrategy, each with advice.
 _OTHER_STRATEGIES: Final = {
     **dict.fromkeys(("fsdp", "fsdp2", "full_shard", "zero"), "is called zero3 here; write zero3"),
     "shard_grad_op": "is zero3 that keeps its parameters; write {strategy: zero3, reshard_after_forward: false}",
@@ -58,6 +59,7 @@ _OTHER_STRATEGIES: Final = {
     "zero++": "is not built yet; nearest is {strategy: zero3, reshard_after_forward: 8}",
     **dict.fromkeys(("ps", "parameter_servers", "byteps"), "write parameter_server"),
 }
+# The matmul dtype is given only if it differs from the parameters' dtype.
 PRECISIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "fp64": {"params": "float64"},
@@ -68,6 +70,7 @@ PRECISIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "fp8": {"params": "bfloat16", "matmul": "float8_e4m3fn"},
     }
 )
+# Names from PyTorch and other libraries, each with advice.
 _OTHER_PRECISIONS: Final = {
     **dict.fromkeys(("float32", "single", "float", "full"), "did you mean 'fp32'?"),
     **dict.fromkeys(("tfloat32", "tf"), "did you mean 'tf32'?"),
@@ -76,20 +79,22 @@ _OTHER_PRECISIONS: Final = {
     **dict.fromkeys(("float8", "float8_e4m3fn", "float8_e5m2"), "did you mean 'fp8'?"),
     **dict.fromkeys(("int8", "int4", "fp4", "mxfp8", "nvfp4"), "is not built yet; fp8 is the narrowest"),
 }
-# Weight decay, which AdamW decouples, changes neither states nor kernels.
+# AdamW's decoupled weight decay changes neither states nor kernels.
 _SAME_OPTIMIZERS: Final = {"adamw": "adam"}
+# Variants with equal states and kernels.
 _OTHER_OPTIMIZERS: Final = {
     **dict.fromkeys(("nesterov", "sgdm"), "keeps the states of momentum; write momentum"),
 }
+# Names from papers, Megatron-LM ("vpp") and PyTorch, each with advice.
 _OTHER_SCHEDULES: Final = {
     **dict.fromkeys(("pipedream", "one_forward_one_backward"), "did you mean '1f1b'?"),
     **dict.fromkeys(("Interleaved1F1B", "interleaved_1f1b", "vpp"), "did you mean 'interleaved'?"),
     "afab": "did you mean 'gpipe'?",
     **dict.fromkeys(("zb1p", "zero_bubble"), "did you mean 'zb_h1'?"),
-    # torch's name; in other spelling it would be zb_v, which is another schedule.
+    # PyTorch's name. As a different spelling it would be read as zb_v, a different schedule.
     "zbv": "did you mean 'zbv_zero_bubble'?",
 }
-# The longest context of a published model is ten million tokens; beyond a billion a slip is likelier.
+# The longest context in a published model is ten million tokens; more than a billion is probably a typing error.
 _MOST_TOKENS: Final = 10**9
 
 
@@ -105,7 +110,7 @@ SHORT_OPTIMIZERS: Final = Short(
 SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES.names()}, _OTHER_STRATEGIES)
 SHORT_PRECISIONS: Final = Short(PRECISIONS, _OTHER_PRECISIONS)
 SHORT_OFFLOADS: Final = Short(OFFLOADS, _OTHER_OFFLOADS)
-# Where a word may stand for a mapping; an axis that goes below it needs the mapping.
+# Keys with a short form. An axis below such a key needs the mapping: sharding.shard_size under `sharding: zero3`.
 SHORTS: Final[Mapping[tuple[str, ...], Short]] = MappingProxyType(
     {
         ("training", "sharding"): SHARDINGS,
@@ -118,7 +123,7 @@ SHORTS: Final[Mapping[tuple[str, ...], Short]] = MappingProxyType(
 
 
 def without_short_form(key: tuple[str, ...], value: Any) -> Any:
-    """The mapping behind a short form that stands under this key; all else as it is.
+    """Return the mapping for a short form under this key; any other value unchanged.
 
     Examples
     --------
@@ -134,10 +139,11 @@ YES_NO: Final = reading.choice((True, False))
 
 
 def _reshard() -> reading.ValueReader:
-    """Read yes, no, or a number of ranks."""
+    """Read a boolean, or a number of ranks from 2 on."""
     ranks = reading.whole(2, 1_000_000)
 
     def reader(value: Any) -> bool | int:
+        # Booleans first: in Python True is an int.
         if isinstance(value, bool):
             return value
         if isinstance(value, int):
@@ -148,7 +154,7 @@ def _reshard() -> reading.ValueReader:
 
 
 def _capacity() -> reading.ValueReader:
-    """Read a factor, or none."""
+    """Read a positive factor, or none."""
     factor = reading.number(positive=True, most=1e6)
 
     def reader(value: Any) -> float | None:
@@ -158,7 +164,7 @@ def _capacity() -> reading.ValueReader:
 
 
 def _imbalance() -> reading.ValueReader:
-    """Read a factor of at least 1, or how unlike the popularity of experts is."""
+    """Read a factor from 1 on, or {zipf: exponent} for the experts' popularity."""
     factor, exponent = reading.number(positive=True, most=1e6), reading.number(positive=True, most=10)
 
     def reader(value: Any) -> float | dict[str, float]:
@@ -191,8 +197,9 @@ Collectives = Literal["auto", "played", "closed_form"]
 
 
 class ExpertsSpec(Spec):
-    """How tokens get to experts that are spread over ranks."""
+    """Tokens' dispatch to experts held by different ranks."""
 
+    # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated (DeepEP) only once.
     dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"))] = Field(
         default="all_to_all",
         description="A copy of a token for each expert it has chosen; all tokens to all ranks; a copy for each rank.",
@@ -209,7 +216,7 @@ class ExpertsSpec(Spec):
 
 
 class ParallelismSpec(Spec):
-    """Over how many ranks each kind of parallelism spreads the step; the product is world_size."""
+    """Ranks for each kind of parallelism; the product is world_size."""
 
     dp: LargeCount | None = Field(
         default=None, description="Data parallel; all that the others leave if left out; 1k is 1000."
@@ -222,6 +229,7 @@ class ParallelismSpec(Spec):
     )
     etp: Count | None = Field(default=None, description="Ranks that cut the matrices of one expert; tp if left out.")
     experts: ExpertsSpec = Field(default=ExpertsSpec(), description="ep: how tokens get to their experts.")
+    # Korthikanti et al. 2023: sums of whole activations become a reduce-scatter and an all-gather.
     sequence_parallel: Annotated[bool, YES_NO] = Field(
         default=True, description="tp: whether what lies between matrices is cut along the sequence."
     )
@@ -239,6 +247,7 @@ class ParallelismSpec(Spec):
     stages: Annotated[Any, layers_of_stages()] = Field(
         default="auto", description="pp: layers of each stage; or what the first and the last have less."
     )
+    # Llama 3 gathers keys and values (all_gather); ulysses is DeepSpeed Ulysses (Jacobs et al. 2023).
     context: Annotated[Any, ways_of_attention()] = Field(
         default="ring", description="cp: keys go round, are gathered, or heads are handed over for tokens; or both."
     )
@@ -251,11 +260,12 @@ class ParallelismSpec(Spec):
 
 
 class ShardingSpec(Spec):
-    """How model states are spread over data-parallel ranks."""
+    """How model states are sharded over data-parallel ranks."""
 
     strategy: Annotated[str, reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES)] = Field(
         default="zero3", description="What is spread: nothing, optimizer states, also gradients, also parameters."
     )
+    # The same values as in PyTorch's `fully_shard`.
     reshard_after_forward: Annotated[bool | int, _reshard()] = Field(
         default=True,
         description="zero3: whether gathered parameters are freed between forward and backward; a number: spread over "
@@ -264,6 +274,7 @@ class ShardingSpec(Spec):
     prefetch: Annotated[int, reading.whole(0, 10_000)] = Field(
         default=1, description="zero3: units gathered ahead of the one at work."
     )
+    # 25 MiB is the default in PyTorch's DistributedDataParallel.
     bucket_size: Annotated[int, reading.size(1)] = Field(
         default=25 * 2**20, description="All but zero3: gradients that travel together."
     )
@@ -271,9 +282,11 @@ class ShardingSpec(Spec):
         default=None, description="zero3: ranks that share one copy of the states; all of them where it is left out."
     )
     layers_per_unit: Count = Field(default=1, description="zero3: layers that are gathered and freed together.")
+    # DeepSpeed's parameter persistence threshold.
     keep_below: Annotated[int, reading.whole(0)] = Field(
         default=0, description="zero3: tensors with fewer elements stay whole on every rank; DeepSpeed: 100000."
     )
+    # "last" is FSDP's `no_sync` for every micro-batch except the last.
     gradient_sync: Annotated[str, reading.choice(("every", "shard", "last"))] = Field(
         default="every",
         description="zero3: which micro-batches sum gradients: every one; every one within its shard group, the last "
@@ -287,14 +300,16 @@ class ShardingSpec(Spec):
     asynchronous: Annotated[bool, YES_NO] = Field(
         default=False, description="parameter_server: whether each gradient is applied as it arrives."
     )
+    # The bound in a stale synchronous parallel parameter server (Ho et al. 2013).
     staleness: Annotated[int, reading.whole(0, 1_000_000)] | None = Field(
         default=None, description="asynchronous: steps that a worker may be ahead of the slowest; left out: any number."
     )
 
 
 class OptimizerSpec(Spec):
-    """Which optimizer, and how its update runs."""
+    """The optimizer, with an implementation for the update."""
 
+    # An alias is stored under its proper name: `adamw` becomes "adam".
     name: Annotated[str, reading.choice(tuple(OPTIMIZERS), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
         default="adam", description="Its states and kernels; adamw is adam."
     )
@@ -308,7 +323,7 @@ class OptimizerSpec(Spec):
 
 
 class OffloadSpec(Spec):
-    """What lies with the host instead of the GPU."""
+    """State stored on the host instead of the GPU."""
 
     what: Annotated[Literal["none", "optimizer"], reading.choice(tuple(OFFLOADS), _OTHER_OFFLOADS)] = Field(
         default="none", description="Nothing, or the optimizer's states and its update."
@@ -319,7 +334,7 @@ class OffloadSpec(Spec):
 
 
 class PrecisionSpec(Spec):
-    """Dtypes of a step."""
+    """Dtypes used in a step."""
 
     params: Annotated[str, stored_dtype()] = Field(
         default="bfloat16", description="Of working parameters and activations."
@@ -339,8 +354,9 @@ class PrecisionSpec(Spec):
 
 
 class TrainingSpec(Spec):
-    """One training step."""
+    """A single training step."""
 
+    # The model's own keys are checked by `model/load.py`, for files and for inline models.
     model: Annotated[Any, reading.named_or_written_out("model", "the name of a model")] = Field(
         description="A model of the catalog, the path of a Hugging Face config.json, or its keys written out."
     )
@@ -351,6 +367,7 @@ class TrainingSpec(Spec):
     gradient_accumulation_steps: LargeCount = Field(
         default=1, description="Micro-batches before the optimizer's step; 1k is 1000."
     )
+    # Stored as text: the number of sequences depends on `seq_len`, which may be an axis.
     global_batch: Annotated[str, batch_of_step()] | None = Field(
         default=None,
         description="Batch of a step, all ranks together: tokens (4M, of which k is 1024) or sequences (512seq); "

@@ -1,7 +1,7 @@
-"""Which keys of `training` change no number of a step, and what they would need.
+"""Which keys of `training` change no number in a step, and what would each need to have an effect?
 
-Rule: as in unused_keys.py; one generator for each thing that a step may not have: real numbers, a loss scale, options
-of its strategy, attention scores in memory, collectives.
+Same rules as in unused_keys.py. Each generator covers something that a step may lack: real numbers, a loss scale,
+options of its strategy, attention scores in memory, collectives, parallelism.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
-# Options of `sharding` that strategies without a use for them ignore; other options would change what a strategy means,
-# and training_rules.py refuses them.
+# Options of `sharding` that strategies without use for them ignore. Any other option would change the meaning of a
+# strategy, and is refused in training_rules.py.
 _IGNORED_OPTIONS: Final = (
     "reshard_after_forward", "prefetch", "layers_per_unit", "keep_below", "bucket_size", "servers", "servers_on",
 )  # fmt: skip
 _ALONE: Final = "one rank sends nothing to another"
-# Keys that count only if ranks send each other something.
+# Keys with effect only if ranks send data to each other.
 _BETWEEN_RANKS: Final = (
     ("training", "algorithm"),
     ("training", "precision", "reduce"),
     ("training", "loss_scaling", "shared"),
     ("training", "sharding", "keep_below"),
 )
-# Keys that count too if a single rank copies to its host.
+# Keys with effect also if a single rank copies data to its host (offload).
 _ON_LINKS: Final = (
     ("training", "collectives"),
     ("training", "sharding", "bucket_size"),
@@ -42,7 +42,8 @@ _ON_LINKS: Final = (
 
 
 def unused(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:
-    """Keys that change no number of this step, each with why."""
+    """Yield each key without effect on this step, with the reason."""
+    # The rules below need the number of micro-batches, and `global_batch` alone does not show it.
     shape = with_accumulation(shape, world_size)
     yield from _without_numbers(shape)
     yield from _loss_scaling(shape)
@@ -58,6 +59,7 @@ def unused(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:
         yield ("training", "optimizer", "implementation"), "servers update, and no GPU does"
     if world_size == 1:
         yield from dict.fromkeys(_BETWEEN_RANKS, _ALONE).items()
+        # With offload, a single rank's copies to the host use links too.
         if shape.offload.what == "none":
             yield from dict.fromkeys(_ON_LINKS, _ALONE).items()
 
@@ -102,7 +104,8 @@ def _sharding(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     if sharding.gradient_sync == "shard" and (once or sharding.shard_size is None):
         yield key, "'shard' counts with a shard_size and gradient_accumulation_steps above 1"
     dtypes = precision(shape.precision)
-    # Whole gradients that are kept have a dtype of their own, which shows in a single micro-batch too.
+    # Without "last", kept gradients may have a dtype different from the parameters'; memory differs even with a single
+    # micro-batch.
     if sharding.gradient_sync == "last" and once and dtypes.grads == dtypes.params:
         yield key, "'last' counts with gradient_accumulation_steps above 1"
 
@@ -112,6 +115,7 @@ def _attention(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
         yield ("training", "attention_generation"), "is of flash attention's kernels, but attention is standard"
         return
     policy = shape.activation_checkpointing
+    # A policy by layer is a tuple; its entries are (policy, layers), or plain layers for "full".
     by_layer = policy if isinstance(policy, tuple) else ()
     names = {entry[0] if isinstance(entry, tuple) else "full" for entry in by_layer}
     if policy == "attention" or names == {"attention"}:

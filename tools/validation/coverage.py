@@ -1,7 +1,7 @@
-"""Do intervals keep their word: do runs of a source that was left out fall inside as often as said?
+"""Do prediction intervals contain as many runs as stated? Checked by cross-validation over sources.
 
-Rule: a source's runs are taken as if nobody had seen it, and so are the errors of all others, from which their
-intervals are."""
+A source's runs are simulated without constants fitted to this source. Their intervals come from the errors of the
+other sources, simulated in the same way. With honest intervals, 80 % of the runs lie inside the 80 % interval."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from simulator.report.numbers.prediction_intervals import (
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Of one source's runs.
+    """Coverage for the runs of a source.
 
     Attributes
     ----------
     source : str
+        The source left out.
     runs : int
+        Number of its runs.
     inside : tuple of float
-        Shares of them inside the intervals of 80 and 95 %.
+        Shares of the runs inside the 80 % and 95 % intervals.
     """
 
     source: str
@@ -39,7 +41,7 @@ class Coverage:
 
 
 def coverage(residuals: Sequence[Residual], quantity: Quantity) -> tuple[Coverage, ...]:
-    """How often the runs of each source lie inside intervals from all others."""
+    """Return how often each source's runs lie inside intervals from the other sources."""
     found = []
     for source in dict.fromkeys(one.source for one in residuals):
         others = [one for one in residuals if one.source != source]
@@ -50,6 +52,7 @@ def coverage(residuals: Sequence[Residual], quantity: Quantity) -> tuple[Coverag
 
 
 def _inside(mine: Sequence[Residual], others: Sequence[Residual], quantity: Quantity) -> tuple[float, ...]:
+    # Runs with equal traits have the same interval, and few traits exist.
     @cache
     def of(traits: Traits) -> PredictionInterval:
         return prediction_interval(traits, quantity, others, unseen=True)
@@ -59,12 +62,13 @@ def _inside(mine: Sequence[Residual], others: Sequence[Residual], quantity: Quan
 
 
 def coverage_table(residuals: Sequence[Residual]) -> Table:
-    """Of times and of memory, source by source, and their mean."""
+    """Return the coverage of times and memory by source, and the mean over sources."""
     rows = []
     quantities: tuple[Quantity, ...] = ("time", "memory")
     for quantity in quantities:
         parts = coverage(residuals, quantity)
         rows += [(quantity, part.source, str(part.runs), *(f"{share:.0%}" for share in part.inside)) for part in parts]
+        # Sources count equally: large sources would otherwise decide alone.
         means = (fmean(part.inside[n] for part in parts) for n in range(2))
         rows.append((quantity, "mean of sources", "", *(f"{mean:.0%}" for mean in means)))
     head = ("of", "source left out", "runs", "inside 80 %", "inside 95 %")

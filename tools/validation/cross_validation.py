@@ -1,9 +1,16 @@
-"""What would be predicted of a source's runs if that source had never been seen?
+"""Which times would be predicted for a source's runs if this source were unknown?
 
-Rule: every constant that was fitted to a source's rows takes the value that rows of the likest other framework give,
-one that runs eager kernels too, or merged ones; where there is none, the value at which it has no effect. Where that
-framework's shipped value is the source's own, it is fitted anew to that framework's rows. Facts about how a framework
-computes stay: they are told by its code.
+Every constant fitted to the source's rows gets the value from the most similar other framework (also eager kernels, or
+also merged kernels); without such a framework, the value without effect. If the similar framework's own value was taken
+from the source, that value is fitted again to the framework's rows. Facts about a framework's computation stay, because
+its code states them.
+
+    source       replacement
+    foundry      torchtitan's eager numbers, fitted to torchtitan's rows
+    torchtitan   no cost of compiled kernels
+    nanotron     llm-foundry's eager kernels; megatron_2021's host
+    vtrain       nanotron's host
+    simumax      other chips' sustained load; the ideal elementwise rate
 """
 
 from __future__ import annotations
@@ -17,25 +24,25 @@ from simulator.calibration.training_runs.playing import PlayedRow, each_played, 
 from simulator.calibration.training_runs.rows import Changes, MeasuredRow, measured
 from simulator.step.framework import Framework
 
-# Where the search for an eager framework's two numbers begins (a factor, and B a parameter), from where on errors count
-# by their size and no longer by its square, and how often the search goes on at most.
+# Search for an eager framework's two numbers: the start (a factor, and bytes per parameter), the error from which
+# outliers count linearly, and the maximum number of evaluations.
 _START: Final = (2.0, 10.0)
 _OUTLIER: Final = 0.05
 _MOST_TRIED: Final = 12
-# Tables of one source.
+# Source of each table, if named differently.
 SOURCES: Final[Mapping[str, str]] = {"nanotron_cut": "nanotron", "vtrain_composed": "vtrain"}
 
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """What is known without one source.
+    """Knowledge without a source.
 
     Attributes
     ----------
-    framework : function (the frameworks as shipped, one of them) -> Framework
-        What is left of it.
+    framework : function (frameworks as shipped, one framework) -> Framework
+        Returns the framework without the source's constants.
     changes : Changes
-        Constants of the source's GPUs.
+        Changed constants for the source's GPUs.
     """
 
     framework: Callable[[Mapping[str, Framework], Framework], Framework] = field(default=lambda known, own: own)
@@ -43,23 +50,24 @@ class Unseen:
 
 
 def _without_foundry(known: Mapping[str, Framework], own: Framework) -> Framework:
-    """Eager kernels and copies around collectives as torchtitan's rows have them; attention's masked half is unknown.
+    """Use torchtitan's eager kernels and copies around collectives; attention's masked half is unknown.
 
-    The chips' sustained load is not: with the shipped figures dgxc's rows on H100 and vTrain's on A100 are off by 1 or
-    2 % in the middle (docs/validation.md), so that fits to these would give nearly the same.
+    The chips' sustained load is kept. With the shipped figures, dgxc's rows on H100 and vTrain's on A100 are off by 1
+    or 2 % in the median (docs/validation.md); fits to these sources would give nearly the same load.
     """
     elementwise, parameter_bytes = _of_torchtitan(known["torchtitan"])
     return replace(own, elementwise=elementwise, attention_masked=0.0, parameter_bytes=parameter_bytes)
 
 
 def _of_torchtitan(framework: Framework) -> tuple[float, float]:
-    """Elementwise time and bytes a parameter that its own rows ask for; those that it ships with are llm-foundry's."""
+    """Fit elementwise time and bytes per parameter to torchtitan's rows; the shipped values are llm-foundry's."""
     import numpy as np
     from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     rows = measured("torchtitan")
 
     def off(constants: Floats) -> Floats:
+        # Logarithms keep both numbers positive.
         elementwise, parameter_bytes = np.exp(constants).tolist()
         changed = replace(framework, elementwise=elementwise, parameter_bytes=parameter_bytes)
         played = play_rows(rows, {framework.name: changed}, 1)
@@ -71,7 +79,7 @@ def _of_torchtitan(framework: Framework) -> tuple[float, float]:
 
 
 def _without_nanotron(known: Mapping[str, Framework], own: Framework) -> Framework:
-    """As llm-foundry, which runs eager kernels too, with the only other host whose kernels were told apart."""
+    """Use llm-foundry's eager kernels, and the only other measured host."""
     return replace(
         own,
         elementwise=known["llm_foundry"].elementwise,
@@ -82,18 +90,20 @@ def _without_nanotron(known: Mapping[str, Framework], own: Framework) -> Framewo
 
 
 def _without_vtrain(known: Mapping[str, Framework], own: Framework) -> Framework:
-    """The rows of SC21 ask for the same elementwise kernels."""
+    """Use nanotron's host; SC21's rows confirm the elementwise kernels."""
     return replace(own, issue=known["nanotron"].issue)
 
 
 def _without_simumax(known: Mapping[str, Framework], own: Framework) -> Framework:
-    """A chip that nobody has measured takes the middle of those that somebody has."""
+    """Give an unmeasured chip the median sustained load of the measured chips."""
+    # Without an entry, `Framework` uses the median of the other chips.
     return replace(own, sustained={chip: load for chip, load in own.sustained.items() if chip != "B200"})
 
 
-# Sources that gave no constant change nothing: dgxc, and the runs of SC21 beside vTrain's.
+# Sources without fitted constants change nothing: dgxc, and SC21's runs beside vTrain's.
 UNSEEN: Final[Mapping[str, Unseen]] = {
     "foundry": Unseen(_without_foundry),
+    # 1.0 means: merged kernels need only their ideal traffic.
     "torchtitan": Unseen(lambda known, own: replace(own, compiled=1.0)),
     "nanotron": Unseen(_without_nanotron),
     "vtrain": Unseen(_without_vtrain),
@@ -102,7 +112,7 @@ UNSEEN: Final[Mapping[str, Unseen]] = {
 
 
 def source_of(row: MeasuredRow) -> str:
-    """Who measured it, whatever table it stands in."""
+    """Return the source that measured a row, independent of the row's table."""
     return SOURCES.get(row.table, row.table)
 
 
@@ -112,11 +122,13 @@ def play_unseen(
     jobs: int = 2,
     advance: Callable[[], None] | None = None,
 ) -> tuple[PlayedRow, ...]:
-    """Play rows as if nobody had seen their source; those of sources that gave no constant are as they were."""
+    """Simulate rows as if their source were unknown; rows of sources without fitted constants stay unchanged."""
+    # Keyed by place, because the result must keep row order.
     found: dict[int, PlayedRow] = {}
     for source in dict.fromkeys(source_of(outcome.row) for outcome in outcomes):
         places = [place for place, outcome in enumerate(outcomes) if source_of(outcome.row) == source]
         unseen = UNSEEN.get(source)
+        # Nothing was fitted to this source: its rows are predictions already.
         if unseen is None:
             found |= {place: outcomes[place] for place in places}
             continue

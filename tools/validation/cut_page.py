@@ -1,7 +1,7 @@
-"""How is the page docs/validation_cut.md written, of models cut over ranks? By page.py.
+"""How is docs/validation_cut.md, about partitioned models, written? training_page.py calls `write_cut`.
 
-Rule: all rows of training_cut.csv are played, and every number in a table is computed from them; only words
-(cut_page_text.py) are written by hand. Rows that were not timed are told apart.
+Every row of training_cut.csv is simulated, and every number in a table is computed from the rows. Only words (in
+cut_text.py) are written by hand. Rows that were not timed are shown separately.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from simulator.calibration.training_runs.summary import by, by_source
 from simulator.model.parameters import total
 from tools.validation.cut_text import BEFORE, COMPOSED, NARROW, PARTS, WHY, WORST
 
-# Most GPUs, and most parameters [10^9], of each part but the last.
+# Upper limits for the number of GPUs, and for parameters [10^9], of every group except the last.
 _GPUS: Final = (8, 64, 512)
 _PARAMETERS: Final = (2, 20, 100)
 
 
 def write_cut(folder: Path, outcomes: Sequence[PlayedRow]) -> None:
-    """Write validation_cut.md into a docs folder from played rows."""
+    """Write validation_cut.md into a docs folder, from simulated rows."""
     timed = [outcome for outcome in outcomes if outcome.row.timed]
     composed = [outcome for outcome in outcomes if not outcome.row.timed]
     nanotron = [outcome for outcome in timed if outcome.row.table == "nanotron_cut"]
+    # Composed rows appear in the first table and in a table of their own.
     parts = [BEFORE, tables.sources(by_source(outcomes)).markdown(), PARTS]
+    # Sorted, because a table's lines appear in order of first occurrence.
     smallest = sorted(timed, key=lambda outcome: total(outcome.row.transformer))
     fewest = sorted(timed, key=lambda outcome: outcome.row.gpus)
     parts += [
@@ -52,14 +54,14 @@ def _table(outcomes: Sequence[PlayedRow], title: str, key: Callable[[PlayedRow],
 
 
 def gpu_of(outcome: PlayedRow) -> str:
-    """Its chip and precision."""
+    """Return the run's chip and precision."""
     row = outcome.row
     dtype = "eight bits" if row.eight_bit else row.params
     return f"{row.gpu.split('_')[0].upper()}, {dtype}"
 
 
 def _part(value: float, most: Sequence[int], unit: str) -> str:
-    """The part that a value lies in, in words."""
+    """Return a value's group in words: "to 8 GPUs"."""
     for one in most:
         if value <= one:
             return f"to {one}{unit}"
@@ -67,23 +69,24 @@ def _part(value: float, most: Sequence[int], unit: str) -> str:
 
 
 def size_of(outcome: PlayedRow) -> str:
-    """How many parameters its model has, roughly."""
+    """Return the model's size group: "to 2 B parameters"."""
     return _part(total(outcome.row.transformer) / 1e9, _PARAMETERS, " B parameters")
 
 
 def gpus_of(outcome: PlayedRow) -> str:
-    """On how many GPUs it ran, roughly."""
+    """Return the cluster's size group: "to 8 GPUs"."""
     return _part(outcome.row.gpus, _GPUS, " GPUs")
 
 
 def cut_of(outcome: PlayedRow) -> str:
-    """Which ways of cutting a model it has."""
+    """Return the kinds of model parallelism in use."""
     cut = outcome.row.parallelism
     kinds = (("tp", cut.tp), ("pp", cut.pp), ("cp", cut.cp), ("ep", cut.experts.ranks))
     return ", ".join(kind for kind, ranks in kinds if ranks > 1) or "data parallel alone"
 
 
 def _tensor(outcome: PlayedRow) -> tuple[int, bool]:
+    # Small micro-batches (1 or 2 sequences) wait for the host, and form a group of their own.
     return outcome.row.parallelism.tp, outcome.row.micro_batch_size > 2
 
 

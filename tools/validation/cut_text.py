@@ -1,6 +1,6 @@
-"""Which words stand on the page docs/validation_cut.md, between the tables that cut_page.py computes?
+"""Which words does docs/validation_cut.md have between the tables computed by cut_page.py?
 
-Rule: nothing here is computed; figures that are quoted here are rounded, so that they outlive small changes.
+Nothing is computed here. Quoted figures are rounded, and survive small changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How far are simulated training runs from measured runs? Their tokens/s, a point per run, a colour per group.
+"""How far are simulated training runs from measured ones? A plot of tokens/s, a point per run, a colour per source.
 
-Every run is drawn, including the worst. Above, simulated against measured; below, their ratio, with hollow points on
-the edge for runs beyond the axis. Lines are agreement, the band is ten per cent to either side.
+Every run is drawn, including the worst. The upper panel shows simulated over measured speed, the lower panel their
+ratio; runs beyond the ratio's axis are hollow marks at its edge. Lines mean agreement, the band means ten per cent.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Half width of the band around agreement.
 _BAND: Final = 0.1
 # Limits of the ratio's axis; few runs lie beyond.
 _LEAST: Final = 0.5
@@ -24,12 +25,14 @@ _MOST: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Runs with the same look.
+    """Runs drawn with the same mark.
 
     Attributes
     ----------
+    name : str
+        Label in the legend.
     measured, simulated : tuple of float
-        Throughput of a GPU [tokens/s].
+        Tokens/s per GPU.
     """
 
     name: str
@@ -38,17 +41,19 @@ class Group:
 
 
 def figure(groups: Sequence[Group], finding: str) -> Figure:
-    """Draw the groups on two axes.
+    """Draw the groups into both panels.
 
     Parameters
     ----------
+    groups : sequence of Group
+        Groups to draw.
     finding : str
         Sentence above the figure.
 
     Raises
     ------
     ValueError
-        No run.
+        There is no run.
     """
     if not any(group.measured for group in groups):
         raise ValueError("no run to draw; give at least one group with a run")
@@ -65,6 +70,7 @@ def figure(groups: Sequence[Group], finding: str) -> Figure:
         for axes in (above, below):
             axes.set_xscale("log")
         above.set_yscale("log")
+        # Base 2: half and twice the measured speed are equally far from agreement.
         below.set_yscale("log", base=2)
         below.set_ylim(_LEAST, _MOST)
         below.set_yticks([_LEAST, 1 / 1.25, 1.0, 1.25, _MOST], labels=["1/2", "0.8", "1", "1.25", "2"])
@@ -77,14 +83,16 @@ def figure(groups: Sequence[Group], finding: str) -> Figure:
 
 
 def _draw(above: Axes, below: Axes, group: Group, number: int) -> None:
-    """Draw the runs of a group on both axes."""
-    # When colours start again, shift the markers: no two groups share colour and marker.
+    """Draw a group's runs into both panels."""
+    # If colours repeat, marks still differ.
     marker = style.MARKERS[(number + number // len(style.PALETTE)) % len(style.MARKERS)]
     color = style.PALETTE[number % len(style.PALETTE)]
+    # Half transparent, because hundreds of points overlap.
     looks: dict[str, Any] = {"color": color, "marker": marker, "linestyle": "none", "markersize": 4.5, "alpha": 0.75}
     above.plot(group.measured, group.simulated, label=group.name, **looks)
     pairs = [(m, s / m) for m, s in zip(group.measured, group.simulated, strict=True)]
     near = [pair for pair in pairs if _LEAST <= pair[1] <= _MOST]
+    # Runs beyond the axis are drawn at the edge; every run is visible.
     beyond = [(m, min(max(ratio, _LEAST), _MOST)) for m, ratio in pairs if not _LEAST <= ratio <= _MOST]
     below.plot([m for m, _ in near], [ratio for _, ratio in near], **looks)
     if beyond:

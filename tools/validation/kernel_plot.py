@@ -1,7 +1,7 @@
-"""How far is each simulated matmul from its measured time? Their ratio over the work, a panel for each dtype.
+"""How far is each simulated matmul from its measured time? A plot of their ratio over the work, a panel per dtype.
 
-Every shape is a point, including the worst, and the line is agreement. Measured times that beat the GPU's peak or its
-HBM bandwidth have a separate mark.
+Every shape is a point, including the worst; the line means agreement. Measured times faster than the GPU's peak or HBM
+bandwidth (the roofline) have a different mark.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ _RATIOS: Final = (0.5, 0.7, 1.0, 1.4, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class DtypePanel:
-    """The matmuls of a dtype.
+    """A panel for a dtype.
 
     Attributes
     ----------
+    title : str
+        Title of the panel.
     flops : tuple of float
         Work of each matmul [FLOP].
     measured, simulated : tuple of float
         Times [s].
     possible : tuple of bool
-        True if the measured time respects the GPU's peak and HBM bandwidth.
+        Whether the measured time respects the GPU's peak and HBM bandwidth.
     """
 
     title: str
@@ -41,17 +43,19 @@ class DtypePanel:
 
 
 def figure(panels: Sequence[DtypePanel], finding: str) -> Figure:
-    """Draw the panels in a row, on common axes.
+    """Draw the panels in a row, with common axes.
 
     Parameters
     ----------
+    panels : sequence of DtypePanel
+        Panels to draw.
     finding : str
         Sentence above the figure.
 
     Raises
     ------
     ValueError
-        No panel.
+        There is no panel.
     """
     if not panels:
         raise ValueError("no dtype to draw; give at least one panel")
@@ -61,6 +65,7 @@ def figure(panels: Sequence[DtypePanel], finding: str) -> Figure:
         for axes, panel in zip(row, panels, strict=True):
             _panel(axes, panel)
         row[0].set_ylabel("simulated / measured time")
+        # The legend explains the second mark only.
         if any(not all(panel.possible) for panel in panels):
             row[-1].legend(loc="lower right")
         style.set_title(fig, finding)
@@ -68,7 +73,7 @@ def figure(panels: Sequence[DtypePanel], finding: str) -> Figure:
 
 
 def _panel(axes: Axes, panel: DtypePanel) -> None:
-    """Draw the matmuls of a dtype."""
+    # Impossible times last: their marks lie on top.
     for possible, colour, marker, label in ((True, style.BLUE, "o", ""), (False, style.VERMILION, "x", "above a roof")):
         chosen = [i for i, fact in enumerate(panel.possible) if fact is possible]
         axes.plot(
@@ -83,7 +88,7 @@ def _panel(axes: Axes, panel: DtypePanel) -> None:
         )
     axes.axhline(1.0, color=style.BLACK, linewidth=0.8)
     axes.set_xscale("log")
-    # Ratios of 1/2 and 2 are equally far from agreement.
+    # Base 2: half and twice the measured time are equally far from agreement.
     axes.set_yscale("log", base=2)
     axes.set_yticks(_RATIOS, [f"{ratio:g}" for ratio in _RATIOS])
     axes.minorticks_off()

@@ -1,7 +1,7 @@
-"""How is the page docs/measured.md written, with its figure? By `python -m tools.validation.machines_page`.
+"""How are docs/measured.md and its figure written? By `python -m tools.validation.machines_page`.
 
-Rule: every number on the page is computed here from the table and the shipped topologies; only words (page_text.py) are
-written by hand.
+Every number on the page is computed here, from the table of sweeps and the shipped topologies. Only words (in
+machines_text.py) are written by hand.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from tools.validation.network_errors import best_case_table, network_errors, wri
 from tools.validation.over_nodes import over_nodes
 from tools.validation.shipped_machines import FITTED, RINGS, ring_fading
 
+# Name of each fitted sweep on the page.
 _NAMES: Final = {
     "8_a100": "8 A100",
     "p4de_16_a100": "16 A100, p4de",
@@ -56,7 +57,7 @@ _NAMES: Final = {
 def write(folder: Path, unmeasured: Sequence[NetworkError]) -> None:
     """Write measured.md and images/measured.{png,svg} into a docs folder.
 
-    `unmeasured` are errors of collectives that are simulated as if nobody had measured any.
+    `unmeasured` are the errors of collectives simulated on links alone, without measured constants.
     """
     sweeps = measured_sweeps()
     played = {name: _played(sweeps[name]) for name in FITTED}
@@ -88,6 +89,7 @@ def _played(measured: MeasuredSweep) -> tuple[MachineCollective, tuple[FitRow, .
 
 def _panel(name: str, measured: MeasuredSweep, rows: Sequence[FitRow]) -> plot_measured.MachinePanel:
     n = measured.sweep.world_size
+    # Bus bandwidth of an all_reduce.
     factor = 2 * (n - 1) / n
     return plot_measured.MachinePanel(
         f"{_NAMES[name]}: {rows[-1].error:+.1%} at {format_bytes(rows[-1].size)}",
@@ -127,6 +129,7 @@ def _constants(machines: Mapping[str, MachineCollective]) -> str:
 def _errors(rows: Mapping[str, Sequence[FitRow]]) -> str:
     lines = []
     for name, fit_rows in rows.items():
+        # Errors below 1 MiB are reported apart: only the start-up counts there.
         small = [abs(row.error) for row in fit_rows if row.size < 2**20]
         worst = max(large(fit_rows), key=lambda row: abs(row.error))
         lines.append([
@@ -165,16 +168,18 @@ def _left_out(sweeps: Mapping[str, MeasuredSweep]) -> str:
 
 
 def _rings(sweeps: Mapping[str, MeasuredSweep]) -> str:
-    """The operations that have one sweep: with how many constants, and how far off."""
+    """Return the table for operations with a single sweep: residuals by number of fitted constants."""
     lines = []
     for operation, name in RINGS.items():
         measured = sweeps[name]
         machines = build(measured.topology, measured.sweep.world_size).collectives
+        # 1: only the cap; 2: start-up and cap; 3: a cap that drops with the root of the size; 4: a free exponent.
         cases = [(2, Fading(allowed=False)), (3, ring_fading(None)), (4, FREE)]
         if operation != "all_gather":
             cases.insert(0, (1, ring_fading(machines["all_gather"])))
         for count, fading in cases:
             fit = fit_sweep(measured.sweep, topology=measured.topology, algorithm="ring", fading=fading)
+            # Bold marks the fit used in the topology files.
             taken = constants(fit.machine) == constants(machines[operation])
             text = written(fit.machine)
             figures = [text.get(key, "") for key in ("startup", "rate_cap", "half_size", "exponent")]
@@ -193,7 +198,7 @@ def _others(sweeps: Mapping[str, MeasuredSweep]) -> str:
 
 
 def _borrowed(sweeps: Mapping[str, MeasuredSweep]) -> str:
-    """Operations whose own constants are left out."""
+    """Return the table for operations simulated without their own constants."""
     others = [held for name, held in sweeps.items() if name not in FITTED and held.sweep.operation != "all_reduce"]
     return BORROWED + _xla(others, known=("all_reduce",))
 
@@ -228,6 +233,7 @@ def _sources(sweeps: Mapping[str, MeasuredSweep]) -> str:
 
 
 if __name__ == "__main__":
+    # The table is written first, because the intervals of predictions read it.
     FOUND = tuple(network_errors())
     write_network_errors(TABLE, FOUND)
     write(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"), FOUND)

@@ -1,6 +1,6 @@
-"""Which words stand on the page docs/measured.md, between the tables that page.py computes?
+"""Which words does docs/measured.md have between the tables computed by machines_page.py?
 
-Rule: nothing here is computed; a figure that is quoted here must agree with the tables.
+Nothing is computed here. Quoted figures must agree with the tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which measured sweeps does the project have: the table catalog/measured/collectives.csv.
+"""Which measured sweeps does the project have? The table catalog/measured/collectives.csv.
 
-Rule: every row names its source.
+Every row names its source.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ _FILE: Final = Path(__file__).parents[2] / "simulator" / "catalog" / "measured" 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSweep:
-    """One sweep of the table.
+    """A sweep in the table.
 
     Attributes
     ----------
     name : str
+        Name in the table.
     topology : str
-        The shipped topology that it was measured on.
+        Shipped topology of the measured machine.
     sweep : Sweep
+        Sizes and times.
     """
 
     name: str
@@ -35,7 +37,7 @@ class MeasuredSweep:
 
 
 def measured_sweeps() -> dict[str, MeasuredSweep]:
-    """Read the table: every sweep by name, in the table's order.
+    """Read the table; return every sweep by name, in table order.
 
     Examples
     --------
@@ -50,7 +52,7 @@ def measured_sweeps() -> dict[str, MeasuredSweep]:
 
 
 def measured_sweep(name: str) -> MeasuredSweep:
-    """One sweep of the table; UnknownNameError with "did you mean" otherwise."""
+    """Return a sweep by name; raise UnknownNameError with a suggestion for an unknown name."""
     sweeps = measured_sweeps()
     if name not in sweeps:
         raise UnknownNameError("measured sweep", name, sweeps)
@@ -58,6 +60,7 @@ def measured_sweep(name: str) -> MeasuredSweep:
 
 
 def _measured(name: str, rows: list[dict[str, str]]) -> MeasuredSweep:
+    # Rows of a sweep differ only in size and time.
     first = rows[0]
     sweep = Sweep(
         operation=operation_of(first["op"]) or first["op"],

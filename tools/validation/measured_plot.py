@@ -1,6 +1,6 @@
-"""How close is a machine's simulated bus bandwidth to the measured one, over array size? A panel for each machine.
+"""How near is a machine's simulated bus bandwidth to the measured one? A plot over array size, a panel per machine.
 
-Measured as points, simulated as a line; the panel's title gives the error at the largest size.
+Measurements are points, the simulation is a line; the panel's title states the error at the largest size.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ _TICKS: Final = (2**10, 2**20, 2**30)
 
 @dataclass(frozen=True, slots=True)
 class MachinePanel:
-    """A machine.
+    """A panel for a machine.
 
     Attributes
     ----------
+    title : str
+        Title of the panel.
     sizes : tuple of float
-        [B]
+        Array sizes [B].
     measured, simulated : tuple of float
-        Bus bandwidth [B/s].
+        Bus bandwidths [B/s].
     """
 
     title: str
@@ -39,17 +41,19 @@ class MachinePanel:
 
 
 def figure(panels: Sequence[MachinePanel], finding: str) -> Figure:
-    """Draw the panels, three to a row.
+    """Draw the panels, three per row.
 
     Parameters
     ----------
+    panels : sequence of MachinePanel
+        Panels to draw.
     finding : str
         Sentence above the figure.
 
     Raises
     ------
     ValueError
-        No panel.
+        There is no panel.
     """
     if not panels:
         raise ValueError("no machine to draw; give at least one panel")
@@ -58,10 +62,11 @@ def figure(panels: Sequence[MachinePanel], finding: str) -> Figure:
     with style.applied():
         fig = style.new_figure(3.7 * columns, 0.8 + 2.6 * rows)
         grid = fig.subplots(rows, columns, squeeze=False)
+        # Panels fill the grid row by row.
         places = [axes for row in grid for axes in row]
         for axes, panel in zip(places, panels, strict=False):
             _panel(axes, panel)
-        # Places of the last row without a panel.
+        # Places without a panel stay empty.
         for axes in places[len(panels) :]:
             axes.set_axis_off()
         for row in grid:
@@ -72,7 +77,6 @@ def figure(panels: Sequence[MachinePanel], finding: str) -> Figure:
 
 
 def _panel(axes: Axes, panel: MachinePanel) -> None:
-    """Draw the measured and simulated bandwidth of a machine."""
     axes.plot(panel.sizes, [rate / 1e9 for rate in panel.simulated], color=style.BLUE, label="simulated")
     axes.plot(
         panel.sizes,
@@ -85,6 +89,7 @@ def _panel(axes: Axes, panel: MachinePanel) -> None:
     )
     axes.set_xscale("log", base=2)
     axes.set_xticks(_TICKS, [format_bytes(tick) for tick in _TICKS])
+    # Points at both ends keep some distance from the axes.
     axes.set_xlim(min(panel.sizes) / 2, max(panel.sizes) * 2)
     axes.set_ylim(bottom=0)
     axes.grid(visible=True)

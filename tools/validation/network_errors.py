@@ -1,7 +1,7 @@
-"""How far is each measured collective from one on links alone, as if nobody had measured any? Writes
-catalog/measured/network_errors.csv.
+"""How far is each measured collective from a simulation on links alone? Writes catalog/measured/network_errors.csv.
 
-Rule: topologies are the shipped ones without their `collectives`, the algorithm is what `auto` takes there.
+Topologies are shipped ones without their `collectives`; the algorithm is the choice of `auto` there. The errors widen
+the intervals of predictions for machines without measured collectives.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ _HEAD: Final = """\
 # collectives_over_nodes.csv (each number of nodes is a sweep of one size).
 """
 _COLUMNS: Final = ("source", "sweep", "seconds", "error")
-# Lengths of collectives of which docs/measured.md tells the errors [s].
+# Durations of collectives with errors in docs/measured.md [s].
 _LENGTHS: Final = (1e-4, 1e-3, 1e-2, 1e-1)
 
 
 def errors_of_sweep(name: str) -> tuple[NetworkError, ...]:
-    """Of one sweep of collectives.csv."""
+    """Return the errors of a sweep in collectives.csv."""
     measured = measured_sweeps()[name]
+    # known=(): no operation keeps its constants.
     _, rows = shipped_rows(measured.sweep, measured.topology, known=())
     return tuple(
         NetworkError(measured.sweep.source, name, row.simulated, log(row.measured / row.simulated))
@@ -42,9 +43,10 @@ def errors_of_sweep(name: str) -> tuple[NetworkError, ...]:
 
 
 def network_errors() -> Iterator[NetworkError]:
-    """Of every measured collective."""
+    """Yield the errors of every measured collective."""
     for name in measured_sweeps():
         yield from errors_of_sweep(name)
+    # Over many nodes, each number of nodes is a sweep with a single size.
     for row in over_nodes():
         seconds = row.seconds(row.played(known=False))
         name = f"{row.topology} {row.operation} {row.nodes}"
@@ -58,7 +60,7 @@ def write_network_errors(path: Path, found: Sequence[NetworkError]) -> None:
 
 
 def best_case_table(found: Sequence[NetworkError]) -> Table:
-    """How far collectives of some lengths are off."""
+    """Return the errors of collectives at a few durations."""
     rows = []
     for seconds in _LENGTHS:
         sizes = [error_size(seconds, share, found) for share in (0.5, *SHARES)]

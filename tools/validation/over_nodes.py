@@ -1,6 +1,6 @@
-"""How do rates fall with the number of nodes: the table catalog/measured/collectives_over_nodes.csv, and plays of it.
+"""How do rates fall with the number of nodes? The table catalog/measured/collectives_over_nodes.csv, and simulations.
 
-Rule: every row names its source. One size over many nodes: what is told of a machine is its trend, not its constants.
+Every row names its source. A single size over many nodes shows a machine's trend, not its constants.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ _ITEMSIZE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class OverNodes:
-    """Bus bandwidth of one operation over some nodes.
+    """Bus bandwidth of an operation over several nodes.
 
     Attributes
     ----------
     topology, operation : str
+        Machine and collective.
     nodes, ranks : int
+        Number of nodes and ranks.
     nbytes : int
-        Of the whole array [B].
+        Size of the whole array [B].
     mean, low, high : float
-        As measured [B/s].
+        Measured mean and band [B/s].
     source : str
+        Origin of the row.
     """
 
     topology: str
@@ -47,27 +50,29 @@ class OverNodes:
     source: str
 
     def played(self, *, known: bool = True) -> float:
-        """The bus bandwidth that the shipped topology has, as nccl-tests defines it [B/s].
+        """Return the shipped topology's simulated bus bandwidth, as defined by nccl-tests [B/s].
 
-        `known` is whether it has its measured constants, or its links alone.
+        `known` selects the measured constants; otherwise links alone bound the collective.
         """
         cluster, everyone = build(self.topology, self.ranks), tuple(range(self.ranks))
+        # Links alone, without start-ups and caps.
         if not known:
             cluster = replace(cluster, collectives={}, in_node={})
         request = Request(self.operation, self.ranks, self.nbytes // _ITEMSIZE)
         made = plan(cluster, Task(request, "auto", everyone, _DTYPE))
         time = made.predicted
+        # `predicted` is the closed form; without one, simulate.
         if time is None:
             time = play("auto", made.program, cluster, keep=(0,)).end
         return self._passed / time
 
     def seconds(self, rate: float) -> float:
-        """The time that a bus bandwidth [B/s] takes [s]."""
+        """Return the time for a bus bandwidth in B/s [s]."""
         return self._passed / rate
 
     @property
     def _passed(self) -> float:
-        """Bytes that bus bandwidths count [B]."""
+        """Bytes counted by a bus bandwidth [B]."""
         return busbw_factor(self.operation, self.ranks) * self.nbytes
 
 

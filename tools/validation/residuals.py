@@ -1,7 +1,7 @@
-"""Which errors of measured runs stand behind the intervals of predictions? Writes catalog/measured/residuals.csv.
+"""Which residuals of measured runs determine the prediction intervals? Writes catalog/measured/residuals.csv.
 
-Rule: one line a run that was timed, ln(measured / played) of its step's time and of its peak memory: with all
-constants, and as if its source had never been seen (left_out.py).
+A line for each timed run: ln(measured / simulated) for step time and peak memory, with every constant, and with the
+source unseen (cross_validation.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ source,framework,chip,eight_bit,cut,nodes,time,unseen_time,memory,unseen_memory
 
 
 def residuals(outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow]) -> tuple[Residual, ...]:
-    """Of all runs that were timed."""
+    """Return the residuals of every timed run."""
     pairs = zip(outcomes, unseen, strict=True)
     return tuple(_residual(own, other) for own, other in pairs if own.row.timed)
 
@@ -33,7 +33,8 @@ def residuals(outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow]) -> tup
 def _residual(own: PlayedRow, unseen: PlayedRow) -> Residual:
     row = own.row
     cut = row.parallelism.size > 1 or row.parallelism.experts.ranks > 1
-    traits = Traits(row.framework, row.gpu.split("_")[0], row.eight_bit, cut, row.gpus > 8)  # boxes of eight
+    # `nodes` is True for several nodes: every machine in the tables has eight GPUs per node.
+    traits = Traits(row.framework, row.gpu.split("_")[0], row.eight_bit, cut, row.gpus > 8)
     return Residual(source_of(row), traits, _errors(own), _errors(unseen))
 
 
@@ -48,6 +49,7 @@ def write_residuals(path: Path, found: Sequence[Residual]) -> None:
     for one in found:
         traits = one.traits
         flags = (str(int(flag)) for flag in (traits.eight_bit, traits.cut, traits.nodes))
+        # Four columns: time and memory, each with every constant and with the source unseen.
         numbers = (f"{part[name]:.4f}" if name in part else "" for name in ("time", "memory") for part in _both(one))
         rows.append([one.source, traits.framework, traits.chip, *flags, *numbers])
     path.write_text(_HEAD + csv_text(rows), encoding="utf-8")

@@ -1,7 +1,6 @@
-"""Which constants do the shipped topologies have? `python -m tools.validation.shipped_machines` writes them anew.
+"""Which constants do the shipped topologies have? `python -m tools.validation.shipped_machines` writes them again.
 
-Rule: the source of a constant that was not measured on that machine says so, and names the machine that it is taken
-from.
+If a constant was not measured on a machine, its `source` says so, and names the machine that it is taken from.
 """
 
 from __future__ import annotations
@@ -20,27 +19,29 @@ from simulator.cluster.topology_file import MeasuredOperation
 from simulator.collectives.constants import NETWORK_STEP
 from tools.validation.measured_collectives import measured_sweep
 
-# Sweeps of all_reduce that the constants are fitted to; the table's others only check them.
+# Sweeps of all_reduce used for fitting; further sweeps in the table only check the constants.
 FITTED: Final = ("8_a100", "p4de_16_a100", "8_h100", "p5_16_h100", "8_b200", "16_b200")
-# The only sweeps of these operations over a full node, taken for a ring as NCCL runs it; those over 2 and 4 of its GPUs
-# are held out.
+# The only sweeps of these operations over a full node, fitted as a ring, NCCL's algorithm. Sweeps over 2 and 4 GPUs of
+# the node are held out.
 RINGS: Final = {"all_gather": "xla_8_h100_all_gather", "reduce_scatter": "xla_8_h100_reduce_scatter"}
 _ABSENT: Final = "not measured here"
+# Exponent of rings: the cap depends on the square root of the size.
 _ROOT: Final = 0.5
 
 
 def machines() -> dict[str, MachineCollective]:
-    """Fit every sweep of FITTED, then those of RINGS."""
+    """Fit every sweep in FITTED, then every sweep in RINGS."""
     fitted = {name: _fitted(name) for name in FITTED}
+    # The gather comes first in RINGS; the reduce-scatter takes over its start-up and half size.
     for name in RINGS.values():
         fitted[name] = _fitted(name, "ring", ring_fading(fitted.get(RINGS["all_gather"])))
     return fitted
 
 
 def ring_fading(gather: MachineCollective | None) -> Fading:
-    """How caps of rings depend on the size: with its square root, and for both operations alike.
+    """Return how a ring's cap depends on size: with the square root, and equally for both operations.
 
-    More constants would explain no more; docs/measured.md has the figures. Exponents fitted to all-reduces lie from
+    More constants would explain no more; docs/measured.md has the figures. Exponents fitted to all-reduces range from
     0.51 to 0.75.
     """
     if gather is None:
@@ -59,7 +60,7 @@ def _fitted(name: str, algorithm: str | None = None, fading: Fading = FREE) -> M
 
 
 def sections(fitted: Mapping[str, MachineCollective]) -> dict[str, dict[str, MeasuredOperation]]:
-    """What each shipped topology runs by operation, from the fits by sweep."""
+    """Return the operations for each shipped topology, from the fits by sweep."""
     all_reduces = _all_reduces(fitted)
     by_topology = {name: {"all_reduce": measured} for name, measured in all_reduces.items()}
     for operation, sweep in RINGS.items():
@@ -81,9 +82,10 @@ def _all_reduces(fitted: Mapping[str, MachineCollective]) -> dict[str, MeasuredO
 
 
 def _rings(h100: MachineCollective, a100: MachineCollective | None) -> dict[str, MachineCollective]:
-    """A ring in one node of each topology: of H100 as fitted, of A100 as their all_reduce, which is a ring."""
+    """Return each topology's ring within a node: H100's as fitted, A100's from its all_reduce, also a ring."""
     if a100 is None or a100.algorithm != "ring":
         raise ValueError("eight A100 were fitted to no ring")
+    # Links twice as fast carry twice the bytes in equal time: cap and half size double.
     b200 = replace(h100, rate_cap=2 * h100.rate_cap, half_size=2 * h100.half_size)
     return {
         "dgx_a100": _said(a100, f"{_ABSENT}: as its all_reduce, a ring too"),
@@ -94,18 +96,19 @@ def _rings(h100: MachineCollective, a100: MachineCollective | None) -> dict[str,
     }
 
 
-# What a step of a ring takes inside a node, by NCCL's own model of its Simple protocol [s]: src/graph/tuning.cc, hwLat.
+# Time per ring step inside a node, from NCCL's model of the Simple protocol [s]: src/graph/tuning.cc, hwLat.
 _NVLINK_STEP: Final = 3.4e-6
 
 
 def _over_nodes(name: str, ring: MachineCollective, all_reduces: Mapping[str, MeasuredOperation]) -> MachineCollective:
-    """Several such rings at once; the network's part of the start-up and its cap are those of all_reduces."""
+    """Return several such rings at once; start-up and cap of the network come from all_reduces."""
     own = all_reduces[name]
-    # An all_reduce that the links inside its nodes hold back determines no cap between nodes.
+    # If links inside nodes limit an all_reduce, it determines no cap between nodes.
     other = {"dgx_h100": "dgx_b200"}.get(name, name)
     network = all_reduces[other].nodes
     if own.one_node is None or own.nodes is None or network is None:
         raise ValueError(f"{name} has no all_reduce to take the network's part from")
+    # The network's part of the start-up: over nodes less within a node.
     startup = float(f"{ring.startup + own.nodes.startup - own.one_node.startup:.4g}")
     why = f"{_ABSENT}: rings as in one node, the network's start-up as of its all_reduce, "
     if network.cross_rate_cap == float("inf"):
@@ -128,7 +131,8 @@ def _said(machine: MachineCollective, why: str) -> MachineCollective:
 
 
 def _two_a100(two_b200: MachineCollective) -> MachineCollective:
-    """As much of its cards' 200 Gb/s as dgx_b200 reaches of 400 Gb/s; its switches cannot add."""
+    """Return dgx_b200's constants for two nodes with cards of half the rate; A100's switches cannot add."""
+    # Rounded to four digits, like fitted constants.
     cap = float(f"{two_b200.cross_rate_cap / 2:.4g}")
     machine = replace(two_b200, algorithm="blueconnect", cross_rate_cap=cap, chunks=8)
     return _said(machine, f"{_ABSENT}: as two dgx_b200 nodes with cards half as fast")
@@ -140,7 +144,7 @@ def _two_h100(p5: MachineCollective, two_b200: MachineCollective) -> MachineColl
 
 
 def write(folder: Path) -> None:
-    """Write the sections into a folder's topology files."""
+    """Write the sections into the topology files in a folder."""
     for name, operations in sections(machines()).items():
         path = folder / f"{name}.yaml"
         path.write_text(without_section(path) + section(operations), encoding="utf-8")

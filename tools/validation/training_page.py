@@ -1,8 +1,9 @@
-"""How are the pages docs/validation.md and docs/validation_cut.md written? By `python -m
-tools.validation.training_page [FOLDER] [KEPT] [JOBS]`.
+"""How are docs/validation.md and docs/validation_cut.md written?
 
-Rule: all measured rows are played, and every number in a table is computed from them; only words (page_text.py,
-cut_page_text.py) are written by hand. KEPT is a file of rows that are played already (`simulator validate --kept`).
+    python -m tools.validation.training_page [FOLDER] [KEPT] [JOBS]
+
+Every measured row is simulated, and every number in a table is computed from the rows. Only words (in training_text.py
+and cut_text.py) are written by hand. KEPT is a file with rows simulated before (`simulator validate --kept`).
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ from tools.validation.training_text import (
 
 
 def write(folder: Path, outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow], jobs: int = 2) -> None:
-    """Write validation.md and images/validation.{png,svg} into a docs folder from all rows, as they are and unseen."""
+    """Write validation.md and images/validation.{png,svg} into a docs folder, from rows with and without own source."""
     known = frameworks()
     whole = [outcome for outcome in outcomes if outcome.row.table in {row.table for row in measured()}]
     fit_system = fitted_system(whole, known["llm_foundry"])
+    # Disturbed runs, and rows composed of profiled pieces, appear in the first table only.
     disturbed = apart([outcome.row for outcome in outcomes])
     calm = [n for n, outcome in enumerate(outcomes) if outcome.row.timed and n not in disturbed]
     timed = [outcomes[n] for n in calm]
@@ -82,6 +84,7 @@ def write(folder: Path, outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRo
 
 
 def _named(outcomes: Sequence[PlayedRow], disturbed: frozenset[int]) -> Callable[[PlayedRow], str]:
+    # Identity, because rows may be equal.
     ids = {id(outcomes[place]) for place in disturbed}
 
     def name(outcome: PlayedRow) -> str:
@@ -93,6 +96,7 @@ def _named(outcomes: Sequence[PlayedRow], disturbed: frozenset[int]) -> Callable
     return name
 
 
+# Title, group and order of each table.
 _PARTS: Final[tuple[tuple[str, Callable[[PlayedRow], str], Callable[[PlayedRow], float]], ...]] = (
     ("framework", lambda outcome: outcome.row.framework, lambda outcome: 0.0),
     ("GPU", gpu_of, lambda outcome: 0.0),
@@ -110,6 +114,7 @@ def _part(
     key: Callable[[PlayedRow], str],
     order: Callable[[PlayedRow], float],
 ) -> str:
+    # Sorted for the order of the table's lines; a stable sort keeps equal rows in table order.
     ordered = sorted(places, key=lambda place: order(outcomes[place]))
     own, others = ([rows[place] for place in ordered] for rows in (outcomes, unseen))
     return tables.overview(own, others, title, key).markdown()
@@ -130,7 +135,7 @@ def _groups(outcomes: Sequence[PlayedRow]) -> list[plot_validation.Group]:
 
 
 def finding(relative: Sequence[float], disturbed: int) -> str:
-    """Say how large the errors of all timed runs are, but for the disturbed ones, which are counted.
+    """Return a sentence about the errors of timed runs, without disturbed runs, which are counted.
 
     Examples
     --------
@@ -146,9 +151,10 @@ beyond the axis'
 
 
 def main(folder: str = "docs", kept: str = "", jobs: str = "2") -> None:
-    """Play everything; write both pages and the residuals behind intervals."""
+    """Simulate everything; write both pages, and the residuals for prediction intervals."""
     known = frameworks()
     outcomes = play_on(all_measured(), known, int(jobs), kept=Path(kept) if kept else None)
+    # Simulates every row again, with different constants.
     unseen = play_unseen(outcomes, known, int(jobs))
     write_residuals(TABLE, residuals(outcomes, unseen))
     write(Path(folder), outcomes, unseen, int(jobs))

@@ -1,6 +1,6 @@
-"""Which words stand on the page docs/validation.md, between the tables that page.py computes?
+"""Which words does docs/validation.md have between the tables computed by training_page.py?
 
-Rule: nothing here is computed; figures that are quoted here are rounded, so that they outlive small changes.
+Nothing is computed here. Quoted figures are rounded, and survive small changes.
 """
 
 from __future__ import annotations

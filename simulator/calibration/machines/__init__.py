@@ -1,7 +1,7 @@
-"""Which start-up and which rate caps make a machine's collectives as fast as an nccl-tests sweep measured them?
+"""Which start-up and rate caps make a machine's collectives as fast as measured by an nccl-tests sweep?
 
-Rule: measured times in, a section of a topology file out. What is reported of a fit was played by the engine, not
-predicted by the fit.
+Input are measured times, output is a section for a topology file. Reported times come from the engine, with the fitted
+constants, and not from the fit's prediction.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How far off are a machine's constants on measurements that they were not fitted to?
+"""Which residuals do a machine's constants have on measurements outside the fit?
 
-Rule: no size or sweep that is checked here was used by the fit.
+No size or sweep checked here was used by the fit.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ Rows = tuple[FitRow, ...]
 
 
 def left_out(sweep: Sweep, topology: str, algorithm: str | None = None) -> tuple[Rows, Rows]:
-    """Fit on every other size, and play the sizes between.
+    """Cross-validate: fit every other size, and simulate the sizes between.
 
     Returns
     -------
     tuple of two Rows
-        The sizes that were fitted (the largest is one of them), and those that were left out.
+        The fitted sizes (including the largest), and the sizes left out of the fit.
     """
+    # Counted from the largest size, because the cap is determined there.
     kept, between = sweep.rows[::-1][::2][::-1], sweep.rows[::-1][1::2][::-1]
     fitted = fit_sweep(replace(sweep, rows=kept), topology=topology, algorithm=algorithm)
     cluster = build(topology, sweep.world_size)
@@ -37,7 +38,7 @@ def left_out(sweep: Sweep, topology: str, algorithm: str | None = None) -> tuple
 
 
 def machine_rows(cluster: Cluster, sweep: Sweep, machine: MachineCollective) -> Rows:
-    """Play a sweep with given constants."""
+    """Simulate a sweep with given constants."""
     return tuple(
         FitRow(size, time, played(cluster, sweep.operation, machine, size, sweep.dtype).end)
         for size, time in sweep.rows
@@ -45,19 +46,21 @@ def machine_rows(cluster: Cluster, sweep: Sweep, machine: MachineCollective) -> 
 
 
 def shipped_rows(sweep: Sweep, topology: str, *, known: Collection[str] | None = None) -> tuple[str, Rows]:
-    """Play a sweep on a shipped topology as it is, with the algorithm that it chooses at the largest size.
+    """Simulate a sweep on a shipped topology, with the topology's algorithm for the largest size.
 
     Parameters
     ----------
     sweep : Sweep
+        The measured sweep.
     topology : str
+        Name or path.
     known : collection of str, optional
-        Operations whose constants are left in the topology; all where it is not given.
+        Operations that keep their constants in the topology; every operation by default.
 
     Returns
     -------
     tuple of str and Rows
-        The algorithm first.
+        Algorithm, and the rows.
     """
     cluster = build(topology, sweep.world_size)
     if known is not None:

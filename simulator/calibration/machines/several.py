@@ -1,7 +1,10 @@
-"""How is a machine fitted to several sweeps: of several operations, in one node and over nodes?
+"""How is a machine fitted to several sweeps: several operations, within a node and over nodes?
 
-Rule: one fit for each operation and place, to the sweep of most ranks; the others of its place check it. What no sweep
-tells is said.
+For each operation and place (within a node, over nodes), the sweep with most ranks is fitted, and the remaining sweeps
+check the fit. Constants without a sweep are reported.
+
+    all_reduce on 8, 4 and 2 ranks of a node    ->   fit on 8; checks on 4 and 2
+    all_reduce on 16 ranks over two nodes       ->   another fit
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ from simulator.cluster.build import build
 from simulator.cluster.topology_file import load_topology
 from simulator.collectives.algorithm import REDUCING
 
-# Without rows of at least so many bytes a sweep does not tell a rate [B].
+# A sweep without rows this large does not determine a rate [B].
 _TELLS_A_RATE: Final = 64 * LARGE
-# What a sharded training step needs.
+# Operations needed by a sharded training step.
 _WANTED: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
@@ -34,31 +37,33 @@ def fit_all(
     operation: str | None = None,
     algorithm: str | None = None,
 ) -> MachineFit:
-    """Fit a machine to all sweeps of some files.
+    """Fit a machine to every sweep in several files.
 
     Parameters
     ----------
     paths : sequence of path
-        Each as `read_sweeps` takes it.
+        Files as in `read_sweeps`.
     topology : str, optional
-        The machine; needed where there are several sweeps.
+        The machine; required for several sweeps.
     world_size, operation, algorithm : optional
-        As for `fit`; they hold for every sweep.
+        As in `fit`; used for every sweep.
 
     Raises
     ------
     ScenarioError
-        As for `fit`; several sweeps without a topology; two of the same operation and ranks.
+        As in `fit`; several sweeps without topology; two sweeps with equal operation and ranks.
     """
     sweeps = [sweep for path in paths for sweep in read_sweeps(path, world_size=world_size, operation=operation)]
     if len(sweeps) > 1 and topology is None:
         told = ", ".join(sorted({f"{sweep.operation} of {sweep.world_size} ranks" for sweep in sweeps}))
         raise ScenarioError(f"topology: needed, since there are {len(sweeps)} sweeps ({told}) of one machine")
+    # A place is (operation, over several nodes or not).
     by_place: dict[tuple[str, bool], list[Sweep]] = {}
     for sweep in sweeps:
         by_place.setdefault((sweep.operation, _over_nodes(sweep, topology)), []).append(sweep)
     fits, checks = list[Fit](), list[Check]()
     for place in by_place.values():
+        # A stable sort: equal numbers of ranks are refused below.
         first, *others = sorted(place, key=lambda sweep: -sweep.world_size)
         alike = [sweep for sweep in others if sweep.world_size == first.world_size]
         if alike:
@@ -66,6 +71,7 @@ def fit_all(
                 f"{alike[0].source}: a second sweep of {first.operation} over {first.world_size} ranks, after "
                 f"{first.source}; keep one"
             )
+        # The sweep with most ranks: constants of few ranks say little about many.
         fits.append(fit_sweep(first, topology=topology, algorithm=algorithm))
         checks += [_check(sweep, topology, fits[-1]) for sweep in others]
     return MachineFit(tuple(fits), tuple(checks), tuple(_untold(fits, topology)))
@@ -82,7 +88,7 @@ def _check(sweep: Sweep, topology: str | None, fitted: Fit) -> Check:
 
 
 def _untold(fits: Sequence[Fit], topology: str | None) -> list[str]:
-    """What no sweep tells."""
+    """Return a line for each constant that no sweep determines."""
     told, over_nodes = [], any(fit.nodes > 1 for fit in fits)
     before = {} if topology is None else load_topology(topology).collectives
     for fit in fits:
@@ -91,6 +97,7 @@ def _untold(fits: Sequence[Fit], topology: str | None) -> list[str]:
             told.append(f"{fit.operation} {where}: its rate, since no array has {format_bytes(_TELLS_A_RATE)}")
         if fit.rows[0].size > LARGE:
             told.append(f"{fit.operation} {where}: its start-up, since no array is smaller than {format_bytes(LARGE)}")
+    # Without a fit over nodes, nothing is claimed about several nodes.
     for across in (False, True) if over_nodes else (False,):
         known = {fit.operation for fit in fits if (fit.nodes > 1) is across}
         place = "nodes" if across else "one_node"
@@ -110,6 +117,7 @@ def _where(across: bool) -> str:
 def _stands_for(operation: str, known: set[str], there: set[str], *, across: bool) -> str:
     if operation in there:
         return "it stays as the topology file has it"
+    # Sums resemble the all-reduce; over nodes, gathers and exchanges resemble the gather more.
     nearest = ["all_reduce", "all_gather"] if operation in REDUCING or not across else ["all_gather", "all_reduce"]
     able = [name for name in nearest if name in known | there]
     return f"{able[0]}'s constants stand for it" if able else "links alone bound it"

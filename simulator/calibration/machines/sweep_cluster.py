@@ -1,6 +1,6 @@
-"""On which cluster is a measured sweep played: the named topology, or an assumed one with links as fast as the sweep?
+"""On which cluster is a measured sweep simulated? On the named topology, or on assumed links as fast as the sweep.
 
-Rule: everything that is assumed is listed, so that it can be reported.
+Every assumption is listed, and can be reported.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ from simulator.calibration.machines.sweep import Sweep
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 
-# An assumed link is this many times as fast as the fastest row needs: the fitted cap shall bound flows, not the link.
+# Speed of an assumed link, relative to the fastest row: the fitted cap shall bound flows, not the link.
 _SPARE: Final = 1.25
-# Assumed links inside a node are this many times as fast again where cards between nodes are the bottleneck.
+# Further factor for assumed links inside a node, if cards between nodes are the bottleneck.
 _PLENTY: Final = 4.0
-# A route through a switch, recalled for NVSwitch (1-2 us), and one to another node, measured with perftest on EDR.
+# Latency through a switch, from memory for NVSwitch (1-2 us), and to another node, measured with perftest on EDR.
 _LATENCY: Final = "0.5 us"
 _NIC_LATENCY: Final = "0.9 us"
 
 
 @dataclass(frozen=True, slots=True)
 class SweepCluster:
-    """The cluster that a sweep is played on.
+    """The cluster for simulating a sweep.
 
     Attributes
     ----------
     cluster : Cluster
+        The built cluster.
     base : str or mapping
-        The topology as `build` takes it.
+        The topology, as accepted by `build`.
     assumed : tuple of str
+        Assumptions, as sentences.
     """
 
     cluster: Cluster
@@ -43,16 +45,17 @@ class SweepCluster:
 
 
 def cluster_for(sweep: Sweep, topology: str | None) -> SweepCluster:
-    """Build the cluster of a sweep.
+    """Build the cluster for a sweep.
 
     Raises
     ------
     ScenarioError
-        Fewer GPUs than ranks; nodes that do not agree with the sweep's.
+        Fewer GPUs than ranks, or other nodes than in the sweep.
     """
     if topology is None:
         return _assumed(sweep)
     cluster = build(topology, sweep.world_size)
+    # The fit would compare sums over cards with sums inside a node.
     if sweep.nodes is not None and cluster.nodes and len(cluster.nodes) != sweep.nodes:
         raise ScenarioError(
             f"{sweep.source}: {sweep.world_size} ranks on {sweep.nodes} hosts, "
@@ -73,6 +76,7 @@ def _assumed(sweep: Sweep) -> SweepCluster:
     keys["gpu"] = gpu or _any_gpu(sweep)
     where = "one switch" if nodes == 1 else f"{nodes} nodes with a card for each GPU"
     because = "" if sweep.nodes else ", because the sweep names no hosts"
+    # Only one of both exists: `nodes` has cards, `star` has ports.
     links = keys["options"].get("nic_bandwidth", keys["options"].get("bandwidth"))
     return SweepCluster(
         build(keys, sweep.world_size),
@@ -86,7 +90,7 @@ def _assumed(sweep: Sweep) -> SweepCluster:
 
 
 def _any_gpu(sweep: Sweep) -> dict[str, Any]:
-    """A GPU file's keys; its HBM is so fast that reducing, which takes three times the arriving rate, costs nothing."""
+    """Return an assumed GPU's keys. Its HBM is so fast that reductions (3x the arriving rate) cost nothing."""
     return {
         "vector_flops": {"float32": "10 TFLOP/s"},
         "hbm_bytes": "80 GB",
@@ -108,7 +112,7 @@ def _nodes(sweep: Sweep, nodes: int) -> dict[str, Any]:
     size = sweep.world_size // nodes
     card = _SPARE * _fastest(sweep)
     if sweep.operation == "all_reduce":
-        # With sums made inside each node first, each of a node's G cards carries S / G in a ring over the nodes.
+        # Sums are formed inside each node first; each of the G cards in a node then carries S / G in a ring over nodes.
         card = _SPARE * max(nbytes / time for nbytes, time in sweep.rows) * 2 * (nodes - 1) / sweep.world_size
     return {
         "name": "measured_nodes",
@@ -128,7 +132,7 @@ def _nodes(sweep: Sweep, nodes: int) -> dict[str, Any]:
 
 
 def _fastest(sweep: Sweep) -> float:
-    """Bytes per second through a rank's port in a ring or a direct exchange, in the fastest row."""
+    """Return the rate through a rank's port for the fastest row, in a ring or a direct exchange [B/s]."""
     n = sweep.world_size
     factor = 2 * (n - 1) / n if sweep.operation == "all_reduce" else 1.0
     return max(size / time for size, time in sweep.rows) * factor
@@ -139,10 +143,14 @@ def _rate(bandwidth: float) -> str:
 
 
 def _gpu(name: str) -> str | None:
-    """The shipped GPU that a sweep names.
+    """Return the shipped GPU named in a sweep.
 
-    Of several with the same chip it is the one of which every word is in the name, else an SXM module.
+    If several GPUs have the named chip, choose the GPU with every word in the name; otherwise an SXM module.
+
+    >>> _gpu("NVIDIA H100 80GB HBM3")
+    'h100_sxm'
     """
+    # "NVIDIA H100 80GB HBM3" and "h100-sxm" both become words.
     words = name.lower().replace("-", " ").replace("_", " ")
     known = [gpu for gpu in registry.names("gpu") if gpu.split("_")[0] in words.split()]
     fitting = [gpu for gpu in known if all(word in words for word in gpu.split("_")[1:])]
@@ -151,5 +159,5 @@ def _gpu(name: str) -> str | None:
 
 
 def with_machine(cluster: Cluster, operation: str, machine: MachineCollective) -> Cluster:
-    """The same cluster, with these constants for this operation and none for others."""
+    """Return the cluster with these constants for this operation, and without constants for any other."""
     return replace(cluster, collectives={operation: machine})

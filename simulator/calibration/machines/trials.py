@@ -1,6 +1,6 @@
-"""Which algorithms may a measured machine have run, and which constants does each need, by predicted times?
+"""Which algorithms may a measured machine have run, and which constants does each need? By predicted times.
 
-Rule: times are predicted from a few plays (response.py); refine.py then plays the best trials at every size.
+Times are predicted from a few simulations (response.py); refine.py then simulates the best trials at every size.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from simulator.calibration.machines.sweep import Sweep
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import ALGORITHMS
 
-# What communication libraries run, nearest first. The switch adds where it can; over nodes stages that overlap come
-# near to what NCCL's trees and rings do there.
+# Algorithms used by communication libraries, most likely first. Switches add if they can. Over nodes, overlapping
+# stages come close to NCCL's trees and rings.
 _PREFERRED: Final = ("nvls", "ring", "double_binary_tree", "direct", "tree", "chain", "halving_doubling")
 _OVER_NODES: Final = ("nvls", "blueconnect", "multi_ring", "double_binary_tree", "ring", "direct", "tree", "chain")
-# Into how many pieces arrays are tried to be cut, where nodes add up in stages that can overlap.
+# Numbers of pieces to try, for algorithms that add up within nodes in stages that can overlap.
 _CUTS: Final = (8, 4, 16)
-# The machine did not run an algorithm that takes more than this many times the measured time without any cap, with the
-# largest array.
+# Algorithms slower than this, relative to the measured time of the largest array and without any cap, were not run by
+# the machine.
 _TOO_SLOW: Final = 1.1
-# Weight of rows below 1 MiB, which determine little but the start-up.
+# Weight of rows below 1 MiB, which determine little except the start-up.
 _SMALL_WEIGHT: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One algorithm with one number of pieces."""
+    """An algorithm with a number of pieces, and its fitted constants."""
 
     response: Response
     chunks: int | None
@@ -48,14 +48,20 @@ class Trial:
 def trials(
     cluster: Cluster, sweep: Sweep, algorithm: str | None, fading: Fading = FREE
 ) -> tuple[list[Trial], list[TrialSummary]]:
-    """Solve for every algorithm that can do it here, in the order of preference, and list those that are too slow.
+    """Solve for every algorithm that can perform the operation, in order of preference.
 
-    Those that would need more of a link than any library has been seen to reach count as too slow, unless all do.
+    Returns
+    -------
+    list of Trial
+        Solved algorithms.
+    list of TrialSummary
+        Algorithms that are too slow. An algorithm that needs more of a link than any library reaches (BEST_SHARE)
+        counts as too slow, unless every algorithm does.
 
     Raises
     ------
     ScenarioError
-        The given algorithm does not have this operation, or cannot do it here.
+        The given algorithm does not have this operation, or cannot perform it here.
     """
     solved: list[Trial] = []
     too_slow: list[TrialSummary] = []
@@ -63,14 +69,17 @@ def trials(
         staged = sweep.operation == "all_reduce" and name in ("nvls", "blueconnect") and len(cluster.nodes) > 1
         cuts: tuple[int | None, ...] = _CUTS if staged else (None,)
         try:
+            # With the most pieces, stages overlap best, and the estimate is fastest.
             limits = bounds(cluster, sweep, name, pieces=cuts[-1])
         except ScenarioError:
+            # The user's algorithm gets the error; any other algorithm is skipped.
             if algorithm is not None:
                 raise
             continue
         if limits.time > _TOO_SLOW * sweep.rows[-1][1]:
             too_slow.append(TrialSummary(name, None, float("inf"), limits.time / sweep.rows[-1][1] - 1.0, float("inf")))
             continue
+        # Simulations are cached in the response and shared by every number of pieces.
         response = Response(cluster, sweep.operation, name, sweep.dtype, limits.limit, limits.fastest)
         solved += [_trial(response, sweep, chunks, fading) for chunks in cuts]
     able = [trial for trial in solved if trial.summary.share <= BEST_SHARE]
@@ -78,15 +87,16 @@ def trials(
 
 
 def data(sweep: Sweep) -> Data:
-    """The sweep as arrays, with how much each row counts."""
+    """Return the sweep as arrays, with row weights."""
     sizes = np.array([size for size, _ in sweep.rows], np.float64)
     times = np.array([time for _, time in sweep.rows])
+    # A sweep of small arrays only gets full weights.
     weights = np.where((sizes >= LARGE) | (sizes.max() < LARGE), 1.0, _SMALL_WEIGHT)
     return Data(sizes, times, weights)
 
 
 def summarize_trial(algorithm: str, chunks: int | None, rows: tuple[FitRow, ...], loss: float) -> TrialSummary:
-    """Summarize a trial's rows: their median error from 1 MiB on, and that of the largest."""
+    """Summarise a trial: median error from 1 MiB on, and the error at the largest size."""
     return TrialSummary(algorithm, chunks, median(abs(row.error) for row in large(rows)), rows[-1].error, loss)
 
 
@@ -107,6 +117,7 @@ def _trial(response: Response, sweep: Sweep, chunks: int | None, fading: Fading)
     times = constants.startup + response.times(measured.sizes, constants.caps(measured.sizes), chunks)
     rows = tuple(FitRow(size, time, float(x), False) for (size, time), x in zip(sweep.rows, times, strict=True))
     summary = summarize_trial(response.algorithm, chunks, rows, loss)
+    # Cards between nodes do reach nearly all of their rating; only links inside a node have this bound.
     if response.limit == "inside":
         summary = replace(summary, share=constants.cap / response.fastest)
     return Trial(response, chunks, constants, summary, fading)

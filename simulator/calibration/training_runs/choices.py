@@ -1,7 +1,10 @@
-"""Would a plan have chosen well: is the run that is predicted to be the fastest of its kind among the fastest measured?
+"""Would a plan have chosen well? Is the run predicted to be fastest in its group among the fastest measured runs?
 
-Rule: runs of a kind learn from as many tokens with the same model on as many of the same GPUs, so that they differ in
-layout, sharding and batching alone. Counts and sorts; plays nothing.
+Runs in a group have equal model, tokens per step, and number and kind of GPUs; they differ only in layout, sharding and
+batching. The module counts and sorts, and simulates nothing.
+
+Example: three runs, measured 10, 9 and 8 s per step, predicted 11, 8 and 9 s. The prediction prefers the second run,
+which takes 9 / 8 - 1 = 12.5 % longer than the fastest.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.rows import MeasuredRow
 
-# A choice is good within this share of the fastest; ranks say something from so many runs on.
+# A choice within this share of the fastest is good. Rank correlation is computed from this many runs on.
 GOOD: Final = 0.1
 _RANKED_FROM: Final = 3
 
@@ -28,11 +31,13 @@ class Choice:
     Attributes
     ----------
     name : str
+        Model and GPUs.
     runs : int
+        Number of runs.
     behind : float
-        How much more time the run that is predicted to be the fastest took than the fastest measured, as a share.
+        Additional time of the run predicted to be fastest, relative to the fastest measured run.
     agreement : float or None
-        Spearman's rank correlation of predicted and measured speeds; None for two runs.
+        Spearman's rank correlation between predicted and measured speeds; None for two runs.
     """
 
     name: str
@@ -42,7 +47,7 @@ class Choice:
 
 
 def choices(outcomes: Sequence[PlayedRow]) -> tuple[Choice, ...]:
-    """Groups of at least two runs, the largest first."""
+    """Return the groups with at least two runs, largest first."""
     groups: dict[Hashable, list[PlayedRow]] = {}
     for outcome in outcomes:
         groups.setdefault(_kind(outcome.row), []).append(outcome)
@@ -51,7 +56,7 @@ def choices(outcomes: Sequence[PlayedRow]) -> tuple[Choice, ...]:
 
 
 def said(found: Sequence[Choice]) -> str:
-    """In words: '9 of 10 groups, the preferred run within 10 % of the fastest; ranks agree by 0.905 in the median'."""
+    """Return a text: '9 of 10 groups, the preferred run within 10 % of the fastest; ranks agree by 0.905 ...'."""
     good = sum(one.behind <= GOOD for one in found)
     ranks = [one.agreement for one in found if one.agreement is not None]
     agree = f"; ranks agree by {median(ranks):.3f} in the median" if ranks else ""
@@ -59,6 +64,7 @@ def said(found: Sequence[Choice]) -> str:
 
 
 def _kind(row: MeasuredRow) -> Hashable:
+    # Equal replicas times batch sizes mean equal tokens per step.
     replicas = row.gpus // row.parallelism.size
     sequences = replicas * row.micro_batch_size * row.accumulation
     return row.table, row.model, row.shape, row.gpu, row.topology, row.gpus, row.seq_len, sequences, row.matmul
@@ -71,12 +77,17 @@ def _choice(outcomes: Sequence[PlayedRow]) -> Choice:
     agreement = None
     if len(outcomes) >= _RANKED_FROM:
         agreement = float(np.corrcoef(_ranks(predicted), _ranks(measured))[0, 1])
+    # Speeds, therefore the fastest measured run has the maximum.
     behind = float(measured.max() / measured[int(predicted.argmax())] - 1)
     return Choice(f"{row.model} on {row.gpus} {row.gpu}", len(outcomes), behind, agreement)
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0, equal values by their mean."""
+    """Return ranks from 0; equal values get their mean rank.
+
+    >>> _ranks(np.array([5.0, 7.0, 5.0])).tolist()
+    [0.5, 2.0, 0.5]
+    """
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(count) - 1
     return np.asarray((last - (count - 1) / 2)[place])

@@ -1,6 +1,7 @@
-"""Which rows have been played already, by this very simulator, so that an interrupted validation can go on?
+"""Which rows has this same simulator simulated already? An interrupted validation continues with the rest.
 
-Rule: a line of JSON for each played row, written when it is there; lines of other editions, and cut ones, do not count.
+The cache is a file with a line of JSON for each row, written on completion. Incomplete lines, and lines from another
+edition of the simulator, do not count.
 """
 
 from __future__ import annotations
@@ -24,22 +25,25 @@ def play_on(
     advance: Callable[[], None] | None = None,
     kept: Path | None = None,
 ) -> tuple[PlayedRow, ...]:
-    """Play the rows that a file has not, add them to it, and give all of them in their order.
+    """Simulate the rows missing in a file, add them to the file, and return every row's outcome in order.
 
     Parameters
     ----------
     rows : sequence of MeasuredRow
+        Rows to simulate.
     known : mapping of str to Framework
+        Constants by framework.
     jobs : int
-        Processes.
+        Number of processes.
     advance : function, optional
-        Called for each row, played or kept.
+        Called for each row, simulated or cached.
     kept : Path, optional
-        The file; without it all rows are played, and nothing is written.
+        The file; by default every row is simulated, and nothing is written.
     """
     found = {} if kept is None else _read(kept, rows)
     left = [row for row in rows if _key(row) not in found]
     tell = advance or _nothing
+    # Cached rows count as progress at once.
     for _ in found:
         tell()
     for outcome in each_played(left, known, jobs):
@@ -51,7 +55,7 @@ def play_on(
 
 
 def _nothing() -> None:
-    """Tell nobody."""
+    """Do nothing; stands in for a missing `advance`."""
 
 
 def _key(row: MeasuredRow) -> _Key:
@@ -60,6 +64,7 @@ def _key(row: MeasuredRow) -> _Key:
 
 def _append(path: Path, outcome: PlayedRow) -> None:
     names = ("step_time", "peak", "capacity", "communication", "refused")
+    # The edition identifies the simulator's code: any change makes old lines invalid.
     line = {"edition": edition(), "row": _key(outcome.row), **{name: getattr(outcome, name) for name in names}}
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
@@ -77,5 +82,6 @@ def _outcomes(path: Path, rows: Mapping[_Key, MeasuredRow]) -> Iterator[PlayedRo
             table, number = line.pop("row")
             if line.pop("edition") == edition() and (table, number) in rows:
                 yield PlayedRow(rows[table, number], **line)
+        # Incomplete or foreign lines are skipped, and their rows are simulated again.
         except (ValueError, KeyError, TypeError, AttributeError):
             continue

@@ -1,7 +1,7 @@
-"""Which runs has a user measured? Read from a CSV file with documented columns.
+"""Which runs has a user measured? Reads a CSV file with documented columns.
 
-Rule: what a column may hold stands in `OwnRow` alone, from which the documentation's table is made; every fault is one
-line with file, line and column.
+`OwnRow` alone defines the columns; the documentation's table is made from it. Each fault is a line with file, line and
+column.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _dtype(name: str) -> str:
 
 
 def _policy(text: object) -> object:
-    """A policy's name, or k for every k-th layer."""
+    """Read a policy's name, or k for every k-th layer."""
     if isinstance(text, str) and text.isdigit():
         return int(text)
     if text not in POLICIES:
@@ -70,7 +70,7 @@ Dtype = Annotated[str, AfterValidator(_dtype)]
 
 
 class OwnRow(BaseModel):
-    """A line of the file; empty cells and missing columns take the default."""
+    """A line of the file; empty cells and missing columns have the default."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -113,7 +113,7 @@ class OwnRow(BaseModel):
     source: str = Field("", description="Where the figures are from")
 
     def measured(self, table: str, line: int) -> MeasuredRow:
-        """The row as it is played; ValueError where settings do not go together."""
+        """Return the row for simulation; raise ValueError if settings contradict each other."""
         if (self.step_time_s is None) == (self.tokens_per_s is None):
             raise ValueError("step_time_s: give it, or tokens_per_s, and not both")
         if self.gpus % (self.tp * self.pp * self.cp):
@@ -131,11 +131,13 @@ class OwnRow(BaseModel):
             source=self.source or f"{table} line {line}",
             **{name: getattr(self, name) for name in _ALIKE},
         )
+        # Without `layers`, the whole catalog model ran.
         if self.layers is None:
             return made
         whole = load_model(self.model, self.seq_len)
         if self.layers > whole.num_layers:
             raise ValueError(f"layers: got {self.layers}; {self.model} has {whole.num_layers}")
+        # Only the number of layers counts for a catalog model; the remaining sizes are unused.
         return replace(made, shape=ModelShape(self.model, self.layers, 0, 0, 0, 0, 0, whole.tied))
 
     def _parallelism(self) -> Parallelism:
@@ -152,7 +154,7 @@ class OwnRow(BaseModel):
         )
 
 
-# Columns that a measured row has under the same name.
+# Columns with equal names in a measured row.
 _ALIKE = (
     "framework", "model", "gpu", "topology", "seq_len", "gpus", "micro_batch_size", "accumulation", "matmul", "reduce",
     "sharding", "reshard", "checkpointing", "compiled", "params", "grads", "attention", "buckets", "fused_loss",
@@ -165,18 +167,21 @@ def own_rows(path: Path) -> tuple[MeasuredRow, ...]:
     Parameters
     ----------
     path : Path
-        CSV with a line of column names; lines that begin with # are left out.
+        CSV with column names in the first line; lines that start with # are skipped.
 
     Raises
     ------
     ScenarioError
-        One line for each fault: file, line, column, what it may hold.
+        A line for each fault: file, line, column, allowed values.
     """
+    # Line numbers are kept for messages, because comments and empty lines are skipped.
     lines = [(n, line) for n, line in enumerate(read_text(path).splitlines(), 1) if line and not line.startswith("#")]
+    # The first remaining line names the columns.
     reader = csv.DictReader([line for _, line in lines])
     rows, faults = [], []
     for (number, _), cells in zip(lines[1:], reader, strict=False):
         try:
+            # DictReader stores surplus cells under None.
             if None in cells:
                 raise ValueError(f"got more cells than the {len(reader.fieldnames or ())} columns")
             given: dict[str, Any] = {name: text.strip() for name, text in cells.items() if text and text.strip()}
@@ -202,7 +207,7 @@ def _fault(error: Any) -> str:
 
 
 def columns() -> str:
-    """The documentation's table of columns."""
+    """Return the documentation's table of columns, in Markdown."""
     lines = ["| column | default | what it is |", "|---|---|---|"]
     for name, field in OwnRow.model_fields.items():
         default = "needed" if field.is_required() else "" if field.default in (None, (), "") else f"{field.default}"
