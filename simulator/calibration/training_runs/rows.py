@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from simulator.basics import registry
 from simulator.basics.document import load
@@ -20,7 +20,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.load import load_model
 from simulator.model.shape import Transformer
-from simulator.step.framework import Framework
+from simulator.step.framework import Framework, Implementation
 from simulator.step.parallelism import ALONE, Parallelism
 from simulator.step.spec import LossScaling, Precision, Sharding, TrainingStep
 
@@ -39,6 +39,10 @@ _FAMILY_KEYS: Final = {"gpt": {"model_type": "gpt2"}, "llama": {"model_type": "l
 _POSITIONS: Final = {"gpt": "n_positions", "llama": "max_position_embeddings"}
 # Later micro-batches all take equally long: this many are simulated, and the time of the rest is added.
 MOST_PLAYED: Final = 3
+# Cells of the column `optimizer_implementation`.
+_IMPLEMENTATIONS: Final[Mapping[str, Implementation | None]] = {"": None} | {
+    name: name for name in get_args(Implementation)
+}
 # Name for the best matmul's share of the peak, among changes of a GPU's constants.
 BEST_MATMUL: Final = "best_matmul"
 
@@ -104,6 +108,8 @@ class MeasuredRow:
         Whether gradients travel in buckets during the backward pass, or at once after it.
     fused_loss : bool
         Whether the loss is a single kernel, in contrast to the framework's default.
+    optimizer_implementation : {"fused", "foreach", "for_loop"} or None
+        Implementation of the optimizer's update; None for the framework's default.
     timed : bool
         Whether a whole step was timed; otherwise the time is composed of profiled pieces.
     assumed : tuple of str
@@ -136,6 +142,7 @@ class MeasuredRow:
     attention: str = "flash"
     buckets: bool = True
     fused_loss: bool = False
+    optimizer_implementation: Implementation | None = None
     timed: bool = True
     assumed: tuple[str, ...] = ()
 
@@ -237,6 +244,7 @@ def _row(row: Mapping[str, str]) -> MeasuredRow:
         reshard=row["reshard"] == "true",
         checkpointing=int(policy) if policy.isdigit() else policy,
         compiled=row["compiled"] == "true",
+        optimizer_implementation=_IMPLEMENTATIONS[row["optimizer_implementation"]],
         tokens_per_s=float(row["tokens_per_s"]),
         peak=gib(row["peak_gib"]),
         source=row["source"],
@@ -262,9 +270,18 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
         attention="standard" if row.attention == "standard" else "flash",
         attention_generation=3 if row.attention == "flash3" else 2,
         compiled=row.compiled,
-        framework=replace(framework, fused_loss=True, loss_buffers=False) if row.fused_loss else framework,
+        framework=_framework_of(row, framework),
         loss_scaling=LossScaling() if row.params == "float16" else None,
     )
+
+
+def _framework_of(row: MeasuredRow, framework: Framework) -> Framework:
+    """Return the framework with what the row's source states of the loss and of the optimizer's update."""
+    if row.fused_loss:
+        framework = replace(framework, fused_loss=True, loss_buffers=False)
+    if row.optimizer_implementation is not None:
+        framework = replace(framework, optimizer_implementation=row.optimizer_implementation)
+    return framework
 
 
 Changes = tuple[tuple[str, float], ...]
