@@ -164,8 +164,8 @@ SHORT: Final = """## Where it falls short
   as nanotron's host in pipelines over several nodes.
 - `communication_sms`, a published figure, changes no error by a tenth of a point either way. What a ring takes of HBM
   is worked out from its links (`simulator/step/kernels/contention.py`) and is no constant.
-- `fused_loss` of llm_foundry is a fact of its code (`modeling_mpt.py`). Without it the median error of its rows would be
-  0.3 points smaller, so that these rows do not support it.
+- `fused_loss` of llm_foundry is a fact of its code (`modeling_mpt.py`). Without it the median error of its rows would
+  be 0.3 points smaller, so that these rows do not support it.
 - torchtitan's H100 rows on 128 GPUs are 5 % too fast, those on 8 GPUs 1 %: measured steps take 3 % longer on 128 GPUs,
   simulated steps do not. What makes the difference is not modelled.
 - torchtitan's A100 rows are too fast by an eighth. Their network, and whether they were compiled, is not stated; on
