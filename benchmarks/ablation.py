@@ -20,7 +20,8 @@ from unittest.mock import patch
 
 from benchmarks import scale
 from simulator.engine import collective_routing, link_pruning
-from simulator.engine.compiled import engine, library, playable
+from simulator.engine.compiled import engine, library
+from simulator.engine.compiled import sized_collective as playable
 from simulator.engine.jitter import Jitter
 from simulator.run.scenario_cluster import build_cluster
 from simulator.scenario.build_training import to_step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from simulator.cluster.build import build
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
@@ -16,7 +16,7 @@ def ring(ranks: int) -> tuple[float, float, float]:
     # Multiplying by a prime spreads slow links over the ring.
     slower = {f"gpu{rank}->switch0": 0.5 + 0.5 * ((rank * 7919) % ranks) / ranks for rank in range(ranks)}
     cluster = build("star_100g", ranks, link_factors=slower)
-    task = Task(Request("all_reduce", ranks, 4 * 2**20), "ring", tuple(range(ranks)), "float32")
+    task = Task(CollectiveRequest("all_reduce", ranks, 4 * 2**20), "ring", tuple(range(ranks)), "float32")
     program = plan(cluster, task).program
     times, ends = [], []
     # The events engine takes seconds: a single run suffices.

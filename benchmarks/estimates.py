@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.alone import alone
 from simulator.basics import registry
 from simulator.basics.errors import SimulatorError
-from simulator.run.effort import effort
+from simulator.run.cost_estimate import effort
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point
 from simulator.sweeps.sweep import play_points

@@ -14,7 +14,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.routing import Router
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.engine.events import execute
 from simulator.records.operation import Collective
 from simulator.records.program import Program
@@ -43,7 +43,7 @@ def cluster(links: lean_ring.Links, kind: str) -> Cluster:
 def program(world_size: int, nbytes: int = NBYTES) -> Program:
     """Return a program with a single ring all-reduce of float32."""
     elements = nbytes // 4
-    schedule = ring.all_reduce(Request("all_reduce", world_size, elements))
+    schedule = ring.all_reduce(CollectiveRequest("all_reduce", world_size, elements))
     op = Collective("all_reduce", tuple(range(world_size)), schedule, elements, 4, 4)
     return Program(((op,),) * world_size)
 

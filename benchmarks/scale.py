@@ -15,15 +15,15 @@ import numpy as np
 from benchmarks.alone import alone, peak_memory
 from benchmarks.timing import best_of
 from simulator.cluster.build import build
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.recurrence import by_rounds
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
 from simulator.engine.compiled.core import Times, run
 from simulator.engine.compiled.operation_lists import Lists
-from simulator.engine.compiled.playable import PlayableMaker
-from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.problem import problem_of
+from simulator.engine.compiled.simulated_kinds import SimulatedKind
+from simulator.engine.compiled.sized_collective import SizedCollectiveMaker
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Collective
 
@@ -41,7 +41,7 @@ def ring(ranks: int, elements: int, *, alike: bool = False) -> Routed:
     Latencies are 5 to 15 us and rates 6.25 to 12.5 GB/s, drawn with seed 0.
     """
     cluster = build(_FABRIC, ranks, gpu="h100_sxm")
-    task = Task(Request("all_reduce", ranks, elements), "ring", tuple(range(ranks)), "float32")
+    task = Task(CollectiveRequest("all_reduce", ranks, elements), "ring", tuple(range(ranks)), "float32")
     (op,) = plan(cluster, task).ops
     routed = route_collectives(cluster, [op], capacities(cluster))[0]
     if alike:
@@ -56,13 +56,13 @@ def ring(ranks: int, elements: int, *, alike: bool = False) -> Routed:
 def times(made: Routed, *, followed: bool = False) -> Times:
     """Prepare the collective for the core and simulate; event by event if `followed`."""
     op, routed = made
-    playable = PlayableMaker().make(op, routed)
+    playable = SizedCollectiveMaker().make(op, routed)
     # Out of order means event by event.
     if followed:
         playable = replace(playable, in_order=False)
     ranks = np.arange(len(op.group))
     lists = Lists([(op,)], [(0,)], [0], 0 * ranks, np.ones(len(ranks)))
-    kind = PlayedKind([op], [op.group], [playable], 0 * ranks, ranks)
+    kind = SimulatedKind([op], [op.group], [playable], 0 * ranks, ranks)
     return run(problem_of(lists, [kind], np.array(routed.capacity), Jitter()))
 
 

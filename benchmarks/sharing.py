@@ -9,7 +9,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.routing import Router
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Collective
@@ -41,7 +41,7 @@ def program() -> Program:
     lists: dict[int, tuple[Collective, ...]] = {}
     for i in range(GPUS):
         group = tuple(node * GPUS + i for node in range(NODES))
-        schedule = ring.all_reduce(Request("all_reduce", NODES, 2**20))
+        schedule = ring.all_reduce(CollectiveRequest("all_reduce", NODES, 2**20))
         op = Collective(f"ring {i}", group, schedule, 2**20, 4, 4)
         lists |= dict.fromkeys(group, (op,))
     return Program(tuple(lists[rank] for rank in range(NODES * GPUS)))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simulator.records.schedule import Schedule
     from simulator.report.numbers.scaling import ScalingPoint
     from simulator.report.plots.plot import CloseUp
-    from simulator.run.played import Played
+    from simulator.run.point_result import PointResult
 
 __all__ = [
     "bandwidth",
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-def bandwidth(run: Played) -> Figure:
+def bandwidth(run: PointResult) -> Figure:
     """Draw the use of a run's busiest links over time."""
     # Plots are imported late in every function: matplotlib takes long to load.
     from simulator.report.plots.both.bandwidth_utilization import figure
@@ -43,7 +43,7 @@ def bandwidth(run: Played) -> Figure:
     return figure(run.timeline)
 
 
-def timeline(run: Played, ranks: Collection[int] | None = None) -> Figure:
+def timeline(run: PointResult, ranks: Collection[int] | None = None) -> Figure:
     """Draw each rank's streams over time, for every rank or for `ranks`."""
     from simulator.report.plots.both.timeline import figure
 
@@ -54,7 +54,7 @@ def timeline(run: Played, ranks: Collection[int] | None = None) -> Figure:
     return figure(told)
 
 
-def breakdown(runs: Mapping[str, Played]) -> Figure:
+def breakdown(runs: Mapping[str, PointResult]) -> Figure:
     """Draw the parts of a training step's time: a bar for each run, by label."""
     from simulator.report.plots.training.breakdown import figure
 
@@ -62,14 +62,14 @@ def breakdown(runs: Mapping[str, Played]) -> Figure:
     return figure(_rows(runs))
 
 
-def loss(runs: Mapping[str, Played]) -> Figure:
+def loss(runs: Mapping[str, PointResult]) -> Figure:
     """Draw the loss over steps and over simulated time: a line for each run of real training."""
     from simulator.report.plots.training.loss import figure
 
     return figure(_rows(runs))
 
 
-def memory(run: Played, rank: int = 0) -> Figure:
+def memory(run: PointResult, rank: int = 0) -> Figure:
     """Draw a rank's memory over time in a training step, with its GPU's capacity."""
     from simulator.report.plots.training.memory import over_time
 
@@ -77,7 +77,7 @@ def memory(run: Played, rank: int = 0) -> Figure:
     return over_time(samples, _capacity(run), end=run.timeline.end)
 
 
-def memory_peaks(runs: Mapping[str, Played]) -> Figure:
+def memory_peaks(runs: Mapping[str, PointResult]) -> Figure:
     """Draw the memory categories at the peak: a bar for each training step, by label."""
     from simulator.report.plots.training.memory_peaks import Peak, composition
 
@@ -88,14 +88,14 @@ def memory_peaks(runs: Mapping[str, Played]) -> Figure:
     return composition(peaks, max(report["capacity_bytes"] for report in reports.values()))
 
 
-def memory_by_stage(run: Played) -> Figure | None:
+def memory_by_stage(run: PointResult) -> Figure | None:
     """Draw each pipeline stage's memory at its peak; return None without pipeline parallelism."""
     from simulator.report.plots.training.memory_by_stage import figure
 
     return figure(_close_up(run))
 
 
-def pipeline(run: Played) -> Figure | None:
+def pipeline(run: PointResult) -> Figure | None:
     """Draw micro-batches passing through pipeline stages; return None without a pipeline, or with too many ranks."""
     from simulator.report.plots.training.pipeline import figure
 
@@ -139,17 +139,17 @@ def throughput(rows: Iterable[tuple[str, int, float, float]]) -> Figure:
     return figure([Throughput(*row) for row in rows])
 
 
-def _rows(runs: Mapping[str, Played]) -> list[tuple[str, dict[str, Any]]]:
+def _rows(runs: Mapping[str, PointResult]) -> list[tuple[str, dict[str, Any]]]:
     """Return the label and the report of each run."""
     return [(label, run.report.to_dict()) for label, run in runs.items()]
 
 
-def _capacity(run: Played) -> float:
+def _capacity(run: PointResult) -> float:
     """Return the GPU's memory capacity [B]."""
     return float(run.report.to_dict()["capacity_bytes"])
 
 
-def _close_up(run: Played) -> CloseUp:
+def _close_up(run: PointResult) -> CloseUp:
     """Return a run in the form used by plots of a single point."""
     from simulator.report.plots.plot import CloseUp
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.routing import Router
-from simulator.collectives.algorithm import ALGORITHMS, ROOTED, Request
+from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveRequest
 from tests.playing import TOLD_NODES, divisors, equal_nodes, nodes, regular, star
 
 world_sizes = st.integers(2, 9)
@@ -20,7 +20,7 @@ class Case:
 
     cluster: Cluster
     algorithm: str
-    request: Request
+    request: CollectiveRequest
 
 
 def rewired(cluster: Cluster, edges: dict[tuple[str, str], tuple[float, float]]) -> Cluster:
@@ -46,7 +46,7 @@ def cases(draw: st.DrawFn, *, unlike: bool = True, elements: tuple[int, ...] = (
     own = bool(cluster.servers) and draw(st.booleans())
     if unlike and draw(st.booleans()):
         cluster = draw(_unlike(cluster))
-    request = Request(
+    request = CollectiveRequest(
         operation,
         n,
         draw(st.sampled_from(elements)),

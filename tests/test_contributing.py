@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.basics.registry import find
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.verify import verify
 from simulator.records.transfers import write_out
 from simulator.report.plots.plot import CloseUp
@@ -32,7 +32,7 @@ def module(path: str) -> ModuleType:
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 7, 8, 13, 16])
 def test_the_algorithm_gathers_everything_and_sends_the_least(ranks: int) -> None:
     algorithm = module("simulator/collectives/bruck.py").ALGORITHM
-    request = Request("all_gather", ranks, 5 * ranks)
+    request = CollectiveRequest("all_gather", ranks, 5 * ranks)
     schedule = algorithm.plans["all_gather"](request)
     transfers = write_out(schedule)
     verify(schedule, transfers)

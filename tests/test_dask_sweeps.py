@@ -14,7 +14,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from simulator.basics.errors import ScenarioError, SimulationError
-from simulator.run.simulate import Run
+from simulator.run.simulate import SimulatedRun
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps import dask_cluster
 from simulator.sweeps.artifacts import ArtifactWriter
@@ -146,7 +146,7 @@ class EndsItsProcess(ArtifactWriter):
 
     __slots__ = ()
 
-    def __call__(self, index: int, run: Run) -> None:
+    def __call__(self, index: int, run: SimulatedRun) -> None:
         if index == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 

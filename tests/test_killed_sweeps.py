@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from simulator.basics.errors import SimulationError
 from simulator.results import run_directory
 from simulator.run.outcome import PointOutcome
-from simulator.run.simulate import Run
+from simulator.run.simulate import SimulatedRun
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps import process_pool
 from simulator.sweeps.journal import NAME, line, open_journal, read_journal
@@ -222,7 +222,7 @@ class DiesOnce:
     def __init__(self, marks: Path, at: int) -> None:
         self.marks, self.at = marks, at
 
-    def __call__(self, index: int, run: Run) -> None:
+    def __call__(self, index: int, run: SimulatedRun) -> None:
         mark = self.marks / f"{index}"
         if index == self.at and not mark.exists():
             mark.touch()
@@ -236,7 +236,7 @@ def test_a_lost_process_loses_no_point(tmp_path: Path) -> None:
     assert played == list(play_points(numbered(20), 1))
 
 
-def dies_at_three_and_five(index: int, run: Run) -> None:
+def dies_at_three_and_five(index: int, run: SimulatedRun) -> None:
     """End the process that simulates point 3 by a signal, and the one that simulates point 5 by an exit, always."""
     if index == 3:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -261,7 +261,7 @@ def ends_at_once(*_: object) -> None:
     """In place of a process's work."""
 
 
-def fails_otherwise(index: int, run: Run) -> None:
+def fails_otherwise(index: int, run: SimulatedRun) -> None:
     """Not a fault that is told in one line."""
     raise RuntimeError(f"point {index}")
 

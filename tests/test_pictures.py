@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from simulator.basics.errors import ScenarioError
+from simulator.results.highlighted_points import highlighted_points
 from simulator.results.pictures import draw, figures
 from simulator.results.plotted_points import plotted_points
 from simulator.results.scaling_points import scaling_points
-from simulator.results.spoken_of import spoken_of
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
@@ -121,8 +121,8 @@ def drawn_names(of: Scenario) -> list[str]:
 def test_the_points_that_the_answer_speaks_of_are_looked_at() -> None:
     # Without any bytes all send to all in a single step; a ring takes 6 and a tree 4.
     small = scenario({"size": "0 B"}, compare={"collective.algorithm": ["ring", "tree", "naive"]})
-    assert spoken_of(small, outcomes(small)) == [0, 2]
-    assert spoken_of(small, outcomes(small), known=[1]) == [1]
+    assert highlighted_points(small, outcomes(small)) == [0, 2]
+    assert highlighted_points(small, outcomes(small), known=[1]) == [1]
 
 
 def test_points_may_be_named_by_some_of_their_settings_however_these_are_written() -> None:

@@ -23,7 +23,7 @@ from simulator.run import simulate as core
 from simulator.run.checks import warn_of
 from simulator.run.outcome import PointOutcome
 from simulator.run.scenario_cluster import Clusters
-from simulator.run.size import warn_of_size
+from simulator.run.size_estimate import warn_of_size
 from simulator.scenario import plot_names
 from simulator.scenario.description import describe
 from simulator.scenario.load import check_single_point, load_scenario, points
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Run(core.Run):
+class Run(core.SimulatedRun):
     """A simulated scenario; a notebook displays its answer and its figures.
 
     Attributes
@@ -169,7 +169,7 @@ def simulate(
 
     Returns
     -------
-    Run
+    SimulatedRun
         Plan, timeline, report and arrays.
 
     Raises

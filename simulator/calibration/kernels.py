@@ -65,7 +65,7 @@ class MatmulTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class FitErrors:
     """Summary of relative errors |ln(simulated / measured)|: median, 90 % quantile, maximum."""
 
     median: float
@@ -105,12 +105,12 @@ def errors(constants: MatmulConstants, rows: MatmulTable) -> Floats:
     return np.asarray(np.log(matmul_times(constants, rows.shapes) / rows.seconds))
 
 
-def misfit(constants: MatmulConstants, rows: MatmulTable) -> Misfit:
+def misfit(constants: MatmulConstants, rows: MatmulTable) -> FitErrors:
     """Return the summary of the rows' errors."""
     return _summed(errors(constants, rows))
 
 
-def own_spread(rows: MatmulTable) -> Misfit:
+def own_spread(rows: MatmulTable) -> FitErrors:
     """Summarise how the measured times of (m, n, k) and (n, m, k) differ, which is the same work transposed.
 
     No smooth law can have smaller residuals than this difference.
@@ -178,7 +178,7 @@ def fit(
 
 def left_out(
     tables: Mapping[str, MatmulTable], start: KernelModel, *, seed: int = 3, rounds: int = 120
-) -> dict[str, tuple[Misfit, Misfit]]:
+) -> dict[str, tuple[FitErrors, FitErrors]]:
     """Cross-validate: fit a random half of each table's shapes; return the residuals of both halves by dtype."""
     import numpy as np
 
@@ -193,8 +193,8 @@ def left_out(
     }
 
 
-def _summed(off: Floats) -> Misfit:
+def _summed(off: Floats) -> FitErrors:
     import numpy as np
 
     size = np.abs(off)
-    return Misfit(float(np.median(size)), float(np.quantile(size, 0.9)), float(size.max()))
+    return FitErrors(float(np.median(size)), float(np.quantile(size, 0.9)), float(size.max()))

@@ -156,14 +156,14 @@ def collective(
     as_json: AsJson = False,
 ) -> None:
     """Print the table of nccl-tests for a machine you do not have."""
-    from simulator.cli.collective import Sizes, table
+    from simulator.cli.collective import ArraySizes, table
 
     table(
         operation,
         algorithm,
         topology,
         world_size,
-        Sizes(begin, end, factor),
+        ArraySizes(begin, end, factor),
         dtype,
         gpu,
         payload=payload,

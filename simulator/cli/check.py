@@ -15,9 +15,9 @@ from simulator.cli.progress import progress
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.run.checks import warnings_of
-from simulator.run.effort import Effort, effort
+from simulator.run.cost_estimate import CostEstimate, effort
 from simulator.run.scenario_cluster import Clusters
-from simulator.run.size import announced, refuse_too_large
+from simulator.run.size_estimate import announced, refuse_too_large
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point, Scenario
 
@@ -77,11 +77,11 @@ def _print(scenario: Scenario, facts: Mapping[str, str]) -> None:
             print_text(f"{name + ':':<10} {fact}", indent=" " * 11)
 
 
-def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[Effort]:
+def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[CostEstimate]:
     """Return the cost of each point; raise ScenarioError with a line for each different fault."""
     # Points with the same cluster share the cluster and its routes.
     clusters = Clusters()
-    efforts: list[Effort] = []
+    efforts: list[CostEstimate] = []
     faults = _Faults(scenario, len(found))
     # Points larger than this machine's memory are reported first, because planning the rest may take minutes.
     for point in found:
@@ -142,7 +142,7 @@ def _telling(scenario: Scenario, count: int, *, long: bool) -> Iterator[Callable
         yield step
 
 
-def _engines(efforts: Sequence[Effort]) -> str:
+def _engines(efforts: Sequence[CostEstimate]) -> str:
     """Return how many points each engine simulates, with reasons."""
     counts: dict[tuple[str, str], int] = {}
     for one in efforts:

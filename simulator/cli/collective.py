@@ -19,7 +19,7 @@ from simulator.cli.warnings_output import print_warnings
 from simulator.report.tables.nccl_table import NcclRow, write_table
 from simulator.run.checks import warnings_of
 from simulator.run.simulate import simulate_point
-from simulator.run.size import announced
+from simulator.run.size_estimate import announced
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
 
@@ -29,7 +29,7 @@ _MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ArraySizes:
     """Sizes from begin to end, each `factor` times its predecessor; bare numbers are bytes, as in nccl-tests."""
 
     begin: str
@@ -68,7 +68,7 @@ def table(
     algorithm: str,
     topology: str,
     world_size: int,
-    sizes: Sizes,
+    sizes: ArraySizes,
     dtype: str,
     gpu: str | None,
     *,
@@ -107,7 +107,7 @@ def _scenario(cluster: dict[str, Any], collective: dict[str, Any]) -> dict[str, 
     return {"name": "collective", "cluster": cluster, "collective": collective}
 
 
-def _sizes(sizes: Sizes, dtype: str, cluster: dict[str, Any], keys: dict[str, Any]) -> list[int]:
+def _sizes(sizes: ArraySizes, dtype: str, cluster: dict[str, Any], keys: dict[str, Any]) -> list[int]:
     """Return the sizes [B]; raise ScenarioError with every fault in sizes, dtype and other options."""
     faults, itemsize = [], 1
     try:

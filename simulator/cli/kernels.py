@@ -10,8 +10,8 @@ import typer
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
-from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
+from simulator.cli.option_names import as_options
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul

@@ -11,8 +11,8 @@ import typer
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import GIB, format_memory
-from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
+from simulator.cli.option_names import as_options
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model import conventions
 from simulator.model.head import logits_memory
@@ -37,7 +37,7 @@ _OPTIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class MemoryOptions:
     """The arguments of the command."""
 
     model: str
@@ -48,7 +48,7 @@ class Request:
     attention: str
 
 
-def show(request: Request, *, as_json: bool) -> None:
+def show(request: MemoryOptions, *, as_json: bool) -> None:
     """Print model states by convention and stage, activations by policy, and the combinations that fit."""
     # First, so that invalid options are reported together instead of one by one.
     _check(request)
@@ -112,7 +112,7 @@ def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity
     )
 
 
-def _check(request: Request) -> None:
+def _check(request: MemoryOptions) -> None:
     """Apply a scenario's rules, which report every fault at once."""
     training = {
         "model": request.model,
@@ -145,7 +145,7 @@ def _states(model: Transformer, ranks: int) -> dict[str, float]:
     return by_convention
 
 
-def _activations(model: Transformer, request: Request) -> dict[str, float]:
+def _activations(model: Transformer, request: MemoryOptions) -> dict[str, float]:
     attention: Any = request.attention
     batch = Batch(request.micro_batch_size, request.seq_len, 2, attention)
     operations = layer_operations(model, batch)

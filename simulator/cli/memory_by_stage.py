@@ -19,8 +19,8 @@ from simulator.basics import document
 from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.basics.plain_data import at
 from simulator.basics.units import GIB, format_duration
-from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
+from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import build
 from simulator.model.parameters import total

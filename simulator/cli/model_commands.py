@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.completion import names_of
-from simulator.cli.counting import as_days, as_length, as_tokens
+from simulator.cli.number_options import as_days, as_length, as_tokens
 from simulator.cli.options import AsJson, Cache, ModelName, OtherGpu, Settings, Tokens
 
 
@@ -61,9 +61,9 @@ def memory(
     }
     # Only options of the closed forms were given: they know neither partitioning nor pipelines.
     if set(sizes.values()) == {1} and set(others.values()) == {None}:
-        from simulator.cli.memory import Request, show
+        from simulator.cli.memory import MemoryOptions, show
 
-        show(Request(model, dp, seq_len, micro_batch_size, gpu, attention), as_json=as_json)
+        show(MemoryOptions(model, dp, seq_len, micro_batch_size, gpu, attention), as_json=as_json)
         return
     # Any other option needs the plan of a step.
     from simulator.cli.memory_by_stage import show as show_stages
@@ -137,12 +137,12 @@ def plan(
     pool = preload(__name__) if jobs is not None and jobs > 1 else None
     from simulator.cli.plan import Output
     from simulator.cli.plan import plan as planned
-    from simulator.cli.plan_question import Asked, question
+    from simulator.cli.plan_question import PlanOptions, question
     from simulator.cli.settings import as_overrides
     from simulator.sweeps.sweep import Backend
 
     # None means "not given" throughout: a scenario with `plan` refuses any of these options.
-    asked = Asked(
+    asked = PlanOptions(
         topology, gpus, seq_len, global_batch, gpu, tuple(fix or ()), tuple(among or ()), tuple(without or ()), best,
         tokens, price, watts, deadline, sensitivity or None,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.completion import names_of
-from simulator.cli.counting import as_tokens
+from simulator.cli.number_options import as_tokens
 
 # Completion proposes names from the catalog; the shell itself completes paths.
 ScenarioName = Annotated[

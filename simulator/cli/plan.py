@@ -16,7 +16,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_time
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, hear, word
 from simulator.cli.plan_output import (
-    Progress,
+    SearchProgress,
     print_impossible,
     print_nearest,
     print_plan,
@@ -78,7 +78,7 @@ def plan(question: PlanQuestion, backend: Backend, output: Output) -> None:
 def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Output, own: Path | None) -> None:
     base, sequences = question.base, question.sequences
     # `search` yields its result so far after every point; the last result counts, also after an interruption.
-    found, ended, show = None, None, Progress(quiet=output.as_json)
+    found, ended, show = None, None, SearchProgress(quiet=output.as_json)
     tried, changed = list[ClusterSizeResult](), list[MachineChange]()
     try:
         for found in search(base, sequences, choices, best=question.best, backend=backend):

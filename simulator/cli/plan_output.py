@@ -27,7 +27,7 @@ _EVERY: Final = 10.0
 
 
 @dataclass(slots=True)
-class Progress:
+class SearchProgress:
     """Progress of a search: a changing line on a terminal, a line every ten seconds in a file or pipe."""
 
     quiet: bool

@@ -9,7 +9,7 @@ from typing import Any, Final
 from simulator.basics import document as documents
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
-from simulator.cli.as_options import as_options
+from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.planner.question import (
     Constraint,
@@ -39,7 +39,7 @@ _OPTIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlanOptions:
     """The options; None or empty if not given."""
 
     topology: str | None = None
@@ -58,7 +58,7 @@ class Asked:
     sensitivity: bool | None = None
 
 
-def question(source: str, asked: Asked, settings: Mapping[str, str]) -> PlanQuestion:
+def question(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
     """Return the question about a model, if a topology is given, or about a scenario.
 
     Raises
@@ -89,7 +89,7 @@ def question(source: str, asked: Asked, settings: Mapping[str, str]) -> PlanQues
     )
 
 
-def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> PlanQuestion:
+def _of_scenario(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
     """Return the question in a scenario; only --set changes a scenario's keys."""
     # A scenario's own `plan` replaces these options.
     given = next((field.name for field in fields(asked) if getattr(asked, field.name) not in (None, ())), None)
@@ -106,7 +106,7 @@ def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> Plan
     return plan_question(scenario)
 
 
-def _base(model: str, asked: Asked, gpus: int, seq_len: int, settings: Mapping[str, str]) -> Scenario:
+def _base(model: str, asked: PlanOptions, gpus: int, seq_len: int, settings: Mapping[str, str]) -> Scenario:
     cluster: dict[str, Any] = {"topology": asked.topology, "world_size": gpus}
     if asked.gpu is not None:
         cluster["gpu"] = asked.gpu
@@ -117,7 +117,7 @@ def _base(model: str, asked: Asked, gpus: int, seq_len: int, settings: Mapping[s
         raise
 
 
-def _budget(asked: Asked) -> BudgetSpec | None:
+def _budget(asked: PlanOptions) -> BudgetSpec | None:
     """Return the length and prices of the whole training; prices, power and deadline need a length."""
     given = {"--price": asked.price, "--watts": asked.watts, "--deadline": asked.deadline}
     if asked.tokens is None:

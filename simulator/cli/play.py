@@ -20,11 +20,11 @@ from simulator.cli.warnings_output import print_warnings
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.results import run_directory
-from simulator.results.drawn import Pictures
+from simulator.results.drawn import DrawnPictures
 from simulator.results.page.page import keeps_views
 from simulator.run.checks import check_ranks, warnings_of
 from simulator.run.outcome import PointOutcome
-from simulator.run.size import announced
+from simulator.run.size_estimate import announced
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.artifacts import ArtifactWriter
@@ -251,10 +251,10 @@ def _heeding_interruption(when: str) -> Iterator[None]:
 
 def _pictures(
     folder: Path, scenario: Scenario, outcomes: list[PointOutcome], answered: Answer, *, svg: bool
-) -> Pictures:
+) -> DrawnPictures:
     # Without pictures, matplotlib is never imported.
     if not scenario.plotted.kinds:
-        return Pictures()
+        return DrawnPictures()
     from simulator.results.pictures import draw
 
     with _heeding_interruption(f"while drawing; the results are in {folder}"):

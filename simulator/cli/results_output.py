@@ -12,7 +12,7 @@ from simulator.cli.console import print_text
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison
 from simulator.report.tables.table import points_tables
-from simulator.results.drawn import Pictures
+from simulator.results.drawn import DrawnPictures
 from simulator.results.page.page import FILE
 from simulator.results.small_table import SmallTable, small_tables
 
@@ -25,7 +25,7 @@ _MOST_ROWS: Final = 200
 _MOST_SMALL: Final = 40
 
 
-def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: Pictures, *, full: bool) -> None:
+def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: DrawnPictures, *, full: bool) -> None:
     """Print the answer, then the table, then a line with the paths."""
     console, scenario = plain_console(), compared.scenario
     width = console.width

@@ -13,7 +13,7 @@ from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
-from simulator.run.size import announced_topology
+from simulator.run.size_estimate import announced_topology
 
 _DEFAULT_RANKS = 8
 # Topologies with at most this many GPUs are drawn with a rank on each GPU.

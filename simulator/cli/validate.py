@@ -14,15 +14,15 @@ from simulator.basics.counts import number_of
 from simulator.basics.errors import ScenarioError
 from simulator.calibration.table import Table
 from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs.cache import play_on
 from simulator.calibration.training_runs.checks import fitted_system, left_out, without_any
-from simulator.calibration.training_runs.choices import choices
 from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.fitting import LinearSystem
-from simulator.calibration.training_runs.kept import play_on
-from simulator.calibration.training_runs.own_rows import own_rows
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks
+from simulator.calibration.training_runs.ranking import choices
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import by_group, by_source, is_fitted, worst
+from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.console import print_text, width
 from simulator.cli.progress import progress
 from simulator.step.framework import Framework
@@ -33,7 +33,7 @@ def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path
     if own is not None and source is not None:
         raise ScenarioError("--source: --csv plays the runs of a file alone; leave one of them out")
     # A user's rows are a source of their own, and are never mixed with the shipped rows.
-    rows = all_measured(source, every) if own is None else own_rows(own)[::every]
+    rows = all_measured(source, every) if own is None else user_rows(own)[::every]
     # Constants of the shipped frameworks; the fitted constants belong to llm_foundry.
     known = frameworks()
     with progress(len(rows), what="measured rows") as advance:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from simulator.basics import units
 from simulator.basics.errors import ScenarioError, TooLargeError, UnknownNameError, in_lines
-from simulator.basics.this_machine import lacking
+from simulator.basics.host_memory import shortage_text
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
@@ -227,7 +227,7 @@ def _graph(file: Topology, gpus: int, servers: int) -> Graph:
     builder = builders.find(file.builder or "")
     # Checked before building: a graph that exceeds the memory would end the process instead of raising an error.
     size = builder.size(gpus, servers, **file.options)
-    short = lacking(size.nbytes)
+    short = shortage_text(size.nbytes)
     if short:
         parts = f"{size.vertices:,} vertices and {2 * size.cables:,} links"
         raise TooLargeError(

@@ -20,7 +20,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Figure(Strict):
+class SourcedValue(Strict):
     """A value with its source."""
 
     source: str = ""
@@ -33,37 +33,37 @@ class Figure(Strict):
         return data if isinstance(data, Mapping) else {"value": data}
 
 
-class Rate(Figure):
+class Rate(SourcedValue):
     """A rate of operations [FLOP/s]."""
 
     value: FlopRate
 
 
-class Memory(Figure):
+class Memory(SourcedValue):
     """An amount of memory [B], greater than 0."""
 
     value: Annotated[Size, Field(gt=0)]
 
 
-class Speed(Figure):
+class Speed(SourcedValue):
     """A bandwidth [B/s], greater than 0."""
 
     value: Bandwidth
 
 
-class AnySpeed(Figure):
+class AnySpeed(SourcedValue):
     """A bandwidth [B/s]; 0 if there is no such link."""
 
     value: AnyBandwidth
 
 
-class Time(Figure):
+class Time(SourcedValue):
     """A time [s]."""
 
     value: Seconds
 
 
-class Whole(Figure):
+class Whole(SourcedValue):
     """A count of at least 1."""
 
     value: Count
@@ -75,7 +75,7 @@ def _sensible(value: float) -> float:
     return value
 
 
-class Number(Figure):
+class Number(SourcedValue):
     """A number without a unit, 0 or more."""
 
     value: Annotated[float, Field(allow_inf_nan=False), AfterValidator(_sensible)]
@@ -87,7 +87,7 @@ class Positive(Number):
     value: Annotated[float, Field(allow_inf_nan=False, gt=0), AfterValidator(_sensible)]
 
 
-class Open(Figure):
+class Open(SourcedValue):
     """A number, or text, that the simulator does not use."""
 
     value: float | str
@@ -99,7 +99,7 @@ def figures(file: BaseModel) -> list[tuple[str, Any]]:
     for key in type(file).model_fields:
         value = getattr(file, key)
         # Nested mappings, such as peaks by dtype, get dotted keys: matrix_flops.bfloat16.
-        if isinstance(value, Figure):
+        if isinstance(value, SourcedValue):
             by_key.append((key, value))
         elif isinstance(value, dict):
             by_key += [(f"{key}.{inner}", figure) for inner, figure in value.items()]

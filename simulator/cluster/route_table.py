@@ -77,7 +77,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Search:
+class _TargetDistances:
     """Result of a search from several targets, indexed by target x vertices + vertex.
 
     Attributes
@@ -149,7 +149,7 @@ class RouteFinder:
         route = np.repeat(np.arange(len(src)), np.count_nonzero(taken, axis=1))
         return RouteTable(route, by_hop[taken].astype(np.int64), self._latencies(by_hop)), np.sort(np.concatenate(lost))
 
-    def _search(self, targets: Ints, sources: Ints) -> _Search:
+    def _search(self, targets: Ints, sources: Ints) -> _TargetDistances:
         """Search backwards from each target at once until every source is reached, or no vertex is left."""
         vertices = len(self.forwards)
         distance = np.full(len(targets) * vertices, _NOWHERE, np.int16)
@@ -173,9 +173,9 @@ class RouteFinder:
             hosts[found] += self.hosts[found % vertices]
             # Only forwarding vertices pass the search on.
             level = found[self.forwards[found % vertices]]
-        return _Search(distance, hosts)
+        return _TargetDistances(distance, hosts)
 
-    def _walk(self, sources: Ints, targets: Ints, base: Ints, search: _Search) -> list[tuple[Ints, Ints]]:
+    def _walk(self, sources: Ints, targets: Ints, base: Ints, search: _TargetDistances) -> list[tuple[Ints, Ints]]:
         """Return for each hop the sources still on the way (indices), and the link that each source takes."""
         distance, hosts, vertices = search.distance, search.hosts, len(self.forwards)
         walking = np.flatnonzero(sources != targets)

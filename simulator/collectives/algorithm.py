@@ -41,7 +41,7 @@ _SENT_BY_EACH: Final = ("scatter", "gather", "all_to_all")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CollectiveRequest:
     """A collective to be planned.
 
     Attributes
@@ -97,7 +97,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ElementSizes:
     """Bytes per element.
 
     Attributes
@@ -131,10 +131,10 @@ class Flows(NamedTuple):
     across: int = 1
 
 
-Plan = Callable[[Request], Schedule]
-CountSteps = Callable[[Request], Steps]
-Volume = Callable[[Request], int]
-ClosedForm = Callable[[Request, Sizes, IdleNetwork], float | None]
+Plan = Callable[[CollectiveRequest], Schedule]
+CountSteps = Callable[[CollectiveRequest], Steps]
+Volume = Callable[[CollectiveRequest], int]
+ClosedForm = Callable[[CollectiveRequest, ElementSizes, IdleNetwork], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,28 +143,28 @@ class Algorithm:
 
     Attributes
     ----------
-    plans : mapping of operation to function (Request) -> Schedule
+    plans : mapping of operation to function (CollectiveRequest) -> Schedule
         Operations of the algorithm, and the planner of each.
-    volume : function (Request) -> int
+    volume : function (CollectiveRequest) -> int
         Elements on the wire, summed over every transfer.
-    minimal : function (Request) -> bool
+    minimal : function (CollectiveRequest) -> bool
         Whether this volume is the least possible.
-    closed_form : function (Request, Sizes, IdleNetwork) -> float or None
+    closed_form : function (CollectiveRequest, ElementSizes, IdleNetwork) -> float or None
         Time on an idle network [s] if an exact formula is known; else None.
     options : tuple of str
         Names among rank_order, chunks, servers and nodes that the algorithm reads from a request.
-    flows : function (Request) -> Flows
+    flows : function (CollectiveRequest) -> Flows
         Flows from a rank that share a machine's caps; each flow gets an equal part.
     share_of_ring : float
         Bandwidth that libraries reach with this algorithm inside a node, relative to rings over the same links.
     fewest_in_node : int
         Minimum ranks in every node for which a machine uses this algorithm unless told otherwise.
-    by_choice : function (Request) -> bool
+    by_choice : function (CollectiveRequest) -> bool
         Whether `auto` may pick the algorithm while other algorithms can run too.
-    in_libraries : function (Request) -> bool
+    in_libraries : function (CollectiveRequest) -> bool
         Whether GPU collective libraries run such a request with this algorithm, or with as many steps and bytes. If a
         machine cannot run its usual algorithm for whole nodes, `auto` picks among these algorithms.
-    steps : function (Request) -> Steps
+    steps : function (CollectiveRequest) -> Steps
         Transfers on the longest way, for machines with a cost per step.
     auxiliary : Auxiliary
         Participants besides ranks: parameter servers, if the request gives them separate vertices; or the reducing
@@ -177,21 +177,21 @@ class Algorithm:
 
     plans: Mapping[str, Plan]
     volume: Volume
-    minimal: Callable[[Request], bool]
+    minimal: Callable[[CollectiveRequest], bool]
     closed_form: ClosedForm = field(default=lambda request, sizes, network: None)
     options: tuple[str, ...] = ()
-    flows: Callable[[Request], Flows] = field(default=lambda request: Flows())
+    flows: Callable[[CollectiveRequest], Flows] = field(default=lambda request: Flows())
     share_of_ring: float = 1.0
     fewest_in_node: int = 1
-    by_choice: Callable[[Request], bool] = field(default=lambda request: True)
-    in_libraries: Callable[[Request], bool] = field(default=lambda request: False)
+    by_choice: Callable[[CollectiveRequest], bool] = field(default=lambda request: True)
+    in_libraries: Callable[[CollectiveRequest], bool] = field(default=lambda request: False)
     steps: CountSteps = field(default=lambda request: Steps())
     auxiliary: Auxiliary = Auxiliary.NONE
     whole: tuple[str, ...] = ()
     examples: Callable[[int], Iterable[Example]] = plain
 
 
-def least_volume(request: Request) -> int:
+def least_volume(request: CollectiveRequest) -> int:
     """Return the fewest elements that any algorithm for this operation has to put on the wire.
 
     Sources: Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009;
@@ -208,12 +208,12 @@ def least_volume(request: Request) -> int:
     return (n - 1) * elements
 
 
-def own_part(request: Request, rank: int) -> int:
+def own_part(request: CollectiveRequest, rank: int) -> int:
     """Return the elements in a rank's part of the array: the first n mod N ranks have an additional element."""
     return request.elements // request.world_size + (rank < request.elements % request.world_size)
 
 
-def ring_steps(request: Request) -> Steps:
+def ring_steps(request: CollectiveRequest) -> Steps:
     """Return the steps of a ring through M nodes in turn: N - 1 steps, and M - 1 of them leave a node.
 
     Examples
@@ -225,44 +225,44 @@ def ring_steps(request: Request) -> Steps:
     return Steps(times * (request.world_size - 1 - across), times * across)
 
 
-def tree_steps(request: Request) -> Steps:
+def tree_steps(request: CollectiveRequest) -> Steps:
     """Return the steps of a binary tree over nodes, with a binary tree inside each node."""
     nodes = max(1, len(request.nodes))
     inside, across = ceil(log2(-(-request.world_size // nodes))), ceil(log2(nodes))
     return Steps(_times(request) * inside, _times(request) * across)
 
 
-def steps_in_stages(request: Request, across: int) -> Steps:
+def steps_in_stages(request: CollectiveRequest, across: int) -> Steps:
     """Return the steps of rings inside nodes plus `across` steps between nodes; twice for an all_reduce."""
     times, nodes = _times(request), max(1, len(request.nodes))
     return Steps(times * (-(-request.world_size // nodes) - 1), times * across)
 
 
-def direct_steps(request: Request) -> Steps:
+def direct_steps(request: CollectiveRequest) -> Steps:
     """Return the steps for a direct exchange between every pair of ranks."""
     return Steps(0, _times(request)) if len(request.nodes) > 1 else Steps(_times(request), 0)
 
 
-def _times(request: Request) -> int:
+def _times(request: CollectiveRequest) -> int:
     return 2 if request.operation == "all_reduce" else 1
 
 
-def sent_by_each(request: Request) -> bool:
+def sent_by_each(request: CollectiveRequest) -> bool:
     """Return True if libraries carry out this operation by separate transfers between rank pairs."""
     return request.operation in _SENT_BY_EACH
 
 
-def few_to_one(request: Request) -> bool:
+def few_to_one(request: CollectiveRequest) -> bool:
     """Return True if networks bear the number of senders to a single rank, or if libraries ignore this number."""
     return sent_by_each(request) or request.world_size <= _MOST_TO_ONE
 
 
-def one_a_node(request: Request) -> bool:
+def one_a_node(request: CollectiveRequest) -> bool:
     """Return True if the group spans several nodes, with a single rank in each."""
     return 1 < len(request.nodes) == request.world_size
 
 
-def always(request: Request) -> bool:
+def always(request: CollectiveRequest) -> bool:
     """Return True, for every request."""
     return True
 

@@ -35,7 +35,15 @@ from dataclasses import replace
 
 from simulator.cluster.cluster import Steps
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume, one_a_node, steps_in_stages
+from simulator.collectives.algorithm import (
+    Algorithm,
+    CollectiveRequest,
+    ElementSizes,
+    always,
+    least_volume,
+    one_a_node,
+    steps_in_stages,
+)
 from simulator.collectives.example import in_nodes
 from simulator.collectives.hierarchical import (
     Level,
@@ -126,7 +134,7 @@ def steps_across(nodes: int) -> int:
     return sum(factor - 1 for factor in prime_factors(nodes))
 
 
-def _schedule(request: Request, cut: int) -> Schedule:
+def _schedule(request: CollectiveRequest, cut: int) -> Schedule:
     nodes, n = equal_nodes(request), request.world_size
     if len(nodes) == 1:
         return replace(ring.ALGORITHM.plans[request.operation](as_ring(request)), algorithm="blueconnect")
@@ -148,7 +156,7 @@ def _schedule(request: Request, cut: int) -> Schedule:
     return Schedule(request.operation, "blueconnect", n, 0, n * cut, ReductionOrder.IN_SEQUENCE, kept(parts), rows=rows)
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
     """Return the time [s], for N | n and one segment; None if the hops of a level differ or share links unevenly.
 
     A level of f ranks, to which the levels before left s bytes, takes (f - 1)(alpha + s / (f beta)) in each direction.
@@ -170,12 +178,12 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     return time
 
 
-def steps(request: Request) -> Steps:
+def steps(request: CollectiveRequest) -> Steps:
     """Return the steps of the longest way: the ring inside nodes and the levels between nodes."""
     return steps_in_stages(request, steps_across(max(1, len(request.nodes))))
 
 
-def stands_for_trees(request: Request) -> bool:
+def stands_for_trees(request: CollectiveRequest) -> bool:
     """Return True if libraries run trees here.
 
     Trees run sums over nodes, and, since NCCL 2.23 (PAT), gathers over nodes with one rank each.

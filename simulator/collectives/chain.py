@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.algorithm import Algorithm, CollectiveRequest, ElementSizes, always, least_volume
 from simulator.collectives.example import in_pieces
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
@@ -25,17 +25,17 @@ from simulator.records.schedule import Repeat, Round, Schedule, kept
 PIECES = 16
 
 
-def broadcast(request: Request) -> Schedule:
+def broadcast(request: CollectiveRequest) -> Schedule:
     """Send the root's array along the line, piece by piece."""
     return _schedule(request, reduce=False)
 
 
-def reduce(request: Request) -> Schedule:
+def reduce(request: CollectiveRequest) -> Schedule:
     """Add up towards the root, piece by piece; the root adds its own part last."""
     return _schedule(request, reduce=True)
 
 
-def _line(request: Request) -> list[int]:
+def _line(request: CollectiveRequest) -> list[int]:
     """Return the places in the order of travel: away from the root, or towards the root for a reduce."""
     order = list(request.order)
     # The line begins at the root and wraps round the end of the rank order.
@@ -44,12 +44,12 @@ def _line(request: Request) -> list[int]:
     return away[::-1] if request.operation == "reduce" else away
 
 
-def pieces(request: Request) -> int:
+def pieces(request: CollectiveRequest) -> int:
     """Return the number of pieces: the requested number, else at most 16 and without empty pieces."""
     return request.chunks or max(1, min(PIECES, request.elements))
 
 
-def _schedule(request: Request, *, reduce: bool) -> Schedule:
+def _schedule(request: CollectiveRequest, *, reduce: bool) -> Schedule:
     n, cut = request.world_size, pieces(request)
 
     def parts() -> Iterator[Round | Repeat]:
@@ -68,7 +68,7 @@ def _schedule(request: Request, *, reduce: bool) -> Schedule:
     )
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
     """Return (N-1) alpha + (N-2+k) S / (k beta) [s], for k | n: later pieces' latencies overlap earlier pieces."""
     link = network.line(_line(request))
     n, k = request.world_size, pieces(request)

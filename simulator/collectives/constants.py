@@ -10,19 +10,21 @@ from dataclasses import replace
 from typing import Final
 
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Request
+from simulator.collectives.algorithm import ALGORITHMS, REDUCING, CollectiveRequest
 
 # Ring step over the network, in NCCL's own model for its Simple protocol [s] (src/graph/tuning.cc, hwLat).
 NETWORK_STEP: Final = 14e-6
 
 
-def runs(cluster: Cluster, request: Request, group: tuple[int, ...]) -> MachineCollective | None:
+def runs(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...]) -> MachineCollective | None:
     """Return the measured constants for this operation among these ranks; None if not measured, or if it cannot run."""
     own = cluster.machine(request.operation, group)
     return own if own is not None and _fills_nodes(request, own) else None
 
 
-def constants(cluster: Cluster, request: Request, group: tuple[int, ...], algorithm: str) -> MachineCollective | None:
+def constants(
+    cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...], algorithm: str
+) -> MachineCollective | None:
     """Return the constants with which an algorithm carries out a request; None if the machine has no constants.
 
     Constants of another algorithm are converted: the cap inside nodes by the ratio of the bandwidths that libraries
@@ -46,7 +48,7 @@ def source_of(cluster: Cluster, machine: MachineCollective | None) -> str:
     return "" if machine is None else machine.source or f"the topology file of {cluster.name}"
 
 
-def on_whole_nodes(cluster: Cluster, request: Request) -> bool:
+def on_whole_nodes(cluster: Cluster, request: CollectiveRequest) -> bool:
     """Return True if a group over several nodes has every rank of each node, as in the sweeps behind the constants.
 
     For other groups the constants only serve to predict the fastest algorithm; inside a node they hold for fewer ranks.
@@ -54,7 +56,7 @@ def on_whole_nodes(cluster: Cluster, request: Request) -> bool:
     return len(request.nodes) < 2 or {len(node) for node in request.nodes} == {len(node) for node in cluster.nodes}
 
 
-def _nearest(cluster: Cluster, request: Request, group: tuple[int, ...]) -> tuple[str, ...]:
+def _nearest(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...]) -> tuple[str, ...]:
     """Return the operations with constants that may replace the request's own, nearest first.
 
     A ring all-reduce is a reduce-scatter and a gather, so a gather's constants hold for sums that the machine's own
@@ -69,7 +71,7 @@ def _nearest(cluster: Cluster, request: Request, group: tuple[int, ...]) -> tupl
     return ("all_gather", "all_reduce")
 
 
-def _fills_nodes(request: Request, machine: MachineCollective) -> bool:
+def _fills_nodes(request: CollectiveRequest, machine: MachineCollective) -> bool:
     """Return True if enough ranks in every node take part for the machine's algorithm."""
     in_node = min(map(len, request.nodes), default=request.world_size)
     return in_node >= ALGORITHMS.find(machine.algorithm).fewest_in_node

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from simulator.collectives.algorithm import (
     ROOTED,
     Algorithm,
+    CollectiveRequest,
     Flows,
-    Request,
     always,
     least_volume,
     one_a_node,
@@ -100,22 +100,22 @@ def _tree(parent_of: Callable[[int], int | None], n: int) -> _Tree:
     return _Tree(parents, children, downward[::-1])
 
 
-def all_reduce(request: Request) -> Schedule:
+def all_reduce(request: CollectiveRequest) -> Schedule:
     """Reduce each half up its tree and broadcast the half down again, piece after piece."""
     return _schedule(request, lambda: trees(request.world_size), up=True, down=True)
 
 
-def broadcast(request: Request) -> Schedule:
+def broadcast(request: CollectiveRequest) -> Schedule:
     """Send each half from the root to the root of a tree over the other ranks, and down this tree."""
     return _schedule(request, lambda: _under_root(request), up=False, down=True)
 
 
-def reduce(request: Request) -> Schedule:
+def reduce(request: CollectiveRequest) -> Schedule:
     """Reduce each half in a tree over the other ranks, and send the sum from the tree's root to the root."""
     return _schedule(request, lambda: _under_root(request), up=True, down=False)
 
 
-def _under_root(request: Request) -> tuple[_Tree, _Tree]:
+def _under_root(request: CollectiveRequest) -> tuple[_Tree, _Tree]:
     # Trees over the N - 1 other ranks, numbered from the root on, with the root of each tree below the request's root.
     n, root = request.world_size, request.root
     others = [(root + 1 + i) % n for i in range(n - 1)]
@@ -126,12 +126,12 @@ def _under_root(request: Request) -> tuple[_Tree, _Tree]:
     return grown[0], grown[1]
 
 
-def pieces(request: Request) -> int:
+def pieces(request: CollectiveRequest) -> int:
     """Return the number of pieces: the requested number, else at most 64 and without empty pieces."""
     return request.chunks or max(1, min(PIECES, request.elements))
 
 
-def _schedule(request: Request, grow: Callable[[], tuple[_Tree, _Tree]], *, up: bool, down: bool) -> Schedule:
+def _schedule(request: CollectiveRequest, grow: Callable[[], tuple[_Tree, _Tree]], *, up: bool, down: bool) -> Schedule:
     n, root, total = request.world_size, request.root, pieces(request)
     rows = total * (n - 1) * (up + down)
     parts = kept(lambda: _noted(grow(), n, total, up=up, down=down).parts())
@@ -176,7 +176,7 @@ def _descend(builder: ScheduleBuilder, tree: _Tree, chunk: int, channels: int, n
             )
 
 
-def flows(request: Request) -> Flows:
+def flows(request: CollectiveRequest) -> Flows:
     """Return a rank's flows to its parent and children in both trees, each with half of the array."""
     pair = _under_root(request) if request.operation in ROOTED else trees(request.world_size)
     up, down = request.operation != "broadcast", request.operation != "reduce"
@@ -187,7 +187,7 @@ def flows(request: Request) -> Flows:
     return Flows(most, most)
 
 
-def _over_nodes(request: Request) -> bool:
+def _over_nodes(request: CollectiveRequest) -> bool:
     """Return True if libraries run this algorithm: only from node to node; inside a node their trees are chains."""
     return one_a_node(request) or len({len(node) for node in request.nodes}) > 1
 

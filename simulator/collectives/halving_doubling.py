@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume, tree_steps
+from simulator.collectives.algorithm import Algorithm, CollectiveRequest, ElementSizes, always, least_volume, tree_steps
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
@@ -40,7 +40,7 @@ from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
 @dataclass(slots=True)
-class _Game:
+class _PowerOfTwoRanks:
     """Schedule under construction: the p players (ranks of every round) and the last transfer into each rank.
 
     Player v owns the chunks start(v) .. start(v + 1) - 1. In an all_reduce this is chunk v of p chunks. Otherwise the
@@ -133,10 +133,10 @@ class _Game:
             distance *= 2
 
 
-def all_reduce(request: Request) -> Schedule:
+def all_reduce(request: CollectiveRequest) -> Schedule:
     """Plan an all_reduce: fold, halve, double, unfold."""
 
-    def play(game: _Game) -> None:
+    def play(game: _PowerOfTwoRanks) -> None:
         game.fold()
         game.halve()
         game.double()
@@ -145,10 +145,10 @@ def all_reduce(request: Request) -> Schedule:
     return _schedule(request, play)
 
 
-def reduce_scatter(request: Request) -> Schedule:
+def reduce_scatter(request: CollectiveRequest) -> Schedule:
     """Plan a reduce_scatter: fold, halve; then even ranks send odd ranks the sum of the odd rank's chunk."""
 
-    def play(game: _Game) -> None:
+    def play(game: _PowerOfTwoRanks) -> None:
         game.fold()
         game.halve()
         # In the fold the odd rank kept back its own part of this chunk; the part is added here.
@@ -157,10 +157,10 @@ def reduce_scatter(request: Request) -> Schedule:
     return _schedule(request, play)
 
 
-def all_gather(request: Request) -> Schedule:
+def all_gather(request: CollectiveRequest) -> Schedule:
     """Plan an all_gather: odd ranks send their chunk to the even rank of the pair; then double and unfold."""
 
-    def play(game: _Game) -> None:
+    def play(game: _PowerOfTwoRanks) -> None:
         game.exchange([(2 * v + 1, 2 * v, (2 * v + 1, 1)) for v in range(game.pairs)], reduce=False)
         game.double()
         game.unfold()
@@ -168,15 +168,15 @@ def all_gather(request: Request) -> Schedule:
     return _schedule(request, play)
 
 
-def _schedule(request: Request, play: Callable[[_Game], None]) -> Schedule:
+def _schedule(request: CollectiveRequest, play: Callable[[_PowerOfTwoRanks], None]) -> Schedule:
     n, whole = request.world_size, request.operation == "all_reduce"
-    game = _Game(n, whole)
+    game = _PowerOfTwoRanks(n, whole)
     levels = game.players.bit_length() - 1
     # Fold and unfold (or a pair's single-chunk transfer) have a transfer for each pair.
     rows = 2 * game.pairs + game.players * levels * (2 if whole else 1)
 
     def parts() -> Iterator[Round | Repeat]:
-        played = _Game(n, whole)
+        played = _PowerOfTwoRanks(n, whole)
         play(played)
         return played.builder.parts()
 
@@ -185,14 +185,14 @@ def _schedule(request: Request, play: Callable[[_Game], None]) -> Schedule:
     )
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
     """Return the time on a star or full mesh [s], for p | n and l = log2 p; None if no formula is known.
 
     all_reduce: 2 l alpha + 2(p-1) S/(p beta), plus 2(alpha + S/beta) for fold and unfold if N differs from p.
     reduce_scatter and all_gather: half of this if N = p, else None.
     """
     link = network.port or network.mesh
-    game = _Game(request.world_size, whole=request.operation == "all_reduce")
+    game = _PowerOfTwoRanks(request.world_size, whole=request.operation == "all_reduce")
     p = game.players
     if link is None or request.elements % p or (game.pairs and not game.whole):
         return None

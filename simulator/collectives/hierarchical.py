@@ -26,7 +26,15 @@ import numpy as np
 from simulator.basics.arrays import Ints
 from simulator.cluster.cluster import Steps
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Algorithm, Plan, Request, Sizes, always, least_volume, steps_in_stages
+from simulator.collectives.algorithm import (
+    Algorithm,
+    CollectiveRequest,
+    ElementSizes,
+    Plan,
+    always,
+    least_volume,
+    steps_in_stages,
+)
 from simulator.collectives.example import in_nodes
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
@@ -34,7 +42,7 @@ from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
-def equal_nodes(request: Request) -> tuple[tuple[int, ...], ...]:
+def equal_nodes(request: CollectiveRequest) -> tuple[tuple[int, ...], ...]:
     """Return the request's nodes; raise ValueError unless they have equal size and contain every rank once."""
     nodes = request.nodes or (tuple(range(request.world_size)),)
     if len({len(node) for node in nodes}) != 1:
@@ -172,12 +180,12 @@ def rows_of_rings(ranks: int, size: int) -> int:
     return ranks * (1 + (size > 2))
 
 
-def segments(request: Request) -> int:
+def segments(request: CollectiveRequest) -> int:
     """Return the number of segments: the requested number, or 1 (only all_reduce may be cut)."""
     return request.chunks or 1
 
 
-def plans(schedule: Callable[[Request, int], Schedule]) -> dict[str, Plan]:
+def plans(schedule: Callable[[CollectiveRequest, int], Schedule]) -> dict[str, Plan]:
     """Return the plans of an algorithm over nodes; `schedule` plans a request with a given number of segments.
 
     all_reduce has a reduce-scatter phase and a gather phase; reduce_scatter and all_gather have a single phase.
@@ -189,7 +197,7 @@ def plans(schedule: Callable[[Request, int], Schedule]) -> dict[str, Plan]:
     }
 
 
-def in_order(request: Request) -> Request:
+def in_order(request: CollectiveRequest) -> CollectiveRequest:
     """Return the request of a gather or scatter; raise ValueError if nodes are not consecutive, or if it is cut."""
     placed = tuple(place for node in equal_nodes(request) for place in node)
     if placed != tuple(range(request.world_size)):
@@ -199,7 +207,7 @@ def in_order(request: Request) -> Request:
     return request
 
 
-def _schedule(request: Request, cut: int) -> Schedule:
+def _schedule(request: CollectiveRequest, cut: int) -> Schedule:
     nodes = equal_nodes(request)
     # With a single node, or a single rank in each node, only the ring inside or between nodes remains.
     if len(nodes) == 1 or len(nodes[0]) == 1:
@@ -225,12 +233,12 @@ def _schedule(request: Request, cut: int) -> Schedule:
     )
 
 
-def as_ring(request: Request) -> Request:
+def as_ring(request: CollectiveRequest) -> CollectiveRequest:
     """Return the request for one ring through every rank, node after node."""
     return replace(request, rank_order=tuple(place for node in equal_nodes(request) for place in node), chunks=None)
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
     """Return the time [s] for M nodes of G ranks, N | n, one segment; None if the network is not regular enough.
 
     (G-1)(alpha1 + S/(G beta1)) + (M-1)(alpha2 + S/(G M beta2)), twice for all_reduce. Index 1 is inside nodes, index 2
@@ -261,7 +269,7 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     return time
 
 
-def steps(request: Request) -> Steps:
+def steps(request: CollectiveRequest) -> Steps:
     """Return the steps of the longest way: the rings inside nodes and the ring between nodes."""
     return steps_in_stages(request, max(1, len(request.nodes)) - 1)
 

@@ -30,11 +30,19 @@ from typing import Final
 import numpy as np
 
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Algorithm, Flows, Request, Sizes, always, least_volume, ring_steps
+from simulator.collectives.algorithm import (
+    Algorithm,
+    CollectiveRequest,
+    ElementSizes,
+    Flows,
+    always,
+    least_volume,
+    ring_steps,
+)
 from simulator.collectives.example import in_nodes
 from simulator.collectives.hierarchical import as_ring, equal_nodes
 from simulator.collectives.idle import AlikeRoutes, IdleNetwork
-from simulator.collectives.uneven import advance_uneven
+from simulator.collectives.unequal_chunks import advance_uneven
 from simulator.records.chunks import timed_sizes
 from simulator.records.schedule import Schedule
 
@@ -42,13 +50,13 @@ from simulator.records.schedule import Schedule
 _MOST_HOPS: Final = 2**24
 
 
-def count(request: Request) -> int:
+def count(request: CollectiveRequest) -> int:
     """Return the number of rings: the ranks per node; 1 for a single node."""
     nodes = equal_nodes(request)
     return len(nodes[0]) if len(nodes) > 1 else 1
 
 
-def orders(request: Request) -> list[tuple[int, ...]]:
+def orders(request: CollectiveRequest) -> list[tuple[int, ...]]:
     """Return the rank order of each ring; a single node, or a single rank per node, gives 1 ring.
 
     Examples
@@ -88,17 +96,17 @@ def _turns(nodes: int, size: int) -> list[list[int]]:
     return turns
 
 
-def plan(request: Request) -> Schedule:
+def plan(request: CollectiveRequest) -> Schedule:
     """Plan rings that run at once: N-1 rounds with G N transfers each; 2(N-1) rounds for an all_reduce."""
     return ring.side_by_side(request, count(request), lambda: orders(request), "multi_ring")
 
 
-def flows(request: Request) -> Flows:
+def flows(request: CollectiveRequest) -> Flows:
     """Return a rank's flows: G - 1 rings stay in the node, and a single ring leaves the node."""
     return Flows(inside=max(1, count(request) - 1))
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
     """Return the time [s] if every link carries each flow at the flow's full rate; else None.
 
     Each hop then has a constant latency and rate. A piece moves on in step k when two conditions hold: the piece has
@@ -125,7 +133,7 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
 
 
 def _last_end(
-    operation: str, sizes: Sizes, startup: float, hops: Sequence[AlikeRoutes], elements: Sequence[float]
+    operation: str, sizes: ElementSizes, startup: float, hops: Sequence[AlikeRoutes], elements: Sequence[float]
 ) -> float:
     """Return the time at which a ring's last hop has carried its last piece [s]."""
     latency, rate = (np.array([column]) for column in ([hop.latency for hop in hops], [hop.rate(1) for hop in hops]))

@@ -9,13 +9,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, direct_steps, few_to_one, least_volume
+from simulator.collectives.algorithm import (
+    Algorithm,
+    CollectiveRequest,
+    ElementSizes,
+    always,
+    direct_steps,
+    few_to_one,
+    least_volume,
+)
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 
 
-def all_reduce(request: Request) -> Schedule:
+def all_reduce(request: CollectiveRequest) -> Schedule:
     """Reduce to rank 0, then broadcast from rank 0; two rounds with N-1 transfers each."""
     m = request.world_size - 1
 
@@ -31,7 +39,7 @@ def all_reduce(request: Request) -> Schedule:
     return Schedule(request.operation, "naive", request.world_size, 0, 1, ReductionOrder.BUFFERED, parts, rows=2 * m)
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
     """Return 2(alpha + (N-1) S/beta) on a star, limited by rank 0's port; 2(alpha + S/beta) on dedicated links [s]."""
     m = request.world_size - 1
     link = network.port or network.mesh

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simulator.cluster.cluster import Steps
-from simulator.collectives.algorithm import Algorithm, Auxiliary, Request
+from simulator.collectives.algorithm import Algorithm, Auxiliary, CollectiveRequest
 from simulator.collectives.blueconnect import levels_across, pipelined, rows_of_levels, steps_across, there_and_back
 from simulator.collectives.example import at_switches
 from simulator.collectives.hierarchical import Segment, Stages, equal_nodes
@@ -46,7 +46,7 @@ _SHARE_OF_RING = 0.85
 FEWEST = 2
 
 
-def all_reduce(request: Request) -> Schedule:
+def all_reduce(request: CollectiveRequest) -> Schedule:
     """Plan reduces at the switches, then sums across nodes if there are several, then multicasts, for each segment."""
     nodes, cut, n = equal_nodes(request), segments(request), request.world_size
     # Normally every rank pushes the sets in the same order, and the first set crosses to other nodes while the last set
@@ -75,7 +75,7 @@ def all_reduce(request: Request) -> Schedule:
     return Schedule("all_reduce", "nvls", n, len(nodes), n * cut, ReductionOrder.ON_ARRIVAL, kept(parts), rows=rows)
 
 
-def segments(request: Request) -> int:
+def segments(request: CollectiveRequest) -> int:
     """Return the number of segments: the requested number, else at most 8 and without empty chunks."""
     return request.chunks or max(1, min(SEGMENTS, request.elements // request.world_size))
 
@@ -133,7 +133,7 @@ def _by_turns(stages: Stages, turn: int, *, alike: bool) -> Iterator[tuple[int, 
             yield b, place, (place + 1 + turn) % stages.size if alike else turn
 
 
-def volume(request: Request) -> int:
+def volume(request: CollectiveRequest) -> int:
     """Return 2 S(1 + 1/G) between each rank (N in total) and its switch, plus 2(M-1) S across M nodes."""
     nodes = equal_nodes(request)
     m, n = len(nodes), request.world_size
@@ -141,12 +141,12 @@ def volume(request: Request) -> int:
     return 2 * (n + m) * request.elements + 2 * (m - 1) * request.elements
 
 
-def never(request: Request) -> bool:
+def never(request: CollectiveRequest) -> bool:
     """Return False: the volume includes transfers from switches and exceeds the least volume between ranks."""
     return False
 
 
-def steps(request: Request) -> Steps:
+def steps(request: CollectiveRequest) -> Steps:
     """Return the steps of the longest way: to the switch and back, twice the levels between nodes."""
     return Steps(2, 2 * steps_across(max(1, len(request.nodes))))
 

@@ -24,7 +24,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
+from simulator.collectives.algorithm import Algorithm, Auxiliary, CollectiveRequest, ElementSizes
 from simulator.collectives.example import with_servers
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
@@ -32,7 +32,7 @@ from simulator.records.schedule import Round, Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class ServerLayout:
     """Number of workers and servers, and the servers' location.
 
     Attributes
@@ -83,14 +83,14 @@ class Party:
         return tuple(worker for one in rounds for worker in one if worker is not None)[: self.servers]
 
     @staticmethod
-    def of(request: Request) -> Party:
+    def of(request: CollectiveRequest) -> ServerLayout:
         """Return the workers and servers in a request."""
-        return Party(request.world_size, request.servers, request.servers_on == "own", request.nodes)
+        return ServerLayout(request.world_size, request.servers, request.servers_on == "own", request.nodes)
 
 
-def all_reduce(request: Request) -> Schedule:
+def all_reduce(request: CollectiveRequest) -> Schedule:
     """Plan pushes, then pulls, for each piece; with a channel for each (worker, server) and direction."""
-    cut, party = request.chunks or 1, Party.of(request)
+    cut, party = request.chunks or 1, ServerLayout.of(request)
 
     def parts() -> Iterator[Round]:
         pushed, pulled = _ways(party)
@@ -106,17 +106,17 @@ def all_reduce(request: Request) -> Schedule:
     return _schedule(party, request.operation, cut, parts, 2 * cut * party.pairs)
 
 
-def push(party: Party) -> Schedule:
+def push(party: ServerLayout) -> Schedule:
     """Plan only the pushes: every worker sends its part of each server's sum."""
     return _schedule(party, "push", 1, lambda: iter(_ways(party)[:1]), party.pairs)
 
 
-def pull(party: Party) -> Schedule:
+def pull(party: ServerLayout) -> Schedule:
     """Plan only the pulls: every server sends its sum to every worker."""
     return _schedule(party, "pull", 1, lambda: iter(_ways(party)[1:]), party.pairs)
 
 
-def _ways(party: Party) -> tuple[Round, Round]:
+def _ways(party: ServerLayout) -> tuple[Round, Round]:
     """Return a round with a push for every (worker, server), and a round with the pulls; without any waits."""
     n, k = party.workers, party.servers
     places = np.array(party.hosts, np.int64)
@@ -133,7 +133,9 @@ def _ways(party: Party) -> tuple[Round, Round]:
     )
 
 
-def _schedule(party: Party, operation: str, cut: int, parts: Callable[[], Iterator[Round]], rows: int) -> Schedule:
+def _schedule(
+    party: ServerLayout, operation: str, cut: int, parts: Callable[[], Iterator[Round]], rows: int
+) -> Schedule:
     auxiliaries = party.servers if party.own else 0
     chunks = party.servers * cut
     return Schedule(
@@ -141,18 +143,18 @@ def _schedule(party: Party, operation: str, cut: int, parts: Callable[[], Iterat
     )
 
 
-def volume(request: Request) -> int:
+def volume(request: CollectiveRequest) -> int:
     """Return 2 N S with servers on separate vertices, 2(N-1) S on workers, for any number of servers."""
     workers = request.world_size - (request.servers_on == "workers")
     return 2 * workers * request.elements
 
 
-def minimal(request: Request) -> bool:
+def minimal(request: CollectiveRequest) -> bool:
     """Return True if servers run on workers: then no element is sent more often than necessary."""
     return request.servers_on == "workers"
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
     """Return the time [s]; None if the array is cut into pieces, or if no formula is known.
 
     Star, k servers on separate vertices, k | n: 2(alpha + max(S, N S/k)/beta).

@@ -15,7 +15,7 @@ from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.caps import spare_of_cards
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import ALGORITHMS, Algorithm, Auxiliary, Request, Sizes
+from simulator.collectives.algorithm import ALGORITHMS, Algorithm, Auxiliary, CollectiveRequest, ElementSizes
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import constants, on_whole_nodes, runs, source_of
 from simulator.collectives.estimate import estimate
@@ -32,7 +32,7 @@ class Task:
 
     Attributes
     ----------
-    request : Request
+    request : CollectiveRequest
         The operation; empty nodes are filled in from the cluster.
     algorithm : str
         A name in the catalog, or "auto".
@@ -46,7 +46,7 @@ class Task:
         Time before the first message starts [s].
     """
 
-    request: Request
+    request: CollectiveRequest
     algorithm: str
     group: tuple[int, ...]
     dtype: str = "float32"
@@ -149,7 +149,7 @@ def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tup
     return tuple(buffers)
 
 
-def _with_nodes(cluster: Cluster, task: Task) -> Request:
+def _with_nodes(cluster: Cluster, task: Task) -> CollectiveRequest:
     """Return the request, with nodes from the cluster (places in the group, node by node) if the request has none."""
     if task.request.nodes:
         return task.request
@@ -199,7 +199,7 @@ def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Cand
     return candidates
 
 
-def _tried(cluster: Cluster, task: Task, name: str) -> tuple[Request, Collective] | None:
+def _tried(cluster: Cluster, task: Task, name: str) -> tuple[CollectiveRequest, Collective] | None:
     """Return an algorithm's request and collective on this group; None if the algorithm cannot run here."""
     algorithm = ALGORITHMS.find(name)
     if task.request.operation not in algorithm.plans:
@@ -266,7 +266,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
 
 
 @lru_cache(maxsize=256)
-def _schedule(name: str, request: Request) -> Schedule:
+def _schedule(name: str, request: CollectiveRequest) -> Schedule:
     """Return the schedule of a request; cached, because groups that run the same request share the schedule."""
     return ALGORITHMS.find(name).plans[request.operation](request)
 
@@ -295,8 +295,8 @@ def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) 
     return tuple(switches)
 
 
-def _sizes(op: Collective) -> Sizes:
-    return Sizes(copied=op.itemsize, reduced=op.reduce_itemsize)
+def _sizes(op: Collective) -> ElementSizes:
+    return ElementSizes(copied=op.itemsize, reduced=op.reduce_itemsize)
 
 
 def _network(cluster: Cluster, group: tuple[int, ...], op: Collective) -> IdleNetwork:

@@ -24,29 +24,29 @@ from functools import cache
 import numpy as np
 
 from simulator.basics.arrays import Ints
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume, ring_steps
+from simulator.collectives.algorithm import Algorithm, CollectiveRequest, ElementSizes, always, least_volume, ring_steps
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule
 
 
-def all_reduce(request: Request) -> Schedule:
+def all_reduce(request: CollectiveRequest) -> Schedule:
     """Sum an array over every rank: reduce-scatter, then gather; 2(N-1) rounds with N transfers each."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
-def reduce_scatter(request: Request) -> Schedule:
+def reduce_scatter(request: CollectiveRequest) -> Schedule:
     """Reduce chunk c to rank c; N-1 rounds with N transfers each."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
-def all_gather(request: Request) -> Schedule:
+def all_gather(request: CollectiveRequest) -> Schedule:
     """Send each rank's own chunk to every rank; N-1 rounds with N transfers each."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
 def side_by_side(
-    request: Request, rings: int, in_order: Callable[[], Sequence[Sequence[int]]], algorithm: str = "ring"
+    request: CollectiveRequest, rings: int, in_order: Callable[[], Sequence[Sequence[int]]], algorithm: str = "ring"
 ) -> Schedule:
     """Plan rings that run at once; each ring carries a share of every rank's part.
 
@@ -108,7 +108,7 @@ def side_by_side(
     )
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
     """Return (N-1)(alpha + ceil(n/N) e / beta) [s], twice for all_reduce: the largest chunk bounds each step [1]_."""
     link = network.neighbours(request.order)
     if link is None:

@@ -17,24 +17,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, least_volume, own_part, tree_steps
+from simulator.collectives.algorithm import (
+    Algorithm,
+    CollectiveRequest,
+    ElementSizes,
+    least_volume,
+    own_part,
+    tree_steps,
+)
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
-def reduce(request: Request) -> Schedule:
+def reduce(request: CollectiveRequest) -> Schedule:
     """Add up towards the root in ceil(log2 N) rounds."""
     return _schedule(request, lambda builder: _up(builder, request, whole=True, add=True), 1)
 
 
-def broadcast(request: Request) -> Schedule:
+def broadcast(request: CollectiveRequest) -> Schedule:
     """Send the root's array to every rank in ceil(log2 N) rounds."""
     return _schedule(request, lambda builder: _down(builder, request, None, whole=True), 1)
 
 
-def all_reduce(request: Request) -> Schedule:
+def all_reduce(request: CollectiveRequest) -> Schedule:
     """Reduce to rank 0, then broadcast from rank 0."""
 
     def there_and_back(builder: ScheduleBuilder) -> None:
@@ -43,17 +50,19 @@ def all_reduce(request: Request) -> Schedule:
     return _schedule(request, there_and_back, 1, phases=2)
 
 
-def scatter(request: Request) -> Schedule:
+def scatter(request: CollectiveRequest) -> Schedule:
     """Send halves, quarters, ...: each rank passes on the parts of the ranks below itself in the tree."""
     return _schedule(request, lambda builder: _down(builder, request, None, whole=False), request.world_size)
 
 
-def gather(request: Request) -> Schedule:
+def gather(request: CollectiveRequest) -> Schedule:
     """Collect towards the root: each rank sends its own part and the parts of the ranks below itself in the tree."""
     return _schedule(request, lambda builder: _up(builder, request, whole=False, add=False), request.world_size)
 
 
-def _schedule(request: Request, go: Callable[[ScheduleBuilder], object], chunks: int, phases: int = 1) -> Schedule:
+def _schedule(
+    request: CollectiveRequest, go: Callable[[ScheduleBuilder], object], chunks: int, phases: int = 1
+) -> Schedule:
     n, root = request.world_size, request.root
 
     def parts() -> Iterator[Round | Repeat]:
@@ -70,7 +79,7 @@ def _rounds(n: int) -> range:
     return range((n - 1).bit_length())
 
 
-def _part(request: Request, virtual: int, j: int, *, whole: bool) -> tuple[int, int]:
+def _part(request: CollectiveRequest, virtual: int, j: int, *, whole: bool) -> tuple[int, int]:
     """Return first chunk and number of chunks of a rank's subtree at level j; the run may wrap round the end."""
     if whole:
         return 0, 1
@@ -79,7 +88,7 @@ def _part(request: Request, virtual: int, j: int, *, whole: bool) -> tuple[int, 
     return (virtual + request.root) % request.world_size, min(1 << j, request.world_size - virtual)
 
 
-def _up(builder: ScheduleBuilder, request: Request, *, whole: bool, add: bool) -> int | None:
+def _up(builder: ScheduleBuilder, request: CollectiveRequest, *, whole: bool, add: bool) -> int | None:
     """Add the rounds towards the root; return the number of the last transfer into the root."""
     n, root = request.world_size, request.root
     arrived: dict[int, list[int]] = {virtual: [] for virtual in range(n)}
@@ -97,7 +106,7 @@ def _up(builder: ScheduleBuilder, request: Request, *, whole: bool, add: bool) -
     return arrived[0][-1]
 
 
-def _down(builder: ScheduleBuilder, request: Request, ready: int | None, *, whole: bool) -> None:
+def _down(builder: ScheduleBuilder, request: CollectiveRequest, ready: int | None, *, whole: bool) -> None:
     """Add the rounds away from the root, which starts after transfer `ready`; the farthest rank receives first."""
     n, root = request.world_size, request.root
     arrived: dict[int, int | None] = {0: ready}
@@ -110,7 +119,7 @@ def _down(builder: ScheduleBuilder, request: Request, ready: int | None, *, whol
         builder.end_round()
 
 
-def volume(request: Request) -> int:
+def volume(request: CollectiveRequest) -> int:
     """Return (N-1) S for each direction; scatter and gather send each part once on each level that the part passes."""
     if request.operation not in ("scatter", "gather"):
         return least_volume(request)
@@ -119,12 +128,12 @@ def volume(request: Request) -> int:
     return sum(own_part(request, (v + root) % n) * v.bit_count() for v in range(n))
 
 
-def minimal(request: Request) -> bool:
+def minimal(request: CollectiveRequest) -> bool:
     """Return False for scatter and gather over 4 or more ranks: they send parts more than once."""
     return request.operation not in ("scatter", "gather") or request.world_size < 4
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
     """Return the time on a star or full mesh [s], with L = ceil(log2 N).
 
     reduce: L(alpha + S/beta). broadcast: L S/beta + (L - u) alpha, where u = 1 unless N is a power of two.

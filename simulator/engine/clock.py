@@ -19,7 +19,7 @@ LAST = 2
 _BETWEEN: Final = 2**15
 
 
-class Occurrence:
+class ScheduledCallback:
     """The minimal event for SimPy's queue: callbacks, called once.
 
     Creating a full SimPy event for each of a hundred thousand transfers per second would be too slow. To cancel an
@@ -44,9 +44,9 @@ class Clock(simpy.Environment):
         queue: list[Any] = self._queue
         heappush(queue, (time, priority, next(self._eid), event))
 
-    def when(self, time: float, act: Callable[[], None], priority: int = NORMAL) -> Occurrence:
+    def when(self, time: float, act: Callable[[], None], priority: int = NORMAL) -> ScheduledCallback:
         """Call a function at an absolute time [s]."""
-        occurrence = Occurrence((lambda _: act(),))
+        occurrence = ScheduledCallback((lambda _: act(),))
         self.at(time, occurrence, priority)
         return occurrence
 

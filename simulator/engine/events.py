@@ -20,18 +20,18 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.clock import Clock
 from simulator.engine.collective_play import CollectivePlay
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
+from simulator.engine.compute_stream import Kernels
 from simulator.engine.fabric import Fabric
 from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
-from simulator.engine.kernels_run import Kernels
 from simulator.engine.program_checks import check_program, waiting_text
 from simulator.engine.progress import tell
 from simulator.engine.recording import in_order, memory_events, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
 from simulator.payload.carry import Payload, carry_all
-from simulator.records.later import LaterValues
+from simulator.records.lazy import LazyValues
 from simulator.records.operation import ISSUE, Collective, Compute, Op
 from simulator.records.program import Program
-from simulator.records.timeline import Sent, Span, Timeline, by_rank
+from simulator.records.timeline import CollectiveTotals, Span, Timeline, by_rank
 
 NAME: Final = "events"
 
@@ -270,14 +270,14 @@ class _Play:
             logs = {name: collective.log() for name, collective in self.collectives.items()}
         ended = {name: log for name, log in logs.items() if not np.isnan(log.end).any()}
         routed = {name: self.routed_collectives[name] for name in ended}
-        sent = tuple(Sent(name, len(own.traffic), own.traffic.total_bytes) for name, own in routed.items())
+        sent = tuple(CollectiveTotals(name, len(own.traffic), own.traffic.total_bytes) for name, own in routed.items())
         spans = in_order(self.spans)
         # Ties go to the lowest rank.
         latest = min(spans, key=lambda span: (-span.end, span.rank), default=None)
         last = (0.0, None) if latest is None else (latest.end, latest.rank)
         routes = {id(own.routes): own.routes for own in routed.values()}.values()
         timeline = timeline_of(NAME, self.cluster, spans, last, tuple(ended.values()), memory, routes)
-        work = LaterValues({rank: partial(_at_work, own) for rank, own in by_rank(spans).items()})
+        work = LazyValues({rank: partial(_at_work, own) for rank, own in by_rank(spans).items()})
         return replace(timeline, sent=sent, transfers=sum(own.transfers for own in sent), at_work=work)
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from simulator.basics.tolerances import ENDS_TOGETHER
-from simulator.engine.clock import LAST, Clock, Occurrence
+from simulator.engine.clock import LAST, Clock, ScheduledCallback
 from simulator.engine.max_min import rates
 from simulator.engine.path import Path
 
@@ -34,7 +34,7 @@ _FREE = float("-inf")
 _SHARED = float("inf")
 
 
-class Owner(Protocol):
+class FlowOwner(Protocol):
     """A flow's owner (a collective), with the flows' sizes and the callbacks for their ends."""
 
     sizes: Sequence[float]
@@ -44,7 +44,7 @@ class Owner(Protocol):
     """Called when a flow ends, with the flow; one entry, kept as a tuple because it is the event's callbacks."""
 
 
-class Flow(Occurrence):
+class Flow(ScheduledCallback):
     """Bytes in flight. The clock's queue contains the flow at its end, or at its enter while its links are taken.
 
     The attributes `rate`, `remaining`, `updated` and `group` exist only while the flow shares links.
@@ -52,7 +52,7 @@ class Flow(Occurrence):
 
     __slots__ = ("end", "enter", "group", "number", "owner", "path", "rate", "remaining", "updated")
 
-    def __init__(self, number: int, path: Path, enter: float, owner: Owner) -> None:
+    def __init__(self, number: int, path: Path, enter: float, owner: FlowOwner) -> None:
         self.number = number
         self.path = path
         self.enter = enter
@@ -70,7 +70,7 @@ class _Group:
     """Flows connected by shared links, with a common timer for the next end."""
 
     flows: list[Flow]
-    timer: Occurrence | None = None
+    timer: ScheduledCallback | None = None
     first: tuple[Flow, ...] = ()
 
 

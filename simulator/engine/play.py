@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, Literal
 
 from simulator.basics.errors import SimulationError, TooLargeError
-from simulator.basics.this_machine import lacking
+from simulator.basics.host_memory import shortage_text
 from simulator.cluster.cluster import Cluster
 from simulator.engine import events
 from simulator.engine.compiled import engine as compiled
@@ -120,7 +120,7 @@ def _refuse_endless(program: Program) -> None:
 
 def _refuse_larger_than_memory(transfers: int, reason: str, instead: str) -> None:
     """Raise TooLargeError if the events engine cannot hold the transfers."""
-    short = lacking(transfers * BYTES_A_TRANSFER)
+    short = shortage_text(transfers * BYTES_A_TRANSFER)
     if short:
         raise TooLargeError(
             f"{reason}the events engine would have to follow {_effort(transfers)}, which take about {short}; "

@@ -18,7 +18,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.engine.memory import Hbm
 from simulator.engine.routes import Routes
-from simulator.records.later import AllRanks, LaterByRank
+from simulator.records.lazy import AllRanks, LazyByRank
 from simulator.records.operation import Allocate, Free, Op
 from simulator.records.program import Program
 from simulator.records.timeline import AllocatorEvent, MemorySample, Span, Timeline, TransferLog, by_rank
@@ -127,8 +127,8 @@ def _played(hbm_of: Mapping[int, Hbm], events: Mapping[int, MemoryEvents]) -> Me
         place = hbm_of[most].used.index(peaks[id(hbm_of[most])])
         *_, peak = hbm_of[most].samples(most, events[most].time[: place + 1].tolist())
     return MemoryPlayed(
-        memory=AllRanks(LaterByRank(samples)),
-        allocations=LaterByRank(logs),
+        memory=AllRanks(LazyByRank(samples)),
+        allocations=LazyByRank(logs),
         reserved={rank: hbm.allocator.allocator.peak_reserved for rank, hbm in hbm_of.items() if hbm.allocator},
         short_of_memory=tuple(rank for rank, hbm in hbm_of.items() if hbm.short),
         peak=peak,
@@ -242,5 +242,5 @@ def of_ranks(timeline: Timeline, keep: Collection[int]) -> Timeline:
     """Restrict a timeline to operations on the ranks in `keep` and on the rank ending last."""
     ranks = by_rank(timeline.spans)
     kept = {*keep, timeline.last_rank}
-    spans = LaterByRank({rank: partial(ranks.__getitem__, rank) for rank in ranks if rank in kept})
+    spans = LazyByRank({rank: partial(ranks.__getitem__, rank) for rank in ranks if rank in kept})
     return replace(timeline, spans=AllRanks(spans))

@@ -13,9 +13,9 @@ from simulator.basics.units import format_memory
 from simulator.findings import budget
 from simulator.findings.caveats import Caveat, caveats
 from simulator.findings.comparison import Comparison
-from simulator.findings.found import FINDING_KINDS, Found
-from simulator.findings.front import front
-from simulator.findings.why import Why, why
+from simulator.findings.found import FINDING_KINDS, FindingResult
+from simulator.findings.pareto_front import pareto_front
+from simulator.findings.why import Cause, why
 from simulator.scenario.answer_spec import FindingSpec
 
 
@@ -31,7 +31,7 @@ class Answer:
         Whole sentences, the answer first.
     why : str
         A sentence with the reason; empty if there is nothing to explain.
-    findings : tuple of Found
+    findings : tuple of FindingResult
         Results of each finding.
     spoken : tuple of int
         Points mentioned by the sentences: the best point, and the points it is compared with.
@@ -50,7 +50,7 @@ class Answer:
     question: str
     sentences: tuple[str, ...]
     why: str
-    findings: tuple[Found, ...]
+    findings: tuple[FindingResult, ...]
     spoken: tuple[int, ...]
     front: list[dict[str, Any]]
     budget: list[dict[str, Any]]
@@ -95,7 +95,7 @@ def answer(compared: Comparison) -> Answer:
     untold = [_untold(entry) for entry, one in tried if one is None and scenario.answer]
     # The first finding decides the points for pictures and tables.
     spoken = tuple(dict.fromkeys(index for one in found[:1] for index in one.spoken)) or _first_that_fits(compared)
-    reason = why(compared, spoken, asked[0].of[0] if asked[0].of else "") or Why("", {})
+    reason = why(compared, spoken, asked[0].of[0] if asked[0].of else "") or Cause("", {})
     budgets = budget.budgets(compared)
     sentences = [f"{_upper(sentence)}." for one in found for sentence in one.sentences]
     # The finding "fit" says this itself.
@@ -110,7 +110,7 @@ def answer(compared: Comparison) -> Answer:
         why=f"{_upper(reason.sentence)}." if reason.sentence and sentences else "",
         findings=found,
         spoken=spoken,
-        front=front(compared),
+        front=pareto_front(compared),
         budget=budgets,
         further=compared.played_further,
         reasons=reason.numbers,

@@ -12,7 +12,7 @@ from simulator.scenario.answer_spec import FindingSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FindingResult:
     """Result of a finding.
 
     Attributes
@@ -45,12 +45,12 @@ class Finding:
     ----------
     name : str
         As `answer` has it in a scenario.
-    find : function (Comparison, FindingSpec) -> Found or None
+    find : function (Comparison, FindingSpec) -> FindingResult or None
         None where the points do not tell.
     """
 
     name: str
-    find: Callable[[Comparison, FindingSpec], Found | None]
+    find: Callable[[Comparison, FindingSpec], FindingResult | None]
 
 
 FINDING_KINDS: Final = Catalog("simulator.findings.kinds", "FINDING", Finding, "finding")

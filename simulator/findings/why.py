@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from simulator.basics.units import format_memory, format_time
 from simulator.findings.comparison import Comparison, Row, key_of
-from simulator.findings.words import listed
+from simulator.findings.text import join_list
 from simulator.records.measures import arrays_text
 from simulator.records.setting_text import labelled
 from simulator.report.numbers.bottleneck import Bottleneck
@@ -32,7 +32,7 @@ _IN: Final = {"kernels": "in kernels", "optimizer": "in the optimizer"}
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class Cause:
     """A reason.
 
     Attributes
@@ -67,7 +67,7 @@ def parts_of_step(report: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Why | None:
+def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Cause | None:
     """Return why the first mentioned point differs from the second; None if there is nothing to compare.
 
     Parameters
@@ -86,12 +86,12 @@ def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Why | No
     return _of_steps(compared, played) if compared.kind == "training" else _of_links(compared, played)
 
 
-def _of_steps(compared: Comparison, rows: list[Row]) -> Why | None:
+def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
     """Split the difference between two steps' times into parts."""
     best = rows[0].report or {}
     # A single point's report has a reason already; real trainings are compared by losses, not by times.
     if len(rows) < 2 or best.get("learning"):
-        return Why(str(best["because"]), {}) if len(rows) == 1 else None
+        return Cause(str(best["because"]), {}) if len(rows) == 1 else None
     other = rows[1].report or {}
     mine, its = parts_of_step(best), parts_of_step(other)
     # Steps with different numbers of tokens: scale the second step to the first one's tokens.
@@ -109,7 +109,7 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Why | None:
     if abs(scale - 1) > _ALIKE:
         change += " for as many tokens"
     sentence = f"{_contrast(compared, rows, change)}: {', '.join(texts)}"
-    return Why(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
+    return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
 
 
 def _implementations(rows: list[Row]) -> str:
@@ -124,10 +124,10 @@ def _implementations(rows: list[Row]) -> str:
     )
     if not names:
         return ""
-    return f" (its update runs {listed(list(names))}; training.optimizer.implementation chooses how)"
+    return f" (its update runs {join_list(list(names))}; training.optimizer.implementation chooses how)"
 
 
-def _of_memory(compared: Comparison, rows: list[Row]) -> Why | None:
+def _of_memory(compared: Comparison, rows: list[Row]) -> Cause | None:
     """Split the difference between two memory peaks into categories, each at its own point's peak."""
     one, two = ((row.report or {})["peak_memory_by_category"] for row in rows[:2])
     parts = {name: one.get(name, 0) - two.get(name, 0) for name in dict.fromkeys([*one, *two])}
@@ -138,7 +138,7 @@ def _of_memory(compared: Comparison, rows: list[Row]) -> Why | None:
     texts = [f"{format_memory(abs(parts[n]))} {'less' if parts[n] < 0 else 'more'} {n}" for n in told]
     change = f"{format_memory(abs(whole))} {'less' if whole < 0 else 'more'}"
     sentence = f"{_contrast(compared, rows, change, 'holds')}: {', '.join(texts)}"
-    return Why(sentence, {"of": rows[0].index, "against": rows[1].index, "whole_bytes": whole, "parts_bytes": parts})
+    return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole_bytes": whole, "parts_bytes": parts})
 
 
 def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str = "takes") -> str:
@@ -153,10 +153,10 @@ def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str = "t
     return f"{first} {verb} {change} than {second}{place}"
 
 
-def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
+def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
     """Return the busiest links' loads, if these explain the order of times."""
     if len(rows) == 1:
-        return Why(str((rows[0].report or {})["because"]), {})
+        return Cause(str((rows[0].report or {})["because"]), {})
     if rows[0].setting == rows[-1].setting:
         # Under different conditions the busiest link may be of another kind; its load then explains nothing.
         return None
@@ -188,10 +188,10 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
     links = {link for *_, link in texts}
     carried = [f"{load}{name}{f' ({link})' if len(links) > 1 else ''}" for load, name, link in texts]
     subject = f"the busiest link, {texts[0][2]}," if len(links) == 1 else "the busiest link"
-    return Why(f"{subject} carries {listed(carried)}{place}", {"loads": loads})
+    return Cause(f"{subject} carries {join_list(carried)}{place}", {"loads": loads})
 
 
-def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Why:
+def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:
     """Return how much of each time the busiest cable's bandwidth takes; the rest is latency and waiting."""
     parts, texts = [], []
     for row in rows:
@@ -204,8 +204,8 @@ def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Why:
     sent, took = (len({text[part] for text in texts}) for part in (0, 1))
     # Equal times need no explanation.
     if len(texts) > 1 and took == 1:
-        return Why("", {"parts": parts})
-    sending = listed([f"{sends} of {whole}{name}" for sends, whole, name in texts])
-    alike = listed([f"{whole}{name}" for _, whole, name in texts])
+        return Cause("", {"parts": parts})
+    sending = join_list([f"{sends} of {whole}{name}" for sends, whole, name in texts])
+    alike = join_list([f"{whole}{name}" for _, whole, name in texts])
     told = sending if sent > 1 else f"{texts[0][0]} of {alike}"
-    return Why(f"the busiest link sends for {told}{place}; the rest is latencies and waiting", {"parts": parts})
+    return Cause(f"the busiest link sends for {told}{place}; the rest is latencies and waiting", {"parts": parts})

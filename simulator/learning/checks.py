@@ -13,10 +13,10 @@ import ml_dtypes
 import numpy as np
 
 from simulator.basics.arrays import Array
-from simulator.learning.place import is_spread
-from simulator.learning.setting import Setting
+from simulator.learning.rank_shard import is_spread
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Rank, StepResult
-from simulator.records.operation import Act, Exchange
+from simulator.records.operation import Exchange, NumericAction
 
 # A loss 1.3 times, or a norm 3 times, the median of the last 10 steps (at least 3) counts as an outlier. These limits
 # are a guess: tighter limits raise false alarms, because small batches already differ by a tenth.
@@ -49,7 +49,7 @@ class Checks:
         """Record that a check found something in a step; only the first step is stored."""
         self.seen.setdefault(check, step)
 
-    def moved(self, step: int, act: Act[Exchange], sent: Sequence[Array], given: Sequence[Array]) -> None:
+    def moved(self, step: int, act: NumericAction[Exchange], sent: Sequence[Array], given: Sequence[Array]) -> None:
         """Compare a collective's results on all ranks with the arrays sent (check "sums")."""
         # The check computes the sum a second time, so stop after the first finding.
         if "sums" not in self.seen and not _gives_what_was_sent(act.effect, sent, given):
@@ -60,7 +60,7 @@ class Checks:
         if "sums" not in self.seen and not is_sum(sent, given):
             self.tell("sums", step)
 
-    def after(self, setting: Setting, ranks: Sequence[Rank], step: int, result: StepResult) -> None:
+    def after(self, setting: TrainingContext, ranks: Sequence[Rank], step: int, result: StepResult) -> None:
         """Run the remaining checks after a step."""
         # Asynchronous workers hold parameters of different age by design.
         if not setting.plan.step.sharding.asynchronous and not agree(setting, ranks):
@@ -137,7 +137,7 @@ def is_sum(sent: Sequence[Array], given: Array) -> bool:
     return bool((np.abs(exact) <= size)[np.isfinite(size) & (size <= largest)].all())
 
 
-def agree(setting: Setting, ranks: Sequence[Rank]) -> bool:
+def agree(setting: TrainingContext, ranks: Sequence[Rank]) -> bool:
     """Return True if ranks that should hold the same parameters hold the same bits."""
     groups: dict[int, list[Rank]] = {}
     for rank in ranks:
@@ -145,7 +145,7 @@ def agree(setting: Setting, ranks: Sequence[Rank]) -> bool:
     return all(_agree(setting, own) for own in groups.values())
 
 
-def _agree(setting: Setting, ranks: Sequence[Rank]) -> bool:
+def _agree(setting: TrainingContext, ranks: Sequence[Rank]) -> bool:
     """Return True if ranks with the same part of the model hold the same bits."""
     if setting.plan.strategy.shards_parameters:
         # ZeRO-3: rank n holds shard n % cut, so compare with the rank of the first copy. With 8 ranks and shards over

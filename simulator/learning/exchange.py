@@ -22,25 +22,25 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
-from simulator.learning.place import is_spread
-from simulator.learning.setting import Setting
+from simulator.learning.rank_shard import is_spread
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Rank, Units
-from simulator.numerics.flat import flat, unpacked
+from simulator.numerics.packing import pack, unpack
 from simulator.payload.carry import Payload, Tamper, carry, ended_order
 from simulator.payload.inputs import result
-from simulator.records.operation import Act, Collective, Exchange
+from simulator.records.operation import Collective, Exchange, NumericAction
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 def moved(
-    setting: Setting, op: Collective, sent: Sequence[Array], tamper: Tamper, reduction: str = "sum"
+    setting: TrainingContext, op: Collective, sent: Sequence[Array], tamper: Tamper, reduction: str = "sum"
 ) -> list[Array]:
     """Carry arrays by the simulated transfers of a collective; return each rank's result.
 
     Parameters
     ----------
-    setting : Setting
+    setting : TrainingContext
         Supplies the collective's transfer log.
     op : Collective
         The collective.
@@ -75,7 +75,7 @@ def size_after(op: Collective, brought: int) -> int:
     return {"all_gather": brought * ranks, "reduce_scatter": brought // ranks}.get(op.schedule.operation, brought)
 
 
-def sent(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Array:
+def sent(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> Array:
     """Return a rank's contribution to a collective."""
     match act.effect:
         case Exchange.ALL_REDUCE | Exchange.REDUCE_SCATTER | Exchange.PUSH:
@@ -108,13 +108,13 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Ar
             assert_never(act.effect)
 
 
-def _own_part(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Array:
+def _own_part(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> Array:
     """Return a rank's shard of several units' parameters, cut for the gathering group."""
     if len(op.group) == setting.cut_of(act.units):
         return rank.parts[act.units]
     # A smaller mesh (`reshard_after_forward: K`): after the forward pass, parameters were re-sharded over K
     # neighbouring ranks, so the shard is cut from the gathered parameters.
-    whole = flat(setting.places[rank.number].gpt, rank.working, act.units, op.elements)
+    whole = pack(setting.places[rank.number].gpt, rank.working, act.units, op.elements)
     part: Array = np.split(whole, len(op.group))[op.group.index(rank.number)]
     return part
 
@@ -127,7 +127,7 @@ def _in_place(rank: Rank, op: Collective, own: Array) -> Array:
     return buffer
 
 
-def _share(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Array:
+def _share(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> Array:
     """Pack a rank's gradients, divided by the number of ranks.
 
     The division uses the dtype on the wire, like PyTorch (DDP's buckets, its float16 hook, FSDP2's reduce): if this
@@ -138,7 +138,9 @@ def _share(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> 
     return share
 
 
-def packed(setting: Setting, rank: Rank, units: Sequence[str], micro: int, elements: int | None = None) -> Array:
+def packed(
+    setting: TrainingContext, rank: Rank, units: Sequence[str], micro: int, elements: int | None = None
+) -> Array:
     """Pack several units' gradients from every micro-batch up to `micro`; remove these gradients from the rank."""
     summed: dict[str, Parameters] = {}
     for unit in units:
@@ -148,10 +150,10 @@ def packed(setting: Setting, rank: Rank, units: Sequence[str], micro: int, eleme
             into = summed.setdefault(unit, {})
             # Sum in micro-batch order for reproducible rounding.
             summed[unit] = {name: into[name] + part if into else part for name, part in own.items()}
-    return flat(setting.places[rank.number].gpt, summed, units, elements)
+    return pack(setting.places[rank.number].gpt, summed, units, elements)
 
 
-def received(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> None:
+def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange], array: Array) -> None:
     """Store the result of a collective on a rank."""
     match act.effect:
         case Exchange.REDUCE_SCATTER if setting.copies > 1:
@@ -184,13 +186,13 @@ def received(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> 
             assert_never(act.effect)
 
 
-def _chosen(setting: Setting, rank: Rank, act: Act[Exchange]) -> Array:
+def _chosen(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]) -> Array:
     """Return the gradient elements to be summed after the last micro-batch, packed."""
     pieces = [part[mask] for part, mask in _masked(setting, rank, act)]
     return np.concatenate([np.zeros(0), *pieces]).astype(pieces[0].dtype)
 
 
-def _put_back(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> None:
+def _put_back(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange], array: Array) -> None:
     """Write the sums back to the elements that `_chosen` returned."""
     at = 0
     for part, mask in _masked(setting, rank, act):
@@ -199,7 +201,7 @@ def _put_back(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) ->
         at += count
 
 
-def _masked(setting: Setting, rank: Rank, act: Act[Exchange]) -> list[tuple[Array, Array]]:
+def _masked(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]) -> list[tuple[Array, Array]]:
     """Return this rank's gradients by bucket, each with a mask of the elements to sum."""
     collect(setting, rank)
     # Shards may be views into received arrays; copy before changing elements in place.
@@ -222,7 +224,7 @@ def _masked(setting: Setting, rank: Rank, act: Act[Exchange]) -> list[tuple[Arra
     return masks
 
 
-def own_slice(setting: Setting, rank: Rank, units: Units, *, partial: bool = False) -> Array:
+def own_slice(setting: TrainingContext, rank: Rank, units: Units, *, partial: bool = False) -> Array:
     """Return a boolean mask over this rank's gradient shard: elements that count in the global norm.
 
     With `partial`, return the elements for which each tensor-parallel rank has only a part of the gradient.
@@ -235,7 +237,7 @@ def own_slice(setting: Setting, rank: Rank, units: Units, *, partial: bool = Fal
     return whole[setting.part_of(rank.number, units) * length :][:length]
 
 
-def collect(setting: Setting, rank: Rank) -> None:
+def collect(setting: TrainingContext, rank: Rank) -> None:
     """Sum gradients of units without other holders over every micro-batch, divided for the step's mean."""
     for units in setting.places[rank.number].alone:
         if units not in rank.summed:
@@ -243,7 +245,7 @@ def collect(setting: Setting, rank: Rank) -> None:
             rank.summed[units] = own / own.dtype.type(setting.shares)
 
 
-def _scattered(setting: Setting, act: Act[Exchange]) -> tuple[Units, int]:
+def _scattered(setting: TrainingContext, act: NumericAction[Exchange]) -> tuple[Units, int]:
     """Return the key for storing a reduce-scattered shard until the sum over copies.
 
     A fast rank scatters the next micro-batch before a slow rank has added the last.
@@ -256,14 +258,14 @@ def _add(into: dict[Key, Array], key: Key, array: Array) -> None:
     into[key] = into[key] + array if key in into else array
 
 
-def spread(setting: Setting, rank: Rank, units: Sequence[str], array: Array) -> None:
+def spread(setting: TrainingContext, rank: Rank, units: Sequence[str], array: Array) -> None:
     """Unpack a flat array into the working parameters of several units, rounded to the stored dtype."""
     stored = setting.gpt.arithmetic.stored
-    for unit, own in unpacked(setting.places[rank.number].gpt, array, units).items():
+    for unit, own in unpack(setting.places[rank.number].gpt, array, units).items():
         rank.working[unit] = {name: value.astype(stored) for name, value in own.items()}
 
 
-def _spread_all(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> None:
+def _spread_all(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange], array: Array) -> None:
     """Unpack all ranks' updated shards, gathered in a single collective."""
     parts = _handed_out(rank, act)
     # Two buckets (a, b) on 2 ranks arrive as a0 b0 a1 b1; each bucket is put together as a0 a1 and b0 b1.
@@ -275,6 +277,6 @@ def _spread_all(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) 
         at += len(part)
 
 
-def _handed_out(rank: Rank, act: Act[Exchange]) -> list[tuple[Units, Array]]:
+def _handed_out(rank: Rank, act: NumericAction[Exchange]) -> list[tuple[Units, Array]]:
     """Return a rank's shards that are gathered after the update: experts, or everything else."""
     return [(units, part) for units, part in rank.parts.items() if is_spread(units) == (act.what == "experts")]

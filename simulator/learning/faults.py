@@ -15,8 +15,8 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
-from simulator.learning.place import SENDS_GRADIENTS
-from simulator.learning.setting import Setting
+from simulator.learning.rank_shard import SENDS_GRADIENTS
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Spoil
 from simulator.payload.carry import Tamper
 from simulator.records.operation import Collective, Computation, Compute, Exchange, Op
@@ -37,7 +37,7 @@ class Faults:
         Faults of the scenario.
     """
 
-    setting: Setting
+    setting: TrainingContext
     faults: tuple[InjectedFault, ...]
     _before: dict[InjectedFault, Array] = field(default_factory=dict)
 

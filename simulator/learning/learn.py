@@ -16,7 +16,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute_until_stuck
 from simulator.engine.jitter import Jitter
 from simulator.learning.faults import Faults, without
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.learning.state import Parameters, StepResult
 from simulator.numerics import scaling, task
@@ -27,7 +27,7 @@ from simulator.numerics.schedule import RateSchedule
 from simulator.records.learning import Learning
 from simulator.records.timeline import Timeline
 from simulator.step.plan import StepPlan
-from simulator.step.spec import InjectedFault, Lesson, LossScaling, TrainingStep
+from simulator.step.spec import InjectedFault, LossScaling, TrainingStep, TrainingTask
 
 
 def gpt_of(step: TrainingStep) -> Gpt:
@@ -73,7 +73,7 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
     ValueError
         Numbers cannot be trained with this optimizer.
     """
-    lesson = step.lesson or Lesson()
+    lesson = step.lesson or TrainingTask()
     # An asynchronous server updates once per worker and step; schedules count steps.
     updates = ranks if step.sharding.asynchronous else 1
     schedule = RateSchedule(lesson.schedule, lesson.warmup, step.steps, updates)
@@ -104,7 +104,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
         A fault hits a transfer that does not exist.
     """
     step = plan.step
-    lesson = step.lesson or Lesson()
+    lesson = step.lesson or TrainingTask()
     stops = sorted((fault for fault in lesson.faults if fault.what == "stopped"), key=lambda fault: fault.step)
     # A stopped rank ends a synchronous training before its step. Asynchronous workers continue, so their steps are
     # simulated anew without the stopped rank's operations.
@@ -112,7 +112,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     if stops:
         until, why = _until_stopped(plan, cluster, jitter, stops)
         timeline, last = (until, last) if step.sharding.asynchronous else (timeline, stops[0].step)
-    setting = Setting(gpt_of(step), plan, timeline, rule_of(step, cluster.world_size), jitter.seed)
+    setting = TrainingContext(gpt_of(step), plan, timeline, rule_of(step, cluster.world_size), jitter.seed)
     training = start(setting, _initial(setting, lesson), scale_of(step.loss_scaling))
     faults = Faults(setting, lesson.faults)
     results = list[StepResult]()
@@ -135,7 +135,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     return Learned(_learning(results, each, training.checks.seen, why), training.parameters())
 
 
-def _initial(setting: Setting, lesson: Lesson) -> Mapping[str, Parameters]:
+def _initial(setting: TrainingContext, lesson: TrainingTask) -> Mapping[str, Parameters]:
     """Return the parameters before the first step by unit: the user's, or drawn from the seed."""
     gpt, given = setting.gpt, lesson.initial
     if given is None:
@@ -159,7 +159,7 @@ def _until_stopped(
     return timeline, f"rank {stops[0].rank} has stopped" + (f": {why}" if why else "")
 
 
-def _rows_of(setting: Setting, lesson: Lesson) -> Callable[[int], Array]:
+def _rows_of(setting: TrainingContext, lesson: TrainingTask) -> Callable[[int], Array]:
     """Return a function from a step to its sequences: the user's batches, pieces of a text, or the seeded task."""
     step, seed = setting.plan.step, setting.seed
     count, length = setting.plan.tokens // step.seq_len, step.seq_len + 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.records.operation import Collective, Compute, Exchange
 
 
@@ -35,7 +35,7 @@ class OperationEvent:
     ends: bool = True
 
 
-def operation_events(setting: Setting) -> Iterator[OperationEvent]:
+def operation_events(setting: TrainingContext) -> Iterator[OperationEvent]:
     """Yield the moments when numbers change, in clock order.
 
     An asynchronous worker reads parameters at the start of its pull; all other operations act at their end. At equal

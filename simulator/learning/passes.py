@@ -1,7 +1,7 @@
 """The passes of a single rank: forward, recompute and backward, unit by unit.
 
-A pass works on a single rank's arrays. The pass requests exchanges (`Wanted`) with ranks computing the same unit,
-without knowing how arrays are delivered.
+A pass works on a single rank's arrays. The pass requests exchanges (`ExchangeRequest`) with ranks computing the same
+unit, without knowing how arrays are delivered.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import numpy as np
 
 from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import find
-from simulator.learning.place import is_spread
-from simulator.learning.setting import Setting
+from simulator.learning.rank_shard import is_spread
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Rank
 from simulator.numerics import vocabulary_loss
 from simulator.numerics.block import Cache, entry, trimmed
-from simulator.numerics.exchange import Came, Pass, Wanted
-from simulator.records.operation import Act, Computation
+from simulator.numerics.exchange import ExchangeRequest, ExchangeResult, Pass
+from simulator.records.operation import Computation, NumericAction
 
 
-def forward(setting: Setting, rank: Rank, act: Act[Computation], rows: Array, begun: int) -> Pass[float | None]:
+def forward(
+    setting: TrainingContext, rank: Rank, act: NumericAction[Computation], rows: Array, begun: int
+) -> Pass[float | None]:
     """Run a unit forward, save tensors for its backward pass or recompute, and return the head's loss (else None).
 
     Parameters
@@ -53,7 +55,7 @@ def forward(setting: Setting, rank: Rank, act: Act[Computation], rows: Array, be
     return loss
 
 
-def _kept(setting: Setting, unit: str, cache: object) -> object:
+def _kept(setting: TrainingContext, unit: str, cache: object) -> object:
     """Return the tensors to keep from a unit's cache under its checkpointing policy."""
     if unit not in setting.recomputed or not isinstance(cache, dict):
         return cache
@@ -64,7 +66,7 @@ def _kept(setting: Setting, unit: str, cache: object) -> object:
     return trimmed(cache, "full") if unit in setting.segments else {}
 
 
-def recompute(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -> Pass[None]:
+def recompute(setting: TrainingContext, rank: Rank, act: NumericAction[Computation], begun: int) -> Pass[None]:
     """Recompute a layer, or a segment of layers, from the first layer's input.
 
     Recomputed tensors are available before the pass ends, because operations need not wait for its last exchange.
@@ -82,7 +84,7 @@ def recompute(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -
         x = yield from gpt.again(unit, gpt.used(unit, rank.working), x, kept, made, draw)
 
 
-def backward(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -> Pass[None]:
+def backward(setting: TrainingContext, rank: Rank, act: NumericAction[Computation], begun: int) -> Pass[None]:
     """Run a unit's backward pass, or half of it, and accumulate the parameters' gradients.
 
     A micro-batch's loss is divided by the number of micro-batches, as PyTorch users write `scaler.scale(loss /
@@ -125,7 +127,7 @@ _PARTS: dict[Computation, Any] = {
 }
 
 
-def _keep(setting: Setting, rank: Rank, unit: str, micro: int, gradients: dict[str, Array]) -> None:
+def _keep(setting: TrainingContext, rank: Rank, unit: str, micro: int, gradients: dict[str, Array]) -> None:
     """Accumulate a pass's parameter gradients on the rank, in the gradients' dtype."""
     own_names = setting.places[rank.number].gpt.shapes(unit)
     kept = find(setting.plan.step.precision.grads).numpy
@@ -145,12 +147,12 @@ def _keep(setting: Setting, rank: Rank, unit: str, micro: int, gradients: dict[s
         own[name] = own[name] + part if name in own else part
 
 
-class PassUnderWay:
+class RunningPass:
     """A rank's pass, run as a coroutine: it stops at each exchange and resumes when the result arrives.
 
     Attributes
     ----------
-    brought : dict of exchange's name to Wanted
+    brought : dict of exchange's name to ExchangeRequest
         Exchanges requested so far, with this rank's contributions.
     ended : bool
         True if the pass has returned.
@@ -160,7 +162,7 @@ class PassUnderWay:
 
     def __init__(self, run: Pass[Any]) -> None:
         """Wrap a pass without starting it."""
-        self.brought: dict[str, Wanted] = {}
+        self.brought: dict[str, ExchangeRequest] = {}
         self.ended = False
         self.result: Any = None
         self._run = run
@@ -182,14 +184,14 @@ class PassUnderWay:
             except StopIteration as end:
                 self.ended, self.result = True, end.value
                 return
-            if isinstance(asked, Came):
+            if isinstance(asked, ExchangeResult):
                 self._waiting = asked.what
                 continue
             self._times[asked.name] += 1
             # A segment recomputes several layers in a single pass, so a name may occur again: "gather up input, 2".
             again = f", {self._times[asked.name]}" if self._times[asked.name] > 1 else ""
             self.brought[asked.name + again] = asked
-            # The pass continues at once with a handle, and asks for the result later (`Came`).
+            # The pass continues at once with a handle, and asks for the result later (`ExchangeResult`).
             if asked.later:
                 self._told = asked.name + again
             else:
@@ -208,4 +210,4 @@ class PassUnderWay:
         self.advance()
 
 
-__all__ = ["PassUnderWay", "backward", "forward", "recompute"]
+__all__ = ["RunningPass", "backward", "forward", "recompute"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 
-from simulator.learning.place import Place, is_spread, places
+from simulator.learning.rank_shard import RankShard, is_spread, places
 from simulator.learning.state import Units
 from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt
@@ -24,7 +24,7 @@ from simulator.step.spec import Updater
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainingContext:
     """A model, its training step, and the step's simulated timeline.
 
     Attributes
@@ -43,7 +43,7 @@ class Setting:
         Simulated transfers of each collective.
     recomputed, segments : frozenset of str
         Units that are recomputed; the first unit of each recomputed segment.
-    places : tuple of Place
+    places : tuple of RankShard
         Place of each rank.
     """
 
@@ -55,7 +55,7 @@ class Setting:
     logs: dict[str, TransferLog] = field(init=False)
     recomputed: frozenset[str] = field(init=False)
     segments: frozenset[str] = field(init=False)
-    places: tuple[Place, ...] = field(init=False)
+    places: tuple[RankShard, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         # The dataclass is frozen, so derived fields are set through `object`.

@@ -11,26 +11,26 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
-from simulator.learning.place import Place
-from simulator.learning.serving import Serving
-from simulator.learning.setting import Setting
+from simulator.learning.parameter_servers import ParameterServers
+from simulator.learning.rank_shard import RankShard
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Rank
 from simulator.learning.training import Training
-from simulator.numerics.flat import flat
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import fresh
+from simulator.numerics.packing import pack
 from simulator.numerics.scaling import Scale, static_scaler
 from simulator.numerics.server import Server
 from simulator.step.plan import StepPlan
 from simulator.step.spec import Gathering, Updater
 
 
-def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | None = None) -> Training:
+def start(setting: TrainingContext, initial: Mapping[str, Parameters], scale: Scale | None = None) -> Training:
     """Give every rank its parameters before the first step.
 
     Parameters
     ----------
-    setting : Setting
+    setting : TrainingContext
         Setting whose model has as many layers as the planned model.
     initial : mapping of unit to parameters
         Whole initial parameters.
@@ -70,25 +70,27 @@ def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | No
     return Training(setting, ranks)
 
 
-def _servers(setting: Setting, initial: Mapping[str, Parameters]) -> Serving:
+def _servers(setting: TrainingContext, initial: Mapping[str, Parameters]) -> ParameterServers:
     """Return the parameter servers with their initial parameters."""
     servers = {}
     for units in setting.places[0].travelling:
         parameters = _padded(setting, setting.gpt, initial, units, setting.plan.step.sharding.servers)
         servers[units] = Server(parameters, fresh(setting.rule, parameters))
-    return Serving(servers)
+    return ParameterServers(servers)
 
 
-def _of_rank(setting: Setting, initial: Mapping[str, Parameters], place: Place) -> dict[str, Parameters]:
+def _of_rank(setting: TrainingContext, initial: Mapping[str, Parameters], place: RankShard) -> dict[str, Parameters]:
     """Return a rank's part of the model's parameters, by unit."""
     by_name = {name: value for own in initial.values() for name, value in own.items()}
     gpt = place.gpt
     return {u: {name: gpt.share.part(name, by_name[name]) for name in gpt.shapes(u)} for u in place.units}
 
 
-def _padded(setting: Setting, gpt: Gpt, initial: Mapping[str, Parameters], units: tuple[str, ...], parts: int) -> Array:
+def _padded(
+    setting: TrainingContext, gpt: Gpt, initial: Mapping[str, Parameters], units: tuple[str, ...], parts: int
+) -> Array:
     """Pack several units' parameters in the dtype of the update, padded to a multiple of `parts`."""
-    packed = flat(gpt, initial, units).astype(_wide(setting.plan))
+    packed = pack(gpt, initial, units).astype(_wide(setting.plan))
     return np.pad(packed, (0, -len(packed) % parts))
 
 
@@ -97,7 +99,7 @@ def _wide(plan: StepPlan) -> np.dtype[np.generic]:
     return find(plan.step.precision.updated).numpy
 
 
-def _refuse_uncarried(setting: Setting) -> None:
+def _refuse_uncarried(setting: TrainingContext) -> None:
     """Raise a ValueError if the step's numbers cannot be carried."""
     plan = setting.plan
     if plan.step.sharding.keep_below:

@@ -28,15 +28,15 @@ from simulator.basics.errors import SimulationError
 from simulator.learning import exchange, passes, updating
 from simulator.learning.checks import Checks
 from simulator.learning.operation_events import OperationEvent, operation_events
-from simulator.learning.passes import PassUnderWay
-from simulator.learning.place import is_spread
-from simulator.learning.serving import Serving, delivered
-from simulator.learning.setting import Setting
+from simulator.learning.parameter_servers import ParameterServers, delivered
+from simulator.learning.passes import RunningPass
+from simulator.learning.rank_shard import is_spread
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Rank, Spoil, StepResult, Units
-from simulator.numerics.exchange import Pass, Wanted
-from simulator.numerics.flat import unpacked
+from simulator.numerics.exchange import ExchangeRequest, Pass
+from simulator.numerics.packing import unpack
 from simulator.payload.carry import Tamper
-from simulator.records.operation import Act, Collective, Computation, Compute, Exchange
+from simulator.records.operation import Collective, Computation, Compute, Exchange, NumericAction
 
 T = TypeVar("T")
 _INTACT: Final[Mapping[str, Tamper]] = {}
@@ -50,7 +50,7 @@ class Training:
     ----------
     ranks : list of Rank
         State of each rank.
-    serving : Serving or None
+    serving : ParameterServers or None
         Parameter servers, if the plan has any.
     done : int
         Steps taken.
@@ -58,15 +58,15 @@ class Training:
         Findings of the checks so far.
     """
 
-    setting: Setting
+    setting: TrainingContext
     ranks: list[Rank]
-    serving: Serving | None = None
+    serving: ParameterServers | None = None
     done: int = 0
     checks: Checks = field(default_factory=Checks)
     _events: list[OperationEvent] = field(default_factory=list)
     _losses: list[tuple[float, int, int, float]] = field(default_factory=list)
     _rows: list[list[Array]] = field(default_factory=list)
-    _under_way: dict[tuple[int, Computation, Units, int], PassUnderWay] = field(default_factory=dict)
+    _under_way: dict[tuple[int, Computation, Units, int], RunningPass] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Sort the timeline's events once; every step follows the same order."""
@@ -129,17 +129,17 @@ class Training:
         """Let an event change the numbers."""
         rank = self.ranks[event.rank]
         match event.op:
-            case Compute(act=Act() as act):
+            case Compute(act=NumericAction() as act):
                 self._computed(rank, act, event.time, spoil)
-            case Collective(act=Act(effect=Exchange.PUSH) as act) as op if self.serving is not None:
+            case Collective(act=NumericAction(effect=Exchange.PUSH) as act) as op if self.serving is not None:
                 self._pushed(self.serving, rank, op, act, tamper)
-            case Collective(act=Act(effect=Exchange.PULL) as act) as op if self.serving is not None:
+            case Collective(act=NumericAction(effect=Exchange.PULL) as act) as op if self.serving is not None:
                 self._pulled(self.serving, rank, op, act, event, given, tamper)
-            case Collective(act=Act(effect=Exchange.SEND) as act) as op:
+            case Collective(act=NumericAction(effect=Exchange.SEND) as act) as op:
                 self._sent(rank, op, act)
-            case Collective(act=Act(effect=Exchange.WITHIN) as act) as op:
+            case Collective(act=NumericAction(effect=Exchange.WITHIN) as act) as op:
                 self._exchanged(rank, op, act, given, tamper)
-            case Collective(act=Act() as act) as op:
+            case Collective(act=NumericAction() as act) as op:
                 # No rank can end this collective before every rank in the group has started: at the first end every
                 # contribution is complete.
                 if op.name not in given:
@@ -152,14 +152,14 @@ class Training:
         own = (np.split(step, self.setting.replicas)[number] for step in tokens)
         return [part for rows in own for part in np.split(rows, micro)]
 
-    def _moved(self, op: Collective, act: Act[Exchange], tamper: Tamper) -> list[Array]:
+    def _moved(self, op: Collective, act: NumericAction[Exchange], tamper: Tamper) -> list[Array]:
         """Carry a collective's arrays, check the result, and return each rank's."""
         sent = [exchange.sent(self.setting, self.ranks[number], op, act) for number in op.group]
         given = exchange.moved(self.setting, op, sent, tamper)
         self.checks.moved(self.done, act, sent, given)
         return given
 
-    def _pass(self, rank: Rank, act: Act[Computation]) -> PassUnderWay:
+    def _pass(self, rank: Rank, act: NumericAction[Computation]) -> RunningPass:
         """Return a rank's pass, starting it if necessary."""
         # An exchange's event may come before the pass's first own event: the pass then starts here.
         key = rank.number, act.effect, act.units, act.micro
@@ -173,10 +173,10 @@ class Training:
                     run = passes.recompute(setting, rank, act, begun)
                 case _:
                     run = passes.backward(setting, rank, act, begun)
-            self._under_way[key] = PassUnderWay(run)
+            self._under_way[key] = RunningPass(run)
         return self._under_way[key]
 
-    def _brought(self, number: int, op: Collective, act: Act[Exchange]) -> Wanted:
+    def _brought(self, number: int, op: Collective, act: NumericAction[Exchange]) -> ExchangeRequest:
         """Return a rank's contribution to an exchange within a pass."""
         under_way = self._pass(self.ranks[number], _pass_of(op, act))
         under_way.advance()
@@ -185,7 +185,7 @@ class Training:
         return under_way.brought[act.what]
 
     def _exchanged(
-        self, rank: Rank, op: Collective, act: Act[Exchange], given: dict[str, list[Array]], tamper: Tamper
+        self, rank: Rank, op: Collective, act: NumericAction[Exchange], given: dict[str, list[Array]], tamper: Tamper
     ) -> None:
         """Deliver the result of an exchange within a pass to a rank."""
         place = op.group.index(rank.number)
@@ -209,7 +209,7 @@ class Training:
         size = exchange.size_after(op, under_way.brought[act.what].array.size)
         under_way.take(act.what, array.ravel()[:size])
 
-    def _handed_over(self, rank: Rank, op: Collective, act: Act[Exchange]) -> None:
+    def _handed_over(self, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> None:
         """Deliver the tokens from every rank in the group to a rank (all-to-all).
 
         The router's choices determine the sizes; the simulated transfer assumed equal shares.
@@ -224,7 +224,7 @@ class Training:
             splits.append(own[place])
         self._pass(rank, _pass_of(op, act)).take_apart(act.what, np.concatenate(pieces), np.array(splits))
 
-    def _sent(self, rank: Rank, op: Collective, act: Act[Exchange]) -> None:
+    def _sent(self, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> None:
         """Move an activation or gradient from another pipeline stage to this rank."""
         source, target = op.group
         if rank.number != target:
@@ -240,7 +240,7 @@ class Training:
         # Round to the dtype on the wire, then compute on in the previous dtype.
         own[unit, number] = array.astype(find(op.dtype).numpy).astype(array.dtype)
 
-    def _passed(self, rank: Rank, act: Act[Computation]) -> Any:
+    def _passed(self, rank: Rank, act: NumericAction[Computation]) -> Any:
         """Finish a pass after its last kernel, and return the pass's result."""
         under_way = self._pass(rank, act)
         under_way.advance()
@@ -250,7 +250,7 @@ class Training:
             raise SimulationError(f"rank {rank.number}: {act.effect.value} of {act.units[0]} ended without {waiting!r}")
         return under_way.result
 
-    def _computed(self, rank: Rank, act: Act[Computation], time: float, spoil: Spoil | None) -> None:
+    def _computed(self, rank: Rank, act: NumericAction[Computation], time: float, spoil: Spoil | None) -> None:
         """Let a kernel, check, norm or update change the numbers."""
         setting = self.setting
         match act.effect:
@@ -277,7 +277,9 @@ class Training:
             case _:
                 assert_never(act.effect)
 
-    def _pushed(self, serving: Serving, rank: Rank, op: Collective, act: Act[Exchange], tamper: Tamper) -> None:
+    def _pushed(
+        self, serving: ParameterServers, rank: Rank, op: Collective, act: NumericAction[Exchange], tamper: Tamper
+    ) -> None:
         """Hand a worker's gradients to the servers."""
         if self.setting.plan.step.sharding.asynchronous:
             serving.bring(self.setting, rank, op, act, tamper, self.checks, self.done)
@@ -286,10 +288,10 @@ class Training:
 
     def _pulled(
         self,
-        serving: Serving,
+        serving: ParameterServers,
         rank: Rank,
         op: Collective,
-        act: Act[Exchange],
+        act: NumericAction[Exchange],
         event: OperationEvent,
         given: dict[str, list[Array]],
         tamper: Tamper,
@@ -307,7 +309,7 @@ class Training:
         """Return the result of step `number`, given `count` steps in the timeline."""
         mine = _share(self._losses, number, count)
         alone = self.setting.plan.step.sharding.asynchronous
-        serving = self.serving or Serving({})
+        serving = self.serving or ParameterServers({})
         late = _share(serving.staleness, number, count)
         return StepResult(
             # Sort by rank and micro-batch: the order of ends must not show in the last digit of the mean.
@@ -342,7 +344,7 @@ class Training:
         setting, by_name = self.setting, Parameters()
         if self.serving is not None:
             for units, server in self.serving.servers.items():
-                for own in unpacked(setting.gpt, server.parameters.copy(), units).values():
+                for own in unpack(setting.gpt, server.parameters.copy(), units).values():
                     by_name |= own
         else:
             parts: dict[str, dict[int, Array]] = {}
@@ -360,7 +362,7 @@ class Training:
                         begin = gpt.share.expert_place if is_spread(units) else 0
                         own_ranks = group[begin::step][: setting.cut_of(units)]
                         whole = np.concatenate([rank.parts[units] for rank in own_ranks])
-                        for own in unpacked(gpt, whole, units).values():
+                        for own in unpack(gpt, whole, units).values():
                             for name, part in own.items():
                                 parts.setdefault(name, {}).setdefault(gpt.share.place, part)
             by_name = {
@@ -376,14 +378,14 @@ class Training:
         return list(groups.values())
 
 
-def _pass_of(op: Collective, act: Act[Exchange]) -> Act[Computation]:
+def _pass_of(op: Collective, act: NumericAction[Exchange]) -> NumericAction[Computation]:
     """Return the pass during which an exchange happens."""
     if act.within is None:
         raise SimulationError(f"{op.name!r} is exchanged in no pass")
-    return Act(act.within, act.units, act.micro)
+    return NumericAction(act.within, act.units, act.micro)
 
 
-def _joined(setting: Setting, name: str, parts: Sequence[Array]) -> Array:
+def _joined(setting: TrainingContext, name: str, parts: Sequence[Array]) -> Array:
     """Join a parameter's tensor-parallel parts."""
     return setting.places[0].gpt.share.whole(name, parts, setting.gpt.vocabulary)
 

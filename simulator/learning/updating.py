@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.learning.exchange import collect, own_slice, spread
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Rank
 from simulator.numerics import compensated
 from simulator.numerics.optimizer import fresh, step
@@ -26,7 +26,7 @@ from simulator.numerics.scaling import unscaled
 _GUARD: Final = 1e-6
 
 
-def check(setting: Setting, rank: Rank) -> None:
+def check(setting: TrainingContext, rank: Rank) -> None:
     """Divide the rank's gradients by the loss scale, and look for infinite or NaN elements."""
     collect(setting, rank)
     for units, gradient in rank.summed.items():
@@ -34,7 +34,7 @@ def check(setting: Setting, rank: Rank) -> None:
     rank.overflowed = any(not np.isfinite(part).all() for part in rank.summed.values())
 
 
-def norm(setting: Setting, rank: Rank) -> None:
+def norm(setting: TrainingContext, rank: Rank) -> None:
     """Sum the squares of the rank's gradient shard, bucket after bucket; for float64 independently of the sharding."""
     collect(setting, rank)
     parts = _counted(setting, rank)
@@ -45,7 +45,7 @@ def norm(setting: Setting, rank: Rank) -> None:
         rank.squares = squares(*parts)
 
 
-def _counted(setting: Setting, rank: Rank) -> list[Array]:
+def _counted(setting: TrainingContext, rank: Rank) -> list[Array]:
     """Return the rank's gradients, without elements counted by another rank in the same model copy."""
     # Only data parallelism: every shard counts as a whole, without masks.
     if setting.holders == setting.world_size and setting.plan.step.parallelism.experts.ranks == 1:
@@ -58,7 +58,7 @@ def squares(*parts: Array) -> float:
     return float(sum(float((part.astype(np.float64) ** 2).sum()) for part in parts))
 
 
-def update(setting: Setting, rank: Rank) -> None:
+def update(setting: TrainingContext, rank: Rank) -> None:
     """Update the rank's shard, unless the gradients overflowed."""
     if rank.overflowed:
         return

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.model.context import attention_communications, attention_kernels
-from simulator.model.cut import Communication, Cut
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.model.operation import Batch, Operation, Saved, columns, linear, norm, norm_of, residual, rows
+from simulator.model.partition import Communication, ModelPartition
 from simulator.model.shape import LatentAttention, Transformer
 
 
@@ -75,7 +75,7 @@ def _latent_projected(model: Transformer, latent: LatentAttention, batch: Batch)
     yield _rotary(batch.tokens * (model.num_heads // cut.tensor + 1) * latent.rotary_dim * p)
 
 
-def _positions_of_all(elements: int, cut: Cut) -> tuple[Communication, ...]:
+def _positions_of_all(elements: int, cut: ModelPartition) -> tuple[Communication, ...]:
     """Return the exchanges of the keys' rotary part, shared by the heads: a gather if sequences are cut.
 
     After NVIDIA/Megatron-LM, megatron/core/transformer/multi_latent_attention.py.

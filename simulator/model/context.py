@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from simulator.model.cut import Communication, Context, Cut
 from simulator.model.kernel import Attention
+from simulator.model.partition import Communication, Context, ModelPartition
 from simulator.model.shape import Transformer
 
 
@@ -53,7 +53,9 @@ def attention_kernels(own: Attention, context: Context) -> tuple[Attention, ...]
     return (own, *[replace(own, causal=False, keys=tokens)] * context.place)
 
 
-def attention_communications(model: Transformer, tokens: int, cut: Cut, kernels: int) -> tuple[Communication, ...]:
+def attention_communications(
+    model: Transformer, tokens: int, cut: ModelPartition, kernels: int
+) -> tuple[Communication, ...]:
     """Return the exchanges around a rank's attention kernels.
 
     Parameters

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.model.cut import Communication, ExpertCut
+from simulator.model.partition import Communication, ExpertPartition
 from simulator.model.shape import Transformer
 
 Communications = tuple[Communication, ...]
 _CUT: Final = "expert tensor"
 
 
-def expert_communications(model: Transformer, tokens: int, cut: ExpertCut) -> tuple[Communications, Communications]:
+def expert_communications(
+    model: Transformer, tokens: int, cut: ExpertPartition
+) -> tuple[Communications, Communications]:
     """Return the exchanges of the operations "dispatch" and "combine".
 
     Dispatch sends after its kernel has sorted the tokens; combine sorts after receiving. In the backward pass the order
@@ -60,7 +62,9 @@ def expert_communications(model: Transformer, tokens: int, cut: ExpertCut) -> tu
     return there, back
 
 
-def around_expert_columns(tokens: int, model: Transformer, cut: ExpertCut, backward_kernels: int) -> Communications:
+def around_expert_columns(
+    tokens: int, model: Transformer, cut: ExpertPartition, backward_kernels: int
+) -> Communications:
     """Return the exchanges around experts' first matrices; `tokens` counts the gathered tokens."""
     if cut.tensor == 1:
         return ()
@@ -71,7 +75,7 @@ def around_expert_columns(tokens: int, model: Transformer, cut: ExpertCut, backw
     )
 
 
-def around_expert_rows(tokens: int, model: Transformer, cut: ExpertCut) -> Communications:
+def around_expert_rows(tokens: int, model: Transformer, cut: ExpertPartition) -> Communications:
     """Return the exchanges around experts' second matrices."""
     if cut.tensor == 1:
         return ()

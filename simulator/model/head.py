@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from simulator.model.cut import Communication, around_columns, around_rows
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.operation import Batch, Operation, Saved
+from simulator.model.partition import Communication, around_columns, around_rows
 from simulator.model.shape import Transformer
 
 # Ids and labels are torch.int64.

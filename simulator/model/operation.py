@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.model.cut import WHOLE, Communication, Cut, around_columns, around_rows
 from simulator.model.kernel import Elementwise, Kernel, Matmul
+from simulator.model.partition import WHOLE, Communication, ModelPartition, around_columns, around_rows
 from simulator.model.shape import Transformer
 
 
@@ -29,7 +29,7 @@ class Batch:
         True if the model trains with dropout.
     statistics_itemsize : int
         Bytes of a norm's mean or deviation, 4 on GPUs [B].
-    cut : Cut
+    cut : ModelPartition
         The rank's part of the model.
     """
 
@@ -39,7 +39,7 @@ class Batch:
     attention: Literal["flash", "standard"] = "flash"
     dropout: bool = False
     statistics_itemsize: int = 4
-    cut: Cut = WHOLE
+    cut: ModelPartition = WHOLE
 
     @property
     def tokens(self) -> int:

@@ -25,15 +25,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from simulator.model.cut import Communication, Cut
 from simulator.model.kernel import Kernel, Matmul
 from simulator.model.operation import Operation
+from simulator.model.partition import Communication, ModelPartition
 
 # SMs taken by an exchange [1]_.
 _SMS: Final = {"ring": 1, "bulk": 16}
 
 
-def overlapped(operation: Operation, cut: Cut) -> Operation:
+def overlapped(operation: Operation, cut: ModelPartition) -> Operation:
     """Return an operation rewritten for user buffers; unchanged without overlap or sequence parallelism."""
     # Without sequence parallelism there are only all-reduces, which are not cut into pieces.
     if cut.overlap == "none" or not cut.sequence:

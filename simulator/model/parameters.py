@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from simulator.model.cut import WHOLE, Cut
+from simulator.model.partition import WHOLE, ModelPartition
 from simulator.model.shape import LatentAttention, Transformer
 
 
@@ -58,7 +58,7 @@ def is_expert(name: str) -> bool:
     return name.startswith("expert ")
 
 
-def modules(model: Transformer, cut: Cut = WHOLE) -> tuple[Module, ...]:
+def modules(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Module, ...]:
     """Return embedding, layers and head, in forward order."""
     # At most two kinds of layers exist (dense, then experts); compute each once.
     kinds = {
@@ -82,7 +82,7 @@ def active(model: Transformer) -> int:
     return total(model) - idle * expert * (model.num_layers - model.dense_layers)
 
 
-def embedding_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
+def embedding_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
     """Return the token table, and the position table if positions are learned."""
     token = Parameter("token", (cut.vocabulary(model) // cut.tensor, model.hidden_size))
     if model.positions == "learned":
@@ -91,13 +91,13 @@ def embedding_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Paramete
 
 
 @lru_cache(maxsize=64)
-def layer_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
+def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
     """Return the parameters of a layer; if layers differ (dense, then experts), of the last layer."""
     attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
     return (*_norm(model, "norm1"), *attention, *_norm(model, "norm2"), *_feed_forward(model, cut))
 
 
-def _attention(model: Transformer, cut: Cut) -> list[Parameter]:
+def _attention(model: Transformer, cut: ModelPartition) -> list[Parameter]:
     """Return the parameters of standard attention."""
     d = model.hidden_size
     # Queries, keys and values are a single matrix.
@@ -112,7 +112,7 @@ def _attention(model: Transformer, cut: Cut) -> list[Parameter]:
     return tensors + ([Parameter("proj.bias", (d,))] if model.output_bias else [])
 
 
-def _latent_attention(model: Transformer, latent: LatentAttention, cut: Cut) -> list[Parameter]:
+def _latent_attention(model: Transformer, latent: LatentAttention, cut: ModelPartition) -> list[Parameter]:
     """Return the parameters of latent attention; the down matrices are whole on every rank."""
     d, heads = model.hidden_size, model.num_heads // cut.tensor
     return [
@@ -126,7 +126,7 @@ def _latent_attention(model: Transformer, latent: LatentAttention, cut: Cut) -> 
     ]
 
 
-def _feed_forward(model: Transformer, cut: Cut) -> list[Parameter]:
+def _feed_forward(model: Transformer, cut: ModelPartition) -> list[Parameter]:
     """Return the MLP's parameters, or the router's and experts'."""
     if not model.num_experts:
         return _mlp(model, "mlp", cut.tensor)
@@ -139,7 +139,7 @@ def _feed_forward(model: Transformer, cut: Cut) -> list[Parameter]:
     return tensors
 
 
-def head_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
+def head_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
     """Return the last norm, and the head unless it is tied to the embedding."""
     rows = cut.vocabulary(model) // cut.tensor
     head = () if model.tied else (Parameter("head.weight", (rows, model.hidden_size)),)

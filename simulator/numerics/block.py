@@ -21,7 +21,7 @@ from simulator.numerics.cut_linear import CutLinear, Gradients, Left, Part
 from simulator.numerics.dropout import Draw
 from simulator.numerics.exchange import Pass
 from simulator.numerics.experts import Experts
-from simulator.numerics.share import WHOLE, Share
+from simulator.numerics.tensor_shard import WHOLE, TensorShard
 
 Cache = dict[str, Any]
 
@@ -39,7 +39,7 @@ class Block:
     heads : int
         Attention heads of the whole model.
     attention : {"standard", "flash"}
-    share : Share
+    share : TensorShard
         This rank's part of the layer and of the sequences.
     experts : Experts or None
         Experts that replace the MLP.
@@ -48,7 +48,7 @@ class Block:
     heads: int
     arithmetic: Arithmetic
     attention: str = "standard"
-    share: Share = WHOLE
+    share: TensorShard = WHOLE
     experts: Experts | None = None
 
     def forward(self, p: Mapping[str, Array], x: Array, draw: Draw, c: Cache) -> Pass[Array]:
@@ -145,7 +145,7 @@ class Block:
 
     def _linears(self, batch: int) -> Mapping[str, CutLinear]:
         """Return the layer's four matrices by their names within the layer."""
-        # Exchanges use the names of the cost model (model/cut.py), which calls the MLP's matrices up and down.
+        # Exchanges use the names of the cost model (model/partition.py), which calls the MLP's matrices up and down.
         names = {"qkv": "qkv", "proj": "proj", "fc1": "up", "fc2": "down"}
         return {
             own: CutLinear(self.arithmetic, self.share, name, f"{own}.weight", f"{own}.bias", batch)

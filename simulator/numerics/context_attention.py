@@ -18,8 +18,8 @@ import numpy as np
 
 from simulator.basics.arrays import Array, Ints
 from simulator.numerics.arithmetic import Arithmetic
-from simulator.numerics.exchange import Pass, Wanted
-from simulator.numerics.share import Share
+from simulator.numerics.exchange import ExchangeRequest, Pass
+from simulator.numerics.tensor_shard import TensorShard
 
 Cache = dict[str, Any]
 
@@ -30,12 +30,12 @@ class ContextAttention:
 
     Attributes
     ----------
-    share : Share
+    share : TensorShard
         This rank's part of the sequences.
     """
 
     arithmetic: Arithmetic
-    share: Share
+    share: TensorShard
 
     def forward(self, q: Array, k: Array, v: Array) -> Pass[tuple[Array, Cache]]:
         """Return the output, shape (batch, heads, own tokens, head_dim), and the saved tensors."""
@@ -56,7 +56,7 @@ class ContextAttention:
             for step in range(self.share.context):
                 coming = keys
                 if step < self.share.context - 1:
-                    coming = (yield Wanted(f"keys {step + 1}", keys.ravel())).reshape(keys.shape)
+                    coming = (yield ExchangeRequest(f"keys {step + 1}", keys.ravel())).reshape(keys.shape)
                 blocks.see(keys, self._positions(q, place - step))
                 keys = coming
         out = a.rounded(blocks.out)
@@ -76,7 +76,7 @@ class ContextAttention:
                 dq += of_queries
                 parts.append(of_keys)
             # Every rank has a contribution to every block; the reduce-scatter gives each rank the sum for its own keys.
-            home = yield Wanted("scatter keys' gradients", np.stack(parts).ravel())
+            home = yield ExchangeRequest("scatter keys' gradients", np.stack(parts).ravel())
         else:
             # A block's gradients follow the block round the ring, a step behind its keys. With 2 ranks, for block 0:
             #    step 0: rank 0 adds its contribution and sends keys 0 on
@@ -86,20 +86,22 @@ class ContextAttention:
             for step in range(share.context):
                 coming = keys
                 if step < share.context - 1:
-                    coming = (yield Wanted(f"keys again {step + 1}", keys.ravel())).reshape(keys.shape)
+                    coming = (yield ExchangeRequest(f"keys again {step + 1}", keys.ravel())).reshape(keys.shape)
                 if step:
-                    gradients = (yield Wanted(f"keys' gradients {step}", gradients.ravel())).reshape(keys.shape)
+                    gradients = (yield ExchangeRequest(f"keys' gradients {step}", gradients.ravel())).reshape(
+                        keys.shape
+                    )
                 of_queries, of_keys = mine.of(keys, self._positions(q, place - step))
                 dq += of_queries
                 gradients = gradients + of_keys
                 keys = coming
-            home = yield Wanted(f"keys' gradients {share.context}", gradients.ravel())
+            home = yield ExchangeRequest(f"keys' gradients {share.context}", gradients.ravel())
         dk, dv = home.reshape(keys.shape)
         return a.rounded(dq), a.rounded(dk), a.rounded(dv)
 
     def _gathered(self, name: str, keys: Array) -> Pass[Array]:
         """Gather the keys and values of all ranks, shape (ranks, 2, batch, heads, tokens, head_dim)."""
-        together: Array = yield Wanted(name, keys.ravel())
+        together: Array = yield ExchangeRequest(name, keys.ravel())
         return together.reshape(self.share.context, *keys.shape)
 
     def _positions(self, q: Array, place: int | None = None) -> Ints:

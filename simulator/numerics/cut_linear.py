@@ -14,7 +14,7 @@ from simulator.basics.arrays import Array
 from simulator.numerics import layers
 from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.exchange import Pass
-from simulator.numerics.share import Share
+from simulator.numerics.tensor_shard import TensorShard
 
 # The whole backward pass, the half for input gradients, or the half for weight gradients.
 Part = Literal["whole", "input", "weights"]
@@ -30,7 +30,7 @@ class CutLinear:
 
     Attributes
     ----------
-    share : Share
+    share : TensorShard
         This rank's part of matrices and sequences.
     exchange : str
         Name of the matrix in the names of exchanges ("up" for "fc1").
@@ -41,7 +41,7 @@ class CutLinear:
     """
 
     arithmetic: Arithmetic
-    share: Share
+    share: TensorShard
     exchange: str
     weight: str
     bias: str

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExchangeRequest:
     """An exchange requested by a pass, from the side of a single rank.
 
     Attributes
@@ -27,7 +27,7 @@ class Wanted:
     reduction : {"sum", "max"}
         Reduction over ranks, if the exchange reduces.
     later : bool
-        If True, the pass continues at once and asks for the result when it needs it (`Came`).
+        If True, the pass continues at once and asks for the result when it needs it (`ExchangeResult`).
     splits : tuple of int
         All-to-all only: elements for each receiver; several entries per rank if a rank has several receivers (experts).
         The result is then a pair: the array, and the received splits, shape (ranks, receivers of a rank).
@@ -41,7 +41,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class ExchangeResult:
     """A request for the result of an exchange started earlier.
 
     Attributes
@@ -61,7 +61,7 @@ class Came:
 #    other = yield Wanted("sum y", y)                    waits until the sum has ended, then sends its result
 #    return result                                       StopIteration carries the result
 # Received arrays are flat.
-Pass = Generator[Wanted | Came, Any, T]
+Pass = Generator[ExchangeRequest | ExchangeResult, Any, T]
 
 
 def alone(run: Pass[T]) -> T:
@@ -80,4 +80,4 @@ def alone(run: Pass[T]) -> T:
     raise ValueError(f"a pass on one rank asks for {wanted!r}")
 
 
-__all__ = ["Came", "Pass", "Wanted", "alone"]
+__all__ = ["ExchangeRequest", "ExchangeResult", "Pass", "alone"]

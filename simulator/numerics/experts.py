@@ -24,8 +24,8 @@ from simulator.basics.arrays import Array, Ints
 from simulator.numerics import layers
 from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.cut_linear import Gradients, Parameters
-from simulator.numerics.exchange import Pass, Wanted
-from simulator.numerics.share import Share
+from simulator.numerics.exchange import ExchangeRequest, Pass
+from simulator.numerics.tensor_shard import TensorShard
 
 Cache = dict[str, Any]
 
@@ -36,7 +36,7 @@ class Experts:
 
     Attributes
     ----------
-    share : Share
+    share : TensorShard
         Says how many ranks the experts are distributed over, and this rank's place among them.
     count, active : int
         Experts on all ranks; experts that each token is sent to (k).
@@ -45,7 +45,7 @@ class Experts:
     """
 
     arithmetic: Arithmetic
-    share: Share
+    share: TensorShard
     count: int
     active: int
     capacity: float | None = None
@@ -122,7 +122,7 @@ class Experts:
         if self.share.experts == 1:
             return rows, np.asarray(lengths)[None]
         # The exchange counts elements; a row is `width` elements.
-        came, splits = yield Wanted(name, rows.ravel(), splits=tuple((np.asarray(lengths) * width).tolist()))
+        came, splits = yield ExchangeRequest(name, rows.ravel(), splits=tuple((np.asarray(lengths) * width).tolist()))
         return came.reshape(-1, width), splits // width
 
     def _computed(self, p: Parameters, came: Array, splits: Ints) -> tuple[Array, list[Any]]:

@@ -26,7 +26,7 @@ from simulator.numerics.cut_linear import CutLinear, Gradients, Left, Parameters
 from simulator.numerics.dropout import NO_DROPOUT, Draw
 from simulator.numerics.exchange import Pass, alone
 from simulator.numerics.experts import Experts
-from simulator.numerics.share import WHOLE, Share
+from simulator.numerics.tensor_shard import WHOLE, TensorShard
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Gpt:
         If True, the head uses the embedding's token table, which then gets gradients from both units.
     dropout : float
         Probability of dropout on embeddings, on attention's weights and on the output of each block.
-    share : Share
+    share : TensorShard
         This rank's part of the model and of the sequences.
     copies_table : bool
         If True, a tied head has its own copy of the table, because the embedding is on another pipeline stage.
@@ -70,7 +70,7 @@ class Gpt:
     attention: Literal["standard", "flash"] = "standard"
     tied: bool = False
     dropout: float = 0.0
-    share: Share = WHOLE
+    share: TensorShard = WHOLE
     copies_table: bool = False
     experts: int = 0
     active: int = 0

@@ -11,18 +11,18 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.numerics import layers
-from simulator.numerics.exchange import Pass, Wanted
-from simulator.numerics.share import Share
+from simulator.numerics.exchange import ExchangeRequest, Pass
+from simulator.numerics.tensor_shard import TensorShard
 
 
-def cross_entropy(logits: Array, targets: Array, share: Share, vocabulary: int) -> Pass[tuple[float, Array]]:
+def cross_entropy(logits: Array, targets: Array, share: TensorShard, vocabulary: int) -> Pass[tuple[float, Array]]:
     """Return the mean over tokens of -log softmax at the target; save the log-probabilities of this rank's words.
 
     Parameters
     ----------
     logits : float array, shape (tokens, own words)
     targets : int array, shape (tokens,)
-    share : Share
+    share : TensorShard
         This rank's part of the vocabulary.
     vocabulary : int
         Words on all ranks; words beyond pad the table and have probability 0.
@@ -34,19 +34,19 @@ def cross_entropy(logits: Array, targets: Array, share: Share, vocabulary: int) 
     logits = np.where(words < vocabulary, logits, logits.dtype.type(-np.inf))
     # Three exchanges per token: the largest logit (against overflow), the target's logit (held by a single rank, 0
     # elsewhere), and the sum of exponentials. loss = log(sum) - target's logit, both relative to the largest.
-    largest = yield Wanted("largest logit", logits.max(axis=1), "max")
+    largest = yield ExchangeRequest("largest logit", logits.max(axis=1), "max")
     shifted = logits - largest[:, None].astype(logits.dtype)
     row, word, mine = _own(targets, share)
     chosen = np.zeros(len(targets), logits.dtype)
     chosen[mine] = shifted[row[mine], word[mine]]
-    at_target = yield Wanted("target's logit", chosen)
-    total = yield Wanted("sum of exponentials", np.exp(shifted).sum(axis=1))
+    at_target = yield ExchangeRequest("target's logit", chosen)
+    total = yield ExchangeRequest("sum of exponentials", np.exp(shifted).sum(axis=1))
     wide = np.float64 if logits.dtype == np.float64 else np.float32
     loss = float(-(at_target - np.log(total)).mean(dtype=wide))
     return loss, shifted - np.log(total)[:, None].astype(logits.dtype)
 
 
-def cross_entropy_backward(log_probabilities: Array, targets: Array, share: Share, scale: float = 1.0) -> Array:
+def cross_entropy_backward(log_probabilities: Array, targets: Array, share: TensorShard, scale: float = 1.0) -> Array:
     """Return the gradient of this rank's logits, times a loss scale."""
     if share.tensor == 1:
         return layers.cross_entropy_backward(log_probabilities, targets, scale)
@@ -58,7 +58,7 @@ def cross_entropy_backward(log_probabilities: Array, targets: Array, share: Shar
     return gradient
 
 
-def _own(targets: Array, share: Share) -> tuple[Array, Array, Array]:
+def _own(targets: Array, share: TensorShard) -> tuple[Array, Array, Array]:
     """Return row numbers, the targets' places among this rank's words, and a mask of targets on this rank."""
     word = targets - share.place * share.rows
     return np.arange(len(targets)), word, (word >= 0) & (word < share.rows)

@@ -72,7 +72,7 @@ def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[
     return made
 
 
-class Drawn:
+class RandomInput:
     """A rank's drawn numbers, kept while its buffer changes.
 
     Only a single period is stored.
@@ -107,10 +107,10 @@ class Drawn:
         return np.tile(self._period, -(-(begin + count) // period))[begin : begin + count]
 
 
-def drawn(schedule: Schedule, elements: int, buffers: Sequence[Array]) -> list[Drawn]:
+def drawn(schedule: Schedule, elements: int, buffers: Sequence[Array]) -> list[RandomInput]:
     """Return each rank's drawn numbers; call before the buffers change."""
     held = _held(schedule, _starts(schedule, elements))
-    return [Drawn(buffer, part) for buffer, part in zip(buffers, held, strict=True)]
+    return [RandomInput(buffer, part) for buffer, part in zip(buffers, held, strict=True)]
 
 
 def _starts(schedule: Schedule, elements: int) -> list[int]:

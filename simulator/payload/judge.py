@@ -18,7 +18,7 @@ import numpy.typing as npt
 from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import Dtype
 from simulator.collectives.verify import chunks_of, holders, promised
-from simulator.payload.inputs import Drawn
+from simulator.payload.inputs import RandomInput
 from simulator.payload.reduction import accumulate_into, exact, finished, overflowed
 from simulator.records.chunks import chunk_starts
 from simulator.records.reduction_order import ReductionOrder
@@ -143,7 +143,7 @@ def judge(
     transfers: Transfers,
     order: Ints,
     numbers: Numbers,
-    inputs: Sequence[Array | Drawn],
+    inputs: Sequence[Array | RandomInput],
     results: Sequence[Array],
 ) -> Verdict:
     """Compare results with the replay in the simulated order, and with exact arithmetic.
@@ -157,8 +157,8 @@ def judge(
     numbers : Numbers
         Dtypes and operation.
     inputs, results : sequence of array
-        Each rank's buffer before and after, in the layout of `inputs.buffers`: chunks in order. `Drawn` may replace an
-        input.
+        Each rank's buffer before and after, in the layout of `inputs.buffers`: chunks in order. `RandomInput` may
+        replace an input.
     """
     steps = list(zip(transfers.src.tolist(), transfers.dst.tolist(), transfers.reduce.tolist(), strict=True))
     carried: list[list[Step]] = [[] for _ in range(schedule.chunks)]
@@ -174,7 +174,7 @@ def judge(
     return Verdict(wrong, error, over)
 
 
-def _elements(schedule: Schedule, inputs: Sequence[Array | Drawn]) -> int:
+def _elements(schedule: Schedule, inputs: Sequence[Array | RandomInput]) -> int:
     """Return the array's number of elements per rank."""
     return len(inputs[0]) // schedule.world_size if schedule.operation == "all_to_all" else len(inputs[0])
 
@@ -185,7 +185,7 @@ def _judge_chunk(
     carried: list[Step],
     part: slice,
     numbers: Numbers,
-    inputs: Sequence[Array | Drawn],
+    inputs: Sequence[Array | RandomInput],
     results: Sequence[Array],
 ) -> Verdict:
     """Compare a single chunk on every rank."""
@@ -247,7 +247,12 @@ def _promised_terms(schedule: Schedule, chunk: int, expressions: _Chunk) -> tupl
 
 
 def _evaluate(
-    expressions: _Chunk, wanted: Iterable[int], numbers: Numbers, inputs: Sequence[Array | Drawn], part: slice, n: int
+    expressions: _Chunk,
+    wanted: Iterable[int],
+    numbers: Numbers,
+    inputs: Sequence[Array | RandomInput],
+    part: slice,
+    n: int,
 ) -> list[Array]:
     """Return each term's value; values of unwanted terms may be overwritten."""
     values: list[Array] = []

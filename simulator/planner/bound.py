@@ -30,7 +30,7 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.estimate import apart, estimate, least
-from simulator.model.cut import Communication
+from simulator.model.partition import Communication
 from simulator.planner.pass_order import RankTimes, pass_order
 from simulator.planner.setting import Setting
 from simulator.records.operation import Collective
@@ -144,7 +144,7 @@ class StepBound:
 
 
 @dataclass
-class Bounds:
+class BoundCalculator:
     """Computes the bounds of a plan's settings; parts shared by settings are cached."""
 
     cluster: Cluster

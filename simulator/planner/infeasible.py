@@ -16,7 +16,7 @@ from typing import Any, Final
 from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
-from simulator.planner.bound import Bounds
+from simulator.planner.bound import BoundCalculator
 from simulator.planner.setting import Setting
 from simulator.planner.space import Choices, InfeasibleCounts, settings
 from simulator.run.memory import checked_need, least_need
@@ -78,7 +78,7 @@ class Remedy:
 def least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNeed | None:
     """Return the search space's setting with the least memory; None if no setting is feasible."""
     cluster = Clusters().of(base)
-    bounds, waiting = Bounds(cluster), list[tuple[int, int, Setting, TrainingStep]]()
+    bounds, waiting = BoundCalculator(cluster), list[tuple[int, int, Setting, TrainingStep]]()
     for number, (setting, step) in enumerate(settings(choices, base, sequences, InfeasibleCounts())):
         try:
             waiting.append((bounds.of(setting, step).memory, number, setting, step))

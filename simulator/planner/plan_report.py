@@ -12,7 +12,7 @@ from typing import Any, Final
 from simulator.basics.units import format_memory, format_time
 from simulator.findings.budget import amounts, amounts_text, tokens_text
 from simulator.findings.caveats import best_case, is_best_case
-from simulator.findings.front import on_front
+from simulator.findings.pareto_front import on_front
 from simulator.planner.cluster_sizes import ClusterSizeResult
 from simulator.planner.explain import step_difference
 from simulator.planner.extrapolation import extrapolated

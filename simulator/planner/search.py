@@ -23,7 +23,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.load import load_model
-from simulator.planner.bound import Bounds, CollectiveLowerBounds, StepBound
+from simulator.planner.bound import BoundCalculator, CollectiveLowerBounds, StepBound
 from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, InfeasibleCounts, default_choices, gpus_per_node, settings
 from simulator.planner.trace_bound import bound_from_ops
@@ -35,7 +35,7 @@ from simulator.scenario.records import Point, Scenario
 from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
 from simulator.step.stage_memory import memory_of_notes
-from simulator.sweeps.one_by_one import Player, playing
+from simulator.sweeps.player import Player, open_player
 from simulator.sweeps.sweep import Backend
 
 if TYPE_CHECKING:
@@ -176,10 +176,10 @@ def search(
     model = load_model(base.training.model, base.training.seq_len, base.base)
     choices = choices or default_choices(base, model, gpus_per_node(cluster), sequences)
     refused = InfeasibleCounts()
-    bounds = Bounds(cluster)
+    bounds = BoundCalculator(cluster)
     waiting = _bounded(choices, base, sequences, refused, bounds)
     heapq.heapify(waiting)
-    under_way = _Search(base, cluster, bounds.durations, best, waiting)
+    under_way = _SearchState(base, cluster, bounds.durations, best, waiting)
     # Every enumerated setting is either waiting or refused.
     considered = len(waiting) + sum(refused.counts.values())
     backend = Backend(backend) if isinstance(backend, int) else backend
@@ -191,7 +191,7 @@ def search(
             under_way.do_not_fit, len(waiting), under_way.failed, ended=ended,
         )  # fmt: skip
 
-    with playing(backend, (0, Point({}, base))) as player:
+    with open_player(backend, (0, Point({}, base))) as player:
         for _ in under_way.through(player, _ahead(backend)):
             # An interrupted search still has the best settings so far.
             yield found(ended=False)
@@ -215,7 +215,7 @@ def _refuse(base: Scenario) -> None:
 
 @collected_later()
 def _bounded(
-    choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts, bounds: Bounds
+    choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts, bounds: BoundCalculator
 ) -> list[_Entry]:
     """Return the feasible settings with their busy bounds; count the others by reason."""
     entries = []
@@ -230,7 +230,7 @@ def _bounded(
 
 
 @dataclass
-class _Search:
+class _SearchState:
     """State of a search: simulated settings, and the heap of settings with bounds."""
 
     base: Scenario

@@ -14,7 +14,7 @@ from simulator.planner.search import PlayedSetting, SearchResult, search
 from simulator.planner.setting import scenario_of
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.records import Point, Scenario
-from simulator.sweeps.one_by_one import playing
+from simulator.sweeps.player import open_player
 from simulator.sweeps.sweep import Backend
 
 _TWICE: Final = 2.0
@@ -68,7 +68,7 @@ def sensitivity(plan: SearchResult, backend: Backend) -> Iterator[MachineChange]
     for change, base in _machines(plan.base):
         # The unchanged setting separates the machine's effect from the effect of another setting.
         point = Point({}, scenario_of(base, best.setting))
-        with playing(backend, (0, point)) as player:
+        with open_player(backend, (0, point)) as player:
             player.submit((0, point))
             report = player.outcome().report
         *_, found = search(base, plan.sequences, plan.choices, best=1, backend=backend)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from simulator.basics.errors import TooLargeError
-from simulator.basics.this_machine import lacking
-from simulator.run.size import Size, size_of
+from simulator.basics.host_memory import shortage_text
+from simulator.run.size_estimate import SizeEstimate, size_of
 from simulator.scenario.records import Scenario
 
 # A search takes long if a step has more micro-batches.
@@ -29,7 +29,7 @@ def warning_of(base: Scenario, sequences: int) -> str:
     """Return a line of text if the search takes long or skips many settings, otherwise an empty text."""
     asked, micro_batches = _asked(base, sequences), sequences // base.cluster.world_size
     step = _step_of(base, sequences, 1)
-    if lacking(step.nbytes):
+    if shortage_text(step.nbytes):
         return (
             f"{asked}: settings with micro-batches of one sequence take more memory than this machine has to simulate, "
             "and are left out; take fewer sequences a step"
@@ -49,7 +49,7 @@ def _asked(base: Scenario, sequences: int) -> str:
     return f"a step of {sequences:,} sequences on {base.cluster.world_size:,} GPUs"
 
 
-def _step_of(base: Scenario, sequences: int, micro_batch: int) -> Size:
+def _step_of(base: Scenario, sequences: int, micro_batch: int) -> SizeEstimate:
     """Estimate the step without model parallelism, with the fewest micro-batches."""
     if base.training is None:
         raise TypeError("a plan is of a training step")

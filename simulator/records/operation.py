@@ -55,7 +55,7 @@ Effect = TypeVar("Effect", Computation, Exchange)
 
 
 @dataclass(frozen=True, slots=True)
-class Act(Generic[Effect]):
+class NumericAction(Generic[Effect]):
     """An operation's effect on numbers, for real training; times do not depend on it.
 
     Attributes
@@ -100,7 +100,7 @@ class Compute:
         Stream of the rank.
     after : tuple of str
         Operations of the same rank, on other streams, that must end first.
-    act : Act or None
+    act : NumericAction or None
         Effect on numbers.
     on_gpu : bool
         True if a slow GPU stretches the duration; False for work by processors and servers and for copies over PCIe.
@@ -114,7 +114,7 @@ class Compute:
     kind: str = "compute"
     stream: str = "compute"
     after: tuple[str, ...] = ()
-    act: Act[Computation] | None = None
+    act: NumericAction[Computation] | None = None
     on_gpu: bool = True
 
 
@@ -166,7 +166,7 @@ class Collective:
     rendezvous : bool
         True if a rank that comes early is idle until the last rank comes (a receive); its span then begins at that
         time.
-    act : Act or None
+    act : NumericAction or None
         Effect on numbers.
     """
 
@@ -191,7 +191,7 @@ class Collective:
     constants: str = ""
     takes_sms: bool = True
     rendezvous: bool = False
-    act: Act[Exchange] | None = None
+    act: NumericAction[Exchange] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -199,7 +199,7 @@ class Collective:
         return self.elements * self.itemsize
 
     def named(
-        self, name: str, after: tuple[str, ...], group: tuple[int, ...], act: Act[Exchange] | None = None
+        self, name: str, after: tuple[str, ...], group: tuple[int, ...], act: NumericAction[Exchange] | None = None
     ) -> Collective:
         """Return a copy with another name, other awaited operations, another group and optionally another act.
 

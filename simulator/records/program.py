@@ -14,7 +14,7 @@ from typing import overload
 from simulator.records.operation import Collective, Op, content
 
 
-class Family(Sequence[Collective]):
+class CollectiveGroupFamily(Sequence[Collective]):
     """A step's collective, once for each process group that carries it out; members are built on access.
 
     Parameters
@@ -57,7 +57,7 @@ class OperationLists:
         Distinct lists, with the groups of the first rank of each.
     list_of : tuple of int
         List of each rank.
-    families : tuple of Family
+    families : tuple of CollectiveGroupFamily
         Collectives of a step, each once, in order of first appearance, even if several lists contain them.
     family_at : tuple of tuple of int
         Family of each operation of each list; -1 for operations that are no collectives.
@@ -65,7 +65,7 @@ class OperationLists:
 
     lists: tuple[tuple[Op, ...], ...]
     list_of: tuple[int, ...]
-    families: tuple[Family, ...]
+    families: tuple[CollectiveGroupFamily, ...]
     family_at: tuple[tuple[int, ...], ...]
 
     @cached_property
@@ -83,7 +83,7 @@ class OperationLists:
     @cached_property
     def kinds(self) -> tuple[tuple[Collective, ...], ...]:
         """Members of each kind's first family."""
-        first: dict[int, Family] = {}
+        first: dict[int, CollectiveGroupFamily] = {}
         for family, kind in zip(self.families, self.kind_of, strict=True):
             first.setdefault(kind, family)
         return tuple(tuple(family) for family in first.values())
@@ -99,7 +99,7 @@ class OperationLists:
         cls,
         lists: tuple[tuple[Op, ...], ...],
         list_of: tuple[int, ...],
-        family: Callable[[int, Collective], tuple[Hashable, Callable[[], Family]]],
+        family: Callable[[int, Collective], tuple[Hashable, Callable[[], CollectiveGroupFamily]]],
     ) -> OperationLists:
         """Build the lists and gather their families.
 
@@ -113,7 +113,7 @@ class OperationLists:
             Returns the identity of a collective's family, and a function that builds the family when it appears first.
         """
         numbers: dict[Hashable, int] = {}
-        families: list[Family] = []
+        families: list[CollectiveGroupFamily] = []
         family_at = []
         for number, ops in enumerate(lists):
             # -1 marks operations without a family.
@@ -139,8 +139,8 @@ class OperationLists:
         list_of = tuple(number.setdefault(id(ops), len(number)) for ops in ranks)
         lists = tuple({id(ops): ops for ops in ranks}.values())
 
-        def family(_: int, op: Collective) -> tuple[Hashable, Callable[[], Family]]:
-            return op.name, lambda: Family(content(op), 1, partial(_only, op))
+        def family(_: int, op: Collective) -> tuple[Hashable, Callable[[], CollectiveGroupFamily]]:
+            return op.name, lambda: CollectiveGroupFamily(content(op), 1, partial(_only, op))
 
         return cls.made(lists, list_of, family)
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from simulator.basics.arrays import Bools, Ints
 from simulator.basics.errors import TooLargeError
-from simulator.basics.this_machine import lacking
+from simulator.basics.host_memory import shortage_text
 from simulator.records.reduction_order import ReductionOrder
 
 # Measured for all-to-all exchanges: planning takes 40 B per row, simulating takes 600 B with the events engine and 1000
@@ -144,7 +144,7 @@ class Schedule:
 
     def refuse_too_long(self) -> None:
         """Raise TooLargeError before any transfer is written if this machine cannot hold the schedule."""
-        shortage = lacking(self.rows * _BYTES_A_ROW)
+        shortage = shortage_text(self.rows * _BYTES_A_ROW)
         if shortage:
             raise TooLargeError(
                 f"{self.algorithm} over {self.world_size} ranks: {self.rows:.3g} transfers that are looked at one by "

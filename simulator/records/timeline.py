@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
-from simulator.records.later import AllRanks
+from simulator.records.lazy import AllRanks
 from simulator.records.transfers import Transfers
 
 
@@ -129,7 +129,7 @@ class TransferLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class CollectiveTotals:
     """Totals for a collective, known without its log.
 
     Attributes
@@ -242,7 +242,7 @@ class Timeline:
         Maximum that each rank's allocator took from the device [B].
     short_of_memory : tuple of int
         Ranks that exceeded their memory in a simulation without memory limit.
-    sent : sequence of Sent
+    sent : sequence of CollectiveTotals
         Totals of each collective in `logs`.
     transfers : int
         Number of transfers of all collectives.
@@ -265,7 +265,7 @@ class Timeline:
     allocations: Mapping[int, tuple[AllocatorEvent, ...]] = field(default_factory=dict)
     reserved: dict[int, int] = field(default_factory=dict)
     short_of_memory: tuple[int, ...] = ()
-    sent: Sequence[Sent] = ()
+    sent: Sequence[CollectiveTotals] = ()
     transfers: int = 0
     peak: MemorySample | None = None
     last_rank: int | None = None

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Bools
 from simulator.basics.errors import SimulationError, TooLargeError
-from simulator.basics.this_machine import lacking
+from simulator.basics.host_memory import shortage_text
 from simulator.records.schedule import Repeat, Round, Schedule
 
 Pairs = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
@@ -85,7 +85,7 @@ def write_out(schedule: Schedule) -> Transfers:
     TooLargeError
         This machine cannot hold the transfers.
     """
-    short = lacking(schedule.length() * BYTES_WRITTEN_OUT)
+    short = shortage_text(schedule.length() * BYTES_WRITTEN_OUT)
     if short:
         transfers = f"{schedule.length():.3g} transfers, written out one by one,"
         raise TooLargeError(

@@ -18,7 +18,7 @@ from simulator.results.drawn import Undrawn
 from simulator.results.plotted_points import PlottedPoints
 from simulator.run.collective import plan_collective
 from simulator.run.scenario_cluster import build_cluster
-from simulator.run.simulate import Run, simulate
+from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
 
@@ -69,7 +69,7 @@ def _planned(scenario: Scenario) -> Plan | None:
         return None
 
 
-def _collective(scenario: Scenario) -> Run | Undrawn:
+def _collective(scenario: Scenario) -> SimulatedRun | Undrawn:
     planned = _planned(scenario)
     if planned is None:
         return Undrawn("it cannot be planned")
@@ -87,7 +87,7 @@ def _collective(scenario: Scenario) -> Run | Undrawn:
         return Undrawn(str(error))
 
 
-def _step(scenario: Scenario, *, links: bool) -> Run | Undrawn:
+def _step(scenario: Scenario, *, links: bool) -> SimulatedRun | Undrawn:
     """Simulate a training step without real training, because its numbers are known already."""
     spec = scenario.training
     if spec is None:

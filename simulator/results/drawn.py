@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
+class DrawnPictures:
     """Pictures that were drawn.
 
     Attributes

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.records.setting_text import labelled
 from simulator.report.plots import catalog as plot_catalog
-from simulator.report.plots.plot import CloseUpPlot, Comparison, ComparisonPlot, Plot, SchedulePlot, Throughput
+from simulator.report.plots.plot import CloseUpPlot, ComparedPoints, ComparisonPlot, Plot, SchedulePlot, Throughput
 from simulator.results.close_ups import close_up, schedules
-from simulator.results.drawn import Pictures, Undrawn
-from simulator.results.found_crossings import found_crossings
+from simulator.results.drawn import DrawnPictures, Undrawn
+from simulator.results.marked_crossovers import marked_crossovers
 from simulator.results.plotted_points import PlottedPoints, plotted_points
 from simulator.results.scaling_points import scaling_points
 from simulator.run.outcome import PointOutcome
@@ -39,7 +39,7 @@ def draw(
     svg: bool = False,
     spoken: Sequence[int] | None = None,
     findings: Sequence[Mapping[str, Any]] = (),
-) -> Pictures:
+) -> DrawnPictures:
     """Draw the scenario's plots into folder/plots.
 
     Parameters
@@ -62,7 +62,7 @@ def draw(
             files.append(style.save(figure, folder / "plots", name, svg=svg))
     # Only plots of single points omit points; comparisons show every point.
     close = any(isinstance(plot, CloseUpPlot) for plot in _wanted(scenario).values())
-    return Pictures(tuple(files), chosen.left_out if close else "", tuple(undrawn))
+    return DrawnPictures(tuple(files), chosen.left_out if close else "", tuple(undrawn))
 
 
 def undrawn_text(name: str, undrawn: Undrawn) -> str:
@@ -127,15 +127,15 @@ def _of_points(scenario: Scenario, chosen: PlottedPoints, wanted: Mapping[str, C
 
 def _comparison(
     scenario: Scenario, outcomes: Sequence[PointOutcome], findings: Sequence[Mapping[str, Any]]
-) -> Comparison:
+) -> ComparedPoints:
     done = [(outcome.settings, outcome.report) for outcome in outcomes if outcome.report is not None]
     rows = [(labelled(settings) or scenario.name, report) for settings, report in done]
     if scenario.training is None:
-        crossings = found_crossings(scenario, findings)
-        return Comparison(rows, times=scaling_points(scenario, outcomes), crossings=crossings)
+        crossings = marked_crossovers(scenario, findings)
+        return ComparedPoints(rows, times=scaling_points(scenario, outcomes), crossings=crossings)
     # Throughput over GPUs needs several numbers of GPUs.
     several = "cluster.world_size" in {*scenario.compare, *scenario.sweep}
-    return Comparison(rows, throughputs=_throughputs(scenario, outcomes) if several else ())
+    return ComparedPoints(rows, throughputs=_throughputs(scenario, outcomes) if several else ())
 
 
 def _throughputs(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> list[Throughput]:

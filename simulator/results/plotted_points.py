@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from simulator.basics.sections import SECTIONS
 from simulator.records.setting_text import label, setting_text
-from simulator.results.spoken_of import spoken_of
+from simulator.results.highlighted_points import highlighted_points
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import points
 from simulator.scenario.partial_settings import matching
@@ -79,7 +79,7 @@ def plotted_points(
 def _wanted(scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequence[int] | None) -> Sequence[int]:
     named = scenario.plotted.points
     if named is None:
-        return spoken_of(scenario, outcomes, spoken)
+        return highlighted_points(scenario, outcomes, spoken)
     # The only string is "all".
     if isinstance(named, str):
         return range(len(outcomes))

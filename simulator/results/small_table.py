@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, Settings
-from simulator.findings.words import at_text
+from simulator.findings.text import at_text
 from simulator.records.measures import SAME, Measure, factor_text, percent_text
 from simulator.records.setting_text import label, labelled
 

@@ -13,7 +13,7 @@ from typing import Final
 from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
-from simulator.run.memory import checked_need, least_need, need
+from simulator.run.memory import checked_need, estimate_memory, least_need
 from simulator.step.alternatives import Alternative, double_changes, single_changes
 from simulator.step.spec import TrainingStep
 
@@ -52,7 +52,7 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
             )
     elif nearest is not None:
         nbytes = checked_need(cluster, nearest.step, jitter).most
-        if nbytes < need(cluster, bare).most:
+        if nbytes < estimate_memory(cluster, bare).most:
             return (
                 f"{told}no two changes that were tried fit; nearest: {nearest.text} (needs about "
                 f"{format_memory(nbytes)})"

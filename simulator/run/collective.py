@@ -13,9 +13,9 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError, TooLargeError
-from simulator.basics.this_machine import lacking
+from simulator.basics.host_memory import shortage_text
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Plan, Task, packed, plan
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import play, refuse_too_many, whose
@@ -25,7 +25,7 @@ from simulator.payload.carry import Payload, Tamper, ended_order
 from simulator.payload.judge import Numbers, Verdict, judge
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import summarize, with_link_use
-from simulator.run.played import Played
+from simulator.run.point_result import PointResult
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import BUFFER, CYCLE, ClusterSpec, CollectiveSpec, Scenario
 
@@ -36,7 +36,7 @@ _FIRST_BUCKET = 2**20
 
 def play_collective(
     cluster: Cluster, scenario: Scenario, jitter: Jitter, *, tamper: Tamper, keep: Collection[int] | None
-) -> Played:
+) -> PointResult:
     """Simulate a scenario's collective.
 
     Parameters
@@ -62,7 +62,7 @@ def play_collective(
     timeline = with_link_use(timeline)
     verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None
     report = summarize(planned, timeline, verdict, exact_form=jitter.latency == 0)
-    return Played(planned, timeline, report, _results(planned, payloads) if payloads else None)
+    return PointResult(planned, timeline, report, _results(planned, payloads) if payloads else None)
 
 
 def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
@@ -78,7 +78,7 @@ def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
     return plan(cluster, task)
 
 
-def request_of(scenario: Scenario) -> Request:
+def request_of(scenario: Scenario) -> CollectiveRequest:
     """Return the request for a scenario's collective, which needs no cluster."""
     spec = scenario.collective
     if spec is None:
@@ -86,7 +86,7 @@ def request_of(scenario: Scenario) -> Request:
     ranks = _ranks_of(spec, scenario.cluster)
     count, on = _servers(spec)
     size = spec.group_size
-    return Request(
+    return CollectiveRequest(
         operation=spec.operation,
         world_size=ranks,
         elements=spec.nbytes // itemsize_of(spec),
@@ -153,7 +153,7 @@ def refuse_large_payload(scenario: Scenario) -> None:
         return
     ranks = _ranks_of(spec, scenario.cluster)
     # Twice: the arrays, and the copies for checking.
-    shortage = lacking(2 * ranks * spec.nbytes) if carries_payload(spec.payload, ranks * spec.nbytes) else ""
+    shortage = shortage_text(2 * ranks * spec.nbytes) if carries_payload(spec.payload, ranks * spec.nbytes) else ""
     if shortage:
         raise TooLargeError(
             f"collective.payload: got {str(spec.payload).lower()}; real arrays of {ranks} ranks and their checks "
@@ -161,7 +161,7 @@ def refuse_large_payload(scenario: Scenario) -> None:
         )
 
 
-def _drawn(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[inputs.Drawn]]:
+def _drawn(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[inputs.RandomInput]]:
     """Return the payload's initial values for the judge."""
     ops = planned.program.collectives()
     return {
@@ -171,7 +171,7 @@ def _drawn(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[inputs
 
 
 def _verdict(
-    planned: Plan, timeline: Timeline, payloads: dict[str, Payload], drawn: dict[str, list[inputs.Drawn]]
+    planned: Plan, timeline: Timeline, payloads: dict[str, Payload], drawn: dict[str, list[inputs.RandomInput]]
 ) -> Verdict:
     """Return the verdict over every collective."""
     verdicts = []

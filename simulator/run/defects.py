@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from simulator.basics.errors import DefectError
 from simulator.report.numbers.finite import not_finite, unusable_links
-from simulator.run.played import Played
+from simulator.run.point_result import PointResult
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import to_yaml
 
@@ -21,7 +21,7 @@ def told_with(scenario: Scenario) -> Iterator[None]:
         raise DefectError(error.record, to_yaml(scenario)) from error
 
 
-def refuse_not_finite(played: Played) -> None:
+def refuse_not_finite(played: PointResult) -> None:
     """Raise DefectError if a number in the report or in the links' use is not finite."""
     wrong = [*unusable_links(played.timeline.links), *not_finite(played.report.to_dict())]
     if wrong:

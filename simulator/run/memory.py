@@ -30,7 +30,7 @@ _SURELY: Final = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class MemoryNeed:
     """A step's memory need on a rank.
 
     Attributes
@@ -53,7 +53,7 @@ class Need:
         return max(self.nbytes, self.reserved)
 
 
-def need(cluster: Cluster, step: TrainingStep) -> Need:
+def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
     """Return a step's approximate memory need, good to a few per cent if ranks keep pace.
 
     Slow ranks and parameter servers hold buffers for longer or shorter.
@@ -62,10 +62,10 @@ def need(cluster: Cluster, step: TrainingStep) -> Need:
     # The stage with the largest peak decides.
     most = max(timeline.peak.nbytes if timeline.peak else 0 for timeline in stages)
     reserved = max(max(timeline.reserved.values(), default=most) for timeline in stages)
-    return Need(most, reserved, not any(timeline.short_of_memory for timeline in stages))
+    return MemoryNeed(most, reserved, not any(timeline.short_of_memory for timeline in stages))
 
 
-def refuse_unfit(cluster: Cluster, step: TrainingStep) -> None:
+def check_fits(cluster: Cluster, step: TrainingStep) -> None:
     """Raise OutOfMemoryError if a step on many ranks surely does not fit."""
     # Small steps and real training are simulated anyway, and then fail exactly.
     few = cluster.world_size <= _FEW_RANKS or step.lesson is not None
@@ -86,12 +86,12 @@ def _followed(cluster: Cluster, program: Program, step: TrainingStep, *, limit: 
     return play("auto", program, cluster, limit_memory=limit, allocator=step.allocator)
 
 
-def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) -> Need:
+def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) -> MemoryNeed:
     """Return a step's memory need, with `fits` equal to the result of a simulation.
 
     Steps on few ranks are simulated. On many ranks, reserved bytes must leave room for the error in estimated times.
     """
-    rough = need(cluster, step)
+    rough = estimate_memory(cluster, step)
     hbm = cluster.gpus[0].hbm_bytes
     # The estimate decides if it finds too little memory, or if simulating many ranks would take too long.
     if not rough.fits or cluster.world_size > _FEW_RANKS:
@@ -102,7 +102,7 @@ def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) 
             "auto", planned.program, cluster, jitter=jitter, limit_memory=True, allocator=step.allocator, keep=(0,)
         )  # fmt: skip
     except OutOfMemoryError as error:
-        return Need(rough.nbytes, max(rough.reserved, error.needed), fits=False)
+        return MemoryNeed(rough.nbytes, max(rough.reserved, error.needed), fits=False)
     return rough
 
 

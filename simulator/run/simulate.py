@@ -14,9 +14,9 @@ from simulator.payload.carry import Tamper
 from simulator.run.checks import check_ranks, warn_of
 from simulator.run.collective import play_collective
 from simulator.run.defects import refuse_not_finite, told_with
-from simulator.run.played import Played
+from simulator.run.point_result import PointResult
 from simulator.run.scenario_cluster import Clusters
-from simulator.run.size import refuse_too_large
+from simulator.run.size_estimate import refuse_too_large
 from simulator.run.training import play_step
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import check_single_point
@@ -24,7 +24,7 @@ from simulator.scenario.records import Scenario
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run(Played):
+class SimulatedRun(PointResult):
     """A simulated scenario: plan, timeline, report and arrays.
 
     Attributes
@@ -43,7 +43,7 @@ def simulate(
     limit_memory: bool = True,
     keep: Collection[int] | None = None,
     clusters: Clusters | None = None,
-) -> Run:
+) -> SimulatedRun:
     """Simulate a scenario with a single point.
 
     Parameters
@@ -62,7 +62,7 @@ def simulate(
 
     Returns
     -------
-    Run
+    SimulatedRun
         Plan, timeline, report and arrays.
 
     Raises
@@ -89,7 +89,7 @@ def simulate_point(
     limit_memory: bool = True,
     keep: Collection[int] | None = None,
     clusters: Clusters | None = None,
-) -> Run:
+) -> SimulatedRun:
     """Simulate a point after its scenario's warnings have been issued; otherwise like `simulate`."""
     check_ranks(scenario, keep or ())
     refuse_too_large(scenario)
@@ -102,4 +102,4 @@ def simulate_point(
             step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
             played = play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
         refuse_not_finite(played)
-    return Run(scenario=scenario, **{field.name: getattr(played, field.name) for field in fields(played)})
+    return SimulatedRun(scenario=scenario, **{field.name: getattr(played, field.name) for field in fields(played)})

@@ -19,8 +19,8 @@ from simulator.learning.learn import learn
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import first_of_stages, summarize_step
 from simulator.run.advice import advice
-from simulator.run.memory import refuse_unfit
-from simulator.run.played import Played
+from simulator.run.memory import check_fits
+from simulator.run.point_result import PointResult
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import TrainingStep
 
@@ -33,7 +33,7 @@ def play_step(
     limit_memory: bool,
     engine: Engine = "auto",
     keep: Collection[int] | None = None,
-) -> Played:
+) -> PointResult:
     """Simulate a step; with `lesson`, run the real training on it.
 
     Parameters
@@ -84,7 +84,7 @@ def play_step(
         report, parameters = replace(report, learning=learned.learning), learned.parameters
     # The report needed further ranks; the caller did not ask for them.
     kept = timeline if keep is None else of_ranks(timeline, keep)
-    return Played(planned, kept, report, parameters=parameters)
+    return PointResult(planned, kept, report, parameters=parameters)
 
 
 def _played_ranks(planned: StepPlan, keep: Collection[int] | None) -> Collection[int] | None:
@@ -97,7 +97,7 @@ def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memo
     stage("planning")
     try:
         if limit_memory:
-            refuse_unfit(cluster, step)
+            check_fits(cluster, step)
         return plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0)
     except ScenarioError:
         raise

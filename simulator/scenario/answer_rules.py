@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from simulator.basics.errors import one_of
 from simulator.records import measures
 from simulator.scenario.answer_spec import AGAINST, ALONG, BudgetSpec, FindingSpec
-from simulator.scenario.conflict import Conflict
 from simulator.scenario.reading import shown
 from simulator.scenario.records import KINDS, Scenario, adapter, axis_keys
+from simulator.scenario.rule_violation import RuleViolation
 
 
-def conflicts(shape: Scenario) -> Iterator[Conflict]:
+def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
     """Yield every broken rule."""
     yield from _baseline(shape)
     for place, asked in enumerate(shape.answer):
@@ -29,70 +29,78 @@ def conflicts(shape: Scenario) -> Iterator[Conflict]:
         yield from _budget(shape, shape.budget)
 
 
-def _baseline(shape: Scenario) -> Iterator[Conflict]:
+def _baseline(shape: Scenario) -> Iterator[RuleViolation]:
     # A baseline names one of the compared settings, otherwise there is nothing to compare with.
     for key, value in shape.baseline.items():
         at = ("baseline", key)
         if key not in shape.compare:
             compared = ", ".join(shape.compare) or "nothing"
-            yield Conflict(
+            yield RuleViolation(
                 at, f"is not compared; a baseline is one of what stands in compare ({compared})", ("baseline",), True
             )
         elif value not in shape.compare[key]:
             values = ", ".join(map(shown, shape.compare[key]))
-            yield Conflict(at, f"got {shown(value)}; must be one of the values compared: {values}", ("baseline",))
+            yield RuleViolation(at, f"got {shown(value)}; must be one of the values compared: {values}", ("baseline",))
 
 
-def _finding(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[Conflict]:
+def _finding(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[RuleViolation]:
     at = ("answer", place)
     # Measures depend on the kind: a collective has no tokens per second.
     for number, name in enumerate(asked.of):
         if name not in measures.names_of(shape.kind):
             there = ", ".join(measures.names_of(shape.kind))
-            yield Conflict((*at, "of", number), f"got {name!r}; of {KINDS[shape.kind]} there are {there}", ("answer",))
+            yield RuleViolation(
+                (*at, "of", number), f"got {name!r}; of {KINDS[shape.kind]} there are {there}", ("answer",)
+            )
     if asked.finding in AGAINST and not shape.compare:
-        yield Conflict(at, f"{asked.finding} compares settings, but nothing stands in compare", ("answer", "compare"))
+        yield RuleViolation(
+            at, f"{asked.finding} compares settings, but nothing stands in compare", ("answer", "compare")
+        )
     # An effect may be found along either kind of axis.
     if asked.finding == "effect" and not (shape.sweep or shape.compare):
         message = "effect is that of what is swept or compared, but nothing stands in sweep or compare"
-        yield Conflict(at, message, ("answer", "sweep"))
+        yield RuleViolation(at, message, ("answer", "sweep"))
     if asked.finding == "fit" and shape.training is None:
-        yield Conflict(at, "fit is about the memory of a training step, and this plays a collective", ("answer",))
+        yield RuleViolation(at, "fit is about the memory of a training step, and this plays a collective", ("answer",))
     if asked.finding == "learned" and (shape.training is None or not shape.training.numerics):
-        yield Conflict(at, "learned tells of real training; add training.numerics: true", ("answer",))
+        yield RuleViolation(at, "learned tells of real training; add training.numerics: true", ("answer",))
     yield from _along(shape, place, asked)
 
 
 # Keys of an entry in `answer`: `along` names an axis key, `between` gives two values for it.
-def _along(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[Conflict]:
+def _along(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[RuleViolation]:
     at = ("answer", place)
     if asked.along is None:
         if asked.finding == "threshold":
-            yield Conflict(at, "threshold needs the key along which it is looked for; add along: KEY", ("answer",))
+            yield RuleViolation(at, "threshold needs the key along which it is looked for; add along: KEY", ("answer",))
         if asked.between is not None:
-            yield Conflict((*at, "between"), "goes with along; add along: KEY, or remove it", ("answer",), True)
+            yield RuleViolation((*at, "between"), "goes with along; add along: KEY, or remove it", ("answer",), True)
         return
     if asked.finding not in ALONG:
-        yield Conflict((*at, "along"), f"{asked.finding} goes along nothing; remove it", ("answer",), True)
+        yield RuleViolation((*at, "along"), f"{asked.finding} goes along nothing; remove it", ("answer",), True)
     elif asked.along not in axis_keys():
-        yield Conflict((*at, "along"), f"got {asked.along!r}; {one_of(axis_keys(), asked.along)}", ("answer",))
+        yield RuleViolation((*at, "along"), f"got {asked.along!r}; {one_of(axis_keys(), asked.along)}", ("answer",))
     elif asked.finding == "effect":
         if asked.along not in {**shape.sweep, **shape.compare}:
-            yield Conflict((*at, "along"), "is neither swept nor compared; name a key that is", ("answer", "sweep"))
+            yield RuleViolation(
+                (*at, "along"), "is neither swept nor compared; name a key that is", ("answer", "sweep")
+            )
         # Without a sweep over the key, the search needs both ends.
     elif asked.along not in shape.sweep and asked.between is None:
-        yield Conflict((*at, "along"), "is not swept; add between: [FIRST, LAST], or sweep it", ("answer", "sweep"))
+        yield RuleViolation(
+            (*at, "along"), "is not swept; add between: [FIRST, LAST], or sweep it", ("answer", "sweep")
+        )
     if asked.between is not None and asked.along in axis_keys():
         for number, value in enumerate(asked.between):
             if not _can_have(asked.along, value):
                 message = f"got {shown(value)}, which {asked.along} cannot have"
-                yield Conflict((*at, "between", number), message, ("answer",))
+                yield RuleViolation((*at, "between", number), message, ("answer",))
     if asked.between is not None and asked.finding == "effect":
-        yield Conflict(
+        yield RuleViolation(
             (*at, "between"), "is of a threshold; an effect is that of what is swept; remove it", ("answer",), True
         )
     if asked.between is not None and len(asked.between) != 2:
-        yield Conflict((*at, "between"), f"got {len(asked.between)} values; must be [FIRST, LAST]", ("answer",))
+        yield RuleViolation((*at, "between"), f"got {len(asked.between)} values; must be [FIRST, LAST]", ("answer",))
 
 
 def _can_have(key: str, value: Any) -> bool:
@@ -103,9 +111,9 @@ def _can_have(key: str, value: Any) -> bool:
     return True
 
 
-def _budget(shape: Scenario, budget: BudgetSpec) -> Iterator[Conflict]:
+def _budget(shape: Scenario, budget: BudgetSpec) -> Iterator[RuleViolation]:
     if shape.training is None:
-        yield Conflict(("budget",), "is of a training, and this plays a collective; remove it", ("budget",), True)
+        yield RuleViolation(("budget",), "is of a training, and this plays a collective; remove it", ("budget",), True)
     # Exactly one: each follows from the other and the batch.
     elif (budget.tokens is None) == (budget.steps is None):
-        yield Conflict(("budget",), "needs either tokens or steps; write for example {tokens: 1e12}", ("budget",))
+        yield RuleViolation(("budget",), "needs either tokens or steps; write for example {tokens: 1e12}", ("budget",))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simulator.basics import dtypes
-from simulator.model.cut import ExpertCut
+from simulator.model.partition import ExpertPartition
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
 from simulator.scenario.training_spec import (
@@ -24,7 +24,7 @@ from simulator.scenario.training_spec import (
 )
 from simulator.step.framework import BARE, Framework, load_framework
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import InjectedFault, Lesson, LossScaling, Sharding
+from simulator.step.spec import InjectedFault, LossScaling, Sharding, TrainingTask
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
@@ -108,14 +108,14 @@ def optimizer(spec: OptimizerSpec) -> Optimizer:
     return replace(OPTIMIZERS[spec.name], implementation=asked)
 
 
-def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path | None) -> Lesson:
+def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path | None) -> TrainingTask:
     from simulator.scenario.learning_files import parameter_shapes, read_batches, read_initial
     from simulator.scenario.tokens import read_tokens
 
     wanted = spec.learning
     # Each line holds seq_len inputs and, one place further, their targets.
     shape = (spec.steps, sequences(spec, world_size), spec.seq_len + 1)
-    return Lesson(
+    return TrainingTask(
         rate=wanted.rate,
         decay=wanted.decay,
         momentum=wanted.momentum,
@@ -229,15 +229,15 @@ def parallelism(spec: ParallelismSpec) -> Parallelism:
     )
 
 
-def experts(spec: ParallelismSpec) -> ExpertCut:
+def experts(spec: ParallelismSpec) -> ExpertPartition:
     """Return the record for the experts' partitioning over ranks."""
     # Experts' matrices are cut like other matrices unless `etp` says otherwise.
     tensor = spec.tp if spec.etp is None else spec.etp
     if spec.ep == 1:
-        return ExpertCut(tensor=tensor)
+        return ExpertPartition(tensor=tensor)
     wanted: Any = spec.experts
     zipf = wanted.imbalance["zipf"] if isinstance(wanted.imbalance, Mapping) else 0.0
-    return ExpertCut(
+    return ExpertPartition(
         spec.ep,
         wanted.dispatch,
         wanted.capacity,

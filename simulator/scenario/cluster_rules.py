@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError, UnknownNameError
-from simulator.scenario.conflict import Conflict, repeated
-from simulator.scenario.memoized import memoized
+from simulator.scenario.caching import memoized
 from simulator.scenario.records import ClusterSpec
+from simulator.scenario.rule_violation import RuleViolation, first_duplicate
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
@@ -45,28 +45,28 @@ def facts_reader(base: Path) -> FactsReader:
     return read_facts
 
 
-def conflicts(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
+def conflicts(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Iterator[RuleViolation]:
     """Yield every broken rule; `facts` is None if the topology is invalid."""
     yield from _gpu(cluster, facts, base)
     yield from _size(cluster, facts)
     yield from _placement(cluster, facts)
 
 
-def unusable(error: ScenarioError, name: str) -> Iterator[Conflict]:
+def unusable(error: ScenarioError, name: str) -> Iterator[RuleViolation]:
     """Yield the reasons why a topology or GPU cannot be used, at `cluster.topology` or `cluster.gpu`."""
     text = str(error).removeprefix(f"{error.kind}: ") if isinstance(error, UnknownNameError) else str(error)
     for line in text.splitlines():
-        yield Conflict(("cluster", name), line, (f"cluster.{name}",))
+        yield RuleViolation(("cluster", name), line, (f"cluster.{name}",))
 
 
-def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
+def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Iterator[RuleViolation]:
     from simulator.cluster.gpu_file import load_gpu
 
     # Topologies without a GPU of their own need `cluster.gpu`.
     if cluster.gpu is None:
         if facts is not None and facts.gpu is None:
             message = f"topology {facts.name} names no GPU; write for example 'gpu: a100_sxm_80gb'"
-            yield Conflict(("cluster", "gpu"), message, ("cluster.gpu", "cluster.topology"))
+            yield RuleViolation(("cluster", "gpu"), message, ("cluster.gpu", "cluster.topology"))
         return
     # Shipped GPUs are valid.
     if isinstance(cluster.gpu, str) and cluster.gpu in registry.names("gpu"):
@@ -80,10 +80,10 @@ def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Itera
         yield from unusable(ScenarioError(f"cannot be used: {error}"), "gpu")
 
 
-def _size(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def _size(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
     # max_ranks is None for topologies that grow with the number of ranks.
     if facts is not None and facts.max_ranks is not None and cluster.world_size > facts.max_ranks:
-        yield Conflict(
+        yield RuleViolation(
             ("cluster", "world_size"),
             f"got {cluster.world_size}; topology {facts.name} has {facts.max_ranks} GPUs; take fewer ranks",
             ("cluster.world_size", "cluster.topology"),
@@ -91,7 +91,7 @@ def _size(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Conflic
     allowed = f"must be one of 0 .. {cluster.world_size - 1}, since world_size is {cluster.world_size}"
     for rank in cluster.stragglers:
         if rank >= cluster.world_size:
-            yield Conflict(
+            yield RuleViolation(
                 ("cluster", "stragglers", rank),
                 f"got rank {rank}; {allowed}",
                 ("cluster.stragglers", "cluster.world_size"),
@@ -99,15 +99,17 @@ def _size(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Conflic
             )
 
 
-def _placement(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def _placement(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
     placement, key = cluster.placement, ("cluster", "placement")
     if placement is None:
         return
-    twice = repeated(placement)
+    twice = first_duplicate(placement)
     if twice is not None:
-        yield Conflict((*key, twice), f"got GPU {placement[twice]} twice; each holds one rank", ("cluster.placement",))
+        yield RuleViolation(
+            (*key, twice), f"got GPU {placement[twice]} twice; each holds one rank", ("cluster.placement",)
+        )
     if len(placement) != cluster.world_size:
-        yield Conflict(
+        yield RuleViolation(
             key,
             f"got {len(placement)} GPUs; must be one for each rank, and world_size is {cluster.world_size}",
             ("cluster.placement", "cluster.world_size"),
@@ -115,7 +117,7 @@ def _placement(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Co
     most = None if facts is None else facts.max_ranks
     for i, gpu in enumerate(placement):
         if most is not None and gpu >= most:
-            yield Conflict(
+            yield RuleViolation(
                 (*key, i),
                 f"got GPU {gpu}; must be one of 0 .. {most - 1}",
                 ("cluster.placement", "cluster.topology"),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.basics import dtypes
 from simulator.basics.errors import one_of
-from simulator.scenario.conflict import Conflict, repeated
 from simulator.scenario.records import ClusterSpec, CollectiveSpec
+from simulator.scenario.rule_violation import RuleViolation, first_duplicate
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
@@ -35,7 +35,7 @@ def _in_switch(name: str) -> bool:
     return name in ALGORITHMS.names() and ALGORITHMS.find(name).auxiliary is Auxiliary.SWITCHES
 
 
-def conflicts(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def conflicts(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
     """Yield every broken rule; `facts` is None if the topology is invalid."""
     ranks = cluster.world_size if shape.group is None else len(shape.group)
     # A list, because its rules decide below whether the number of ranks is known.
@@ -56,16 +56,16 @@ def conflicts(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts 
     yield from _tensors(shape)
 
 
-def _conflict(name: str, message: str, *involved: str, at: int | None = None, of_key: bool = False) -> Conflict:
+def _conflict(name: str, message: str, *involved: str, at: int | None = None, of_key: bool = False) -> RuleViolation:
     key = ("collective", name) if at is None else ("collective", name, at)
     others = (i if i.startswith("cluster") else f"collective.{i}" for i in involved)
-    return Conflict(key, message, (f"collective.{name}", *others), of_key)
+    return RuleViolation(key, message, (f"collective.{name}", *others), of_key)
 
 
-def _group(shape: CollectiveSpec, world_size: int) -> Iterator[Conflict]:
+def _group(shape: CollectiveSpec, world_size: int) -> Iterator[RuleViolation]:
     if shape.group is None:
         if world_size < 2:
-            yield Conflict(
+            yield RuleViolation(
                 ("cluster", "world_size"),
                 f"got {world_size}; a collective needs at least 2 ranks",
                 ("cluster.world_size", "collective.group"),
@@ -73,7 +73,7 @@ def _group(shape: CollectiveSpec, world_size: int) -> Iterator[Conflict]:
         return
     if len(shape.group) < 2:
         yield _conflict("group", f"got {len(shape.group)} ranks; a collective needs at least 2")
-    twice = repeated(shape.group)
+    twice = first_duplicate(shape.group)
     if twice is not None:
         yield _conflict("group", f"got rank {shape.group[twice]} twice; name each rank once", at=twice)
     for i, rank in enumerate(shape.group):
@@ -82,7 +82,7 @@ def _group(shape: CollectiveSpec, world_size: int) -> Iterator[Conflict]:
             yield _conflict("group", f"got rank {rank}; {allowed}", "cluster.world_size", at=i)
 
 
-def _algorithm(shape: CollectiveSpec) -> Iterator[Conflict]:
+def _algorithm(shape: CollectiveSpec) -> Iterator[RuleViolation]:
     from simulator.collectives.algorithm import ALGORITHMS
 
     # `auto` chooses only among algorithms that support the operation.
@@ -96,7 +96,7 @@ def _algorithm(shape: CollectiveSpec) -> Iterator[Conflict]:
     )
 
 
-def _options(shape: CollectiveSpec) -> Iterator[Conflict]:
+def _options(shape: CollectiveSpec) -> Iterator[RuleViolation]:
     # Options are None unless written, therefore only written options are refused.
     for option in OPTIONS:
         if getattr(shape, option) is None or shape.algorithm in (able := algorithms_with(option)):
@@ -107,9 +107,9 @@ def _options(shape: CollectiveSpec) -> Iterator[Conflict]:
         )
 
 
-def _size(shape: CollectiveSpec) -> Iterator[Conflict]:
+def _size(shape: CollectiveSpec) -> Iterator[RuleViolation]:
     if shape.size is None and shape.tensors is None:
-        yield Conflict(
+        yield RuleViolation(
             ("collective", "size"),
             "missing; write for example 'size: 256 MiB'",
             ("collective.size", "collective.tensors"),
@@ -125,7 +125,7 @@ def _size(shape: CollectiveSpec) -> Iterator[Conflict]:
             yield _conflict("tensors", f"got {nbytes} B; {rule}", "dtype", at=i)
 
 
-def _reduction(shape: CollectiveSpec) -> Iterator[Conflict]:
+def _reduction(shape: CollectiveSpec) -> Iterator[RuleViolation]:
     from simulator.collectives.algorithm import REDUCING
 
     dtype, reduces = dtypes.find(shape.dtype), shape.operation in REDUCING
@@ -144,7 +144,7 @@ def _reduction(shape: CollectiveSpec) -> Iterator[Conflict]:
         yield _conflict("accumulate", f"got {shape.accumulate!r} with dtype {dtype.name}; {rule}", "dtype")
 
 
-def _root(shape: CollectiveSpec, ranks: int | None) -> Iterator[Conflict]:
+def _root(shape: CollectiveSpec, ranks: int | None) -> Iterator[RuleViolation]:
     from simulator.collectives.algorithm import ROOTED
 
     if shape.root is None:
@@ -158,7 +158,7 @@ def _root(shape: CollectiveSpec, ranks: int | None) -> Iterator[Conflict]:
         yield _conflict("root", f"got {shape.root}; {allowed}", "group", "cluster.world_size")
 
 
-def _rank_order(shape: CollectiveSpec, ranks: int) -> Iterator[Conflict]:
+def _rank_order(shape: CollectiveSpec, ranks: int) -> Iterator[RuleViolation]:
     if shape.algorithm not in algorithms_with("rank_order"):
         return
     if shape.rank_order is not None and sorted(shape.rank_order) != list(range(ranks)):
@@ -170,7 +170,7 @@ def _rank_order(shape: CollectiveSpec, ranks: int) -> Iterator[Conflict]:
         yield _conflict("rank_order", message, "group", "cluster.world_size")
 
 
-def _servers(shape: CollectiveSpec, ranks: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def _servers(shape: CollectiveSpec, ranks: int, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
     if shape.algorithm not in algorithms_with("servers"):
         return
     # Without `servers`, a single server on its own machine is used.
@@ -178,20 +178,20 @@ def _servers(shape: CollectiveSpec, ranks: int, facts: TopologyFacts | None) -> 
     # Separate server machines need ports, and not every topology has ports for servers.
     if on == "own" and facts is not None and not facts.own_servers:
         message = f"topology {facts.name} has no place for servers of their own; write 'servers: {{on: workers}}'"
-        yield Conflict(
+        yield RuleViolation(
             ("collective", "algorithm") if shape.servers is None else ("collective", "servers", "on"),
             message,
             ("collective.algorithm", "collective.servers", "cluster.topology"),
         )
     if on == "workers" and count > ranks:
-        yield Conflict(
+        yield RuleViolation(
             ("collective", "servers", "count"),
             f"got {count} servers on {ranks} workers; at most one a worker",
             ("collective.servers", "collective.group", "cluster.world_size"),
         )
 
 
-def _group_size(shape: CollectiveSpec, ranks: int) -> Iterator[Conflict]:
+def _group_size(shape: CollectiveSpec, ranks: int) -> Iterator[RuleViolation]:
     from simulator.collectives.algorithm import ALGORITHMS
 
     if shape.algorithm not in algorithms_with("group_size"):
@@ -206,7 +206,7 @@ def _group_size(shape: CollectiveSpec, ranks: int) -> Iterator[Conflict]:
         yield _conflict("chunks", message, "operation", "algorithm", of_key=True)
 
 
-def _algorithm_on_nodes(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts) -> Iterator[Conflict]:
+def _algorithm_on_nodes(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts) -> Iterator[RuleViolation]:
     name, node_size, ranks = shape.algorithm, facts.node_size, cluster.world_size
     if _in_switch(name) and not facts.in_switch_reduction:
         message = f"got {name!r}; the switches of topology {facts.name} cannot reduce; use ring or tree"
@@ -224,7 +224,7 @@ def _algorithm_on_nodes(shape: CollectiveSpec, cluster: ClusterSpec, facts: Topo
             yield _conflict("algorithm", message, "group_size", "group", "cluster")
 
 
-def _tensors(shape: CollectiveSpec) -> Iterator[Conflict]:
+def _tensors(shape: CollectiveSpec) -> Iterator[RuleViolation]:
     if shape.fusion is not None:
         # Horovod merges by buffer and cycle, PyTorch's DDP by buckets; a run uses either.
         mixed = shape.fusion.buckets is not None and (shape.fusion.buffer, shape.fusion.cycle) != (None, None)

@@ -37,7 +37,7 @@ Listed = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class Omittable:
     """Annotation for an optional field with a mapping: the key may be omitted, and null is refused.
 
     Attributes

@@ -12,8 +12,8 @@ from pydantic import Field
 from simulator.basics import counts
 from simulator.scenario import reading
 from simulator.scenario.field_types import Count, Rank, Spec
-from simulator.scenario.short_form import Short
-from simulator.step.spec import FaultKind, Lesson, LossScaling, ScheduleKind
+from simulator.scenario.shorthand import Short
+from simulator.step.spec import FaultKind, LossScaling, ScheduleKind, TrainingTask
 
 _RULES: Final = ("auto", "none", "dynamic", "deepspeed", "static")
 # Words for a rule; names from PyTorch get advice.
@@ -112,25 +112,26 @@ class LearningSpec(Spec):
     """numerics: the data, the learning rate and the optimizer's constants."""
 
     rate: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
-        default=Lesson().rate, description="Of learning."
+        default=TrainingTask().rate, description="Of learning."
     )
     decay: Annotated[float, reading.number(positive=False, most=_MOST)] = Field(
-        default=Lesson().decay, description="Of weights: beside the gradient with adam, else part of it."
+        default=TrainingTask().decay, description="Of weights: beside the gradient with adam, else part of it."
     )
     momentum: Annotated[float, reading.number(positive=False, most=1.0)] = Field(
-        default=Lesson().momentum, description="Of the optimizer of that name."
+        default=TrainingTask().momentum, description="Of the optimizer of that name."
     )
     betas: Annotated[Any, _betas()] = Field(
-        default=Lesson().betas, description="Adam's: how much of momentum and variance stays each step."
+        default=TrainingTask().betas, description="Adam's: how much of momentum and variance stays each step."
     )
     eps: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
-        default=Lesson().eps, description="Adam's, added to the root of the variance."
+        default=TrainingTask().eps, description="Adam's, added to the root of the variance."
     )
     warmup: Annotated[int, reading.count(0, None, counts.THINGS)] = Field(
-        default=Lesson().warmup, description="Steps in which the rate rises from 0 to `rate`; 1k is 1000."
+        default=TrainingTask().warmup, description="Steps in which the rate rises from 0 to `rate`; 1k is 1000."
     )
     schedule: Annotated[ScheduleKind, reading.choice(_SCHEDULES)] = Field(
-        default=Lesson().schedule, description="How the rate falls to 0 from there until the last step, if it does."
+        default=TrainingTask().schedule,
+        description="How the rate falls to 0 from there until the last step, if it does.",
     )
     # Paths are kept as text; files are read when the step is built, and checked in numerics_rules.py.
     tokens: Annotated[Any, _tokens()] = Field(

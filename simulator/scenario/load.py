@@ -38,12 +38,12 @@ from simulator.scenario import (
     plot_names,
     training_rules,
 )
-from simulator.scenario.conflict import Conflict
-from simulator.scenario.partial import PartialScenario, without_faults
 from simulator.scenario.partial_settings import InvalidSettingError, matching, no_such_point
+from simulator.scenario.partial_validation import PartialScenario, without_faults
 from simulator.scenario.reading import shown
 from simulator.scenario.records import KINDS, Point, Scenario, adapter
 from simulator.scenario.resolve import resolved
+from simulator.scenario.rule_violation import RuleViolation
 from simulator.scenario.unused_keys import UnusedKeys
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ def _facts(read_facts: cluster_rules.FactsReader, shape: Scenario) -> TopologyFa
 
 def _broken(
     shape: Scenario, read_facts: cluster_rules.FactsReader, files: training_rules.TrainingFiles, base: Path
-) -> Iterator[Conflict]:
+) -> Iterator[RuleViolation]:
     facts = None
     try:
         facts = read_facts(shape.cluster.topology)
@@ -306,12 +306,12 @@ def _broken(
     listed: Key = ("plots",) if isinstance(shape.plots, tuple) else ("plots", "kinds")
     for i, plot in enumerate(shape.plotted.kinds or ()):
         if plot not in possible:
-            yield Conflict(
+            yield RuleViolation(
                 (*listed, i), f"got {plot!r}; of {KINDS[shape.kind]} there are {', '.join(possible)}", ("plots",)
             )
 
 
-def _located(document: Document, shape: Scenario, conflict: Conflict, settings: Mapping[str, Any]) -> Fault:
+def _located(document: Document, shape: Scenario, conflict: RuleViolation, settings: Mapping[str, Any]) -> Fault:
     """Place a conflict at its own key, or at the last axis that sets a key involved in the rule.
 
     Example: `shard_size: 3` in the file, `sweep: {cluster.world_size: [6, 8]}`. The rule breaks only in the second

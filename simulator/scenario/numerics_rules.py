@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.errors import ScenarioError
 from simulator.scenario.build_training import precision, scaling_rule, sequences
-from simulator.scenario.conflict import Conflict, any_listening
+from simulator.scenario.caching import memoized
 from simulator.scenario.learning_spec import FaultSpec
-from simulator.scenario.memoized import memoized
 from simulator.scenario.records import ClusterSpec
+from simulator.scenario.rule_violation import RuleViolation, any_listening
 from simulator.scenario.tokens import read_tokens
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.spec import Updater
@@ -103,7 +103,7 @@ def learning_files(base: Path) -> LearningFiles:
 
 def conflicts(
     shape: TrainingSpec, cluster: ClusterSpec, model: Transformer | None, files: LearningFiles
-) -> Iterator[Conflict]:
+) -> Iterator[RuleViolation]:
     """Yield every broken rule; `model` is None if the model is invalid."""
     yield from _sharding_asynchronous(shape, cluster)
     yield from _clip_norm(shape)
@@ -128,12 +128,12 @@ def conflicts(
         yield from _learning_initial(shape, model, files)
 
 
-def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:
+def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> RuleViolation:
     dotted = f"training.{name}"
-    return Conflict(tuple(dotted.split(".")), message, (dotted, "training.numerics", *involved), of_key)
+    return RuleViolation(tuple(dotted.split(".")), message, (dotted, "training.numerics", *involved), of_key)
 
 
-def _sharding_asynchronous(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[Conflict]:
+def _sharding_asynchronous(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolation]:
     """Check `sharding.staleness`, `.asynchronous`, `.servers_on`, and `steps` of asynchronous workers."""
     sharding = shape.sharding
     if sharding.staleness is not None and not sharding.asynchronous:
@@ -153,13 +153,13 @@ def _sharding_asynchronous(shape: TrainingSpec, cluster: ClusterSpec) -> Iterato
         yield _conflict("steps", message, "training.sharding.asynchronous", "cluster.world_size")
 
 
-def _clip_norm(shape: TrainingSpec) -> Iterator[Conflict]:
+def _clip_norm(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.clip_norm is not None and STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
         message = f"got {shape.clip_norm:g}, but servers update before they know the whole norm; leave it out"
         yield _conflict("clip_norm", message, "training.sharding.strategy")
 
 
-def _faults(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[Conflict]:
+def _faults(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolation]:
     if shape.faults and not shape.numerics:
         yield _conflict("faults", "are of real training; write numerics: true")
     for number, fault in enumerate(shape.faults):
@@ -181,19 +181,19 @@ def _faults(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[Conflict]:
                 yield _conflict(f"{place}.{key}", message, "training.sharding.asynchronous")
 
 
-def _seq_len(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[Conflict]:
+def _seq_len(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolation]:
     count = sequences(shape, cluster.world_size) * shape.seq_len
     if count > _MOST:
         yield _conflict("seq_len", f"a step has {count:,} tokens; numpy trains on {_MOST:,} at most")
 
 
-def _sharding_keep_below(shape: TrainingSpec) -> Iterator[Conflict]:
+def _sharding_keep_below(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.sharding.keep_below:
         message = f"got {shape.sharding.keep_below}, of which numbers are not carried yet; leave it out"
         yield _conflict("sharding.keep_below", message)
 
 
-def _precision(shape: TrainingSpec) -> Iterator[Conflict]:
+def _precision(shape: TrainingSpec) -> Iterator[RuleViolation]:
     chosen = precision(shape.precision)
     if chosen.params not in _DTYPES:
         yield _conflict("precision.params", f"got {chosen.params!r}; numbers are of {', '.join(_DTYPES)}")
@@ -201,19 +201,19 @@ def _precision(shape: TrainingSpec) -> Iterator[Conflict]:
         yield _conflict("precision.matmul", f"got {chosen.matmul!r}, in which numbers are not multiplied yet")
 
 
-def _optimizer(shape: TrainingSpec) -> Iterator[Conflict]:
+def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.optimizer.name not in _OPTIMIZERS:
         yield _conflict("optimizer", f"got {shape.optimizer.name!r}; numbers are updated by {', '.join(_OPTIMIZERS)}")
 
 
-def _loss_scaling(shape: TrainingSpec) -> Iterator[Conflict]:
+def _loss_scaling(shape: TrainingSpec) -> Iterator[RuleViolation]:
     served = STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS
     if served and scaling_rule(shape.loss_scaling, shape.precision) != "none":
         message = "servers apply gradients without looking for overflows; write none, or precision: bf16"
         yield _conflict("loss_scaling", message, "training.sharding.strategy", "training.precision.params")
 
 
-def _learning_schedule(shape: TrainingSpec) -> Iterator[Conflict]:
+def _learning_schedule(shape: TrainingSpec) -> Iterator[RuleViolation]:
     """Check `learning.betas`, `.eps`, `.momentum` against the optimizer, and `.warmup` against the steps."""
     learning = shape.learning
     for key, able in OPTIONS.items():
@@ -225,7 +225,7 @@ def _learning_schedule(shape: TrainingSpec) -> Iterator[Conflict]:
         yield _conflict("learning.warmup", message, "training.steps")
 
 
-def _learning_tokens(shape: TrainingSpec, model: Transformer | None, files: LearningFiles) -> Iterator[Conflict]:
+def _learning_tokens(shape: TrainingSpec, model: Transformer | None, files: LearningFiles) -> Iterator[RuleViolation]:
     if shape.learning.tokens is None:
         return
     try:
@@ -245,7 +245,7 @@ def _learning_tokens(shape: TrainingSpec, model: Transformer | None, files: Lear
 
 def _learning_batches(
     shape: TrainingSpec, model: Transformer, cluster: ClusterSpec, files: LearningFiles
-) -> Iterator[Conflict]:
+) -> Iterator[RuleViolation]:
     path = shape.learning.batches
     if path is None:
         return
@@ -259,7 +259,7 @@ def _learning_batches(
         yield _conflict("learning.batches", str(error), "cluster.world_size", *(f"training.{key}" for key in batch))
 
 
-def _faults_element(shape: TrainingSpec, model: Transformer) -> Iterator[Conflict]:
+def _faults_element(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
     """An overflow is put into the last array of the last unit: the head, or the bias before a tied head."""
     size = model.hidden_size * (1 if model.tied else model.vocab_size)
     for number, fault in enumerate(shape.faults):
@@ -269,7 +269,7 @@ def _faults_element(shape: TrainingSpec, model: Transformer) -> Iterator[Conflic
             yield _conflict(f"faults.{number}.element", message, "training.model")
 
 
-def _model(model: Transformer, written: Any) -> Iterator[Conflict]:
+def _model(model: Transformer, written: Any) -> Iterator[RuleViolation]:
     """The model must be a GPT-2 and small enough for numpy."""
     from simulator.model.parameters import total
 
@@ -290,7 +290,7 @@ def _model(model: Transformer, written: Any) -> Iterator[Conflict]:
             yield _conflict("model", f"{key}: got {written[key]!r}; real numbers are computed with {able[0]}")
 
 
-def _learning_initial(shape: TrainingSpec, model: Transformer, files: LearningFiles) -> Iterator[Conflict]:
+def _learning_initial(shape: TrainingSpec, model: Transformer, files: LearningFiles) -> Iterator[RuleViolation]:
     if shape.learning.initial is None:
         return
     from simulator.scenario.learning_files import parameter_shapes

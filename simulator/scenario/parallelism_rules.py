@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from simulator.model.cut import context_refusal, expert_tensor_refusal, experts_refusal, refusal
+from simulator.model.partition import context_refusal, expert_tensor_refusal, experts_refusal, refusal
 from simulator.scenario.build_training import parallelism
-from simulator.scenario.conflict import Conflict
+from simulator.scenario.rule_violation import RuleViolation
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape
 from simulator.step.spec import Updater
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from simulator.model.shape import Transformer
 
 
-def _conflict(name: str, message: str, *involved: str) -> Conflict:
+def _conflict(name: str, message: str, *involved: str) -> RuleViolation:
     dotted = f"training.parallelism.{name}"
-    return Conflict(tuple(dotted.split(".")), message, (dotted, *involved))
+    return RuleViolation(tuple(dotted.split(".")), message, (dotted, *involved))
 
 
-def sizes(shape: TrainingSpec, world_size: int) -> Iterator[Conflict]:
+def sizes(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolation]:
     """Yield a fault if the groups' sizes do not multiply out to world_size."""
     wanted = shape.parallelism
     rest, whole = wanted.tp * wanted.pp * wanted.cp, "dp x tp x pp x cp must be world_size"
@@ -46,7 +46,7 @@ def sizes(shape: TrainingSpec, world_size: int) -> Iterator[Conflict]:
         yield _conflict("dp", message, *involved)
 
 
-def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | None) -> Iterator[Conflict]:
+def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | None) -> Iterator[RuleViolation]:
     """Yield every broken rule; `model` is None if the model is invalid, `world_size` is None if sizes are."""
     ways = shape.parallelism.context
     if isinstance(ways, Mapping) and ways["ulysses"] * ways["ring"] != shape.parallelism.cp:
@@ -81,7 +81,7 @@ def _whole(shape: TrainingSpec) -> bool:
     return STRATEGIES.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
 
 
-def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[Conflict]:
+def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
     """Yield the features without real numbers if several ranks compute one model."""
     wanted, without = parallelism(shape.parallelism), "or write numerics: false"
     sizes = {key: getattr(wanted, key) for key in ("tp", "cp", "pp")} | {"ep": wanted.experts.ranks}
@@ -116,7 +116,7 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[Conflic
         yield _conflict("pp", message, "training.model", "training.sharding.strategy", "training.numerics")
 
 
-def _tensor(shape: TrainingSpec, model: Transformer) -> Iterator[Conflict]:
+def _tensor(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
     wanted = parallelism(shape.parallelism)
     involved = ("training.model", "training.seq_len", "training.parallelism.sequence_parallel")
     refused = refusal(model, wanted.cut(), shape.seq_len)
@@ -130,7 +130,7 @@ def _tensor(shape: TrainingSpec, model: Transformer) -> Iterator[Conflict]:
         yield _conflict("sequence_parallel", message, *involved[:1], "training.parallelism.tp")
 
 
-def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) -> Iterator[Conflict]:
+def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) -> Iterator[RuleViolation]:
     wanted = parallelism(shape.parallelism)
     e, etp = wanted.experts.ranks, wanted.experts.tensor
     # If the number of ranks per stage is unknown, assume as many as the experts need; no rule is broken then.
@@ -167,7 +167,7 @@ def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) ->
         yield _conflict("ep", message, "training.sharding.strategy")
 
 
-def _context(shape: TrainingSpec, model: Transformer) -> Iterator[Conflict]:
+def _context(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
     wanted = parallelism(shape.parallelism)
     if wanted.cp == 1:
         return
@@ -180,7 +180,7 @@ def _context(shape: TrainingSpec, model: Transformer) -> Iterator[Conflict]:
         yield _conflict("cp", message, "training.attention")
 
 
-def _pipeline(shape: TrainingSpec, model: Transformer | None) -> Iterator[Conflict]:
+def _pipeline(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
     wanted = parallelism(shape.parallelism)
     schedule = SCHEDULES.find(wanted.schedule)
     chunks = schedule.chunks or wanted.virtual_stages

@@ -13,11 +13,11 @@ from pydantic import ValidationError
 
 from simulator.basics.document import Key
 from simulator.basics.errors import one_of
-from simulator.scenario.conflict import Conflict
 from simulator.scenario.field_types import Spec
 from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.plan_spec import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, PlanSpec
 from simulator.scenario.records import Scenario, adapter
+from simulator.scenario.rule_violation import RuleViolation
 from simulator.scenario.training_spec import PRECISIONS
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
@@ -26,35 +26,37 @@ from simulator.step.strategies.strategy import STRATEGIES
 _TELLS: Final = ("answer", "baseline", "plots")
 
 
-def conflicts(shape: Scenario) -> Iterator[Conflict]:
+def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
     """Yield every broken rule."""
     plan, training = shape.plan, shape.training
     if plan is None:
         return
     if training is None:
-        yield Conflict(("plan",), "is of a training, and this plays a collective; remove it", ("plan",), True)
+        yield RuleViolation(("plan",), "is of a training, and this plays a collective; remove it", ("plan",), True)
         return
     # A plan chooses a single value for each key; an axis would need a plan for each value.
     for name in ("compare", "sweep"):
         if getattr(shape, name):
             message = f"stands beside {name}, but a plan is of one value of each key; remove one of the two"
-            yield Conflict(("plan",), message, ("plan", name), True)
+            yield RuleViolation(("plan",), message, ("plan", name), True)
     for name in _TELLS:
         if getattr(shape, name):
-            yield Conflict((name,), "tells of points, and a plan tells its own answer; remove it", (name, "plan"), True)
+            yield RuleViolation(
+                (name,), "tells of points, and a plan tells its own answer; remove it", (name, "plan"), True
+            )
     for key, message in not_planned(shape):
-        yield Conflict(key, message, (".".join(map(str, key)), "plan"), True)
+        yield RuleViolation(key, message, (".".join(map(str, key)), "plan"), True)
     yield from _chosen(shape, plan)
     yield from _choices(plan, shape.cluster.world_size)
     try:
         sequences_of(plan.global_batch, training.seq_len)
     except ValueError as error:
-        yield Conflict(("plan", "global_batch"), str(error), ("plan.global_batch", "training.seq_len"))
+        yield RuleViolation(("plan", "global_batch"), str(error), ("plan.global_batch", "training.seq_len"))
     if plan.deadline is not None and (shape.budget is None or shape.budget.tokens is None):
         message = "needs the length of the training; write budget: {tokens: 1e12}"
-        yield Conflict(("plan", "deadline"), message, ("plan.deadline", "budget"))
+        yield RuleViolation(("plan", "deadline"), message, ("plan.deadline", "budget"))
     if shape.budget is not None and shape.budget.tokens is None:
-        yield Conflict(("budget",), "needs tokens, for settings are compared by them", ("budget", "plan"))
+        yield RuleViolation(("budget",), "needs tokens, for settings are compared by them", ("budget", "plan"))
 
 
 def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
@@ -92,17 +94,17 @@ def value_of(name: str, value: Any) -> Any:
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
-def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[Conflict]:
+def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[RuleViolation]:
     """Yield faults for keys of the training that a plan chooses itself."""
     said = {**plan.fix, **plan.among}
     for name, dotted in KEYS.items():
         if _is_set(shape, dotted) and (name not in SAID_OR_CHOSEN or name in said):
             what = "is chosen in plan too; keep one" if name in said else "is what a plan chooses"
             hint = "" if name in said else f"; write plan: {{fix: {{{name}: ...}}}}"
-            yield Conflict(tuple(dotted.split(".")), f"{what}{hint}", (dotted, "plan"), True)
+            yield RuleViolation(tuple(dotted.split(".")), f"{what}{hint}", (dotted, "plan"), True)
     for dotted, why in FOLLOWS.items():
         if _is_set(shape, dotted):
-            yield Conflict(tuple(dotted.split(".")), f"{why}; remove it", (dotted, "plan"), True)
+            yield RuleViolation(tuple(dotted.split(".")), f"{why}; remove it", (dotted, "plan"), True)
 
 
 def _is_set(shape: Spec, dotted: str) -> bool:
@@ -115,7 +117,7 @@ def _is_set(shape: Spec, dotted: str) -> bool:
     return name in shape.model_fields_set
 
 
-def _choices(plan: PlanSpec, world_size: int) -> Iterator[Conflict]:
+def _choices(plan: PlanSpec, world_size: int) -> Iterator[RuleViolation]:
     """Yield faults for values that a choice cannot have, and for choices both fixed and open."""
     for name, value in plan.fix.items():
         yield from _value(("plan", "fix", name), name, value)
@@ -123,19 +125,19 @@ def _choices(plan: PlanSpec, world_size: int) -> Iterator[Conflict]:
         at = ("plan", "among", name)
         if name in plan.fix:
             message = "is fixed in plan.fix, and contradicts it; leave one of the two out"
-            yield Conflict(at, message, ("plan.fix", "plan.among"), True)
+            yield RuleViolation(at, message, ("plan.fix", "plan.among"), True)
         if not values:
-            yield Conflict(at, "got an empty list; give at least one value", ("plan.among",))
+            yield RuleViolation(at, "got an empty list; give at least one value", ("plan.among",))
         for number, value in enumerate(values):
             yield from _value((*at, number), name, value)
         # The plan for world_size is reported in full; the other numbers of GPUs are compared with it.
         if name == GPUS and values and world_size not in values:
             message = f"must hold cluster.world_size, {world_size}, of which all is told"
-            yield Conflict(at, message, ("plan.among", "cluster.world_size"))
+            yield RuleViolation(at, message, ("plan.among", "cluster.world_size"))
 
 
-def _value(at: Key, name: str, value: Any) -> Iterator[Conflict]:
+def _value(at: Key, name: str, value: Any) -> Iterator[RuleViolation]:
     try:
         value_of(name, value)
     except ValueError as error:
-        yield Conflict(at, str(error), (".".join(map(str, at[:2])),))
+        yield RuleViolation(at, str(error), (".".join(map(str, at[:2])),))

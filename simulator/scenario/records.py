@@ -21,7 +21,7 @@ from simulator.basics.errors import one_of
 from simulator.basics.sections import SECTIONS
 from simulator.scenario import plot_names, reading
 from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
-from simulator.scenario.field_types import Count, LargeCount, LeftOut, Listed, Rank, Spec, stored_dtypes
+from simulator.scenario.field_types import Count, LargeCount, Listed, Omittable, Rank, Spec, stored_dtypes
 from simulator.scenario.layer_policies import LayersSpec
 from simulator.scenario.learning_spec import LearningSpec, LossScalingSpec
 from simulator.scenario.plan_spec import PlanSpec
@@ -232,10 +232,10 @@ class Scenario(Spec):
     )
     seed: Seed = Field(default=0, description="Of everything that is drawn by chance.")
     cluster: ClusterSpec = Field(description="On what it is played.")
-    collective: Annotated[CollectiveSpec | None, LeftOut(CollectiveSpec)] = Field(
+    collective: Annotated[CollectiveSpec | None, Omittable(CollectiveSpec)] = Field(
         default=None, description="One collective operation; or else `training`."
     )
-    training: Annotated[TrainingSpec | None, LeftOut(TrainingSpec)] = Field(
+    training: Annotated[TrainingSpec | None, Omittable(TrainingSpec)] = Field(
         default=None, description="One training step; or else `collective`."
     )
     engine: Annotated[Engine, reading.choice(("auto", "events", "compiled"))] = Field(
@@ -259,11 +259,11 @@ class Scenario(Spec):
     answer: Listed[Annotated[FindingSpec, FindingEntry()]] = Field(
         default=(), description="What is told of the points, in this order; what suits the axes if left out."
     )
-    budget: Annotated[BudgetSpec | None, LeftOut(BudgetSpec)] = Field(
+    budget: Annotated[BudgetSpec | None, Omittable(BudgetSpec)] = Field(
         default=None, description="How long and at what prices is trained: days, GPU hours, cost and energy are told."
     )
 
-    plan: Annotated[PlanSpec | None, LeftOut(PlanSpec)] = Field(
+    plan: Annotated[PlanSpec | None, Omittable(PlanSpec)] = Field(
         default=None, description="Search the fastest layout of the training instead of playing one."
     )
 

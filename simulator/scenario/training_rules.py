@@ -20,9 +20,9 @@ from simulator.basics.document import Key
 from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.scenario import numerics_rules, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
-from simulator.scenario.conflict import Conflict, any_listening, any_of, repeated
-from simulator.scenario.memoized import memoized
+from simulator.scenario.caching import memoized
 from simulator.scenario.records import ClusterSpec
+from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.spec import OPTIMIZERS, Updater
 from simulator.step.strategies.strategy import STRATEGIES
@@ -60,7 +60,7 @@ def training_files(base: Path) -> TrainingFiles:
 
 def conflicts(
     shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, files: TrainingFiles, base: Path
-) -> Iterator[Conflict]:
+) -> Iterator[RuleViolation]:
     """Yield every broken rule; `facts` is None if the topology is invalid."""
     sizes = list(parallelism_rules.sizes(shape, cluster.world_size))
     yield from sizes
@@ -93,13 +93,13 @@ def conflicts(
     yield from numerics_rules.conflicts(shape, cluster, model, files.learning)
 
 
-def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:
+def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> RuleViolation:
     # A rule involves its own key, besides the keys given.
     dotted = f"training.{name}"
-    return Conflict(tuple(dotted.split(".")), message, (dotted, *involved), of_key)
+    return RuleViolation(tuple(dotted.split(".")), message, (dotted, *involved), of_key)
 
 
-def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[Conflict]:
+def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolation]:
     """Yield a fault if ranks cannot share the global batch evenly, or another number of micro-batches is given."""
     if shape.global_batch is None:
         return
@@ -117,7 +117,7 @@ def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[Conflict]:
         yield _conflict("gradient_accumulation_steps", message, "training.global_batch", *involved)
 
 
-def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[Conflict]:
+def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:
     size = shape.sharding.shard_size
     if size is None:
         return
@@ -135,7 +135,7 @@ def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[Conflict]:
         yield _conflict("sharding.shard_size", message, *involved)
 
 
-def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[Conflict]:
+def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:
     """A number in `reshard_after_forward` must divide the ranks sharing a copy of the states."""
     ranks, whole = shape.sharding.reshard_after_forward, shape.sharding.shard_size or copies
     # True and False suit every group; numbers must divide the group.
@@ -154,7 +154,7 @@ def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[Conflic
         yield _conflict("sharding.reshard_after_forward", message, *involved)
 
 
-def _algorithm(shape: TrainingSpec) -> Iterator[Conflict]:
+def _algorithm(shape: TrainingSpec) -> Iterator[RuleViolation]:
     """The algorithm must support every operation in the strategy; each strategy also sums the gradient norm."""
     from simulator.collectives.algorithm import ALGORITHMS
 
@@ -168,7 +168,7 @@ def _algorithm(shape: TrainingSpec) -> Iterator[Conflict]:
         yield _conflict("algorithm", message, "training.sharding.strategy")
 
 
-def _gradient_sync(shape: TrainingSpec) -> Iterator[Conflict]:
+def _gradient_sync(shape: TrainingSpec) -> Iterator[RuleViolation]:
     strategy, sync = STRATEGIES.find(shape.sharding.strategy), shape.sharding.gradient_sync
     if sync != "every" and "gradient_sync" not in strategy.options:
         when, able = strategy.sending.value, any_listening("gradient_sync")
@@ -176,7 +176,7 @@ def _gradient_sync(shape: TrainingSpec) -> Iterator[Conflict]:
         yield _conflict("sharding.gradient_sync", message, "training.sharding.strategy")
 
 
-def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
     sharding = shape.sharding
     if STRATEGIES.find(sharding.strategy).updater is not Updater.SERVERS:
         return
@@ -192,7 +192,7 @@ def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) 
         yield _conflict("sharding.servers_on", message, "cluster.topology", "training.sharding.strategy")
 
 
-def _optimizer(shape: TrainingSpec) -> Iterator[Conflict]:
+def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     asked = shape.optimizer
     if asked.implementation == "fused" and not OPTIMIZERS[asked.name].has_fused:
         able = ", ".join(name for name, optimizer in OPTIMIZERS.items() if optimizer.has_fused)
@@ -200,7 +200,7 @@ def _optimizer(shape: TrainingSpec) -> Iterator[Conflict]:
         yield _conflict("optimizer.implementation", message, "training.optimizer.name")
 
 
-def _offload(shape: TrainingSpec) -> Iterator[Conflict]:
+def _offload(shape: TrainingSpec) -> Iterator[RuleViolation]:
     strategy = STRATEGIES.find(shape.sharding.strategy)
     # Offload needs states with a single owner each. Under ddp every rank updates everything; servers have no GPU.
     if shape.offload.what != "none" and strategy.updater is not Updater.OWNERS:
@@ -211,7 +211,7 @@ def _offload(shape: TrainingSpec) -> Iterator[Conflict]:
         yield _conflict("offload", message, "training.sharding.strategy")
 
 
-def _precision_master(shape: TrainingSpec) -> Iterator[Conflict]:
+def _precision_master(shape: TrainingSpec) -> Iterator[RuleViolation]:
     params, master = shape.precision.params, shape.precision.master
     if master in (None, "auto"):
         return
@@ -221,7 +221,7 @@ def _precision_master(shape: TrainingSpec) -> Iterator[Conflict]:
         yield _conflict("precision.master", message, "training.precision.params")
 
 
-def _precision_matmul(shape: TrainingSpec) -> Iterator[Conflict]:
+def _precision_matmul(shape: TrainingSpec) -> Iterator[RuleViolation]:
     params, matmul = shape.precision.params, shape.precision.matmul
     # Tensor cores round float32 inputs to tf32 themselves. Casting up before a matmul would gain nothing.
     if matmul == "tf32" and params != "float32":
@@ -237,7 +237,7 @@ def _precision_matmul(shape: TrainingSpec) -> Iterator[Conflict]:
 
 def _precision_of_gpu(
     shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
-) -> Iterator[Conflict]:
+) -> Iterator[RuleViolation]:
     """The GPU must have a peak rate for each dtype used in computation."""
     gpu = _gpu(cluster, facts, base)
     if gpu is None:
@@ -269,7 +269,7 @@ def _shipped_gpu(name: str) -> Gpu:
 
 def _attention_generation(
     shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
-) -> Iterator[Conflict]:
+) -> Iterator[RuleViolation]:
     """The GPU must have kernels for the flash attention generation."""
     from simulator.step.kernels.kernel_time import attention_generations
 
@@ -300,7 +300,7 @@ def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Gpu |
         return None
 
 
-def _model_conflicts(error: ScenarioError, shape: TrainingSpec) -> Iterator[Conflict]:
+def _model_conflicts(error: ScenarioError, shape: TrainingSpec) -> Iterator[RuleViolation]:
     """Yield the reasons why the model cannot be used, at `training.model` or a key inside."""
     text = str(error).removeprefix(f"{error.kind}: ") if isinstance(error, UnknownNameError) else str(error)
     for line in text.splitlines():
@@ -310,7 +310,7 @@ def _model_conflicts(error: ScenarioError, shape: TrainingSpec) -> Iterator[Conf
             yield _conflict("seq_len", long[1], "training.model")
         elif isinstance(shape.model, Mapping):
             key, message = _inside(line, shape.model)
-            yield Conflict(("training", "model", *key), message, ("training.model",))
+            yield RuleViolation(("training", "model", *key), message, ("training.model",))
         else:
             yield _conflict("model", line)
 
@@ -328,14 +328,14 @@ def _inside(line: str, model: Mapping[str, Any]) -> tuple[Key, str]:
     return tuple(match[1].split(".")), match[2]
 
 
-def _layers_per_unit(shape: TrainingSpec, model: Transformer | None) -> Iterator[Conflict]:
+def _layers_per_unit(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
     size = shape.sharding.layers_per_unit
     if model is not None and size > model.num_layers:
         message = f"got {size}; {model.name} has {model.num_layers} layers"
         yield _conflict("sharding.layers_per_unit", message, "training.model")
 
 
-def _activation_checkpointing(shape: TrainingSpec, model: Transformer | None) -> Iterator[Conflict]:
+def _activation_checkpointing(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
     """Each named layer must exist, and be named once."""
     policy, key = shape.activation_checkpointing, ("training", "activation_checkpointing")
     if not isinstance(policy, tuple):
@@ -348,11 +348,11 @@ def _activation_checkpointing(shape: TrainingSpec, model: Transformer | None) ->
         else:
             named.append(((*key, i), entry))
     # Across policies too: a layer has one policy.
-    twice = repeated([layer for _, layer in named])
+    twice = first_duplicate([layer for _, layer in named])
     if twice is not None:
         message = f"got layer {named[twice][1]} twice; name each once"
-        yield Conflict(named[twice][0], message, ("training.activation_checkpointing",))
+        yield RuleViolation(named[twice][0], message, ("training.activation_checkpointing",))
     for place, layer in named:
         if model is not None and layer >= model.num_layers:
             message = f"got layer {layer}; {model.name} has layers 0 .. {model.num_layers - 1}"
-            yield Conflict(place, message, ("training.activation_checkpointing", "training.model"))
+            yield RuleViolation(place, message, ("training.activation_checkpointing", "training.model"))

@@ -27,7 +27,7 @@ from simulator.scenario.learning_spec import (
     yes_no_or_probability,
 )
 from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
-from simulator.scenario.short_form import Short
+from simulator.scenario.shorthand import Short
 from simulator.step.framework import IMPLEMENTATIONS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.rank_grid import ORDER

@@ -15,10 +15,10 @@ from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import parameter_server
-from simulator.collectives.algorithm import ALGORITHMS, Request
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point, ring_shift
-from simulator.collectives.rough import roughly
+from simulator.collectives.time_estimate import estimated_time
 from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
@@ -97,7 +97,7 @@ class Communicator:
             # may need further operations: these fall back to "auto".
             able = self.algorithm == "auto" or operation in ALGORITHMS.operations(self.algorithm)
             algorithm = self.algorithm if able else "auto"
-            task = Task(Request(operation, len(group), elements), algorithm, group, dtype)
+            task = Task(CollectiveRequest(operation, len(group), elements), algorithm, group, dtype)
             try:
                 made = self.cluster.remember((plan, algorithm, *key), partial(plan, self.cluster, task), _size(group))
             except ScenarioError as error:
@@ -112,7 +112,7 @@ class Communicator:
 
     def _roughly(self, operation: str, elements: int, itemsize: int, dtype: str, group: tuple[int, ...]) -> Collective:
         """Return a collective of rank 0 alone, with about the group's duration, or no duration."""
-        takes = 0.0 if self.mode == "at_once" else roughly(self.cluster, operation, elements * itemsize, group)
+        takes = 0.0 if self.mode == "at_once" else estimated_time(self.cluster, operation, elements * itemsize, group)
         return Collective(
             name=operation,
             group=(0,),
@@ -240,7 +240,7 @@ class Communicator:
         return Collective(
             name=operation,
             group=tuple(range(workers)),
-            schedule=_served(operation, parameter_server.Party(workers, count, own, self.cluster.nodes)),
+            schedule=_served(operation, parameter_server.ServerLayout(workers, count, own, self.cluster.nodes)),
             elements=padded,
             itemsize=itemsize,
             reduce_itemsize=itemsize,
@@ -253,14 +253,16 @@ class Communicator:
         )
 
 
-def _served(operation: ServerOperation, party: parameter_server.Party) -> Schedule:
+def _served(operation: ServerOperation, party: parameter_server.ServerLayout) -> Schedule:
     """Return the schedule of a push, a pull or a clock exchange."""
     # The clock is a single number, summed on the servers and returned to every worker.
     if operation == "clock":
         on: Literal["own", "workers"] = "own" if party.own else "workers"
         nodes = tuple(map(tuple, party.nodes))
         return parameter_server.all_reduce(
-            Request("all_reduce", party.workers, party.servers, servers=party.servers, servers_on=on, nodes=nodes)
+            CollectiveRequest(
+                "all_reduce", party.workers, party.servers, servers=party.servers, servers_on=on, nodes=nodes
+            )
         )
     return (parameter_server.push if operation == "push" else parameter_server.pull)(party)
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 
 from simulator.basics.document import Document
 from simulator.cluster.cluster import Gpu
-from simulator.cluster.figure import Figure, Strict, figures
+from simulator.cluster.figure import SourcedValue, Strict, figures
 from simulator.cluster.locate import read_named
 from simulator.cluster.validation import checked
 
@@ -205,7 +205,7 @@ def _factor(value: float) -> float:
     return value
 
 
-class _Constant(Figure):
+class _Constant(SourcedValue):
     """A framework's constant; `fitted_to` names the framework, or the source, whose measured runs gave it."""
 
     fitted_to: str = ""
@@ -229,13 +229,13 @@ class _Factor(_Constant):
     value: Annotated[float, AfterValidator(_factor)]
 
 
-class _Fact(Figure):
+class _Fact(SourcedValue):
     """A property that a framework has or lacks."""
 
     value: bool
 
 
-class _Choice(Figure):
+class _Choice(SourcedValue):
     """A framework's default implementation of the update."""
 
     value: Implementation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from simulator.model.cut import ONE_PLACE, Context, Cut, ExpertCut
+from simulator.model.partition import ONE_PLACE, Context, ExpertPartition, ModelPartition
 from simulator.step.pipelines.schedule import SCHEDULES, Placement
 from simulator.step.rank_grid import ORDER, Kind, RankGrid
 
@@ -38,7 +38,7 @@ class Parallelism:
         Whether keys are gathered rather than rotated.
     balanced : bool
         Whether each rank has an early and a late piece of a sequence.
-    experts : ExpertCut
+    experts : ExpertPartition
         Partition of experts over ranks.
     order : tuple of kind
         Kinds, from the fastest varying with the rank's number to the slowest.
@@ -58,15 +58,15 @@ class Parallelism:
     stages: tuple[int, ...] = ()
     first_less: int = 0
     last_less: int = 0
-    experts: ExpertCut = ONE_PLACE
+    experts: ExpertPartition = ONE_PLACE
     order: tuple[Kind, ...] = ORDER
 
-    def cut(self, place: int = 0) -> Cut:
+    def cut(self, place: int = 0) -> ModelPartition:
         """Return a rank's partition of a layer; `place` is the rank's place among context-parallel ranks."""
         context = Context(
             self.ulysses, self.cp // self.ulysses, self.gathers_keys, self.balanced, place // self.ulysses
         )
-        return Cut(self.tp, self.sequence_parallel and self.tp > 1, context, self.experts, self.tp_overlap)
+        return ModelPartition(self.tp, self.sequence_parallel and self.tp > 1, context, self.experts, self.tp_overlap)
 
     @property
     def size(self) -> int:

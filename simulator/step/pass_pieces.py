@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.model.cut import Communication
 from simulator.model.kernel import Kernel
 from simulator.model.operation import Operation
+from simulator.model.partition import Communication
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 
 # Whole backward pass, or only the gradients of inputs, or of weights.

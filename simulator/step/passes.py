@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simulator.basics.dtypes import find
-from simulator.records.operation import Act, Computation, Exchange
+from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.step.pass_pieces import NOTHING, PassPieces
 from simulator.step.pipelines.schedule import Pass
 from simulator.step.program_builder import ProgramBuilder
@@ -109,7 +109,7 @@ class Passes:
         """Write a unit's forward pass; its saved tensors live until the backward pass."""
         if unit.kept:
             self.builder.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
-        act = Act(Computation.FORWARD, (unit.name,), micro)
+        act = NumericAction(Computation.FORWARD, (unit.name,), micro)
         return self._run(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
 
     def backward(
@@ -124,7 +124,7 @@ class Passes:
         """
         self._recompute(micro, unit, after)
         fresh = self._make_room(micro, unit, chunk, after)
-        act = Act(Computation.BACKWARD, (unit.name,), micro)
+        act = NumericAction(Computation.BACKWARD, (unit.name,), micro)
         done = self._run(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
         if not unit.spread:  # an expert unit precedes its layer and has no kernels
             self.handed_back = done
@@ -133,13 +133,13 @@ class Passes:
     def input_gradient(self, micro: int, unit: Unit, after: list[str | None]) -> str:
         """Write the half of a backward pass for which the preceding unit waits."""
         self._recompute(micro, unit, after)
-        act = Act(Computation.INPUT_GRADIENT, (unit.name,), micro)
+        act = NumericAction(Computation.INPUT_GRADIENT, (unit.name,), micro)
         return self._run(f"{unit.name} input gradient {micro}", unit.input_gradient, "backward", after, act)
 
     def weight_gradient(self, micro: int, unit: Unit, chunk: Chunk, *, communicates: bool = True) -> str:
         """Write the second half of a backward pass: weight gradients appear, and their saved tensors are freed."""
         fresh = self._make_room(micro, unit, chunk, [])
-        act = Act(Computation.WEIGHT_GRADIENT, (unit.name,), micro)
+        act = NumericAction(Computation.WEIGHT_GRADIENT, (unit.name,), micro)
         done = self._run(f"{unit.name} weight gradient {micro}", unit.weight_gradient, "weight gradient", [], act)
         return self._end(micro, unit, fresh, done, communicates=communicates)
 
@@ -150,7 +150,7 @@ class Passes:
         for made in unit.makes:
             self.builder.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
         if unit.recompute is not None:
-            act = Act(Computation.RECOMPUTE, unit.makes, micro)
+            act = NumericAction(Computation.RECOMPUTE, unit.makes, micro)
             self._run(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
 
     def _end(self, micro: int, unit: Unit, fresh: str | None, done: str, *, communicates: bool) -> str:
@@ -166,7 +166,9 @@ class Passes:
             done = self.builder.compute(f"{unit.name} copies {micro}", unit.copies, "copies")
         return done
 
-    def _run(self, name: str, pieces: PassPieces, kind: str, after: list[str | None], act: Act[Computation]) -> str:
+    def _run(
+        self, name: str, pieces: PassPieces, kind: str, after: list[str | None], act: NumericAction[Computation]
+    ) -> str:
         """Write a pass's kernels and exchanges; return the operation for which the pass's result waits."""
         kernels = [place for place, piece in enumerate(pieces.pieces) if piece.cost is not None]
         # A half of the backward pass may have no kernels, as the embedding's input gradient. An operation of no
@@ -181,7 +183,7 @@ class Passes:
                 # A segment of layers recomputed together repeats the names of exchanges: number them.
                 times[what] += 1
                 what += f", {times[what]}" if times[what] > 1 else ""
-                within = Act(Exchange.WITHIN, act.units, act.micro, act.effect, what)
+                within = NumericAction(Exchange.WITHIN, act.units, act.micro, act.effect, what)
                 exchanged = self.builder.exchange(f"{name}: {what}", piece.exchange, after, within)
                 named[place] = exchanged
                 done = exchanged or done

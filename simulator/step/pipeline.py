@@ -19,14 +19,14 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from simulator.basics.errors import TooLargeError
-from simulator.basics.this_machine import lacking
-from simulator.records.operation import Act, Exchange
+from simulator.basics.host_memory import shortage_text
+from simulator.records.operation import Exchange, NumericAction
+from simulator.step.interleaved_kernels import interleaved_kernels
 from simulator.step.pipelines.schedule import SCHEDULES, Order, Pass, PipelineSchedule, PipelineShape, Work
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.stages import Chunk, layers_of_stages, refusal_of_layers, units_of_stages
-from simulator.step.strategies.strategy import Planned
-from simulator.step.taking_turns import taking_turns
+from simulator.step.strategies.strategy import PassPlanner
 from simulator.step.units import Unit
 
 # Measured on orders with a million passes [B].
@@ -68,7 +68,7 @@ class Pipeline:
             raise ValueError(f"parallelism.schedule: {schedule.name}: {refused}")
         made = cls(step, schedule, shape)
         # Refuse before the order is built.
-        short = lacking(made.all_passes * _BYTES_A_PASS)
+        short = shortage_text(made.all_passes * _BYTES_A_PASS)
         if short:
             raise TooLargeError(
                 f"{made.all_passes:,} passes of {shape.micro_batches:,} micro-batches through {shape.stages:,} stages "
@@ -156,7 +156,7 @@ class Pipeline:
         place: int,
         chunks: Sequence[Chunk],
         builder: ProgramBuilder,
-        planned: Planned,
+        planned: PassPlanner,
         micros: Collection[int],
         *,
         by_turns: bool = True,
@@ -187,10 +187,10 @@ class Pipeline:
                 builder.await_next(under_way)
                 if by_turns and len(noted) == 2:
                     first, second = (begins[one] for one in noted)
-                    builder.ops[first:] = taking_turns(builder.ops[first:second], builder.ops[second:])
+                    builder.ops[first:] = interleaved_kernels(builder.ops[first:second], builder.ops[second:])
         return begins
 
-    def _note(self, one: Pass, micro: int, chunk: Chunk, builder: ProgramBuilder, planned: Planned) -> None:
+    def _note(self, one: Pass, micro: int, chunk: Chunk, builder: ProgramBuilder, planned: PassPlanner) -> None:
         """Write a pass with its receive and its send."""
         if one.work is Work.WEIGHT_GRADIENT:
             planned.weight_gradient(micro, chunk)
@@ -222,7 +222,7 @@ class Pipeline:
         name = f"{what} to stage {target} {micro}"
         # Receiving unit: the first unit of a stage in a forward pass, the last in a backward pass.
         taker = self._ends[target][0 if forward else 1]
-        act = Act(Exchange.SEND, (taker,), micro, what=what)
+        act = NumericAction(Exchange.SEND, (taker,), micro, what=what)
         # Batched sends block under no framework.
         blocks = builder.framework.sends_block and not self.schedule.batches_sends(self.shape)
         return builder.send(name, self.elements, self.step.precision.params, ranks, after, act, blocks=blocks)

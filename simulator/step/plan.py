@@ -15,8 +15,8 @@ from itertools import chain
 
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
-from simulator.model.cut import context_refusal, expert_tensor_refusal, experts_refusal, refusal
 from simulator.model.flops import model_flops_per_token
+from simulator.model.partition import context_refusal, expert_tensor_refusal, experts_refusal, refusal
 from simulator.records.operation import Allocate, Collective, Op
 from simulator.records.program import Program
 from simulator.step.communicator import Communicator
@@ -25,11 +25,11 @@ from simulator.step.kernels.contention import hbm_left
 from simulator.step.passes import Passes
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Pass
-from simulator.step.process_groups import Groups, NotedList, for_every_rank
+from simulator.step.process_groups import Groups, StageOps, for_every_rank
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.states import States, states
-from simulator.step.strategies.strategy import STRATEGIES, Planned, Strategy
+from simulator.step.strategies.strategy import STRATEGIES, PassPlanner, Strategy
 from simulator.step.streams import HOST_COPIES, dimension_of
 from simulator.step.units import units
 from simulator.step.update import update
@@ -87,7 +87,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm)
     stages = _noted(cluster, step, communicator)
-    lists = [NotedList(made.builder.ops, made.builder.scopes) for made in stages]
+    lists = [StageOps(made.builder.ops, made.builder.scopes) for made in stages]
     ranks = for_every_rank(lists, groups, communicator.among)
     collectives = [op for made in stages for op in made.builder.collectives]
     # Also raises an error now, rather than during the simulation, if an algorithm cannot run in some group.
@@ -113,7 +113,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     )
 
 
-def _in_every_group(stages: Iterable[_Noted], communicator: Communicator) -> list[Collective]:
+def _in_every_group(stages: Iterable[_StageProgram], communicator: Communicator) -> list[Collective]:
     """Return the step's distinct collectives, once for each distribution of their process groups over nodes."""
     found: dict[Hashable, list[Collective]] = {}
     for builder in (made.builder for made in stages):
@@ -220,7 +220,7 @@ def few_micro_batches(
     )
 
 
-def _stand_for(noted: _Noted) -> tuple[Pass, ...]:
+def _stand_for(noted: _StageProgram) -> tuple[Pass, ...]:
     """Return for each pass the recorded pass with equal operations: itself, or the last recorded pass of its kind."""
     kind = noted.planned.kind
     last: dict[Hashable, Pass] = {}
@@ -241,7 +241,7 @@ def groups_of(step: TrainingStep, world_size: int) -> Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class _Noted:
+class _StageProgram:
     """Program and memory of the ranks with one list.
 
     Attributes
@@ -256,7 +256,7 @@ class _Noted:
 
     builder: ProgramBuilder
     passes: Passes
-    planned: Planned
+    planned: PassPlanner
     states: States
     begins: Mapping[Pass, int]
     ends: int
@@ -265,7 +265,7 @@ class _Noted:
 
 def _noted(
     cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: Sequence[int] | None = None
-) -> list[_Noted]:
+) -> list[_StageProgram]:
     """Record the operations of the lowest rank of each list; or only of the lists `few`, for a few micro-batches."""
     strategy, groups = STRATEGIES.find(step.sharding.strategy), communicator.groups
     left = hbm_left(cluster)
@@ -299,7 +299,7 @@ def _noted(
         begins = pipeline.note(stage, chunks, builder, planned, micros, by_turns=few is None)
         ends = len(builder.ops)
         update(builder, passes, timer, rank_states, strategy)
-        noted.append(_Noted(builder, passes, planned, rank_states, begins, ends, micros))
+        noted.append(_StageProgram(builder, passes, planned, rank_states, begins, ends, micros))
     return noted
 
 

@@ -43,7 +43,7 @@ import numpy as np
 
 from simulator.basics.arrays import Ints
 from simulator.records.operation import Collective, Op, content
-from simulator.records.program import Family, OperationLists, RanksByList
+from simulator.records.program import CollectiveGroupFamily, OperationLists, RanksByList
 from simulator.step.rank_grid import RankGrid
 
 Scope = (
@@ -260,7 +260,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class NotedList:
+class StageOps:
     """Operations for ranks with equal lists, written for the lowest rank.
 
     Attributes
@@ -278,12 +278,12 @@ class NotedList:
 Among = Callable[[Collective, Scope, int, str], Collective]
 
 
-def for_every_rank(stages: Sequence[NotedList], groups: Groups, among: Among) -> Sequence[tuple[Op, ...]]:
+def for_every_rank(stages: Sequence[StageOps], groups: Groups, among: Among) -> Sequence[tuple[Op, ...]]:
     """Return every rank's operations, each collective in the rank's own process group.
 
     Parameters
     ----------
-    stages : sequence of NotedList
+    stages : sequence of StageOps
         Distinct operation lists.
     groups : Groups
         The step's process groups.
@@ -294,19 +294,19 @@ def for_every_rank(stages: Sequence[NotedList], groups: Groups, among: Among) ->
     # Without parallelism inside the model, the list suits every rank unchanged: ranks share a single tuple.
     if len(stages) == 1 and all(groups.size(scope) == groups.world_size for scope in scopes):
         return (tuple(stages[0].ops),) * groups.world_size
-    spread = _Spread(stages, groups, among)
+    spread = _GroupExpander(stages, groups, among)
     # Ranks' operations are built on access; distinct lists are shared.
     lists = OperationLists.made(tuple(tuple(stage.ops) for stage in stages), groups.list_of, spread.family_at)
     return RanksByList(lists, spread.own, spread.name)
 
 
 @dataclass(slots=True)
-class _Spread:
+class _GroupExpander:
     """Expands the stages' operation lists to ranks and groups.
 
     Attributes
     ----------
-    stages : sequence of NotedList
+    stages : sequence of StageOps
         Distinct operation lists.
     groups : Groups
         The step's process groups.
@@ -314,7 +314,7 @@ class _Spread:
         See `for_every_rank`.
     """
 
-    stages: Sequence[NotedList]
+    stages: Sequence[StageOps]
     groups: Groups
     among: Among
     _made: dict[tuple[str, Scope, int], Collective] = field(default_factory=dict)
@@ -337,7 +337,7 @@ class _Spread:
         stage = self.stages[self.groups.list_of[rank]]
         return self._named(stage.ops[place].name, rank, stage.scopes)
 
-    def family_at(self, stage: int, op: Collective) -> tuple[Hashable, Callable[[], Family]]:
+    def family_at(self, stage: int, op: Collective) -> tuple[Hashable, Callable[[], CollectiveGroupFamily]]:
         """Return a collective's identity, and a function that builds its family.
 
         Two lists share either every group of a scope (`Groups.of_list`) or none, therefore the first group's number
@@ -346,9 +346,11 @@ class _Spread:
         scope = self.stages[stage].scopes[op.name]
         numbers = self.groups.of_list(scope, stage)
 
-        def make() -> Family:
+        def make() -> CollectiveGroupFamily:
             """Build the family of the collective."""
-            return Family((content(op), scope, numbers[0]), len(numbers), partial(self._numbered, op, scope, numbers))
+            return CollectiveGroupFamily(
+                (content(op), scope, numbers[0]), len(numbers), partial(self._numbered, op, scope, numbers)
+            )
 
         return (op.name, scope, numbers[0]), make
 

@@ -14,8 +14,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from simulator.model.cut import Communication
-from simulator.records.operation import HOST, ISSUE, Act, Allocate, Collective, Computation, Compute, Exchange, Free, Op
+from simulator.model.partition import Communication
+from simulator.records.operation import (
+    HOST,
+    ISSUE,
+    Allocate,
+    Collective,
+    Computation,
+    Compute,
+    Exchange,
+    Free,
+    NumericAction,
+    Op,
+)
 from simulator.step.communicator import Communicator, ServerOperation
 from simulator.step.framework import BARE, Framework
 from simulator.step.kernel_timer import KernelCost
@@ -75,7 +86,7 @@ class ProgramBuilder:
         cost: KernelCost,
         kind: str,
         after: Iterable[str | None] = (),
-        act: Act[Computation] | None = None,
+        act: NumericAction[Computation] | None = None,
     ) -> str:
         """Append kernels on the compute stream; return their name."""
         work = (cost.alone, cost.flops, cost.nbytes, cost.contended)
@@ -117,7 +128,11 @@ class ProgramBuilder:
         self._awaited += [name for name in exchanges if name is not None]
 
     def exchange(
-        self, name: str, exchange: Communication, after: Iterable[str | None] = (), act: Act[Exchange] | None = None
+        self,
+        name: str,
+        exchange: Communication,
+        after: Iterable[str | None] = (),
+        act: NumericAction[Exchange] | None = None,
     ) -> str | None:
         """Append an exchange between model-parallel ranks, after the preceding kernels."""
         dtype = exchange.dtype or self.activations
@@ -132,7 +147,7 @@ class ProgramBuilder:
         dtype: str,
         stages: tuple[int, int],
         after: Iterable[str | None],
-        act: Act[Exchange] | None = None,
+        act: NumericAction[Exchange] | None = None,
         *,
         blocks: bool,
     ) -> str:
@@ -163,7 +178,7 @@ class ProgramBuilder:
         dtype: str,
         after: Iterable[str | None] = (),
         scope: Scope = "all",
-        act: Act[Exchange] | None = None,
+        act: NumericAction[Exchange] | None = None,
         tensors: int = 1,
     ) -> str | None:
         """Append a collective in the rank's process group, on the scope's stream; return None for a group of one rank.
@@ -195,7 +210,7 @@ class ProgramBuilder:
         dtype: str,
         sharding: Sharding,
         after: Iterable[str | None] = (),
-        act: Act[Exchange] | None = None,
+        act: NumericAction[Exchange] | None = None,
     ) -> str | None:
         """Append a push, pull or clock exchange with the parameter servers; return None for a single worker."""
         template = self.communicator.serve(operation, elements, dtype, sharding)
@@ -219,7 +234,7 @@ class ProgramBuilder:
         nbytes: float,
         of_node: float,
         after: Iterable[str | None] = (),
-        act: Act[Computation] | None = None,
+        act: NumericAction[Computation] | None = None,
     ) -> str:
         """Append work of the host's processors: `nbytes` read and written at the whole node's rate `of_node` [B/s]."""
         # Ranks on a node share its processors.
@@ -227,7 +242,7 @@ class ProgramBuilder:
         return self._off_gpu(name, seconds, nbytes, "optimizer", HOST, after, act)
 
     def at_server(
-        self, name: str, seconds: float, after: Iterable[str | None] = (), act: Act[Computation] | None = None
+        self, name: str, seconds: float, after: Iterable[str | None] = (), act: NumericAction[Computation] | None = None
     ) -> str:
         """Append the parameter servers' work before a pull [s]."""
         # Servers update buckets in sequence, hence a single stream.
@@ -241,7 +256,7 @@ class ProgramBuilder:
         kind: str,
         stream: str,
         after: Iterable[str | None],
-        act: Act[Computation] | None = None,
+        act: NumericAction[Computation] | None = None,
     ) -> str:
         """Append work outside the GPU: neither a slow GPU nor collectives in flight make it longer."""
         self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), act, on_gpu=False))
@@ -253,7 +268,7 @@ class ProgramBuilder:
         name: str,
         after: Iterable[str | None],
         scope: Scope,
-        act: Act[Exchange] | None = None,
+        act: NumericAction[Exchange] | None = None,
     ) -> str | None:
         """Append a planned collective under a name; return None without a collective."""
         # A single rank has no collective.

@@ -245,7 +245,7 @@ class InjectedFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TrainingTask:
     """Task and hyperparameters of real training; times do not depend on them.
 
     Attributes
@@ -315,7 +315,7 @@ class TrainingStep:
         Largest norm of the gradient; None for no clipping.
     steps : int
         Number of steps, for asynchronous workers and real training.
-    lesson : Lesson or None
+    lesson : TrainingTask or None
         Real training, whose arrays the program carries; None to simulate times only.
     """
 
@@ -339,7 +339,7 @@ class TrainingStep:
     clip_norm: float | None = None
     algorithm: str = "auto"
     steps: int = 20
-    lesson: Lesson | None = None
+    lesson: TrainingTask | None = None
     parallelism: Parallelism = ALONE
 
     @property
@@ -373,7 +373,7 @@ class Gathering(Enum):
     PULLED = "workers pull them from the servers"
 
 
-class Sending(Enum):
+class GradientSync(Enum):
     """Micro-batches of a step that communicate gradients."""
 
     LAST = "the last micro-batch"

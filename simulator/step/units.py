@@ -11,11 +11,11 @@ from typing import Any
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Gpu
-from simulator.model.cut import WHOLE, Cut
 from simulator.model.head import embedding_operations, head_operations
 from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import Module, is_expert, modules
+from simulator.model.partition import WHOLE, ModelPartition
 from simulator.step.checkpointing import KeptActivations, kept, policy_of
 from simulator.step.kernel_timer import KernelCost, KernelTimer, is_eight_bit
 from simulator.step.kernels.framework_operations import (
@@ -191,7 +191,7 @@ def _experts_and_rest(
     return replace(unit, **of_experts), _of_gradients(timer, rest.elements, rest, ranks, sharded=False)
 
 
-def _partial(step: TrainingStep, cut: Cut) -> Iterator[int]:
+def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
     """Yield for each module the number of replicated elements: each rank sums their gradients over its own tokens."""
     # The rank's own number of experts, without sharding their matrices.
     uncut = replace(WHOLE, experts=replace(cut.experts, tensor=1))

@@ -12,7 +12,7 @@ Order of operations under ZeRO-1 with loss scaling::
 from __future__ import annotations
 
 from simulator.basics.dtypes import find
-from simulator.records.operation import Act, Computation, Exchange
+from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import temporary_bytes, update_cost
 from simulator.step.passes import Passes
@@ -50,11 +50,11 @@ def _sum_partial(builder: ProgramBuilder, passes: Passes) -> list[str]:
     partial = sum(unit.partial for unit in passes.units)
     done: list[str | None] = []
     if partial:
-        act = Act(Exchange.SUM_PARTIAL)
+        act = NumericAction(Exchange.SUM_PARTIAL)
         done.append(builder.communicate("sum partial gradients", "all_reduce", partial, dtype, last, "tensor", act))
     shared = sum(unit.shared for unit in passes.units)
     if shared:
-        act, name = Act(Exchange.SUM_SHARED), "sum the shared table's gradient"
+        act, name = NumericAction(Exchange.SUM_SHARED), "sum the shared table's gradient"
         done.append(builder.communicate(name, "all_reduce", shared, dtype, last, "ends", act))
     return [name for name in done if name is not None]
 
@@ -66,10 +66,12 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
     grads = states.updated * find(passes.step.precision.grads).itemsize
     if passes.step.loss_scaling:
         unscale = timer.one_pass("unscale", grads, grads)
-        found = builder.compute("unscale and check gradients", unscale, "optimizer", last, Act(Computation.CHECK))
+        found = builder.compute(
+            "unscale and check gradients", unscale, "optimizer", last, NumericAction(Computation.CHECK)
+        )
         last = [_checked(builder, passes.step.loss_scaling, found)]
     norm = builder.compute(
-        "gradient norm", timer.one_pass("gradient norm", grads, 0), "optimizer", last, Act(Computation.NORM)
+        "gradient norm", timer.one_pass("gradient norm", grads, 0), "optimizer", last, NumericAction(Computation.NORM)
     )
     total = _summed(builder, passes, norm, strategy)
     tensors = sum(unit.tensors for unit in passes.units)
@@ -78,7 +80,7 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
     if temporaries:
         builder.allocate("update temporaries", temporaries, "optimizer")
     cost = update_cost(timer, states, tensors)
-    done = builder.compute("optimizer step", cost, "optimizer", [total], Act(Computation.UPDATE))
+    done = builder.compute("optimizer step", cost, "optimizer", [total], NumericAction(Computation.UPDATE))
     if temporaries:
         builder.free("update temporaries")
     return done
@@ -104,16 +106,18 @@ def _on_host(
         nbytes = few * find(precision.grads).itemsize
         last.append(builder.copy("hand over what was summed last", nbytes, "to host", after=summed))
     if passes.step.loss_scaling:
-        found = builder.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act(Computation.CHECK))
+        found = builder.on_host(
+            "unscale and check gradients", 2 * grads, rate, after=last, act=NumericAction(Computation.CHECK)
+        )
         last = [_checked(builder, passes.step.loss_scaling, found)]
-    norm = builder.on_host("gradient norm", grads, rate, after=last, act=Act(Computation.NORM))
+    norm = builder.on_host("gradient norm", grads, rate, after=last, act=NumericAction(Computation.NORM))
     total = _summed(builder, passes, norm, strategy)
     traffic = (states.update_read + states.update_written) / max(states.updated, 1)
     done = norm
     for unit in passes.units:
         own = shard(unit.elements, passes.ranks_of(unit))
         # Real training updates every parameter with the last unit, because shards do not follow units.
-        act = Act(Computation.UPDATE) if unit is passes.units[-1] else None
+        act = NumericAction(Computation.UPDATE) if unit is passes.units[-1] else None
         new = builder.on_host(f"update {unit.name}", own * traffic, rate, after=[total], act=act)
         done = builder.copy(f"return {unit.name}", own * find(precision.params).itemsize, "to device", after=[new])
     return done
@@ -130,25 +134,31 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
     if strategy.updater is not Updater.EVERY_RANK:
         name = "sum gradient norm"
         if passes.step.precision.updated == "float64":
-            act, elements = Act(Exchange.GATHER_NORMS), 2 * passes.ranks
+            act, elements = NumericAction(Exchange.GATHER_NORMS), 2 * passes.ranks
             done = builder.communicate(name, "all_gather", elements, "float64", [norm], "shard", act) or norm
         else:
-            act = Act(Exchange.SUM_NORM)
+            act = NumericAction(Exchange.SUM_NORM)
             done = builder.communicate(name, "all_reduce", 1, "float64", [norm], "shard", act) or norm
     elif passes.step.parallelism.experts.ranks > 1:
         # This rank has not seen the gradients of other ranks' experts.
         over = "sum gradient norm over experts"
-        done = builder.communicate(over, "all_reduce", 1, "float64", [norm], "experts", Act(Exchange.SUM_NORM)) or norm
+        done = (
+            builder.communicate(over, "all_reduce", 1, "float64", [norm], "experts", NumericAction(Exchange.SUM_NORM))
+            or norm
+        )
     # Each model-parallel rank has the gradients of its own part.
     over_model = "sum gradient norm over the model"
-    return builder.communicate(over_model, "all_reduce", 1, "float64", [done], "model", Act(Exchange.SUM_NORM)) or done
+    return (
+        builder.communicate(over_model, "all_reduce", 1, "float64", [done], "model", NumericAction(Exchange.SUM_NORM))
+        or done
+    )
 
 
 def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
     """Append the exchange of overflow flags, before any rank updates; none if flags are not shared."""
     if not scaling.shared:
         return done
-    act = Act(Exchange.FLAG)
+    act = NumericAction(Exchange.FLAG)
     told = builder.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=act) or done
     return builder.communicate("any overflow in the model", "all_reduce", 1, "float32", [told], "model", act) or told
 
@@ -166,7 +176,7 @@ def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Stra
             parts = [sum(unit.elements for unit in part) for part in passes.parts if part[0].spread == spread]
             if parts:
                 elements = ranks * sum(shard(part, ranks) for part in parts)
-                act = Act(Exchange.GATHER_UPDATED, what="experts" if spread else "")
+                act = NumericAction(Exchange.GATHER_UPDATED, what="experts" if spread else "")
                 builder.communicate(name, "all_gather", elements, step.precision.params, [done], scope, act)
     resident = sum(unit.resident for unit in passes.units)
     # Parameters below `keep_below` are updated by shard too, and stay whole on every rank.

@@ -22,7 +22,7 @@ from simulator.records.timeline import TransferLog
 from simulator.report.traces import kineto, memory_snapshot
 from simulator.report.views import view as views
 from simulator.run.scenario_cluster import build_cluster
-from simulator.run.simulate import Run
+from simulator.run.simulate import SimulatedRun
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -57,7 +57,7 @@ class ArtifactWriter:
     ranks: tuple[int, ...] | None = None
     view: bool = False
 
-    def __call__(self, index: int, run: Run) -> None:
+    def __call__(self, index: int, run: SimulatedRun) -> None:
         target = self.folder if self.single else self.folder / "points" / f"{index:04d}"
         target.mkdir(parents=True, exist_ok=True)
         write_atomically(target / "spans.csv", spans_text(run))
@@ -72,7 +72,7 @@ class ArtifactWriter:
                 memory_snapshot.write(events, target / f"memory_rank{rank}.pickle", until=run.timeline.end)
 
 
-def view_of_run(run: Run) -> dict[str, Any]:
+def view_of_run(run: SimulatedRun) -> dict[str, Any]:
     """Return a simulated point's view: plain data for the report page."""
     collectives = run.plan.program.collectives().values() if run.scenario.training is None else ()
     groups = {op.name: op.group for op in collectives} or None
@@ -88,7 +88,7 @@ def npz_bytes(parameters: Mapping[str, Array]) -> bytes:
     return file.getvalue()
 
 
-def spans_text(run: Run) -> str:
+def spans_text(run: SimulatedRun) -> str:
     """Return operations as CSV; times in seconds, with enough digits to read back exactly.
 
     If ranks are omitted, the first line reports which ranks are in the file.
@@ -108,7 +108,7 @@ def spans_text(run: Run) -> str:
     return note + csv_text(chain([columns], rows))
 
 
-def transfers_text(run: Run, most: int | None) -> str:
+def transfers_text(run: SimulatedRun, most: int | None) -> str:
     """Return transfers as CSV, in numerical order; above `most` transfers, only a line that reports the number."""
     total = run.timeline.transfers
     if most is not None and total > most:

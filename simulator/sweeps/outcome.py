@@ -11,11 +11,11 @@ from simulator.basics.errors import SimulatorError
 from simulator.basics.garbage import collected_later
 from simulator.run.outcome import PointOutcome, failed
 from simulator.run.scenario_cluster import Clusters
-from simulator.run.simulate import Run, simulate_point
+from simulator.run.simulate import SimulatedRun, simulate_point
 from simulator.scenario.records import Point
 from simulator.sweeps.artifacts import ArtifactWriter
 
-RunHandler = Callable[[int, Run], None]
+RunHandler = Callable[[int, SimulatedRun], None]
 NumberedPoint = tuple[int, Point]
 
 

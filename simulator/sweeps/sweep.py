@@ -16,7 +16,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.run.checks import warn_of
 from simulator.run.outcome import PointOutcome
 from simulator.run.scenario_cluster import Clusters
-from simulator.run.size import warn_of_size
+from simulator.run.size_estimate import warn_of_size
 from simulator.scenario.load import check_scenario, load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved

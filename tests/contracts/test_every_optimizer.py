@@ -18,9 +18,9 @@ import pytest
 
 from simulator.basics.registry import names
 from simulator.cluster.build import build
-from simulator.model.cut import Cut, ExpertCut
 from simulator.model.parameters import modules, total
-from simulator.planner.bound import Bounds
+from simulator.model.partition import ExpertPartition, ModelPartition
+from simulator.planner.bound import BoundCalculator
 from simulator.planner.setting import Setting
 from simulator.step.framework import IMPLEMENTATIONS, load_framework
 from simulator.step.kernel_timer import KernelTimer
@@ -141,7 +141,7 @@ def test_the_planners_bound_is_the_update_that_is_simulated_or_less(name: str) -
         gpus=RANKS, tp=1, pp=1, cp=1, ep=1, schedule="1f1b", virtual_stages=1, sharding="zero1", shard_size=None,
         micro_batch=2, micro_batches=1, checkpointing="none", offload="none",
     )  # fmt: skip
-    (update,) = Bounds(build("star_100g", RANKS)).of(setting, made).updates
+    (update,) = BoundCalculator(build("star_100g", RANKS)).of(setting, made).updates
     assert 0.5 * (span.end - span.start) <= update <= (span.end - span.start) * (1 + 1e-9)
 
 
@@ -201,14 +201,14 @@ def test_experts_of_a_rank_are_tensors_of_their_own() -> None:
     took = {}
     for implementation in ("foreach", "for_loop"):
         made = replace(
-            step("ddp", model, parallelism=Parallelism(experts=ExpertCut(2))),
+            step("ddp", model, parallelism=Parallelism(experts=ExpertPartition(2))),
             optimizer=replace(OPTIMIZERS["adam"], implementation=implementation),
         )
         played = play(made, RANKS)
         (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
         took[implementation] = span.end - span.start
     launch = KernelTimer(played.cluster.gpus[0], made).launch
-    tensors = sum(len(module.parameters) for module in modules(model, Cut(experts=ExpertCut(2))))
+    tensors = sum(len(module.parameters) for module in modules(model, ModelPartition(experts=ExpertPartition(2))))
     kernels = OPTIMIZERS["adam"].separate.kernels + 1
     assert took["for_loop"] - took["foreach"] == pytest.approx(kernels * (tensors - 1) * launch)
 

@@ -12,14 +12,14 @@ import pytest
 
 from simulator.basics.arrays import Array
 from simulator.learning.learn import gpt_of
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.optimizer import Adam
 from simulator.records.operation import Collective, Computation, Compute, Exchange
-from simulator.step.spec import Gathering, Precision, Sending, State, Updater
+from simulator.step.spec import Gathering, GradientSync, Precision, State, Updater
 from simulator.step.states import states
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.step.units import units
@@ -53,7 +53,7 @@ def trained(name: str, facts: tuple[tuple[str, Any], ...] = ()) -> tuple[list[fl
     """Losses and parameters of a real training in float64."""
     made = step(name, SHALLOW, precision=DOUBLE, seq_len=8, accumulation=2, algorithm="direct", **dict(facts))
     played = play(made, RANKS)
-    setting = Setting(gpt_of(made), played.plan, played.timeline, Adam(), seed=5)
+    setting = TrainingContext(gpt_of(made), played.plan, played.timeline, Adam(), seed=5)
     training = start(setting, task.initial(setting.gpt, 0))
     rows = (task.sequences(0, number, played.plan.tokens // 8, 9, EVEN.vocab_size) for number in range(2))
     return [training.step(tokens).loss for tokens in rows], training.parameters()
@@ -171,7 +171,7 @@ def test_gradients_are_sent_in_the_micro_batches_that_are_declared(name: str) ->
     sends = (Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER, Exchange.PUSH)
     acts = [op.act for op in played.plan.program.collectives().values() if op.act is not None]
     micros = {act.micro for act in acts if act.effect in sends}
-    assert micros == (set(range(accumulation)) if strategy.sending is Sending.EVERY else {accumulation - 1})
+    assert micros == (set(range(accumulation)) if strategy.sending is GradientSync.EVERY else {accumulation - 1})
 
 
 def starts(played: Played, *effects: Computation | Exchange) -> list[float]:

@@ -16,7 +16,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import ALGORITHMS, ROOTED, Request
+from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
@@ -125,7 +125,7 @@ def drawn_operation(generator: np.random.Generator, cluster: Cluster) -> Collect
     elements = int(10 ** generator.uniform(2, 6))
     root = int(generator.integers(len(group))) if what in ROOTED else 0
     servers: dict[str, Any] = {"servers": 2, "servers_on": "own"} if served else {}
-    request = Request(what, len(group), elements, root=root, **servers)
+    request = CollectiveRequest(what, len(group), elements, root=root, **servers)
     return plan(cluster, Task(request, algorithm, group, "float32")).ops[0]
 
 
@@ -181,7 +181,7 @@ def test_links_that_are_left_out_change_no_program(family: str) -> None:
 def test_links_that_are_left_out_change_no_exchange_of_all_with_all(ranks: int) -> None:
     """The most flows that ever are on a DGX's links at once: through its switch, cards, PCIe and rails."""
     cluster = build("dgx_h100", ranks)
-    request = Request("all_to_all", ranks, 100_000 * ranks)
+    request = CollectiveRequest("all_to_all", ranks, 100_000 * ranks)
     agrees(Case(plan(cluster, Task(request, "direct", tuple(range(ranks)), "float32")).program, cluster))
 
 

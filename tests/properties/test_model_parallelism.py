@@ -17,7 +17,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
-from simulator.model.cut import ExpertCut
+from simulator.model.partition import ExpertPartition
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Free
 from simulator.step.framework import BARE, load_framework
@@ -71,7 +71,7 @@ def drawn(seed: int) -> Cut | None:
         model = replace(model, num_experts=8, active_experts=2, shared_experts=pick(0, 1), dense_layers=pick(0, 1))
         model, sequence_parallel = replace(model, dense_ffn_size=96), True
         spread, cut = pick(1, 2, 4, 8), pick(1, t)
-        experts = ExpertCut(
+        experts = ExpertPartition(
             spread, pick(*DISPATCHES), pick(None, 1.25), pick(1.0, 1.5), tensor=cut, zipf=pick(0.0, 0.3)
         )
         ways = ways | {"experts": experts}

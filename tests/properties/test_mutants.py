@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from simulator.basics.errors import ScheduleError
-from simulator.collectives.algorithm import ALGORITHMS, ROOTED, Request
+from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveRequest
 from simulator.collectives.verify import verify
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
@@ -78,7 +78,7 @@ def schedules(algorithm: str, operation: str) -> list[Schedule]:
     found = []
     for n in (2, 3, 4, 5, 6):
         for root in {0, n - 1} if operation in ROOTED else {0}:
-            request = Request(operation, n, 1000, root=root, **options(algorithm, operation, n))
+            request = CollectiveRequest(operation, n, 1000, root=root, **options(algorithm, operation, n))
             found.append(ALGORITHMS.find(algorithm).plans[operation](request))
     return found
 
@@ -173,7 +173,7 @@ def test_every_declared_wait_is_needed_or_implied_by_the_channel(algorithm: str,
 
 
 def test_faults_that_make_no_sense_are_schedule_errors_too() -> None:
-    schedule = ALGORITHMS.find("ring").plans["all_reduce"](Request("all_reduce", 3, 30))
+    schedule = ALGORITHMS.find("ring").plans["all_reduce"](CollectiveRequest("all_reduce", 3, 30))
     rows = rows_of(write_out(schedule))
     nonsense = {
         "goes from participant 0 to 0": [replace(rows[0], dst=0), *rows[1:]],

@@ -16,11 +16,11 @@ import pytest
 
 from simulator.basics.errors import DeadlockError
 from simulator.cluster.build import build
-from simulator.collectives.algorithm import ALGORITHMS, Request
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute as events
 from simulator.planner import space
-from simulator.planner.bound import Bounds, CollectiveLowerBounds
+from simulator.planner.bound import BoundCalculator, CollectiveLowerBounds
 from simulator.planner.explain import step_difference
 from simulator.planner.plan_report import ties
 from simulator.planner.search import PlayedSetting, SearchResult, search
@@ -36,7 +36,7 @@ from simulator.scenario.resolve import resolved
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape
 from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
-from simulator.sweeps import one_by_one
+from simulator.sweeps import player as one_by_one
 from simulator.sweeps.outcome import play_point
 from tests.commands import Command, commands_in
 
@@ -107,7 +107,7 @@ def _drawn(draw: random.Random) -> tuple[Scenario, Setting, float, int] | None:
 def bounds_of(scenario: Scenario, setting: Setting, step: TrainingStep) -> tuple[float, int]:
     """The highest of all bounds of a step's time [s], and that of its memory [B]."""
     cluster = Clusters().of(scenario)
-    bounds = Bounds(cluster)
+    bounds = BoundCalculator(cluster)
     passing, finer = bounds.of(setting, step), []
     for stages in ([0], None):
         noted = few_micro_batches(cluster, step, setting.gpus, closed_forms=True, stages=stages)
@@ -153,7 +153,7 @@ def test_a_collective_is_bounded_by_the_rank_that_ends_first(algorithm: str, ope
     if operation not in ALGORITHMS.operations(algorithm):
         pytest.skip(f"{algorithm} has no {operation}")
     cluster = build("star_100g", 8)
-    request = Request(operation, 8, 80_000)  # type: ignore[arg-type]
+    request = CollectiveRequest(operation, 8, 80_000)  # type: ignore[arg-type]
     planned = plan(cluster, Task(request, algorithm, tuple(range(8)), "float32"))
     op = replace(planned.ops[0], duration=planned.predicted)
     first = min(span.end for span in events(planned.program, cluster).spans)

@@ -13,7 +13,7 @@ from simulator.basics.errors import OutOfMemoryError
 from simulator.engine.compiled import engine
 from simulator.engine.jitter import Jitter
 from simulator.run.advice import advice
-from simulator.run.memory import least_need, need
+from simulator.run.memory import estimate_memory, least_need
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
@@ -49,7 +49,7 @@ def test_it_is_what_playing_shows(sharding: object, checkpointing: str, accumula
     clusters = Clusters()
     played = simulate(loaded, limit_memory=False, clusters=clusters).report
     assert loaded.training is not None
-    told = need(clusters.of(loaded), to_step(loaded.training, 16, loaded.base))
+    told = estimate_memory(clusters.of(loaded), to_step(loaded.training, 16, loaded.base))
     assert told.nbytes == pytest.approx(played.peak_memory_bytes, rel=_ABOUT)
     assert told.reserved == pytest.approx(played.peak_reserved_bytes, rel=_ABOUT)
     assert told.fits == played.fits

@@ -13,7 +13,7 @@ from simulator import load_scenario, simulate
 from simulator.cluster.build import build
 from simulator.engine.play import play
 from simulator.model.load import load_model
-from simulator.run.memory import need
+from simulator.run.memory import estimate_memory
 from simulator.scenario.build_training import to_step
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Placement
 from simulator.step.plan import ranks_alone
@@ -192,7 +192,7 @@ def test_where_collectives_keep_buffers_it_is_nearly_what_a_step_needs(strategy:
     assert scenario.training is not None
     step = to_step(scenario.training, 8)
     told = max(stage.nbytes for stage in stage_memory(ONE, step, 8))
-    assert told == pytest.approx(need(build("dgx_h100", 8), step).nbytes, rel=0.02)
+    assert told == pytest.approx(estimate_memory(build("dgx_h100", 8), step).nbytes, rel=0.02)
 
 
 def test_held_micro_batches_are_those_of_the_schedule() -> None:

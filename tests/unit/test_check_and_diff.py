@@ -12,7 +12,7 @@ from simulator import load_scenario
 from simulator.engine.compiled.library import is_there
 from simulator.engine.play import BYTES_A_TRANSFER
 from simulator.results.run_differences import Change, ReportedRun, differences
-from simulator.run.effort import effort
+from simulator.run.cost_estimate import effort
 from simulator.run.outcome import read_outcome
 from tests.commands import Command, commands_in
 
@@ -45,7 +45,7 @@ def test_check_counts_points_and_transfers_and_plays_nothing(cli: Command, tmp_p
 def test_what_is_too_large_is_one_line_from_check_and_from_run(
     command: str, cli: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: 2.0**20)
+    monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: 2.0**20)
     settings = ("cluster.world_size=64", "collective.algorithm=direct")
     answer = cli(command, "small.yaml", *(word for setting in settings for word in ("--set", setting)))
     assert answer.code == 2
@@ -56,7 +56,7 @@ def test_what_is_too_large_is_one_line_from_check_and_from_run(
 def test_a_collective_too_large_is_named_by_the_option_that_was_typed(
     cli: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: 24.0 * 2**30)
+    monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: 24.0 * 2**30)
     answer = cli("collective", "all_reduce", "--algorithm", "direct", "--world-size", "6000")
     assert (answer.code, len(answer.faults)) == (2, 1)
     assert answer.err.startswith("--algorithm: direct over 6,000 ranks")

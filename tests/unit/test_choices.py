@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.calibration.training_runs.choices import choices, said
 from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.playing import PlayedRow
+from simulator.calibration.training_runs.ranking import choices, said
 
 
 def runs(measured: list[float], predicted: list[float], gpus: int = 8) -> list[PlayedRow]:

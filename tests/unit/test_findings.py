@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
-from simulator.findings.along import Axis
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
+from simulator.findings.crossovers import Axis
 from simulator.findings.found import FINDING_KINDS
-from simulator.findings.front import front
 from simulator.findings.kinds.change import _ranges
 from simulator.findings.kinds.threshold import _playable
+from simulator.findings.pareto_front import pareto_front
 from simulator.findings.search import WIDTH, sign_change
+from simulator.findings.text import bracket_text, bracketed
 from simulator.findings.why import parts_of_step, why
-from simulator.findings.words import bracket_text, bracketed
 from simulator.planner.setting import Setting
 from simulator.records.measures import find, interval_width, percent_text
 from simulator.results.small_table import small_tables
@@ -225,7 +225,7 @@ def test_the_front_is_what_brute_force_finds() -> None:
         for index, (time, held) in known.items()
         if not any(t <= time and h <= held and (t, h) != (time, held) for t, h in known.values())
     }
-    found = {one["point"] for one in front(of)}
+    found = {one["point"] for one in pareto_front(of)}
     assert {known[index] for index in found} == {known[index] for index in wanted}
 
 

@@ -27,7 +27,7 @@ from simulator.calibration.machines.solve import Constants, Data, solve
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.topology_file import load_topology
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 
@@ -70,7 +70,7 @@ def played_sweep(machine: MachineCollective, topology: str, n: int) -> Sweep:
     cluster = replace(build(topology, n), collectives={"all_reduce": machine})
     rows = []
     for size in SIZES:
-        task = Task(Request("all_reduce", n, size // 4), machine.algorithm, tuple(range(n)))
+        task = Task(CollectiveRequest("all_reduce", n, size // 4), machine.algorithm, tuple(range(n)))
         rows.append((size, execute(plan(cluster, task).program, cluster).end))
     return Sweep("all_reduce", n, tuple(rows), source="a play")
 
@@ -95,7 +95,7 @@ def test_the_times_told_are_those_of_the_engine_with_the_written_constants(found
     assert cluster.collectives["all_reduce"] == found.machine
     for row in found.rows[::4]:
         assert row.played
-        planned = plan(cluster, Task(Request("all_reduce", 8, row.size // 4), "auto", tuple(range(8))))
+        planned = plan(cluster, Task(CollectiveRequest("all_reduce", 8, row.size // 4), "auto", tuple(range(8))))
         assert planned.algorithm == "ring"
         assert execute(planned.program, cluster).end == row.simulated
 

@@ -11,7 +11,7 @@ from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import ALGORITHMS, OPERATIONS, Request
+from simulator.collectives.algorithm import ALGORITHMS, OPERATIONS, CollectiveRequest
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import runs
 from simulator.collectives.plan import Plan, Task, plan
@@ -26,7 +26,7 @@ OF_EIGHT = [name for name in MEASURED if len(build(name, 16).nodes) == 2]
 
 def chosen(cluster: Cluster, operation: str = "all_reduce", elements: int = 2**20, **facts: Any) -> Plan:
     group = facts.pop("group", tuple(range(cluster.world_size)))
-    return plan(cluster, Task(Request(operation, len(group), elements, **facts), "auto", group))
+    return plan(cluster, Task(CollectiveRequest(operation, len(group), elements, **facts), "auto", group))
 
 
 def test_the_fastest_form_is_taken_and_the_three_best_are_told() -> None:
@@ -76,8 +76,8 @@ def test_a_measured_machine_runs_what_it_runs_and_something_else_where_that_cann
     uneven = chosen(build(name, 12))
     assert "hierarchical" != uneven.algorithm != "nvls"
     # A group within one node of the uneven cluster runs what ranks of a node alone run, as fast as there.
-    alone = plan(build(name, 8), Task(Request("all_reduce", 8, 10**6), "auto", tuple(range(8))))
-    beside = plan(build(name, 12), Task(Request("all_reduce", 8, 10**6), "auto", tuple(range(8))))
+    alone = plan(build(name, 8), Task(CollectiveRequest("all_reduce", 8, 10**6), "auto", tuple(range(8))))
+    beside = plan(build(name, 12), Task(CollectiveRequest("all_reduce", 8, 10**6), "auto", tuple(range(8))))
     assert (beside.algorithm, beside.ops[0].startup) == (alone.algorithm, alone.ops[0].startup)
 
 
@@ -86,7 +86,7 @@ def test_a_switch_has_nothing_to_add_where_each_node_has_one_rank(in_node: int, 
     """NCCL's rule (src/transport/nvls.cc, ncclNvlsInit) for copies of a shard that stand alone in their nodes."""
     cluster = build("dgx_h100", 32)
     group = tuple(8 * node + place for node in range(4) for place in range(in_node))
-    request = Request("all_reduce", len(group), 2**20, nodes=equal_nodes(len(group), in_node))
+    request = CollectiveRequest("all_reduce", len(group), 2**20, nodes=equal_nodes(len(group), in_node))
     assert (runs(cluster, request, group) is not None) is able
     made = chosen(cluster, group=group)
     gathered = cluster.collectives["all_gather"]
@@ -105,14 +105,14 @@ def test_an_algorithm_that_was_asked_for_is_never_replaced() -> None:
     with pytest.raises(
         ScenarioError, match=r"collective\.algorithm: nvls: nodes must be of one size, got sizes \[8, 4\]"
     ):
-        plan(build("dgx_h100", 12), Task(Request("all_reduce", 12, 1024), "nvls", tuple(range(12))))
+        plan(build("dgx_h100", 12), Task(CollectiveRequest("all_reduce", 12, 1024), "nvls", tuple(range(12))))
 
 
 def test_an_algorithm_without_the_operation_says_what_it_has() -> None:
     with pytest.raises(
         ScenarioError, match="got 'ring', which has no broadcast; it has all_reduce, reduce_scatter, all_gather"
     ):
-        plan(star(4), Task(Request("broadcast", 4, 1024), "ring", (0, 1, 2, 3)))
+        plan(star(4), Task(CollectiveRequest("broadcast", 4, 1024), "ring", (0, 1, 2, 3)))
 
 
 def test_the_reason_of_a_choice_names_the_time_that_was_foreseen(eight_gpus: Cluster) -> None:
@@ -120,7 +120,7 @@ def test_the_reason_of_a_choice_names_the_time_that_was_foreseen(eight_gpus: Clu
     assert made.predicted is not None
     assert made.why.startswith(f"fastest foreseen: {made.algorithm} ")
     every = [
-        plan(eight_gpus, Task(Request("all_reduce", 8, 2**20), name, tuple(range(8))))
+        plan(eight_gpus, Task(CollectiveRequest("all_reduce", 8, 2**20), name, tuple(range(8))))
         for name in ("ring", "tree", "naive")
     ]
     assert all(made.predicted <= other.predicted for other in every if other.predicted is not None)

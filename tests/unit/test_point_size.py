@@ -15,13 +15,13 @@ from simulator.basics import registry
 from simulator.basics.errors import ScenarioWarning, SimulatorError, TooLargeError
 from simulator.basics.units import format_duration
 from simulator.cluster.build import build, graph_size
-from simulator.collectives.algorithm import ALGORITHMS, Request
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.engine.expandable_segments import ExpandableAllocator
 from simulator.engine.segments import LARGE_SEGMENT
 from simulator.planner.question import PlanQuestion
 from simulator.records.transfers import BYTES_WRITTEN_OUT, write_out
-from simulator.run import size
-from simulator.run.effort import effort
+from simulator.run import size_estimate as size
+from simulator.run.cost_estimate import effort
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
@@ -44,7 +44,7 @@ def has(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Say how much memory this machine has."""
 
     def memory(gib: float) -> None:
-        monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: gib * GIB)
+        monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: gib * GIB)
 
     memory(24.0)
     return memory
@@ -383,7 +383,7 @@ def test_shipped_scenarios_are_simulated_without_a_word(name: str, has: Callable
 
 def test_transfers_of_unequal_sizes_are_not_written_out_where_memory_is_short(has: Callable[[float], None]) -> None:
     """As many as 2 x 99 x 100; a size that 100 divides needs none of them."""
-    schedule = ALGORITHMS.find("ring").plans["all_reduce"](Request("all_reduce", 100, 250))
+    schedule = ALGORITHMS.find("ring").plans["all_reduce"](CollectiveRequest("all_reduce", 100, 250))
     nbytes = 2 * 99 * 100 * BYTES_WRITTEN_OUT
     has(nbytes / GIB)
     assert len(write_out(schedule)) == 2 * 99 * 100
@@ -414,7 +414,7 @@ def test_a_check_makes_no_collective_of_each_group(monkeypatch: pytest.MonkeyPat
 
 def test_rounds_of_a_chain_share_one_table() -> None:
     """A table each took memory that grew with the square of the pieces: 40 GB for 100,000."""
-    schedule = ALGORITHMS.find("chain").plans["broadcast"](Request("broadcast", 4, 1000, chunks=1000))
+    schedule = ALGORITHMS.find("chain").plans["broadcast"](CollectiveRequest("broadcast", 4, 1000, chunks=1000))
     tables = {id(repeat.table): repeat.table for repeat in schedule.repeats()}
     assert [len(table) for table in tables.values()] == [1000]
 

@@ -19,7 +19,7 @@ from matplotlib.text import Text
 from simulator.engine.allocator import NoRoomError
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.records.timeline import AllocatorEvent, MemorySample, Timeline
-from simulator.report.numbers.holders import held_at
+from simulator.report.numbers.memory_at import allocations_at
 from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp
@@ -380,17 +380,17 @@ def test_matplotlib_is_not_loaded_before_something_is_drawn() -> None:
 
 def test_holders_are_those_of_the_peak_or_of_a_moment() -> None:
     timeline = Timeline("events", 6.0, (), allocations={3: tuple(step().events)})
-    fullest = [(h.name, h.nbytes, h.since) for h in held_at(timeline, rank=3)]
+    fullest = [(h.name, h.nbytes, h.since) for h in allocations_at(timeline, rank=3)]
     assert fullest == [
         ("batch", 300 * MIB, 1.0),
         ("weights", 100 * MIB - 5, 0.0),
         ("bucket", 25 * MIB, 2.0),
         ("scale", 4, 3.0),
     ]
-    assert [h.name for h in held_at(timeline, 1.5, 3)] == ["batch", "weights"]
-    assert [h.name for h in held_at(timeline, 4.0, 3)] == ["weights", "bucket", "scale"]
+    assert [h.name for h in allocations_at(timeline, 1.5, 3)] == ["batch", "weights"]
+    assert [h.name for h in allocations_at(timeline, 4.0, 3)] == ["weights", "bucket", "scale"]
     with pytest.raises(ValueError, match="got rank 0; allocations are known of \\[3\\]"):
-        held_at(timeline)
+        allocations_at(timeline)
 
 
 def test_the_rank_that_holds_most_is_drawn_and_holes_are_held_against_the_capacity() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.collectives.algorithm import ALGORITHMS, Request
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.verify import promised
 from simulator.records.schedule import Schedule
 from simulator.report.plots.collective import steps as plot_steps
@@ -10,7 +10,7 @@ from simulator.report.plots.collective.steps import origins_text, replay
 
 
 def plan(algorithm: str, operation: str, ranks: int) -> Schedule:
-    return ALGORITHMS.find(algorithm).plans[operation](Request(operation, ranks, 64 * ranks))
+    return ALGORITHMS.find(algorithm).plans[operation](CollectiveRequest(operation, ranks, 64 * ranks))
 
 
 @pytest.mark.parametrize(("algorithm", "operation"), ALGORITHMS.pairs())

@@ -9,7 +9,7 @@ from matplotlib import rcParams
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.ring import all_reduce
 from simulator.records.timeline import LinkUse, Span, Timeline
 from simulator.report.numbers.scaling import ScalingPoint
@@ -63,7 +63,9 @@ def figures() -> dict[str, Figure]:
         "timeline": plot_timeline.figure(timeline),
         "bandwidth": plot_bandwidth.figure(timeline),
     }
-    return found | {f"steps {n}": plot_steps.figure(all_reduce(Request("all_reduce", n, 64))) for n in (2, 16, 64)}
+    return found | {
+        f"steps {n}": plot_steps.figure(all_reduce(CollectiveRequest("all_reduce", n, 64))) for n in (2, 16, 64)
+    }
 
 
 def test_no_text_of_any_figure_is_smaller_than_8_points() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.ring import all_reduce
 from simulator.records.timeline import RouteLinks, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
@@ -103,7 +103,7 @@ def test_bars_of_zero_length_timelines_are_kept_as_they_are() -> None:
 
 
 def test_transfers_have_a_lane_under_their_sender() -> None:
-    transfers = write_out(all_reduce(Request("all_reduce", 2, 8)))
+    transfers = write_out(all_reduce(CollectiveRequest("all_reduce", 2, 8)))
     t = len(transfers)
     enter = [1.0 + number // 2 for number in range(t)]
     start = np.array(enter)

@@ -24,7 +24,7 @@ from simulator.scenario.records import Scenario, TrainingSpec, axis_keys
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.template import template
 from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, ShardingSpec
-from simulator.step.spec import OPTIMIZERS, InjectedFault, Lesson, Precision, Sharding, TrainingStep
+from simulator.step.spec import OPTIMIZERS, InjectedFault, Precision, Sharding, TrainingStep, TrainingTask
 from tests.schemas import scenario_validator
 from tests.training import WITHOUT_SERVERS
 
@@ -703,7 +703,7 @@ def test_numbers_are_carried_by_played_collectives() -> None:
     scenario = load_scenario({"name": "x", "cluster": {"topology": "star_100g", "world_size": 4}, "training": LEARNS})
     assert scenario.training is not None
     step = to_step(scenario.training, 4)
-    assert (step.steps, step.collectives, step.lesson) == (20, "played", Lesson())
+    assert (step.steps, step.collectives, step.lesson) == (20, "played", TrainingTask())
     assert to_step(loaded({}), 8).lesson is None
 
 

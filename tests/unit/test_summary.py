@@ -13,13 +13,13 @@ from simulator.basics.units import format_time
 from simulator.records.timeline import LinkUse, Timeline
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
 from simulator.report.tables.table import points_tables
-from simulator.run.simulate import Run, simulate
+from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import load_scenario
 
 LATENCY, BANDWIDTH = 10e-6, 12.5e9
 
 
-def played(operation: str = "all_reduce", algorithm: str = "ring", n: int = 4, **collective: Any) -> Run:
+def played(operation: str = "all_reduce", algorithm: str = "ring", n: int = 4, **collective: Any) -> SimulatedRun:
     facts = {"operation": operation, "algorithm": algorithm, "size": "4 MiB", **collective}
     cluster = {"topology": "star_100g", "world_size": n}
     return simulate(load_scenario({"name": "summary", "cluster": cluster, "collective": facts}))

@@ -17,7 +17,7 @@ from simulator.results.page.page import report_page, without_files
 from simulator.results.page.page_data import page_data
 from simulator.results.page.point_table import point_table
 from simulator.results.small_table import small_tables
-from simulator.run.simulate import Run, simulate
+from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
 
@@ -28,7 +28,7 @@ SERVED: dict[str, Any] = {
 }
 
 
-def looked_at(data: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
+def looked_at(data: dict[str, Any]) -> tuple[SimulatedRun, dict[str, Any]]:
     run = simulate(load_scenario(data))
     return run, view_of(run.timeline, 8e10, {op.name: op.group for op in run.plan.program.collectives().values()})
 

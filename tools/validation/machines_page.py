@@ -19,7 +19,7 @@ from simulator.calibration.machines.check import left_out, machine_rows, shipped
 from simulator.calibration.machines.fit_writing import written
 from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.records import FitRow, constants, large
-from simulator.calibration.machines.solve import FREE, Fading
+from simulator.calibration.machines.solve import FREE, CapModel
 from simulator.calibration.table import Table
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective
@@ -174,7 +174,7 @@ def _rings(sweeps: Mapping[str, MeasuredSweep]) -> str:
         measured = sweeps[name]
         machines = build(measured.topology, measured.sweep.world_size).collectives
         # 1: only the cap; 2: start-up and cap; 3: a cap that drops with the root of the size; 4: a free exponent.
-        cases = [(2, Fading(allowed=False)), (3, ring_fading(None)), (4, FREE)]
+        cases = [(2, CapModel(allowed=False)), (3, ring_fading(None)), (4, FREE)]
         if operation != "all_gather":
             cases.insert(0, (1, ring_fading(machines["all_gather"])))
         for count, fading in cases:

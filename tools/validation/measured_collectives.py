@@ -12,7 +12,7 @@ from typing import Final
 
 from simulator.basics.errors import UnknownNameError
 from simulator.calibration.machines.header import operation_of
-from simulator.calibration.machines.sweep import Sweep
+from simulator.calibration.machines.sweep import SweepTimes
 
 _FILE: Final = Path(__file__).parents[2] / "simulator" / "catalog" / "measured" / "collectives.csv"
 
@@ -27,13 +27,13 @@ class MeasuredSweep:
         Name in the table.
     topology : str
         Shipped topology of the measured machine.
-    sweep : Sweep
+    sweep : SweepTimes
         Sizes and times.
     """
 
     name: str
     topology: str
-    sweep: Sweep
+    sweep: SweepTimes
 
 
 def measured_sweeps() -> dict[str, MeasuredSweep]:
@@ -62,7 +62,7 @@ def measured_sweep(name: str) -> MeasuredSweep:
 def _measured(name: str, rows: list[dict[str, str]]) -> MeasuredSweep:
     # Rows of a sweep differ only in size and time.
     first = rows[0]
-    sweep = Sweep(
+    sweep = SweepTimes(
         operation=operation_of(first["op"]) or first["op"],
         world_size=int(first["ranks"]),
         rows=tuple(sorted((int(row["size_bytes"]), float(row["time_us_oop"]) / 1e6) for row in rows)),

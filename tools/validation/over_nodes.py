@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.cluster.build import build
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import play
 from simulator.report.numbers.summary import busbw_factor
@@ -58,7 +58,7 @@ class OverNodes:
         # Links alone, without start-ups and caps.
         if not known:
             cluster = replace(cluster, collectives={}, in_node={})
-        request = Request(self.operation, self.ranks, self.nbytes // _ITEMSIZE)
+        request = CollectiveRequest(self.operation, self.ranks, self.nbytes // _ITEMSIZE)
         made = plan(cluster, Task(request, "auto", everyone, _DTYPE))
         time = made.predicted
         # `predicted` is the closed form; without one, simulate.

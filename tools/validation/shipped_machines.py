@@ -13,7 +13,7 @@ from typing import Final
 
 from simulator.calibration.machines.fit_writing import section, without_section
 from simulator.calibration.machines.fitting import fit_sweep
-from simulator.calibration.machines.solve import FREE, Constants, Fading
+from simulator.calibration.machines.solve import FREE, CapModel, Constants
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.topology_file import MeasuredOperation
 from simulator.collectives.constants import NETWORK_STEP
@@ -38,19 +38,19 @@ def machines() -> dict[str, MachineCollective]:
     return fitted
 
 
-def ring_fading(gather: MachineCollective | None) -> Fading:
+def ring_fading(gather: MachineCollective | None) -> CapModel:
     """Return how a ring's cap depends on size: with the square root, and equally for both operations.
 
     More constants would explain no more; docs/measured.md has the figures. Exponents fitted to all-reduces range from
     0.51 to 0.75.
     """
     if gather is None:
-        return Fading(exponent=_ROOT)
+        return CapModel(exponent=_ROOT)
     like = Constants(gather.startup, gather.rate_cap, gather.half_size, _ROOT)
-    return Fading(exponent=_ROOT, like=like)
+    return CapModel(exponent=_ROOT, like=like)
 
 
-def _fitted(name: str, algorithm: str | None = None, fading: Fading = FREE) -> MachineCollective:
+def _fitted(name: str, algorithm: str | None = None, fading: CapModel = FREE) -> MachineCollective:
     measured = measured_sweep(name)
     machine = fit_sweep(measured.sweep, topology=measured.topology, algorithm=algorithm, fading=fading).machine
     given = "" if fading.like is None else ", start-up and half size as its all_gather's"

@@ -15,13 +15,13 @@ from typing import Final
 
 from simulator.calibration.training_runs import tables
 from simulator.calibration.training_runs.ablation import ablation
+from simulator.calibration.training_runs.cache import play_on
 from simulator.calibration.training_runs.checks import fitted_system
 from simulator.calibration.training_runs.cut_rows import all_measured
-from simulator.calibration.training_runs.kept import play_on
-from simulator.calibration.training_runs.own_rows import columns
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import apart, errors
+from simulator.calibration.training_runs.user_rows import columns
 from simulator.model.parameters import total
 from simulator.report.numbers.prediction_intervals import TABLE
 from simulator.report.plots import style

@@ -11,18 +11,18 @@ from dataclasses import replace
 from simulator.basics.dtypes import find
 from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.records import FitRow
-from simulator.calibration.machines.response import played
-from simulator.calibration.machines.sweep import Sweep
+from simulator.calibration.machines.sweep import SweepTimes
+from simulator.calibration.machines.time_model import played
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 
 Rows = tuple[FitRow, ...]
 
 
-def left_out(sweep: Sweep, topology: str, algorithm: str | None = None) -> tuple[Rows, Rows]:
+def left_out(sweep: SweepTimes, topology: str, algorithm: str | None = None) -> tuple[Rows, Rows]:
     """Cross-validate: fit every other size, and simulate the sizes between.
 
     Returns
@@ -37,7 +37,7 @@ def left_out(sweep: Sweep, topology: str, algorithm: str | None = None) -> tuple
     return fitted.rows, machine_rows(cluster, replace(sweep, rows=between), fitted.machine)
 
 
-def machine_rows(cluster: Cluster, sweep: Sweep, machine: MachineCollective) -> Rows:
+def machine_rows(cluster: Cluster, sweep: SweepTimes, machine: MachineCollective) -> Rows:
     """Simulate a sweep with given constants."""
     return tuple(
         FitRow(size, time, played(cluster, sweep.operation, machine, size, sweep.dtype).end)
@@ -45,12 +45,12 @@ def machine_rows(cluster: Cluster, sweep: Sweep, machine: MachineCollective) -> 
     )
 
 
-def shipped_rows(sweep: Sweep, topology: str, *, known: Collection[str] | None = None) -> tuple[str, Rows]:
+def shipped_rows(sweep: SweepTimes, topology: str, *, known: Collection[str] | None = None) -> tuple[str, Rows]:
     """Simulate a sweep on a shipped topology, with the topology's algorithm for the largest size.
 
     Parameters
     ----------
-    sweep : Sweep
+    sweep : SweepTimes
         The measured sweep.
     topology : str
         Name or path.
@@ -70,7 +70,7 @@ def shipped_rows(sweep: Sweep, topology: str, *, known: Collection[str] | None =
     everyone = tuple(range(sweep.world_size))
     rows, name = [], ""
     for size, time in sweep.rows:
-        request = Request(sweep.operation, sweep.world_size, size // itemsize)
+        request = CollectiveRequest(sweep.operation, sweep.world_size, size // itemsize)
         planned = plan(cluster, Task(request, "auto", everyone, sweep.dtype))
         name = planned.algorithm
         rows.append(FitRow(size, time, execute(planned.program, cluster).end))

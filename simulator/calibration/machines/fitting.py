@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from simulator.basics.errors import ScenarioError
+from simulator.calibration.machines.candidate_fits import CandidateFit, candidate_fits
 from simulator.calibration.machines.records import Fit
 from simulator.calibration.machines.refine import Refinement, refine
-from simulator.calibration.machines.solve import FREE, Fading
-from simulator.calibration.machines.sweep import Sweep, read_sweep
+from simulator.calibration.machines.solve import FREE, CapModel
+from simulator.calibration.machines.sweep import SweepTimes, read_sweep
 from simulator.calibration.machines.sweep_cluster import cluster_for
-from simulator.calibration.machines.trials import Trial, trials
 
 # Most trials simulated at every size, and their largest loss relative to the best.
 _FINALISTS: Final = 4
@@ -70,10 +70,12 @@ def fit(
     return fit_sweep(sweep, topology=topology, algorithm=algorithm)
 
 
-def fit_sweep(sweep: Sweep, *, topology: str | None = None, algorithm: str | None = None, fading: Fading = FREE) -> Fit:
+def fit_sweep(
+    sweep: SweepTimes, *, topology: str | None = None, algorithm: str | None = None, fading: CapModel = FREE
+) -> Fit:
     """Fit a machine to a sweep; see `fit`. `fading` limits the number of constants."""
     played_on = cluster_for(sweep, topology)
-    able, too_slow = trials(played_on.cluster, sweep, algorithm, fading)
+    able, too_slow = candidate_fits(played_on.cluster, sweep, algorithm, fading)
     if not able:
         raise ScenarioError(_none(sweep, played_on.cluster.name, algorithm, [slow.text for slow in too_slow]))
     # A stable sort keeps the order of preference among equal losses.
@@ -97,7 +99,9 @@ def fit_sweep(sweep: Sweep, *, topology: str | None = None, algorithm: str | Non
     )
 
 
-def _best(finalists: list[tuple[Trial, Refinement]], preferred: list[Trial]) -> tuple[Trial, Refinement]:
+def _best(
+    finalists: list[tuple[CandidateFit, Refinement]], preferred: list[CandidateFit]
+) -> tuple[CandidateFit, Refinement]:
     """Choose among finalists with nearly equal losses: the first in order of preference."""
     least = min(refinement.summary.loss for _, refinement in finalists)
     equal = [pair for pair in finalists if pair[1].summary.loss <= least * (1.0 + _EQUAL)]
@@ -109,7 +113,7 @@ def _best(finalists: list[tuple[Trial, Refinement]], preferred: list[Trial]) -> 
     return min((pair for pair in same if pair[1].summary.loss <= bound), key=lambda pair: preferred.index(pair[0]))
 
 
-def _none(sweep: Sweep, topology: str, algorithm: str | None, slow: list[str]) -> str:
+def _none(sweep: SweepTimes, topology: str, algorithm: str | None, slow: list[str]) -> str:
     what = f"got {algorithm!r}; it cannot" if algorithm else "none of the known ones can"
     why = f" in the measured time (without any cap {', '.join(slow)})" if slow else ""
     return (

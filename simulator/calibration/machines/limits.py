@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from simulator.basics.dtypes import find
-from simulator.calibration.machines.response import Limit
-from simulator.calibration.machines.sweep import Sweep
+from simulator.calibration.machines.sweep import SweepTimes
 from simulator.calibration.machines.sweep_cluster import with_machine
+from simulator.calibration.machines.time_model import Limit
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 from simulator.records.timeline import TransferLog
@@ -28,7 +28,7 @@ _BEST_INSIDE: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class LimitingLinks:
     """The limiting links.
 
     Attributes
@@ -46,7 +46,7 @@ class Bounds:
     time: float
 
 
-def bounds(cluster: Cluster, sweep: Sweep, algorithm: str, *, pieces: int | None) -> Bounds:
+def bounds(cluster: Cluster, sweep: SweepTimes, algorithm: str, *, pieces: int | None) -> LimitingLinks:
     """Find the links most filled when the largest array is sent in the measured time.
 
     Raises
@@ -56,7 +56,7 @@ def bounds(cluster: Cluster, sweep: Sweep, algorithm: str, *, pieces: int | None
     """
     size, time = sweep.rows[-1]
     elements = max(size // find(sweep.dtype).itemsize, 1)
-    request = Request(sweep.operation, cluster.world_size, elements, chunks=pieces)
+    request = CollectiveRequest(sweep.operation, cluster.world_size, elements, chunks=pieces)
     task = Task(request, algorithm, tuple(range(cluster.world_size)), sweep.dtype)
     bare = MachineCollective(algorithm)
     # No start-up and no caps: the links alone determine the time.
@@ -68,7 +68,7 @@ def bounds(cluster: Cluster, sweep: Sweep, algorithm: str, *, pieces: int | None
             full[side] = max(full[side], use / time)
             fastest[side] = max(fastest[side], rate)
     limit: Limit = "across" if full["across"] > full["inside"] / _BEST_INSIDE else "inside"
-    return Bounds(limit, fastest[limit], timeline.end)
+    return LimitingLinks(limit, fastest[limit], timeline.end)
 
 
 def _uses(cluster: Cluster, log: TransferLog) -> list[tuple[Limit, float, float]]:

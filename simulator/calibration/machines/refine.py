@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Floats
+from simulator.calibration.machines.candidate_fits import CandidateFit, data, summarize_trial
 from simulator.calibration.machines.records import FitRow, TrialSummary
-from simulator.calibration.machines.response import played
 from simulator.calibration.machines.solve import Constants, Data, loss, solve
-from simulator.calibration.machines.sweep import Sweep
-from simulator.calibration.machines.trials import Trial, data, summarize_trial
+from simulator.calibration.machines.sweep import SweepTimes
+from simulator.calibration.machines.time_model import played
 from simulator.cluster.cluster import MachineCollective
 
 _ROUNDS: Final = 5
@@ -39,7 +39,7 @@ class Refinement:
     summary: TrialSummary
 
 
-def refine(trial: Trial, sweep: Sweep) -> Refinement:
+def refine(trial: CandidateFit, sweep: SweepTimes) -> Refinement:
     """Simulate a trial's constants, correct them, and repeat; return the best of a few rounds."""
     measured, constants = data(sweep), trial.constants
     # Correction per size: simulated / predicted time, without start-up.
@@ -67,7 +67,7 @@ def refine(trial: Trial, sweep: Sweep) -> Refinement:
 class _Corrected:
     """Predicted times, each multiplied by its size's correction factor."""
 
-    trial: Trial
+    trial: CandidateFit
     factor: Floats
 
     def __call__(self, sizes: Floats, caps: Floats) -> Floats:
@@ -78,7 +78,7 @@ def _loss_of(rows: tuple[FitRow, ...], measured: Data) -> float:
     return loss(np.log([row.simulated / row.measured for row in rows]), measured.weights)
 
 
-def _play(trial: Trial, machine: MachineCollective, sweep: Sweep, predicted: Floats) -> tuple[FitRow, ...]:
+def _play(trial: CandidateFit, machine: MachineCollective, sweep: SweepTimes, predicted: Floats) -> tuple[FitRow, ...]:
     """Simulate every size; if this costs too much, the largest, the smallest and some between."""
     response, count = trial.response, len(sweep.rows)
     rows: dict[int, FitRow] = {}
@@ -99,7 +99,7 @@ def _play(trial: Trial, machine: MachineCollective, sweep: Sweep, predicted: Flo
     return tuple(rows[number] for number in range(count))
 
 
-def _machine(trial: Trial, constants: Constants, sweep: Sweep) -> MachineCollective:
+def _machine(trial: CandidateFit, constants: Constants, sweep: SweepTimes) -> MachineCollective:
     """Return the constants with four digits, as written to a file."""
     return replace(
         trial.response.machine(_rounded(constants.cap), trial.chunks),

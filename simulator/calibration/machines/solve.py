@@ -61,7 +61,7 @@ class Constants:
 
 
 @dataclass(frozen=True, slots=True)
-class Fading:
+class CapModel:
     """How the cap may depend on size; determines the number of constants to solve for.
 
     Attributes
@@ -79,7 +79,7 @@ class Fading:
     like: Constants | None = None
 
 
-FREE: Final = Fading()
+FREE: Final = CapModel()
 
 Times = Callable[[Floats, Floats], Floats]
 """Sizes [B] and caps [B/s] to times without start-up [s]."""
@@ -95,7 +95,7 @@ class Data:
 
 
 def solve(
-    data: Data, times: Times, fastest: float, *, fading: Fading = FREE, start: Constants | None = None
+    data: Data, times: Times, fastest: float, *, fading: CapModel = FREE, start: Constants | None = None
 ) -> tuple[Constants, float]:
     """Fit the constants to the measured times.
 
@@ -107,7 +107,7 @@ def solve(
         Predicted times.
     fastest : float
         Cap above which nothing changes any more [B/s].
-    fading : Fading
+    fading : CapModel
         Dependence of the cap on size.
     start : Constants, optional
         The only starting point; by default several are tried.
@@ -119,7 +119,7 @@ def solve(
     """
     # Four constants need more than four rows; with few rows the cap is constant.
     if len(data.sizes) < 6:
-        fading = Fading(allowed=False)
+        fading = CapModel(allowed=False)
     firsts = [_packed(start, data, fastest)] if start else _starts(data, fastest)
 
     def constants(theta: Floats) -> Constants:
@@ -154,7 +154,7 @@ def loss(residuals: Floats, weights: Floats) -> float:
 #
 # Example: shortest time 20 us, fastest 450 GB/s. theta = (0, 0, 0, 0) is a start-up of 10 us, a cap of 225 GB/s, a half
 # size of 4 MB and an exponent of 0.6.
-def _unpacked(theta: Floats, data: Data, fastest: float, fading: Fading) -> Constants:
+def _unpacked(theta: Floats, data: Data, fastest: float, fading: CapModel) -> Constants:
     exponent = float(np.clip(0.6 + 0.15 * theta[3], 0.2, 1.0)) if fading.exponent is None else fading.exponent
     if fading.like is not None:
         return Constants(fading.like.startup, _cap(theta, fastest), fading.like.half_size, exponent)

@@ -28,7 +28,7 @@ _MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class SweepTimes:
     """Times of an operation on a machine, by size.
 
     Attributes
@@ -61,7 +61,7 @@ class Sweep:
     assumed: tuple[str, ...] = ()
 
 
-def read_sweep(path: Path | str, *, world_size: int | None = None, operation: str | None = None) -> Sweep:
+def read_sweep(path: Path | str, *, world_size: int | None = None, operation: str | None = None) -> SweepTimes:
     """Read a file with a single sweep; see `read_sweeps`.
 
     Raises
@@ -76,7 +76,9 @@ def read_sweep(path: Path | str, *, world_size: int | None = None, operation: st
     return sweeps[0]
 
 
-def read_sweeps(path: Path | str, *, world_size: int | None = None, operation: str | None = None) -> tuple[Sweep, ...]:
+def read_sweeps(
+    path: Path | str, *, world_size: int | None = None, operation: str | None = None
+) -> tuple[SweepTimes, ...]:
     """Read outputs of nccl-tests (a run, or several runs in a row), or a CSV file with sizes and times.
 
     A CSV file may hold several operations, numbers of ranks and runs. A bandwidth may replace the time.
@@ -92,7 +94,7 @@ def read_sweeps(path: Path | str, *, world_size: int | None = None, operation: s
 
     Returns
     -------
-    tuple of Sweep
+    tuple of SweepTimes
         The sweeps, with out-of-place times.
 
     Raises
@@ -106,7 +108,7 @@ def read_sweeps(path: Path | str, *, world_size: int | None = None, operation: s
     return tuple(_sweep(text, path, world_size, operation) for text in texts)
 
 
-def _sweep(text: str, path: Path | str, world_size: int | None, operation: str | None) -> Sweep:
+def _sweep(text: str, path: Path | str, world_size: int | None, operation: str | None) -> SweepTimes:
     # Report broken rows before missing facts.
     parse(text, str(path), 1.0)
     header = header_of(text, path)
@@ -118,7 +120,7 @@ def _sweep(text: str, path: Path | str, world_size: int | None, operation: str |
     what = operation or header.operation or _operation(path, ranks, rows, assumed)
     times = _times(path, rows)
     nodes = header.nodes
-    return Sweep(what, ranks, times, nodes, _dtype(path, rows, assumed), header.gpu, str(path), tuple(assumed))
+    return SweepTimes(what, ranks, times, nodes, _dtype(path, rows, assumed), header.gpu, str(path), tuple(assumed))
 
 
 def _world_size(

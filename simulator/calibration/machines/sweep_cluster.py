@@ -12,7 +12,7 @@ from typing import Any, Final
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_bandwidth
-from simulator.calibration.machines.sweep import Sweep
+from simulator.calibration.machines.sweep import SweepTimes
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 
@@ -44,7 +44,7 @@ class SweepCluster:
     assumed: tuple[str, ...] = ()
 
 
-def cluster_for(sweep: Sweep, topology: str | None) -> SweepCluster:
+def cluster_for(sweep: SweepTimes, topology: str | None) -> SweepCluster:
     """Build the cluster for a sweep.
 
     Raises
@@ -65,7 +65,7 @@ def cluster_for(sweep: Sweep, topology: str | None) -> SweepCluster:
     return SweepCluster(cluster, topology, () if sweep.nodes else (placed,))
 
 
-def _assumed(sweep: Sweep) -> SweepCluster:
+def _assumed(sweep: SweepTimes) -> SweepCluster:
     nodes = sweep.nodes or 1
     if sweep.world_size % nodes:
         raise ScenarioError(
@@ -89,7 +89,7 @@ def _assumed(sweep: Sweep) -> SweepCluster:
     )
 
 
-def _any_gpu(sweep: Sweep) -> dict[str, Any]:
+def _any_gpu(sweep: SweepTimes) -> dict[str, Any]:
     """Return an assumed GPU's keys. Its HBM is so fast that reductions (3x the arriving rate) cost nothing."""
     return {
         "vector_flops": {"float32": "10 TFLOP/s"},
@@ -100,7 +100,7 @@ def _any_gpu(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _star(sweep: Sweep) -> dict[str, Any]:
+def _star(sweep: SweepTimes) -> dict[str, Any]:
     return {
         "name": "measured_star",
         "builder": "star",
@@ -108,7 +108,7 @@ def _star(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _nodes(sweep: Sweep, nodes: int) -> dict[str, Any]:
+def _nodes(sweep: SweepTimes, nodes: int) -> dict[str, Any]:
     size = sweep.world_size // nodes
     card = _SPARE * _fastest(sweep)
     if sweep.operation == "all_reduce":
@@ -131,7 +131,7 @@ def _nodes(sweep: Sweep, nodes: int) -> dict[str, Any]:
     }
 
 
-def _fastest(sweep: Sweep) -> float:
+def _fastest(sweep: SweepTimes) -> float:
     """Return the rate through a rank's port for the fastest row, in a ring or a direct exchange [B/s]."""
     n = sweep.world_size
     factor = 2 * (n - 1) / n if sweep.operation == "all_reduce" else 1.0

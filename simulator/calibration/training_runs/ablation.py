@@ -29,7 +29,7 @@ _MOVES: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AblationRow:
     """Errors in a framework's rows after removal of a number or fact.
 
     Attributes
@@ -59,7 +59,7 @@ def without(framework: Framework, what: str) -> Framework:
     return replace(framework, **{what: getattr(BARE, what)})
 
 
-def ablation(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework], jobs: int = 2) -> Iterator[Taken]:
+def ablation(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework], jobs: int = 2) -> Iterator[AblationRow]:
     """Yield, for each framework, its rows' errors as shipped, then without each number and fact."""
     for name, framework in known.items():
         played = _some(outcomes, name)
@@ -80,10 +80,10 @@ def _some(outcomes: Sequence[PlayedRow], name: str) -> list[PlayedRow]:
     return mine[:: max(1, -(-len(mine) // _MOST_ROWS))]
 
 
-def _taken(name: str, what: str, played: Sequence[PlayedRow]) -> Taken:
+def _taken(name: str, what: str, played: Sequence[PlayedRow]) -> AblationRow:
     peaks = [outcome.memory_error for outcome in played if outcome.memory_error is not None]
     time = errors(what, [outcome.time_error for outcome in played])
-    return Taken(name, what, time, errors(what, peaks) if peaks else None)
+    return AblationRow(name, what, time, errors(what, peaks) if peaks else None)
 
 
 def behind(row: MeasuredRow, framework: Framework) -> tuple[tuple[str, ...], tuple[str, ...]]:

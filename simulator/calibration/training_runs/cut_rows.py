@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.training_runs.rows import MeasuredRow, ModelShape, gib, measured, of_source
-from simulator.model.cut import ExpertCut
+from simulator.model.partition import ExpertPartition
 from simulator.step.parallelism import Parallelism
 
 
@@ -95,5 +95,5 @@ def _parallelism(row: Mapping[str, str]) -> Parallelism:
         virtual_stages=int(row["virtual_stages"]),
         stages=tuple(int(layers) for layers in row["stages"].split()),
         # Experts' matrices are cut like other matrices in every source.
-        experts=ExpertCut(ep, tensor=int(row["tp"])),
+        experts=ExpertPartition(ep, tensor=int(row["tp"])),
     )

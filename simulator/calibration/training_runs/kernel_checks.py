@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from simulator.calibration.kernels import DTYPES, Misfit, fit, measured, misfit
+from simulator.calibration.kernels import DTYPES, FitErrors, fit, measured, misfit
 from simulator.calibration.kernels import NEUTRAL as KERNELS
 from simulator.calibration.training_runs.fitting import fit as fit_rows
 from simulator.calibration.training_runs.fitting import kernel_time, linear
@@ -29,25 +29,29 @@ _ROUNDS: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Without:
+class AblationErrors:
     """Errors without a constant, for the matmul table by dtype and for training rows."""
 
     name: str
-    tables: Mapping[str, Misfit]
+    tables: Mapping[str, FitErrors]
     rows: Errors
 
 
-def without_kernel_constants(outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2) -> Iterator[Without]:
+def without_kernel_constants(
+    outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2
+) -> Iterator[AblationErrors]:
     """Yield the errors with every constant, then without each constant."""
     played = [outcome for outcome in outcomes if is_fitted(outcome.row)]
     yield _without("all constants", {}, played, framework)
     for name, neutral in (*KERNELS.items(), *_OTHERS.items()):
         yield _without(f"without {name}", {name: neutral}, played, framework)
     alone = play_rows([o.row for o in played], {framework.name: framework}, jobs, changes=((_BESIDE, 0.0),))
-    yield Without(f"without {_BESIDE}", _tables(_model({})), _errors(_BESIDE, alone, framework, ()))
+    yield AblationErrors(f"without {_BESIDE}", _tables(_model({})), _errors(_BESIDE, alone, framework, ()))
 
 
-def _without(name: str, removed: Mapping[str, float], played: Sequence[PlayedRow], framework: Framework) -> Without:
+def _without(
+    name: str, removed: Mapping[str, float], played: Sequence[PlayedRow], framework: Framework
+) -> AblationErrors:
     model = _model(removed)
     refitted: dict[str, float] = {}
     # Attention's share does not enter the matmul table, and nothing needs refitting.
@@ -57,7 +61,7 @@ def _without(name: str, removed: Mapping[str, float], played: Sequence[PlayedRow
     changes = tuple({**removed, **refitted}.items())
     # Moving each row by the change in kernel time avoids simulating it again.
     moved = [replace(o, step_time=o.step_time + _longer(o, framework, changes)) for o in played]
-    return Without(name, _tables(model.changed(refitted)), _errors(name, moved, framework, changes))
+    return AblationErrors(name, _tables(model.changed(refitted)), _errors(name, moved, framework, changes))
 
 
 def _model(removed: Mapping[str, float]) -> KernelModel:
@@ -66,7 +70,7 @@ def _model(removed: Mapping[str, float]) -> KernelModel:
     return kernel_model(cluster_of(REFERENCE, 1, tuple(removed.items())).gpus[0])
 
 
-def _tables(model: KernelModel) -> dict[str, Misfit]:
+def _tables(model: KernelModel) -> dict[str, FitErrors]:
     return {dtype: misfit(model.matmul(dtype), measured(dtype)) for dtype in DTYPES}
 
 

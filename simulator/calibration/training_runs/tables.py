@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from simulator.calibration.table import Table
-from simulator.calibration.training_runs.ablation import FACTS, NUMBERS, Taken, behind
+from simulator.calibration.training_runs.ablation import FACTS, NUMBERS, AblationRow, behind
 from simulator.calibration.training_runs.checks import drift, left_out, without_any
-from simulator.calibration.training_runs.choices import choices
-from simulator.calibration.training_runs.choices import said as said_of_choices
 from simulator.calibration.training_runs.constants import counted
 from simulator.calibration.training_runs.fitting import LinearSystem
 from simulator.calibration.training_runs.kernel_checks import without_kernel_constants
 from simulator.calibration.training_runs.playing import PlayedRow
+from simulator.calibration.training_runs.ranking import choices
+from simulator.calibration.training_runs.ranking import said as said_of_choices
 from simulator.calibration.training_runs.rows import cluster_of
 from simulator.calibration.training_runs.rules_of_thumb import by_median, said
 from simulator.calibration.training_runs.summary import Errors, SourceErrors, by_group, errors, of_memory, worst
@@ -178,7 +178,7 @@ def counts(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework]) -> Tab
     return Table("number of constants behind a row", head, tuple(rows))
 
 
-def ablated(taken: Iterable[Taken]) -> Table:
+def ablated(taken: Iterable[AblationRow]) -> Table:
     """Return the ablation: errors without each number and fact of each framework."""
     rows = [
         (

@@ -13,11 +13,11 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.basics.intervals import added
 from simulator.engine.collective_routing import RoutedCollective
-from simulator.engine.compiled.prepared import Prepared
+from simulator.engine.compiled.prepared import CoreProgram
 from simulator.records.timeline import LinkUse
 
 
-def busiest_link(prepared: Prepared) -> tuple[int, float] | None:
+def busiest_link(prepared: CoreProgram) -> tuple[int, float] | None:
     """Return the link whose bytes take longest, and these bytes; None if nothing is sent.
 
     Ties go to the lowest link number.
@@ -41,7 +41,7 @@ def busiest_link(prepared: Prepared) -> tuple[int, float] | None:
     return (link, float(nbytes[link])) if len(nbytes) and nbytes[link] > 0 else None
 
 
-def routes_over(prepared: Prepared, link: int) -> dict[tuple[int, int], Ints]:
+def routes_over(prepared: CoreProgram, link: int) -> dict[tuple[int, int], Ints]:
     """Return the routes that cross a link by (kind, simulated member): the core reports their flows."""
     over: dict[tuple[int, int], list[Ints]] = {}
     for kind, members in enumerate(prepared.routed):
@@ -58,7 +58,7 @@ def routes_over(prepared: Prepared, link: int) -> dict[tuple[int, int], Ints]:
     return {played: np.unique(np.concatenate(routes)) for played, routes in over.items()}
 
 
-def link_use(prepared: Prepared, link: int, nbytes: float, flows: Floats) -> LinkUse:
+def link_use(prepared: CoreProgram, link: int, nbytes: float, flows: Floats) -> LinkUse:
     """Return the link's use, given its flows' pairs (enter, end) [s]."""
     order = np.argsort(flows[:, 0], kind="stable")
     enter, end = flows[order].T

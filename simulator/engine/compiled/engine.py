@@ -11,14 +11,14 @@ from typing import Final
 
 from simulator.basics.errors import SimulationError, TooLargeError
 from simulator.basics.garbage import collected_later
-from simulator.basics.this_machine import lacking
+from simulator.basics.host_memory import shortage_text
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.busiest_link import busiest_link, link_use, routes_over
 from simulator.engine.compiled.core import run
+from simulator.engine.compiled.deadlock import deadlock
 from simulator.engine.compiled.missing_times import refuse_missing_times
-from simulator.engine.compiled.playable import Playable
-from simulator.engine.compiled.prepared import REDUCED_FROM, Prepared, prepare
-from simulator.engine.compiled.stuck import deadlock
+from simulator.engine.compiled.prepared import REDUCED_FROM, CoreProgram, prepare
+from simulator.engine.compiled.sized_collective import SizedCollective
 from simulator.engine.compiled.timeline import TimelineWriter
 from simulator.engine.jitter import Jitter
 from simulator.engine.program_checks import check_program
@@ -86,10 +86,10 @@ def execute(
     return writer.timeline(keep, links, limit_memory=limit_memory, allocator=allocator)
 
 
-def _refuse_larger_than_memory(prepared: Prepared) -> None:
+def _refuse_larger_than_memory(prepared: CoreProgram) -> None:
     """Raise TooLargeError if a single collective needs more memory than this machine has."""
     largest = max((own.rows.transfers for own, _ in _followed(prepared)), default=0)
-    short = lacking(largest * _BYTES_A_TRANSFER)
+    short = shortage_text(largest * _BYTES_A_TRANSFER)
     if short:
         raise TooLargeError(
             f"engine: a collective of {largest:.3g} transfers whose flows share links would have to be followed, which "
@@ -97,7 +97,7 @@ def _refuse_larger_than_memory(prepared: Prepared) -> None:
         )
 
 
-def _refuse_endless(prepared: Prepared) -> None:
+def _refuse_endless(prepared: CoreProgram) -> None:
     """Raise SimulationError if flows that share links would take more than an hour."""
     transfers = sum(times * own.rows.transfers for own, times in _followed(prepared))
     hours = transfers * _SECONDS_A_SHARED_FLOW / 3600
@@ -108,7 +108,7 @@ def _refuse_endless(prepared: Prepared) -> None:
         )
 
 
-def _followed(prepared: Prepared) -> Iterator[tuple[Playable, int]]:
+def _followed(prepared: CoreProgram) -> Iterator[tuple[SizedCollective, int]]:
     """Yield each collective that may need the clock, and how often it is carried out."""
     for times, kind in zip(prepared.program.lists.times, prepared.kinds, strict=True):
         for own in kind.playables:

@@ -16,14 +16,14 @@ import numpy.typing as npt
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.columns import Columns, Known, begins
 from simulator.engine.compiled.fields import FIELDS, IN_ORDER, TOGETHER
-from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.rows import Rows
 from simulator.engine.compiled.shape import shape_columns
+from simulator.engine.compiled.simulated_kinds import SimulatedKind
 from simulator.engine.routes import Routes
 
 
 def instances(
-    kinds: Sequence[PlayedKind],
+    kinds: Sequence[SimulatedKind],
     kind_of: Sequence[int],
     logged: Collection[int],
     tapped: Mapping[tuple[int, int], Ints],
@@ -33,7 +33,7 @@ def instances(
 
     Parameters
     ----------
-    kinds : sequence of PlayedKind
+    kinds : sequence of SimulatedKind
         Simulated members of each kind.
     kind_of : sequence of int
         Kind of each family.

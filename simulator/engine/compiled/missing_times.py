@@ -8,10 +8,10 @@ from simulator.basics.arrays import Floats
 from simulator.basics.errors import DefectError
 from simulator.engine.compiled.core import Times
 from simulator.engine.compiled.fields import Problem
-from simulator.engine.compiled.prepared import Prepared
+from simulator.engine.compiled.prepared import CoreProgram
 
 
-def refuse_missing_times(prepared: Prepared, problem: Problem, times: Times) -> None:
+def refuse_missing_times(prepared: CoreProgram, problem: Problem, times: Times) -> None:
     """Raise DefectError if an operation or a logged transfer has no finite time although the program has ended."""
     if times.stuck:
         return

@@ -11,7 +11,7 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.columns import Columns, Known, begins
 from simulator.engine.compiled.fields import COLLECTIVE, KERNEL, MEMORY, ON_GPU, TAKES_SMS
-from simulator.engine.compiled.played_kinds import PlayedKind
+from simulator.engine.compiled.simulated_kinds import SimulatedKind
 from simulator.records.operation import Collective, Compute, Op
 
 _OP_COLUMNS: Final = (
@@ -44,12 +44,12 @@ class Lists:
     speeds: Floats
 
 
-def first_instances(lists: Lists, kinds: Sequence[PlayedKind]) -> Ints:
+def first_instances(lists: Lists, kinds: Sequence[SimulatedKind]) -> Ints:
     """Return each family's first instance, then the total; instances in a family are consecutive."""
     return begins(len(kinds[kind].members) for kind in lists.kind_of)
 
 
-def operation_lists(lists: Lists, kinds: Sequence[PlayedKind]) -> dict[str, Any]:
+def operation_lists(lists: Lists, kinds: Sequence[SimulatedKind]) -> dict[str, Any]:
     """Return the fields in problem.h for operation lists and for memberships in groups."""
     columns, tables = Columns(), Known()
     table_of = [_table(tables, kind) for kind in kinds]
@@ -97,7 +97,7 @@ def operation_lists(lists: Lists, kinds: Sequence[PlayedKind]) -> dict[str, Any]
     }
 
 
-def _table(tables: Known, kind: PlayedKind) -> int:
+def _table(tables: Known, kind: SimulatedKind) -> int:
     """Return the kind's row in the membership tables; kinds with equal groups share a row."""
     return tables.number((kind.which.tobytes(), kind.place.tobytes()), lambda: (kind.which, kind.place))
 

@@ -17,10 +17,10 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
 from simulator.engine.compiled.fields import Problem
 from simulator.engine.compiled.operation_lists import Lists, first_instances
-from simulator.engine.compiled.playable import Playable, PlayableMaker
-from simulator.engine.compiled.played_kinds import PlayedKind, all_played
 from simulator.engine.compiled.problem import problem_of
 from simulator.engine.compiled.quotient import Quotient, reduce_by_symmetry
+from simulator.engine.compiled.simulated_kinds import SimulatedKind, all_played
+from simulator.engine.compiled.sized_collective import SizedCollective, SizedCollectiveMaker
 from simulator.engine.jitter import Jitter
 from simulator.engine.progress import stage
 from simulator.records.operation import Collective
@@ -31,7 +31,7 @@ REDUCED_FROM: Final = 200_000
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class CoreProgram:
     """A program with its routes and, if ranks are alike, its quotient.
 
     Attributes
@@ -46,7 +46,7 @@ class Prepared:
         For each kind, the routes of the members of its first family; None if the duration is given.
     capacity : float array, shape (links,)
         Capacity of the fabric's links [B/s].
-    maker : PlayableMaker
+    maker : SizedCollectiveMaker
         Cache of rows, bytes and playables.
     quotient : Quotient or None
         None if every rank is simulated.
@@ -57,7 +57,7 @@ class Prepared:
     jitter: Jitter
     routed: Sequence[tuple[RoutedCollective | None, ...]]
     capacity: Floats
-    maker: PlayableMaker
+    maker: SizedCollectiveMaker
     quotient: Quotient | None
 
     @cached_property
@@ -71,14 +71,14 @@ class Prepared:
         return Lists(own.lists, own.family_at, own.kind_of, list_of, speeds[first])
 
     @cached_property
-    def kinds(self) -> Sequence[PlayedKind]:
+    def kinds(self) -> Sequence[SimulatedKind]:
         """Return each kind's simulated members."""
         every = enumerate(zip(self.program.lists.kinds, self.routed, strict=True))
         return [self._played(number, members, routed) for number, (members, routed) in every]
 
     def _played(
         self, number: int, members: Sequence[Collective], routed: Sequence[RoutedCollective | None]
-    ) -> PlayedKind:
+    ) -> SimulatedKind:
         """Return a kind's simulated members."""
         if self.quotient is not None:
             return self.quotient.played(number, members)
@@ -120,7 +120,7 @@ class Prepared:
         """Return the kind's routes by member, without closed-form members."""
         return {member: own for member, own in enumerate(self.routed[kind]) if own is not None}
 
-    def played_playable(self, kind: int, member: int) -> Playable:
+    def played_playable(self, kind: int, member: int) -> SizedCollective:
         """Return the playable simulated for a member.
 
         Raises
@@ -141,12 +141,12 @@ class Prepared:
         return self.quotient.played_rows(kind, member)[~rows.is_gate]
 
 
-def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: int = REDUCED_FROM) -> Prepared:
+def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: int = REDUCED_FROM) -> CoreProgram:
     """Route a program's collectives, and search for equal ranks if there are at least `reduced_from` transfers."""
     stage("finding routes")
     capacity = np.array(capacities(cluster))
     routed = _routed(program, cluster, capacity)
-    prepared = Prepared(program, cluster, jitter, routed, capacity, PlayableMaker(cluster.remember), None)
+    prepared = CoreProgram(program, cluster, jitter, routed, capacity, SizedCollectiveMaker(cluster.remember), None)
     # With noise every rank draws different factors, so no two ranks are alike.
     if prepared.transfers >= reduced_from and not jitter.compute and not jitter.latency:
         stage("looking for what is alike")

@@ -14,15 +14,15 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.fields import FIELDS, Problem, as_field
 from simulator.engine.compiled.instances import instances
 from simulator.engine.compiled.operation_lists import Lists, operation_lists
-from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.rows import starts
+from simulator.engine.compiled.simulated_kinds import SimulatedKind
 from simulator.engine.jitter import Jitter
 from simulator.engine.noise import factor_table
 
 
 def problem_of(
     lists: Lists,
-    kinds: Sequence[PlayedKind],
+    kinds: Sequence[SimulatedKind],
     capacity: Floats,
     jitter: Jitter,
     *,
@@ -35,7 +35,7 @@ def problem_of(
     ----------
     lists : Lists
         Simulated ranks and their operations.
-    kinds : sequence of PlayedKind
+    kinds : sequence of SimulatedKind
         Simulated members of each kind.
     capacity : float array, shape (links,)
         Capacity of the fabric's links [B/s].

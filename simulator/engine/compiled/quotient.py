@@ -24,27 +24,27 @@ from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.compiled.columns import begins
 from simulator.engine.compiled.partition import Partition, Placed, equitable_partition, route_of_rows, rows_with_keys
-from simulator.engine.compiled.playable import Playable, carried_by_row, may_be_in_order
-from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.rows import Rows
+from simulator.engine.compiled.simulated_kinds import SimulatedKind
+from simulator.engine.compiled.sized_collective import SizedCollective, carried_by_row, may_be_in_order
 from simulator.engine.routes import Routes
 from simulator.records.operation import Collective
 from simulator.records.program import Program
 
 
 @dataclass(frozen=True, eq=False)
-class Reduced:
+class Representative:
     """The collective that stands for its class.
 
     Attributes
     ----------
-    playable : Playable
+    playable : SizedCollective
         The collective with one row for each class of rows.
     of_class : int array, shape (reduced rows,)
         Class of each row of `playable`.
     """
 
-    playable: Playable
+    playable: SizedCollective
     of_class: Ints
 
 
@@ -83,7 +83,7 @@ class Quotient:
         """Return each collective's representative: its class's first collective."""
         return np.unique(self.partition.collective, return_index=True)[1][self.partition.collective]
 
-    def played(self, kind: int, members: Sequence[Collective]) -> PlayedKind:
+    def played(self, kind: int, members: Sequence[Collective]) -> SimulatedKind:
         """Return the kind with a single member per collective class."""
         numbers = self._played_numbers(kind)
         first, chosen = int(self.first[kind]), numbers.tolist()
@@ -101,7 +101,7 @@ class Quotient:
         which[there] = np.searchsorted(numbers, own)
         for rank_class, number in zip(there.tolist(), own.tolist(), strict=True):
             place[rank_class] = np.searchsorted(self.ranks_of(number), rank_class)
-        return PlayedKind([members[number - first] for number in chosen], groups, playables, which, place)
+        return SimulatedKind([members[number - first] for number in chosen], groups, playables, which, place)
 
     def _played_numbers(self, kind: int) -> Ints:
         """Return the kind's representatives, by rising number."""
@@ -127,7 +127,7 @@ class Quotient:
         return self._ranks[number]
 
     @cached_property
-    def reduced(self) -> dict[int, Reduced]:
+    def reduced(self) -> dict[int, Representative]:
         """Return the simulated collectives by number."""
         reduced = {}
         for number in np.unique(self.representative).tolist():
@@ -136,7 +136,7 @@ class Quotient:
                 reduced[number] = self._reduce(number, placed.rows, placed.routed)
         return reduced
 
-    def _reduce(self, number: int, whole: Rows, routed: RoutedCollective) -> Reduced:
+    def _reduce(self, number: int, whole: Rows, routed: RoutedCollective) -> Representative:
         """Build the representative for a collective class."""
         classes = self.partition.row[number]
         # Classes are sorted by first row, which keeps rounds in order.
@@ -149,7 +149,7 @@ class Quotient:
         # The representative stands for several groups on a stream. Computing without the clock is allowed only if these
         # groups never contend with each other (wide lane) and the collective's own flows never contend.
         alone = routed.wide_lane and not routed.contends and may_be_in_order(self.collectives[number].op)
-        return Reduced(Playable(rows, route_of, nbytes, True, routes, alone, routed.lane), of_class)
+        return Representative(SizedCollective(rows, route_of, nbytes, True, routes, alone, routed.lane), of_class)
 
     def _shape(self, number: int, whole: Rows, first: Ints, new: Ints) -> tuple[Rows, Ints]:
         """Return each class's first row and its route; collectives with equal shape share the objects."""
@@ -282,4 +282,4 @@ def reduce_by_symmetry(
     return None if partition is None else Quotient(partition, placed, begins(map(len, kinds)), capacity)
 
 
-__all__ = ["Quotient", "Reduced", "reduce_by_symmetry", "reduced_rows"]
+__all__ = ["Quotient", "Representative", "reduce_by_symmetry", "reduced_rows"]

@@ -19,11 +19,11 @@ from simulator.engine.compiled.columns import begins
 from simulator.engine.compiled.core import Times, run
 from simulator.engine.compiled.fields import MEMORY, Problem
 from simulator.engine.compiled.missing_times import refuse_missing_times
-from simulator.engine.compiled.prepared import Prepared
+from simulator.engine.compiled.prepared import CoreProgram
 from simulator.engine.recording import MemoryEvents, in_order, memory_events, memory_over_time, timeline_of
-from simulator.records.later import AllRanks, Later, LaterByRank, LaterValues
+from simulator.records.lazy import AllRanks, LazyByRank, LazySequence, LazyValues
 from simulator.records.operation import ISSUE, Collective, Compute
-from simulator.records.timeline import LinkUse, Sent, Span, Timeline, TransferLog
+from simulator.records.timeline import CollectiveTotals, LinkUse, Span, Timeline, TransferLog
 
 NAME: Final = "compiled"
 # Number of simulated ranks whose memory operations are compared at once; bounds memory use.
@@ -38,7 +38,7 @@ class TimelineWriter:
 
     Attributes
     ----------
-    prepared : Prepared
+    prepared : CoreProgram
         The program and what is simulated for it.
     problem : Problem
         Input of the core.
@@ -46,7 +46,7 @@ class TimelineWriter:
         Results of the core.
     """
 
-    prepared: Prepared
+    prepared: CoreProgram
     problem: Problem
     times: Times
 
@@ -67,13 +67,13 @@ class TimelineWriter:
             limit=limit_memory,
             allocator=allocator,
         )
-        logs = Later(self._played_collectives.total, self._log)
-        spans = AllRanks(LaterByRank({rank: partial(self._spans, rank) for rank in kept}))
-        sent = Later(self._played_collectives.total, self._sent)
+        logs = LazySequence(self._played_collectives.total, self._log)
+        spans = AllRanks(LazyByRank({rank: partial(self._spans, rank) for rank in kept}))
+        sent = LazySequence(self._played_collectives.total, self._sent)
         # Collectives share routes; take each object once.
         routes = {id(own.routes): own.routes for kind in self.prepared.routed for own in kind if own is not None}
         timeline = timeline_of(NAME, self.prepared.cluster, spans, last, logs, memory, routes.values())
-        work = LaterValues({rank: partial(self._at_work, rank) for rank in active.tolist()})
+        work = LazyValues({rank: partial(self._at_work, rank) for rank in active.tolist()})
         return replace(timeline, links=links, sent=sent, transfers=self.prepared.transfers, at_work=work)
 
     @cached_property
@@ -213,11 +213,11 @@ class TimelineWriter:
         family, member = self._played_collectives.find(number)
         return self.prepared.program.lists.families[family][member].name
 
-    def _sent(self, number: int) -> Sent:
+    def _sent(self, number: int) -> CollectiveTotals:
         """Return a collective's totals."""
         family, member = self._played_collectives.find(number)
         own = self.prepared.played_routes(self.prepared.program.lists.kind_of[family])[member]
-        return Sent(self._name(number), len(own.traffic), own.traffic.total_bytes)
+        return CollectiveTotals(self._name(number), len(own.traffic), own.traffic.total_bytes)
 
     def _log(self, number: int) -> TransferLog:
         """Return a collective's log; without logged times, simulate the program once more."""

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from simulator.findings.along import Axis, axis_of, changes
 from simulator.findings.comparison import Comparison, Row, Settings, amount, key_of
-from simulator.findings.found import Finding, Found
+from simulator.findings.crossovers import Axis, axis_of, changes
+from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
-from simulator.findings.words import bracket_text, bracketed, joined, listed
+from simulator.findings.text import bracket_text, bracketed, join_list, joined
 from simulator.records.measures import Measure, Report, factor_text, for_reports, percent_text
 from simulator.records.setting_text import label, labelled
 from simulator.scenario.answer_spec import FindingSpec
@@ -32,7 +32,7 @@ _EQUAL: Final = 1e-9
 _MOST_OTHERS: Final = 4
 
 
-def find(compared: Comparison, asked: FindingSpec) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     """Report the best settings; None if no condition has two comparable settings."""
     reports = [row.report for row in compared.rows if row.fits and row.report is not None]
     measure = for_reports(compared.measure(asked.of[0] if asked.of else _USUAL[compared.kind]), reports)
@@ -54,7 +54,7 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     sentences = [told + lost, *_lead_changes(compared, measure, crossings)]
     # The winner, the baseline and the worst.
     spoken = (shown[0].index, *(row.index for row in shown if row.setting == compared.settings[0]), shown[-1].index)
-    return Found("best", tuple(sentences), numbers, tuple(dict.fromkeys(spoken)))
+    return FindingResult("best", tuple(sentences), numbers, tuple(dict.fromkeys(spoken)))
 
 
 def _counts(
@@ -112,7 +112,7 @@ def _leaders(measure: Measure, rows: Sequence[Row]) -> list[Row]:
 
 def _leaders_text(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
     """Return the names of the leaders."""
-    return listed([compared.name(row.setting) for row in _leaders(measure, rows)])
+    return join_list([compared.name(row.setting) for row in _leaders(measure, rows)])
 
 
 def _all_tied(measure: Measure, rows: Sequence[Row]) -> bool:
@@ -164,7 +164,7 @@ def _alone(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
     equal, leaders, value = _equals(measure, rows), _leaders(measure, rows), _value(measure, rows[0])
     if len(equal) == len(rows):
         return f"all {len(rows)} have {measure.text(value)}"
-    names = listed([compared.name(row.setting) for row in equal])
+    names = join_list([compared.name(row.setting) for row in equal])
     tied, behind = (_changes(compared, measure, own, value) for own in (leaders[len(equal) :], rows[len(leaders) :]))
     if not tied:
         return f"{names} {'is' if len(equal) == 1 else 'are'} {measure.superlative}, {measure.text(value)}: {behind}"
@@ -230,7 +230,7 @@ def _tie(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settin
     condition, rows = max(contests, key=lambda one: _ratio(measure, one[1][0], one[1][-1]))
     most = f"{_factor(_ratio(measure, rows[0], rows[-1]))} at most ({labelled(condition)})"
     names = list(dict.fromkeys(compared.name(own[0].setting) for _, own in contests))
-    first = f"{names[0]} leads everywhere" if len(names) == 1 else f"{listed(names)} take turns to lead"
+    first = f"{names[0]} leads everywhere" if len(names) == 1 else f"{join_list(names)} take turns to lead"
     return f"all tie in {measure.noun} within {_margin(measure, contests)}: {first}, by {most}"
 
 
@@ -317,7 +317,7 @@ def _lead_changes(compared: Comparison, measure: Measure, crossings: Sequence[Ma
         texts = [_where(compared, one) for one in places]
         shown, others = _shown_first(compared, places, texts)
         before, after = compared.name(places[0]["before"]), compared.name(places[0]["after"])
-        rest = f" ({listed(others)})" if others else ""
+        rest = f" ({join_list(others)})" if others else ""
         # "overtakes" means faster; other measures are named.
         what = "" if measure.superlative == "fastest" else f" in {measure.noun}"
         sentences.append(f"{after} overtakes {before}{what} at {shown}{rest}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.findings.comparison import Comparison, Row
-from simulator.findings.found import Finding, Found
-from simulator.findings.words import joined, listed
+from simulator.findings.found import Finding, FindingResult
+from simulator.findings.text import join_list, joined
 from simulator.records.measures import SAME, Measure, for_reports
 from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
@@ -18,7 +18,7 @@ _LIST = 3
 _ALIKE = 0.05
 
 
-def find(compared: Comparison, asked: FindingSpec) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     """Report changes from the baseline; None if fewer than two settings were simulated."""
     condition = compared.shown_condition
     rows = compared.under(condition)
@@ -36,11 +36,11 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
         return None
     as_list = len(told) > 1 and len(others) >= _LIST
     changes = [(compared.name(row.setting), _changes(first, row, told, as_list=as_list)) for row in others]
-    values = listed([measure.text(measure.value(first.report) or 0.0) for measure in told])
+    values = join_list([measure.text(measure.value(first.report) or 0.0) for measure in told])
     where = labelled(condition)
     place = f" at {where}" if where else ""
     fits = "" if first.fits else ", which does not fit"
-    head = f", {listed([measure.noun for measure in told])} change" if as_list else ""
+    head = f", {join_list([measure.noun for measure in told])} change" if as_list else ""
     sentences = [f"Against {compared.name(first.setting)}{place} ({values}{fits}){head}: {joined(changes)}"]
     if len(compared.conditions) > 1:
         # State the range of the first measure; mention another measure only if its change has both signs.
@@ -53,7 +53,7 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
         "conditions": len(compared.conditions),
         "over_all": [row for measure in told for row in _ranges(compared, measure)],
     }
-    return Found("change", tuple(sentences), numbers, _spoken(rows, first, told[0]))
+    return FindingResult("change", tuple(sentences), numbers, _spoken(rows, first, told[0]))
 
 
 def _spoken(rows: tuple[Row, ...], first: Row, measure: Measure) -> tuple[int, ...]:
@@ -75,7 +75,7 @@ def _changes(first: Row, row: Row, told: list[Measure], *, as_list: bool) -> str
         for measure in told
     ]
     lacks = "" if row.fits else ", and does not fit"
-    return listed(texts) + lacks
+    return join_list(texts) + lacks
 
 
 def _numbers(first: Row, row: Row, told: list[Measure]) -> dict[str, Any]:

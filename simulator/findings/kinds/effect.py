@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from simulator.findings.comparison import Comparison, Settings, key_of
-from simulator.findings.found import Finding, Found
-from simulator.findings.words import listed
+from simulator.findings.found import Finding, FindingResult
+from simulator.findings.text import join_list
 from simulator.records.measures import SAME, Measure, for_reports
 from simulator.records.setting_text import label, labelled
 from simulator.scenario.answer_spec import FindingSpec
@@ -21,7 +21,7 @@ _MOST_TOLD: Final = 4
 _MOST_CONDITIONS: Final = 3
 
 
-def find(compared: Comparison, asked: FindingSpec) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     """Report the effect of an axis; None if only a single value was simulated."""
     axes = {**compared.scenario.sweep, **compared.scenario.compare}
     key = asked.along if asked.along in axes else next(iter(axes), None)
@@ -50,7 +50,7 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     shown = [one for one in changes if one["fixed"].items() <= compared.shown_condition.items()] or changes
     worst = max(shown, key=lambda one: abs(one["change"]))
     start = next((one["from_point"] for one in changes if one["point"] == worst["point"]), worst["point"])
-    return Found("effect", tuple(kept), {"along": key, "changes": changes}, (worst["point"], start))
+    return FindingResult("effect", tuple(kept), {"along": key, "changes": changes}, (worst["point"], start))
 
 
 def _largest(values: Sequence[Any], changes: list[dict[str, Any]]) -> list[Any]:
@@ -126,7 +126,7 @@ def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str
         where.setdefault(", ".join(said), []).append(name)
     if not where:
         return ""
-    told = (f"{text} {listed(names)}".rstrip(" ,") for text, names in where.items())
+    told = (f"{text} {join_list(names)}".rstrip(" ,") for text, names in where.items())
     first, at = (label(key, one) for one in (_values(compared, key)[0], value))
     # State plainly that an option has no effect, before the list of equal values.
     nothing = " changes nothing" if all(abs(one["change"]) <= SAME for one in own) else ""

@@ -7,16 +7,16 @@ from functools import partial
 from typing import Any
 
 from simulator.basics.units import format_memory
-from simulator.findings.along import Axis, axis_of, sign_changes
 from simulator.findings.comparison import Comparison, Row, Settings
-from simulator.findings.found import Finding, Found
-from simulator.findings.words import at_text, bracket_text, bracketed, joined
+from simulator.findings.crossovers import Axis, axis_of, sign_changes
+from simulator.findings.found import Finding, FindingResult
+from simulator.findings.text import at_text, bracket_text, bracketed, joined
 from simulator.records.measures import Report
 from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
 
 
-def find(compared: Comparison, asked: FindingSpec) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     """Report what fits; None if nothing was simulated."""
     axis = axis_of(compared, asked.along, asked.between) if asked.along else None
     # A numeric axis has a limit to search for; without an axis, list each setting.
@@ -37,7 +37,9 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     ]  # fmt: skip
     where = labelled(condition)
     sentence = (f"{where}: " if where else "") + (texts[0][1] if len(texts) == 1 else joined(texts))
-    return Found("fit", (sentence,), {"condition": dict(condition), "fits": numbers}, tuple(row.index for row in rows))
+    return FindingResult(
+        "fit", (sentence,), {"condition": dict(condition), "fits": numbers}, tuple(row.index for row in rows)
+    )
 
 
 def _text(row: Row) -> str:
@@ -51,7 +53,7 @@ def _text(row: Row) -> str:
     return of if row.fits else f"does not fit, lacks {format_memory(report['shortfall_bytes'])}; {of}"
 
 
-def _along(compared: Comparison, axis: Axis) -> Found | None:
+def _along(compared: Comparison, axis: Axis) -> FindingResult | None:
     """Report each setting's largest fitting value on the axis."""
     texts, numbers = [], []
     for setting in compared.settings:
@@ -75,7 +77,7 @@ def _along(compared: Comparison, axis: Axis) -> Found | None:
     where = labelled(fixed)
     spoken = tuple(row.index for row in compared.under(compared.shown_condition))
     told = f"{where}: {joined(texts, ' ')}" if where else joined(texts, " ")
-    return Found("fit", (told,), {"along": axis.key, "fixed": fixed, "places": numbers}, spoken)
+    return FindingResult("fit", (told,), {"along": axis.key, "fixed": fixed, "places": numbers}, spoken)
 
 
 def _excess(compared: Comparison, at: Settings, axis: Axis, number: int) -> float | None:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.findings.comparison import Comparison, Row
-from simulator.findings.found import Finding, Found
-from simulator.findings.words import joined, listed
+from simulator.findings.found import Finding, FindingResult
+from simulator.findings.text import join_list, joined
 from simulator.scenario.answer_spec import FindingSpec
 
 # Last losses that differ by more than 0.5 % are visible on a curve.
 _SHOWS = 0.005
 
 
-def find(compared: Comparison, asked: FindingSpec) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     """Report the results of training; None if nothing trained."""
     rows = [row for row in compared.rows if row.report is not None and row.report.get("learning")]
     if not rows:
@@ -34,7 +34,9 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     numbers = {"runs": facts, "most_apart": apart}
     # Pictures show the lowest loss and the fastest run first.
     leading = [row for row in (lowest, _first(rows, facts)) if row is not None]
-    return Found("learned", tuple(sentences), numbers, tuple(dict.fromkeys(row.index for row in [*leading, *rows])))
+    return FindingResult(
+        "learned", tuple(sentences), numbers, tuple(dict.fromkeys(row.index for row in [*leading, *rows]))
+    )
 
 
 def _lowest(rows: list[Row], facts: list[dict[str, Any]]) -> Row | None:
@@ -115,18 +117,21 @@ def _end(one: Mapping[str, Any]) -> str:
 
 def _few(names: list[str]) -> str:
     """Write up to five names, else their number."""
-    return listed(names) if len(names) <= 5 else f"all {len(names)} others"
+    return join_list(names) if len(names) <= 5 else f"all {len(names)} others"
 
 
 def _seen(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
     """Write the checks' findings by run, and the runs without findings."""
     texts = [
-        (compared.name(row.setting), "by " + listed([f"{check} (step {step})" for check, step in one["seen"].items()]))
+        (
+            compared.name(row.setting),
+            "by " + join_list([f"{check} (step {step})" for check, step in one["seen"].items()]),
+        )
         for row, one in zip(rows, facts, strict=True)
         if one["seen"]
     ]
     unseen = [compared.name(r.setting) for r, one in zip(rows[1:], facts[1:], strict=True) if not one["seen"]]
-    nobody = f"; {listed(unseen)} by no check" if unseen else ""
+    nobody = f"; {join_list(unseen)} by no check" if unseen else ""
     return f"checks saw {joined(texts, ' ')}{nobody}"
 
 

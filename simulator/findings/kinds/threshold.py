@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simulator.findings.along import Axis, axis_of, changes, log_ratio
 from simulator.findings.comparison import Comparison, Settings, key_of
-from simulator.findings.found import Finding, Found
+from simulator.findings.crossovers import Axis, axis_of, changes, log_ratio
+from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
-from simulator.findings.words import bracket_text, bracketed, listed
+from simulator.findings.text import bracket_text, bracketed, join_list
 from simulator.records.measures import Measure, for_reports, percent_text
 from simulator.records.setting_text import label, labelled
 from simulator.scenario.answer_spec import FindingSpec
@@ -20,7 +20,7 @@ _USUAL = ("time",)
 _EQUAL = 1e-9
 
 
-def find(compared: Comparison, asked: FindingSpec) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     """Report the thresholds of every setting against the baseline, a sentence per measure and setting."""
     key = asked.along or ""
     axis = axis_of(compared, key, asked.between)
@@ -43,7 +43,7 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
             sentences += _together([text for text, _ in known])
     if not found:
         return None
-    return Found(
+    return FindingResult(
         "threshold", tuple(sentences), {"along": key, "margin": asked.margin, "places": found},
         tuple(row.index for row in rows[:2]),
     )  # fmt: skip
@@ -64,7 +64,7 @@ def _together(told: Sequence[tuple[str, str]]) -> list[str]:
     places: dict[str, list[str]] = {}
     for said, at in told:
         places.setdefault(said, []).append(at)
-    return [f"{said} {listed(_merged(own))}" for said, own in places.items()]
+    return [f"{said} {join_list(_merged(own))}" for said, own in places.items()]
 
 
 def _merged(texts: Sequence[str]) -> list[str]:
@@ -73,7 +73,7 @@ def _merged(texts: Sequence[str]) -> list[str]:
     for text in texts:
         at, _, where = text.partition(" (")
         conditions.setdefault(at, []).append(where.removesuffix(")"))
-    return [f"{at} ({listed(own)})" if own[0] else at for at, own in conditions.items()]
+    return [f"{at} ({join_list(own)})" if own[0] else at for at, own in conditions.items()]
 
 
 def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
@@ -141,7 +141,7 @@ def _lacking(compared: Comparison, setting: str, key: str) -> str:
         if key_of(row.setting) in (setting, key_of(compared.settings[0])) and row.report is not None and not row.fits:
             at = labelled(row.condition)
             lacking.setdefault(compared.name(row.setting), []).append(at)
-    return "".join(f"; {name} does not fit at {listed(where)}" for name, where in lacking.items())
+    return "".join(f"; {name} does not fit at {join_list(where)}" for name, where in lacking.items())
 
 
 def _without(setting: Settings, key: str) -> Settings:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from simulator.findings.comparison import Comparison
-from simulator.findings.found import Finding, Found
-from simulator.findings.words import joined
+from simulator.findings.found import Finding, FindingResult
+from simulator.findings.text import joined
 from simulator.records.measures import for_reports
 from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
@@ -12,7 +12,7 @@ from simulator.scenario.answer_spec import FindingSpec
 _USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
 
 
-def find(compared: Comparison, asked: FindingSpec) -> Found | None:
+def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     """Report values; None if nothing was simulated."""
     condition = compared.shown_condition
     rows = compared.under(condition)
@@ -33,7 +33,9 @@ def find(compared: Comparison, asked: FindingSpec) -> Found | None:
     # A single unnamed setting: the values alone, without "reaches".
     alone = len(texts) == 1 and not rows[0].setting
     sentence = prefix + (texts[0][1] if alone else joined(texts, " reaches "))
-    return Found("value", (sentence,), {"condition": dict(condition), "values": numbers}, tuple(r.index for r in rows))
+    return FindingResult(
+        "value", (sentence,), {"condition": dict(condition), "values": numbers}, tuple(r.index for r in rows)
+    )
 
 
 FINDING = Finding("value", find)

@@ -19,15 +19,15 @@ from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.timeline import Timeline, TransferLog
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck, turns_text
+from simulator.report.numbers.headline import HasHeadline
 from simulator.report.numbers.link_use import HOLDS_UP, link_uses
-from simulator.report.numbers.shown import Shown
 
 # Separator between several sources of constants.
 BETWEEN: Final = " | "
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CollectiveReport(Shown):
+class CollectiveReport(HasHeadline):
     """Report of a collective.
 
     Attributes

@@ -25,8 +25,8 @@ from simulator.records.measures import share_text
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
+from simulator.report.numbers.headline import HasHeadline
 from simulator.report.numbers.prediction_intervals import Traits, UnmeasuredNetwork, prediction_interval
-from simulator.report.numbers.shown import Shown
 from simulator.report.numbers.summary import BETWEEN
 from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.plan import StepPlan
@@ -34,7 +34,7 @@ from simulator.step.streams import HOST_COPIES, dimension_of
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TrainingReport(Shown):
+class TrainingReport(HasHeadline):
     """Report of a training step.
 
     Attributes

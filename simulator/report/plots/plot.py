@@ -42,7 +42,7 @@ class Throughput(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparedPoints:
     """All simulated points of a scenario.
 
     Attributes
@@ -94,11 +94,11 @@ class ComparisonPlot(Plot):
 
     Attributes
     ----------
-    figures : function (Comparison) -> mapping of file name to figure
+    figures : function (ComparedPoints) -> mapping of file name to figure
         Empty if there is nothing to compare.
     """
 
-    figures: Callable[[Comparison], Mapping[str, Figure]]
+    figures: Callable[[ComparedPoints], Mapping[str, Figure]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.basics.arrays import Floats
 from simulator.records.timeline import Timeline
-from simulator.report.numbers.alike_links import AlikeLinks, alike_links, directed_kind
+from simulator.report.numbers.equivalent_links import EquivalentLinks, directed_kind, equivalent_links
 from simulator.report.numbers.link_use import link_traffic
 from simulator.report.plots.both.bandwidth_utilization import on_links
 
@@ -41,7 +41,7 @@ def links(timeline: Timeline, notes: list[str]) -> dict[str, Any]:
     if not timeline.links or timeline.end <= 0:
         return {"rows": [], "more": {}, "complete": not off_links, "off_links": off_links}
     courses = _courses(timeline)
-    alike = alike_links(timeline.links, timeline.end)
+    alike = equivalent_links(timeline.links, timeline.end)
     rows = [_row(own, timeline.end, courses) for own in alike]
     if len(rows) > _MOST_ROWS:
         notes.append(f"the {_MOST_ROWS} fullest of {len(rows)} unlike kinds of links are shown")
@@ -61,7 +61,7 @@ def few_names(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"names": row["names"][:FEW_NAMES]}
 
 
-def _row(alike: AlikeLinks, end: float, courses: dict[str, Floats]) -> dict[str, Any]:
+def _row(alike: EquivalentLinks, end: float, courses: dict[str, Floats]) -> dict[str, Any]:
     """Return a row as plain data."""
     first = alike.links[0]
     row = {

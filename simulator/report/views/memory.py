@@ -6,7 +6,7 @@ from math import isfinite
 from typing import Any, Final
 
 from simulator.records.timeline import Timeline, by_rank
-from simulator.report.numbers.holders import held_at
+from simulator.report.numbers.memory_at import allocations_at
 from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots.training.memory import shown_categories, with_rest
 
@@ -51,5 +51,5 @@ def _holders(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
     """Return the largest allocations at the rank's peak."""
     if rank not in timeline.allocations:
         return []
-    holders = held_at(timeline, rank=rank)[:_MOST_HOLDERS]
+    holders = allocations_at(timeline, rank=rank)[:_MOST_HOLDERS]
     return [{"name": one.name, "category": one.category, "bytes": one.nbytes} for one in holders]

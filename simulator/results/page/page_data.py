@@ -9,7 +9,7 @@ from typing import Any, Final
 from simulator.basics.units import format_memory
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, amount
-from simulator.findings.words import at_text
+from simulator.findings.text import at_text
 from simulator.records.setting_text import label
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.plots import style

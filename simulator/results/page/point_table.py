@@ -16,7 +16,7 @@ from simulator.scenario.payload import PAYLOAD_LIMIT
 MOST_ROWS: Final = 1000
 
 
-class Figure(NamedTuple):
+class ReportColumn(NamedTuple):
     """A figure in a report, as a column.
 
     Attributes
@@ -45,27 +45,27 @@ def _share(key: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 COLLECTIVE: Final = (
-    Figure("time", "time_s", "s", lambda r: r["time_s"], format_time),
-    Figure("closed form", "predicted_s", "s", lambda r: r["predicted_s"], format_time),
-    Figure("bus bandwidth", "busbw", "B/s", lambda r: r["busbw"], format_bandwidth),
-    Figure("on the wire", "wire_bytes", "size", lambda r: r["wire_bytes"], format_bytes),
-    Figure("wrong elements", "wrong", "number", lambda r: r["wrong"], str),
-    Figure("largest error", "max_abs_error", "number", lambda r: r["max_abs_error"], "{:.2g}".format),
+    ReportColumn("time", "time_s", "s", lambda r: r["time_s"], format_time),
+    ReportColumn("closed form", "predicted_s", "s", lambda r: r["predicted_s"], format_time),
+    ReportColumn("bus bandwidth", "busbw", "B/s", lambda r: r["busbw"], format_bandwidth),
+    ReportColumn("on the wire", "wire_bytes", "size", lambda r: r["wire_bytes"], format_bytes),
+    ReportColumn("wrong elements", "wrong", "number", lambda r: r["wrong"], str),
+    ReportColumn("largest error", "max_abs_error", "number", lambda r: r["max_abs_error"], "{:.2g}".format),
 )
 TRAINING: Final = (
-    Figure("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
-    Figure("80 % within", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
-    Figure("tokens/s", "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
-    Figure("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
-    Figure("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
-    Figure("idle", "bubble", "share", _share("bubble_time_s"), share_text),
-    Figure("recomputation", "recompute", "share", _share("recompute_time_s"), share_text),
-    Figure("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
-    Figure("reserved", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
+    ReportColumn("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
+    ReportColumn("80 % within", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
+    ReportColumn("tokens/s", "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
+    ReportColumn("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
+    ReportColumn("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
+    ReportColumn("idle", "bubble", "share", _share("bubble_time_s"), share_text),
+    ReportColumn("recomputation", "recompute", "share", _share("recompute_time_s"), share_text),
+    ReportColumn("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
+    ReportColumn("reserved", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
 )
 
 
-def figures(compared: Comparison) -> tuple[Figure, ...]:
+def figures(compared: Comparison) -> tuple[ReportColumn, ...]:
     """Return the figures for this kind of scenario."""
     return TRAINING if compared.kind == "training" else COLLECTIVE
 
@@ -101,7 +101,12 @@ def _why_dashes(compared: Comparison) -> list[str]:
 
 
 def _row(
-    compared: Comparison, row: Row, axes: list[str], columns: tuple[Figure, ...], first: Figure, several: bool
+    compared: Comparison,
+    row: Row,
+    axes: list[str],
+    columns: tuple[ReportColumn, ...],
+    first: ReportColumn,
+    several: bool,
 ) -> str:
     settings = {**row.setting, **row.condition}
     cells = [f'<td class="text">{escape(label(axis, settings[axis]))}</td>' for axis in axes]
@@ -120,14 +125,14 @@ def _row(
     return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
 
 
-def _cell(column: Figure, report: Mapping[str, Any]) -> str:
+def _cell(column: ReportColumn, report: Mapping[str, Any]) -> str:
     value = column.value(report)
     if value is None:
         return '<td data-v="">-</td>'
     return f'<td data-v="{value!r}">{escape(column.text(value))}</td>'
 
 
-def _against(compared: Comparison, row: Row, first: Figure) -> str:
+def _against(compared: Comparison, row: Row, first: ReportColumn) -> str:
     """Return the relative difference of the first figure from the baseline, under the same condition."""
     if row.setting == compared.settings[0]:
         return '<td data-v="0">baseline</td>'

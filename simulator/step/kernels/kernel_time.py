@@ -26,7 +26,7 @@ _EXPONENTIALS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Same:
+class _HashableGpu:
     """A hashable GPU, equal only to itself; a Gpu's mappings have no hash. Holding the GPU keeps its id unique."""
 
     gpu: Gpu
@@ -35,7 +35,7 @@ class _Same:
         return id(self.gpu)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.gpu is self.gpu
+        return isinstance(other, _HashableGpu) and other.gpu is self.gpu
 
 
 def duration(
@@ -94,14 +94,14 @@ def duration(
         raise ValueError(f"got an HBM share of {hbm_share}; must be above 0 and at most 1")
     if isinstance(kernel, Elementwise):
         # Elementwise kernels are memory-bound: SMs do not limit them.
-        launch, bandwidth = _streaming(_Same(gpu))
+        launch, bandwidth = _streaming(_HashableGpu(gpu))
         # A merged kernel's arrays stay on chip.
         fused = compiled and kernel.fusible
         return 0.0 if fused else launch + (kernel.read + kernel.written) / (bandwidth * hbm_share)
     if isinstance(kernel, Matmul):
-        constants = _matmul(_Same(gpu), dtype, sustained)
+        constants = _matmul(_HashableGpu(gpu), dtype, sustained)
         return matmul_time(constants, kernel.m, kernel.n, kernel.k, kernel.batch, sms_taken, hbm_share)
-    attention = _attention(_Same(gpu), dtype, attention_generation)
+    attention = _attention(_HashableGpu(gpu), dtype, attention_generation)
     return attention_time(attention, kernel, sms_taken, hbm_share)
 
 
@@ -115,36 +115,36 @@ def communication_sms(gpu: Gpu) -> int:
     20
     """
     # Kernels keep at least one SM.
-    return min(round(gpu.sms * _model(_Same(gpu)).value("communication_sms")), gpu.sms - 1)
+    return min(round(gpu.sms * _model(_HashableGpu(gpu)).value("communication_sms")), gpu.sms - 1)
 
 
 def elementwise_share(gpu: Gpu) -> float:
     """Return the share of a plain copy's bandwidth reached by norms, activations and the like; 1 if unknown."""
-    constants = _model(_Same(gpu)).constants
+    constants = _model(_HashableGpu(gpu)).constants
     return constants["elementwise"].value if "elementwise" in constants else 1.0
 
 
 @lru_cache(maxsize=64)
-def _model(same: _Same) -> KernelModel:
+def _model(same: _HashableGpu) -> KernelModel:
     """Return a GPU's constants; cached, because a step times thousands of kernels."""
     return kernel_model(same.gpu)
 
 
 @lru_cache(maxsize=64)
-def _streaming(same: _Same) -> tuple[float, float]:
+def _streaming(same: _HashableGpu) -> tuple[float, float]:
     """Return the launch overhead [s] and the reachable HBM bandwidth [B/s]."""
     model = _model(same)
     return model.value("launch"), same.gpu.hbm_bandwidth * model.value("hbm_efficiency")
 
 
 @lru_cache(maxsize=256)
-def _matmul(same: _Same, dtype: str, sustained: bool) -> MatmulConstants:
+def _matmul(same: _HashableGpu, dtype: str, sustained: bool) -> MatmulConstants:
     """Return a GPU's matmul constants for a dtype; cached."""
     return _model(same).matmul(dtype, sustained=sustained)
 
 
 @lru_cache(maxsize=256)
-def _attention(same: _Same, dtype: str, generation: int) -> AttentionConstants:
+def _attention(same: _HashableGpu, dtype: str, generation: int) -> AttentionConstants:
     """Return a GPU's attention constants for a dtype and generation; cached."""
     model = _model(same)
     known = _generation(model, generation)
@@ -165,7 +165,7 @@ def _attention(same: _Same, dtype: str, generation: int) -> AttentionConstants:
 
 def attention_generations(gpu: Gpu) -> tuple[Generation, ...]:
     """Return the flash attention generations with kernels for a GPU."""
-    return _generations(_model(_Same(gpu)))
+    return _generations(_model(_HashableGpu(gpu)))
 
 
 def _generations(model: KernelModel) -> tuple[Generation, ...]:

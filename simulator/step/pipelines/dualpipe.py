@@ -36,7 +36,7 @@ from simulator.step.pipelines.schedule import (
 _F, _B, _I, _W = Work.FORWARD, Work.BACKWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT
 
 
-class Legs(Chunks):
+class TwoChunks(Chunks):
     """A rank's two chunks, with a common first-in first-out queue for their weight gradients."""
 
     def __init__(self, first: int, second: int) -> None:
@@ -59,12 +59,12 @@ class Legs(Chunks):
         self.slots.append((self.take(_F, leg), self.take(_B, 1 - leg)))
 
 
-def from_both_ends(legs: Legs, depth: int, place: int, micro_batches: int) -> tuple[Slot, ...]:
+def from_both_ends(legs: TwoChunks, depth: int, place: int, micro_batches: int) -> tuple[Slot, ...]:
     """Return a rank's order.
 
     Parameters
     ----------
-    legs : Legs
+    legs : TwoChunks
         The rank's chunks, the chunk nearer to its leg's beginning first.
     depth : int
         Number of ranks from an end to the turning point.
@@ -121,7 +121,7 @@ def _order(shape: PipelineShape) -> Order:
     ways = [(rank, 2 * p - 1 - rank)[:: 1 if rank < p // 2 else -1] for rank in range(p)]
     return tuple(
         # Each copy gets half of the micro-batches. Ranks r and p - 1 - r have equal places, each on its nearer leg.
-        from_both_ends(Legs(*way), p // 2, min(rank, p - 1 - rank), shape.micro_batches // 2)
+        from_both_ends(TwoChunks(*way), p // 2, min(rank, p - 1 - rank), shape.micro_batches // 2)
         for rank, way in enumerate(ways)
     )
 
@@ -164,7 +164,7 @@ def _order_v(shape: PipelineShape) -> Order:
     """Return the DualPipe-V order."""
     p = shape.ranks
     # The V turns at the last rank, and both legs carry every micro-batch.
-    return tuple(from_both_ends(Legs(rank, 2 * p - 1 - rank), p, rank, shape.micro_batches) for rank in range(p))
+    return tuple(from_both_ends(TwoChunks(rank, 2 * p - 1 - rank), p, rank, shape.micro_batches) for rank in range(p))
 
 
 def _refusal_v(shape: PipelineShape) -> str:

@@ -20,12 +20,12 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from simulator.records.operation import Act, Exchange
+from simulator.records.operation import Exchange, NumericAction
 from simulator.step.passes import Passes
 from simulator.step.pipelines.schedule import Pass
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Gathering, Sending, Sharding, Updater
+from simulator.step.spec import Gathering, GradientSync, Sharding, Updater
 from simulator.step.stages import Chunk
 from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit
@@ -77,7 +77,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
     def summed(bucket: Bucket) -> str | None:
         """Append a bucket's all-reduce."""
         name, dtype = f"all_reduce {bucket.name}", passes.step.precision.reduce
-        act = Act(Exchange.ALL_REDUCE, bucket.names, bucket.micro)
+        act = NumericAction(Exchange.ALL_REDUCE, bucket.names, bucket.micro)
         return builder.communicate(name, "all_reduce", bucket.elements, dtype, [bucket.done], bucket.scope, act)
 
     return Bucketing(passes, summed)
@@ -190,7 +190,7 @@ STRATEGY = Strategy(
     shards=frozenset(),
     updater=Updater.EVERY_RANK,
     gathering=Gathering.NOT_NEEDED,
-    sending=Sending.LAST,
+    sending=GradientSync.LAST,
     options=frozenset({"bucket_size"}),
     operations=("all_reduce",),
     volume=_volume,

@@ -20,10 +20,10 @@ References
 from __future__ import annotations
 
 from simulator.basics.dtypes import find
-from simulator.records.operation import Act, Computation, Exchange
+from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Gathering, Offload, Sending, Sharding, State, TrainingStep, Updater
+from simulator.step.spec import Gathering, GradientSync, Offload, Sharding, State, TrainingStep, Updater
 from simulator.step.strategies.ddp import Bucket, Bucketing
 from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit
@@ -62,7 +62,7 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
     def exchanged(bucket: Bucket) -> str | None:
         """Push a bucket and apply it on the servers; end the step after the first unit's bucket."""
         pushed = _push(builder, passes, bucket)
-        act = Act(Computation.SERVE, bucket.names, bucket.micro)
+        act = NumericAction(Computation.SERVE, bucket.names, bucket.micro)
         new = builder.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), [pushed or bucket.done], act)
         served.append((bucket, new))
         # Backward passes end with the first unit.
@@ -88,7 +88,7 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None:
     """Push a bucket's gradients to the servers, then free them."""
-    step, act = passes.step, Act(Exchange.PUSH, bucket.names, bucket.micro)
+    step, act = passes.step, NumericAction(Exchange.PUSH, bucket.names, bucket.micro)
     to = (step.precision.reduce, step.sharding)
     pushed = builder.serve(f"push {bucket.name}", "push", bucket.elements, *to, [bucket.done], act)
     passes.drop_gradients(bucket.units, bucket.micro, "communication push", [pushed or bucket.done])
@@ -97,7 +97,7 @@ def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None
 
 def _pull(builder: ProgramBuilder, passes: Passes, bucket: Bucket, after: list[str | None]) -> str | None:
     """Pull a bucket's parameters from the servers."""
-    step, act = passes.step, Act(Exchange.PULL, bucket.names, bucket.micro)
+    step, act = passes.step, NumericAction(Exchange.PULL, bucket.names, bucket.micro)
     return builder.serve(
         f"pull {bucket.name}", "pull", bucket.elements, step.precision.params, step.sharding, after, act
     )
@@ -132,7 +132,7 @@ STRATEGY = Strategy(
     shards=frozenset({State.OPTIMIZER}),
     updater=Updater.SERVERS,
     gathering=Gathering.PULLED,
-    sending=Sending.LAST,
+    sending=GradientSync.LAST,
     options=frozenset({"bucket_size", "servers", "servers_on", "asynchronous", "staleness"}),
     operations=("all_reduce",),
     volume=_volume,

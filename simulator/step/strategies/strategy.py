@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from simulator.basics.catalog import Catalog
-from simulator.step.spec import Gathering, Sending, State, Updater
+from simulator.step.spec import Gathering, GradientSync, State, Updater
 
 if TYPE_CHECKING:
     from simulator.step.passes import Passes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from simulator.step.units import Unit
 
 
-class Planned(Protocol):
+class PassPlanner(Protocol):
     """Writes passes into a program, with their communication."""
 
     def kind(self, one: Pass) -> Hashable:
@@ -56,7 +56,7 @@ class Strategy:
         Name of the file, and in scenario files.
     shards : frozenset of State
         Model states that are sharded.
-    sending : Sending
+    sending : GradientSync
         Micro-batches with gradient communication, unless the user chooses.
     options : frozenset of str
         Fields of `Sharding` read by the strategy.
@@ -65,7 +65,7 @@ class Strategy:
     volume : function (units, sharding, accumulation, ranks) -> int
         Elements sent in a step by every rank together, without norms and flags. Assumes one copy of the states and no
         padding: every rank holds an equal shard of each unit.
-    plan : function (builder, passes) -> Planned
+    plan : function (builder, passes) -> PassPlanner
         Return the planner for a rank's passes.
     """
 
@@ -73,11 +73,11 @@ class Strategy:
     shards: frozenset[State]
     updater: Updater
     gathering: Gathering
-    sending: Sending
+    sending: GradientSync
     options: frozenset[str]
     operations: tuple[str, ...]
     volume: Callable[[tuple[Unit, ...], Sharding, int, int], int]
-    plan: Callable[[ProgramBuilder, Passes], Planned]
+    plan: Callable[[ProgramBuilder, Passes], PassPlanner]
 
     @property
     def shards_parameters(self) -> bool:

@@ -5,10 +5,10 @@ Gradients are reduce-scattered in the last micro-batch, and updated parameters a
 
 from __future__ import annotations
 
-from simulator.records.operation import Act, Exchange
+from simulator.records.operation import Exchange, NumericAction
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Gathering, Sending, Sharding, State, Updater
+from simulator.step.spec import Gathering, GradientSync, Sharding, State, Updater
 from simulator.step.states import shard
 from simulator.step.strategies.ddp import Bucket, Bucketing
 from simulator.step.strategies.strategy import Strategy
@@ -37,7 +37,7 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str:
     # The all-gather after the update needs the same padded shards.
     if bucket.units not in passes.parts:
         passes.parts.append(bucket.units)
-    act = Act(Exchange.REDUCE_SCATTER, bucket.names, bucket.micro)
+    act = NumericAction(Exchange.REDUCE_SCATTER, bucket.names, bucket.micro)
     elements, scope = bucket.elements, bucket.scope
     return builder.communicate(name, "reduce_scatter", elements, dtype, [bucket.done], scope, act) or bucket.done
 
@@ -52,7 +52,7 @@ STRATEGY = Strategy(
     shards=frozenset({State.OPTIMIZER}),
     updater=Updater.OWNERS,
     gathering=Gathering.AFTER_UPDATE,
-    sending=Sending.LAST,
+    sending=GradientSync.LAST,
     options=frozenset({"bucket_size"}),
     operations=("all_reduce", "reduce_scatter", "all_gather"),
     volume=_volume,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Gathering, Sending, Sharding, State, Updater
+from simulator.step.spec import Gathering, GradientSync, Sharding, State, Updater
 from simulator.step.strategies.ddp import Bucket, Bucketing
 from simulator.step.strategies.strategy import Strategy
 from simulator.step.strategies.zero1 import scatter
@@ -39,7 +39,7 @@ STRATEGY = Strategy(
     shards=frozenset({State.OPTIMIZER, State.GRADIENTS}),
     updater=Updater.OWNERS,
     gathering=Gathering.AFTER_UPDATE,
-    sending=Sending.EVERY,
+    sending=GradientSync.EVERY,
     options=frozenset({"bucket_size"}),
     operations=("all_reduce", "reduce_scatter", "all_gather"),
     volume=_volume,

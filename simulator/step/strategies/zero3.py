@@ -27,12 +27,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simulator.basics.dtypes import find
-from simulator.records.operation import Act, Exchange
+from simulator.records.operation import Exchange, NumericAction
 from simulator.step.passes import Passes
 from simulator.step.pipelines.schedule import Pass, Work
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Gathering, Sending, Sharding, State, Updater
+from simulator.step.spec import Gathering, GradientSync, Sharding, State, Updater
 from simulator.step.stages import Chunk
 from simulator.step.states import shard
 from simulator.step.strategies.strategy import Strategy
@@ -327,9 +327,9 @@ class _Micro:
             name, "all_gather", _gathered(units), dtype, scope=scope, act=act, tensors=tensors
         )
 
-    def _act(self, effect: Exchange, units: Sequence[Unit]) -> Act[Exchange]:
+    def _act(self, effect: Exchange, units: Sequence[Unit]) -> NumericAction[Exchange]:
         """Return a collective's effect on these units' arrays."""
-        return Act(effect, tuple(unit.name for unit in units), self.micro)
+        return NumericAction(effect, tuple(unit.name for unit in units), self.micro)
 
     def _part(self, i: int, by: tuple[str, int]) -> str:
         """Return the name of the block's shard on the mesh, left there by the pass `by`."""
@@ -448,7 +448,7 @@ STRATEGY = Strategy(
     shards=frozenset(State),
     updater=Updater.OWNERS,
     gathering=Gathering.BEFORE_USE,
-    sending=Sending.EVERY,
+    sending=GradientSync.EVERY,
     options=frozenset(
         {"reshard_after_forward", "prefetch", "shard_size", "layers_per_unit", "keep_below", "gradient_sync"}
     ),

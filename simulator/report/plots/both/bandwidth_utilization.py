@@ -18,8 +18,8 @@ from simulator.basics.units import format_bandwidth, format_bytes, format_time
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.records.measures import percent_text
 from simulator.records.timeline import LinkUse, Timeline
-from simulator.report.numbers.alike_links import AlikeLinks, alike_links
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck, turns_text
+from simulator.report.numbers.equivalent_links import EquivalentLinks, equivalent_links
 from simulator.report.numbers.link_use import HOLDS_UP, LinkTraffic, link_traffic, link_uses, reverse_of, used
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
@@ -57,7 +57,7 @@ def figure(timeline: Timeline) -> Figure:
     all_uses = link_uses(replace(timeline, links=()) if followed else timeline)
     if not all_uses:
         raise ValueError("no link carried anything; run a collective between at least two ranks")
-    rows = alike_links(all_uses, timeline.end)
+    rows = equivalent_links(all_uses, timeline.end)
     shown = rows[:_MOST_ROWS]
     wanted = {link.name for row in shown for link in row.links}
     with style.applied():
@@ -168,11 +168,11 @@ def _together(links: Sequence[LinkUse], end: float) -> str:
     """Write a few links by name or kind, many by their number."""
     if len(links) <= 2:
         return " and ".join(link.name for link in links)
-    rows = alike_links(links, end)
+    rows = equivalent_links(links, end)
     return " and ".join(row.name for row in rows) if len(rows) <= 2 else f"{len(links)} links"
 
 
-def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[AlikeLinks], end: float) -> None:
+def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[EquivalentLinks], end: float) -> None:
     """Draw the bandwidth share over time, a row per group of links."""
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -189,7 +189,7 @@ def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[Ali
     bar.set_label("share of the link's bandwidth (mean of each 1/400 of the time)")
 
 
-def _shares(traffic: LinkTraffic, shown: Sequence[AlikeLinks]) -> Floats:
+def _shares(traffic: LinkTraffic, shown: Sequence[EquivalentLinks]) -> Floats:
     """Return the mean share of each row's links in each bin, shape (rows, bins)."""
     number = {name: i for i, name in enumerate(traffic.names)}
     shares = np.zeros((len(shown), traffic.rates.shape[1]))
@@ -201,7 +201,7 @@ def _shares(traffic: LinkTraffic, shown: Sequence[AlikeLinks]) -> Floats:
     return np.clip(shares, 0.0, 1.0)
 
 
-def _bars(axes: Axes, shown: Sequence[AlikeLinks], end: float) -> None:
+def _bars(axes: Axes, shown: Sequence[EquivalentLinks], end: float) -> None:
     """Draw the busy and used shares of each row."""
     busy = [min(1.0, row.busy / end) if end > 0.0 else 0.0 for row in shown]
     carried = [row.used(end) for row in shown]
@@ -219,7 +219,7 @@ def _bars(axes: Axes, shown: Sequence[AlikeLinks], end: float) -> None:
     axes.grid(visible=True, axis="x")
 
 
-def _rows(axes: Axes, shown: Sequence[AlikeLinks], total: int) -> None:
+def _rows(axes: Axes, shown: Sequence[EquivalentLinks], total: int) -> None:
     """Label the rows with links and bytes."""
     names = [f"{row.name}  {format_bytes(row.nbytes)}{' each' if len(row.links) > 1 else ''}" for row in shown]
     axes.set_yticks(range(len(shown)), names, fontsize=8.0)

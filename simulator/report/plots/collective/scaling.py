@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.basics.units import format_bytes, format_time
 from simulator.report.numbers.scaling import Axis, Crossing, ScalingPoint, crossings, finding, headline
 from simulator.report.plots import style
-from simulator.report.plots.plot import Comparison, ComparisonPlot
+from simulator.report.plots.plot import ComparedPoints, ComparisonPlot
 from simulator.report.plots.time_by_setting import time_by_setting
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def _legend(
     fig.legend(handles=handles, loc="outside lower left", ncols=min(room, len(handles)))
 
 
-def _of_collectives(compared: Comparison) -> dict[str, Figure]:
+def _of_collectives(compared: ComparedPoints) -> dict[str, Figure]:
     """Return the figures of a comparison; none for a single point."""
     return figures(compared.times, compared.crossings) if len(compared.times) > 1 else {}
 

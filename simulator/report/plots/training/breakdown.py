@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import format_memory
 from simulator.report.plots import style
-from simulator.report.plots.plot import Comparison, ComparisonPlot
+from simulator.report.plots.plot import ComparedPoints, ComparisonPlot
 from simulator.report.plots.stacked_bars import stacked_bars
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     return f"{name}{best[rate]:,.0f} tokens/s{'' if one_size else ' a GPU'}; {hidden}"
 
 
-def _of_steps(compared: Comparison) -> dict[str, Figure]:
+def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:
     """Return the figure of a comparison."""
     return {"breakdown": figure(compared.rows)} if compared.rows else {}
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.basics.units import format_time
 from simulator.report.plots import style
-from simulator.report.plots.plot import Comparison, ComparisonPlot
+from simulator.report.plots.plot import ComparedPoints, ComparisonPlot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -216,7 +216,7 @@ def _at(learning: Mapping[str, Any], time: float) -> float:
     return float(learning["losses"][max(0, known - 1)])
 
 
-def _of_real_training(compared: Comparison) -> dict[str, Figure]:
+def _of_real_training(compared: ComparedPoints) -> dict[str, Figure]:
     """Return the figure of a comparison; none without real training."""
     learned = [row for row in compared.rows if row[1]["learning"]]
     return {"loss": figure(learned)} if learned else {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.basics.units import byte_unit, format_memory
 from simulator.report.plots import style
-from simulator.report.plots.plot import Comparison, ComparisonPlot
+from simulator.report.plots.plot import ComparedPoints, ComparisonPlot
 from simulator.report.plots.stacked_bars import stacked_bars
 from simulator.report.plots.training.memory import (
     FARTHEST_LINE,
@@ -144,7 +144,7 @@ def _capacity_line(axes: Axes, capacity: float) -> None:
                   xytext=(-4, -2), textcoords="offset points", ha="right", va="top", fontsize=8.5)  # fmt: skip
 
 
-def _of_steps(compared: Comparison) -> dict[str, Figure]:
+def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:
     """Return the figure of a comparison; none for a single run or too many."""
     peaks = [Peak(label, tuple(report["peak_memory_by_category"].items())) for label, report in compared.rows]
     if not 1 < len(peaks) <= _MOST:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import format_memory
 from simulator.report.plots import style
-from simulator.report.plots.plot import Comparison, ComparisonPlot
+from simulator.report.plots.plot import ComparedPoints, ComparisonPlot
 from simulator.report.plots.side_labels import LINE, NamedPoint, name_points
 from simulator.report.plots.training.memory import bytes_axis
 
@@ -118,7 +118,7 @@ def _capacity(axes: Axes, rows: Sequence[Row], highest: float) -> float:
     return max(highest, float(nearest))
 
 
-def _of_steps(compared: Comparison) -> dict[str, Figure]:
+def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:
     """Return the figure of a comparison; none for a single run."""
     return {"memory_vs_time": figure(compared.rows)} if len(compared.rows) > 1 else {}
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from simulator.report.plots import style
-from simulator.report.plots.plot import Comparison, ComparisonPlot, Throughput
+from simulator.report.plots.plot import ComparedPoints, ComparisonPlot, Throughput
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +95,7 @@ def finding(rows: Sequence[Throughput]) -> str:
     return f"Scaling efficiency from {few:,} to {many:,} GPUs: {style.percent(share)} ({line}){lowest}"
 
 
-def _of_steps(compared: Comparison) -> dict[str, Figure]:
+def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:
     """Return the figure of a comparison; none for a single cluster size."""
     return {"scaling": figure(compared.throughputs)} if compared.throughputs else {}
 

@@ -18,7 +18,13 @@ from simulator.records.program import Program, RanksByList
 from simulator.run.collective import plan_collective
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.schedule_rows import SimulatedCollective, rows, simulated_collectives
-from simulator.run.size import A_FLOP, A_PASS, BYTES_A_PARAMETER, BYTES_AN_OPERATION_OF_A_RANK, refuse_too_large
+from simulator.run.size_estimate import (
+    A_FLOP,
+    A_PASS,
+    BYTES_A_PARAMETER,
+    BYTES_AN_OPERATION_OF_A_RANK,
+    refuse_too_large,
+)
 from simulator.scenario.build_training import to_step
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import Scenario
@@ -40,7 +46,7 @@ _BYTES_A_ROW: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class CostEstimate:
     """Estimated cost of simulating a point.
 
     Attributes
@@ -64,7 +70,7 @@ class Effort:
     seconds: float
 
 
-def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
+def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate:
     """Estimate a point's cost; `clusters` caches clusters shared with other points.
 
     Raises
@@ -111,7 +117,7 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
         steady = min(transfers, REDUCED_FROM) * _A_COMPILED_TRANSFER
         seconds += _noisy(program, played, late=late) if noisy else steady
         memory += written * _BYTES_A_ROW
-    return Effort(engine, why, transfers, memory, seconds)
+    return CostEstimate(engine, why, transfers, memory, seconds)
 
 
 def _noisy(program: Program, played: list[SimulatedCollective], *, late: bool) -> float:

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Array, Ints
-from simulator.numerics.exchange import Came, Pass, Wanted
+from simulator.numerics.exchange import ExchangeRequest, ExchangeResult, Pass
 
 # Cut of a parameter by the end of its name; parameters not listed are whole on every rank. For 2 ranks, qkv (3 x 4
 # rows: q0-q3, k0-k3, v0-v3) is cut within each third, so that a rank gets whole heads:
@@ -30,7 +30,7 @@ _BY_VOCABULARY: Final = ("tok.weight", "head.weight")
 
 
 @dataclass(frozen=True)
-class Share:
+class TensorShard:
     """A rank's part of the model and of the sequences.
 
     Attributes
@@ -107,7 +107,7 @@ class Share:
         """Start a gather; return the handle for `gather_end`, or "" if nothing is cut."""
         if self.tensor == 1 or not self.sequence:
             return ""
-        begun: str = yield Wanted(name, x.ravel(), later=True)
+        begun: str = yield ExchangeRequest(name, x.ravel(), later=True)
         return begun
 
     def gather_end(self, begun: str, x: Array) -> Pass[Array]:
@@ -115,7 +115,7 @@ class Share:
         if not begun:
             return x
         batch, part, width = x.shape
-        together = yield Came(begun)
+        together = yield ExchangeResult(begun)
         # Received: rank after rank, each (batch, part, width). A sequence's parts must be adjacent, so ranks move
         # behind batch.
         whole: Array = together.reshape(self.tensor, batch, part, width).swapaxes(0, 1).reshape(batch, -1, width)
@@ -126,12 +126,12 @@ class Share:
         batch, whole, width = x.shape
         # A reduce-scatter deals out contiguous blocks, so put the part for rank 0 first, then the part for rank 1, ...
         parts = x.reshape(batch, self.tensor, whole // self.tensor, width).swapaxes(0, 1)
-        own: Array = yield Wanted(name, np.ascontiguousarray(parts).ravel())
+        own: Array = yield ExchangeRequest(name, np.ascontiguousarray(parts).ravel())
         return own.reshape(batch, -1, width)
 
     def summed(self, name: str, x: Array) -> Pass[Array]:
         """Return the sum of the tensor-parallel ranks' arrays."""
-        together: Array = yield Wanted(name, x.ravel())
+        together: Array = yield ExchangeRequest(name, x.ravel())
         return together.reshape(x.shape)
 
     def part(self, name: str, whole: Array) -> Array:
@@ -173,7 +173,7 @@ class Share:
         return (shape[0] // self.tensor, *shape[1:])
 
 
-WHOLE: Final = Share()
+WHOLE: Final = TensorShard()
 
 
 def is_cut(name: str) -> bool:
@@ -181,4 +181,4 @@ def is_cut(name: str) -> bool:
     return name.endswith((*_BY_VOCABULARY, *_THREE_BY_OUTPUTS, *_BY_OUTPUTS, *_BY_INPUTS))
 
 
-__all__ = ["WHOLE", "Share", "is_cut"]
+__all__ = ["WHOLE", "TensorShard", "is_cut"]

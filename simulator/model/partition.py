@@ -76,7 +76,7 @@ ONE_PIECE: Final = Context()
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertCut:
+class ExpertPartition:
     """How experts are distributed over ranks, and how tokens reach them [6]_.
 
     Attributes
@@ -115,7 +115,7 @@ class ExpertCut:
         --------
         >>> from simulator.model.load import load_model
         >>> mixtral = load_model("mixtral_8x7b")
-        >>> [round(ExpertCut(ranks, zipf=1.0).fullest(mixtral), 3) for ranks in (1, 4, 8)]
+        >>> [round(ExpertPartition(ranks, zipf=1.0).fullest(mixtral), 3) for ranks in (1, 4, 8)]
         [1.0, 1.766, 2.943]
         """
         popularity = [float(place) ** -self.zipf for place in range(1, model.num_experts + 1)]
@@ -148,7 +148,7 @@ class ExpertCut:
         Examples
         --------
         >>> from simulator.model.load import load_model
-        >>> [round(ExpertCut(e).distinct_ranks(load_model("deepseek_v3")), 2) for e in (8, 32, 64)]
+        >>> [round(ExpertPartition(e).distinct_ranks(load_model("deepseek_v3")), 2) for e in (8, 32, 64)]
         [5.29, 7.27, 7.68]
         """
         experts, chosen = model.num_experts, model.active_experts
@@ -157,11 +157,11 @@ class ExpertCut:
         return self.ranks * (1 - elsewhere)
 
 
-ONE_PLACE: Final = ExpertCut()
+ONE_PLACE: Final = ExpertPartition()
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ModelPartition:
     """How a model is cut over ranks.
 
     Attributes
@@ -172,7 +172,7 @@ class Cut:
         If True, activations between pairs (norms, dropout, the residual stream) are cut along the sequence [2]_.
     context : Context
         Context parallelism.
-    experts : ExpertCut
+    experts : ExpertPartition
         Expert parallelism.
     overlap : {"none", "ring_exchange", "bulk"}
         Way of hiding tensor-parallel exchanges behind matmuls with user buffers; see overlap.py.
@@ -181,7 +181,7 @@ class Cut:
     tensor: int = 1
     sequence: bool = False
     context: Context = ONE_PIECE
-    experts: ExpertCut = ONE_PLACE
+    experts: ExpertPartition = ONE_PLACE
     overlap: Literal["none", "ring_exchange", "bulk"] = "none"
 
     @property
@@ -215,7 +215,7 @@ class Cut:
         return model.num_kv_heads < self.tensor
 
 
-WHOLE: Final = Cut()
+WHOLE: Final = ModelPartition()
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ class Communication:
     sms: int | None = None
 
 
-def around_columns(name: str, elements: int, cut: Cut, kernels: int) -> tuple[Communication, ...]:
+def around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> tuple[Communication, ...]:
     """Return the exchanges of a matrix cut by columns.
 
     `kernels` is the number of its backward kernels; the input's gradient comes first. Without sequence parallelism the
@@ -269,7 +269,7 @@ def around_columns(name: str, elements: int, cut: Cut, kernels: int) -> tuple[Co
     return tuple(_around_columns(name, elements, cut, kernels)) if cut.tensor > 1 else ()
 
 
-def _around_columns(name: str, elements: int, cut: Cut, kernels: int) -> Iterator[Communication]:
+def _around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> Iterator[Communication]:
     """Yield the exchanges of a matrix cut by columns over at least 2 ranks."""
     if not cut.sequence:
         # Starts after kernel 0 (input gradient), runs beside kernel 1 (weight gradient), awaited by the next operation.
@@ -281,7 +281,7 @@ def _around_columns(name: str, elements: int, cut: Cut, kernels: int) -> Iterato
     yield Communication(f"scatter {name} input gradient", "reduce_scatter", elements, True, 1, kernels)
 
 
-def around_rows(name: str, elements: int, cut: Cut) -> tuple[Communication, ...]:
+def around_rows(name: str, elements: int, cut: ModelPartition) -> tuple[Communication, ...]:
     """Return the exchanges around a matrix cut by rows: its output is all-reduced, or reduce-scattered."""
     if cut.tensor == 1:
         return ()
@@ -294,7 +294,7 @@ def around_rows(name: str, elements: int, cut: Cut) -> tuple[Communication, ...]
     )
 
 
-def refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
+def refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
     """Return why a model cannot be cut over these tensor-parallel ranks, with the sizes that divide; "" if it can."""
     t = cut.tensor
     sizes = {"heads": model.num_heads}
@@ -316,7 +316,7 @@ def refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
     return ""
 
 
-def context_refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
+def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
     """Return why sequences cannot be cut this way; "" if they can."""
     context = cut.context
     # A balanced ring deals out two pieces per rank.
@@ -331,7 +331,7 @@ def context_refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
     return ""
 
 
-def experts_refusal(model: Transformer, cut: Cut) -> str:
+def experts_refusal(model: Transformer, cut: ModelPartition) -> str:
     """Return why experts cannot be distributed this way; "" if they can."""
     e = cut.experts.ranks
     if e > 1 and not model.num_experts:
@@ -341,7 +341,7 @@ def experts_refusal(model: Transformer, cut: Cut) -> str:
     return ""
 
 
-def expert_tensor_refusal(model: Transformer, cut: Cut) -> str:
+def expert_tensor_refusal(model: Transformer, cut: ModelPartition) -> str:
     """Return why experts' matrices cannot be cut this way; "" if they can."""
     t = cut.experts.tensor
     if model.num_experts and model.ffn_size % t:

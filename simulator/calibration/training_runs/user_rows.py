@@ -1,6 +1,6 @@
 """Which runs has a user measured? Reads a CSV file with documented columns.
 
-`OwnRow` alone defines the columns; the documentation's table is made from it. Each fault is a line with file, line and
+`UserRow` alone defines the columns; the documentation's table is made from it. Each fault is a line with file, line and
 column.
 """
 
@@ -18,8 +18,8 @@ from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.input_files import read_text
 from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
-from simulator.model.cut import ExpertCut
 from simulator.model.load import load_model
+from simulator.model.partition import ExpertPartition
 from simulator.step.checkpointing import POLICIES
 from simulator.step.framework import Implementation
 from simulator.step.parallelism import Parallelism
@@ -70,7 +70,7 @@ Count = Annotated[int, Field(ge=1)]
 Dtype = Annotated[str, AfterValidator(_dtype)]
 
 
-class OwnRow(BaseModel):
+class UserRow(BaseModel):
     """A line of the file; empty cells and missing columns have the default."""
 
     model_config = ConfigDict(extra="forbid")
@@ -154,7 +154,7 @@ class OwnRow(BaseModel):
             schedule=self.schedule,
             virtual_stages=self.virtual_stages,
             stages=self.stages,
-            experts=ExpertCut(self.ep, tensor=self.tp),
+            experts=ExpertPartition(self.ep, tensor=self.tp),
         )
 
 
@@ -166,7 +166,7 @@ _ALIKE = (
 )  # fmt: skip
 
 
-def own_rows(path: Path) -> tuple[MeasuredRow, ...]:
+def user_rows(path: Path) -> tuple[MeasuredRow, ...]:
     """Read a user's measured runs.
 
     Parameters
@@ -190,7 +190,7 @@ def own_rows(path: Path) -> tuple[MeasuredRow, ...]:
             if None in cells:
                 raise ValueError(f"got more cells than the {len(reader.fieldnames or ())} columns")
             given: dict[str, Any] = {name: text.strip() for name, text in cells.items() if text and text.strip()}
-            rows.append(OwnRow(**given).measured(path.stem, number))
+            rows.append(UserRow(**given).measured(path.stem, number))
         except ValidationError as error:
             faults += [f"{path} line {number}: {_fault(one)}" for one in error.errors()]
         except ValueError as error:
@@ -207,14 +207,14 @@ def _fault(error: Any) -> str:
     if error["type"] == "missing":
         return f"{column}: is missing; every run needs it"
     if error["type"] == "extra_forbidden":
-        return f"{column}: no such column; {one_of(tuple(sorted(OwnRow.model_fields)), column)}"
+        return f"{column}: no such column; {one_of(tuple(sorted(UserRow.model_fields)), column)}"
     return f"{column}: got {error['input']!r}; {error['msg'].removeprefix('Value error, ')}"
 
 
 def columns() -> str:
     """Return the documentation's table of columns, in Markdown."""
     lines = ["| column | default | what it is |", "|---|---|---|"]
-    for name, field in OwnRow.model_fields.items():
+    for name, field in UserRow.model_fields.items():
         default = "needed" if field.is_required() else "" if field.default in (None, (), "") else f"{field.default}"
         lines.append(
             f"| `{name}` | {default.lower() if isinstance(field.default, bool) else default} | {field.description} |"

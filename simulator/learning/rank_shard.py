@@ -10,7 +10,7 @@ import numpy as np
 from simulator.basics.arrays import Ints
 from simulator.learning.state import Units
 from simulator.numerics.gpt import Gpt
-from simulator.numerics.share import Share, is_cut
+from simulator.numerics.tensor_shard import TensorShard, is_cut
 from simulator.records.operation import Collective, Computation, Compute, Exchange, Op
 from simulator.step.pipeline import Pipeline
 from simulator.step.plan import StepPlan
@@ -21,7 +21,7 @@ SENDS_GRADIENTS: Final = frozenset({Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER
 
 
 @dataclass(frozen=True)
-class Place:
+class RankShard:
     """A rank's place in the model and in its process groups.
 
     Attributes
@@ -88,7 +88,7 @@ def is_spread(units: Units) -> bool:
     return units[0].endswith(" experts")
 
 
-def places(gpt: Gpt, plan: StepPlan) -> tuple[Place, ...]:
+def places(gpt: Gpt, plan: StepPlan) -> tuple[RankShard, ...]:
     """Return the place of every rank."""
     step, lists = plan.step, plan.program.lists
     asked, ranks = step.parallelism, len(plan.program.ranks)
@@ -103,13 +103,13 @@ def places(gpt: Gpt, plan: StepPlan) -> tuple[Place, ...]:
     cut, experts = asked.cut(), asked.experts.ranks
     # Rows of the padded token table on each rank.
     rows = cut.vocabulary(step.model) // asked.tp if asked.tp > 1 else 0
-    every = replace(gpt, share=Share(experts=experts)).units
+    every = replace(gpt, share=TensorShard(experts=experts)).units
     # Ranks with the same list of operations share units and buckets.
     of_list = [(_units(every, ops), _travelling(ops, _units(every, ops))) for ops in lists.lists]
     whole = plan.strategy.updater is Updater.EVERY_RANK
     made = []
     for rank in range(ranks):
-        share = Share(
+        share = TensorShard(
             asked.tp, tensor[rank], rows, cut.sequence, asked.cp, context[rank], asked.balanced, asked.gathers_keys,
             experts, int(data[rank]) % experts,
         )  # fmt: skip
@@ -117,7 +117,7 @@ def places(gpt: Gpt, plan: StepPlan) -> tuple[Place, ...]:
         units, (travelling, alone) = of_list[lists.list_of[rank]]
         second = frozenset(unit for unit in units if unit.removesuffix(" experts") in seconds[stages[rank]])
         made.append(
-            Place(own, units, travelling, alone, int(data[rank]), replica[rank], int(holders[rank]), whole, second)
+            RankShard(own, units, travelling, alone, int(data[rank]), replica[rank], int(holders[rank]), whole, second)
         )
     return tuple(made)
 
@@ -150,4 +150,4 @@ def _last(sent: list[tuple[Units, int]]) -> tuple[Units, ...]:
     return tuple(dict.fromkeys(units for units, micro in sent if micro == last[units[0]]))
 
 
-__all__ = ["SENDS_GRADIENTS", "Place", "is_spread", "places"]
+__all__ = ["SENDS_GRADIENTS", "RankShard", "is_spread", "places"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 
-class Shown:
+class HasHeadline:
     """A record with a headline: names and texts for the most important figures."""
 
     __slots__ = ()

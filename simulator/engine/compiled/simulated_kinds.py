@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.basics.arrays import Ints
-from simulator.engine.compiled.playable import Playable
+from simulator.engine.compiled.sized_collective import SizedCollective
 from simulator.records.operation import Collective
 
 
 @dataclass(frozen=True, eq=False)
-class PlayedKind:
+class SimulatedKind:
     """A kind's simulated members, the same for every family.
 
     Attributes
@@ -22,7 +22,7 @@ class PlayedKind:
         Simulated members of the kind's first family.
     groups : sequence of tuple of int
         Simulated ranks of each member, in participant order.
-    playables : sequence of Playable or None
+    playables : sequence of SizedCollective or None
         None if the duration is given.
     which, place : int array, shape (ranks,)
         For each simulated rank, the member in which it takes part, and its participant number there.
@@ -30,19 +30,19 @@ class PlayedKind:
 
     members: Sequence[Collective]
     groups: Sequence[tuple[int, ...]]
-    playables: Sequence[Playable | None]
+    playables: Sequence[SizedCollective | None]
     which: Ints
     place: Ints
 
 
-def all_played(members: Sequence[Collective], playables: Sequence[Playable | None], ranks: int) -> PlayedKind:
+def all_played(members: Sequence[Collective], playables: Sequence[SizedCollective | None], ranks: int) -> SimulatedKind:
     """Return a kind with every group simulated."""
     which, place = np.zeros((2, ranks), np.int64)
     for number, op in enumerate(members):
         group = list(op.group)
         # Groups in a family have no common rank, so each entry is set at most once.
         which[group], place[group] = number, np.arange(len(group))
-    return PlayedKind(members, [op.group for op in members], playables, which, place)
+    return SimulatedKind(members, [op.group for op in members], playables, which, place)
 
 
-__all__ = ["PlayedKind", "all_played"]
+__all__ = ["SimulatedKind", "all_played"]

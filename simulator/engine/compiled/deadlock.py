@@ -6,12 +6,12 @@ from simulator.basics.arrays import Floats
 from simulator.basics.errors import DeadlockError
 from simulator.engine.compiled.core import Times
 from simulator.engine.compiled.fields import Problem
-from simulator.engine.compiled.prepared import Prepared
+from simulator.engine.compiled.prepared import CoreProgram
 from simulator.engine.program_checks import waiting_text
 from simulator.records.operation import Collective
 
 
-def deadlock(prepared: Prepared, problem: Problem, times: Times) -> DeadlockError:
+def deadlock(prepared: CoreProgram, problem: Problem, times: Times) -> DeadlockError:
     """Return the error; it names what each unfinished stream waits for."""
 
     def column(values: Floats, rank: int) -> list[float]:

@@ -17,7 +17,9 @@ from simulator.scenario.records import Scenario
 _MOST: Final = 2
 
 
-def spoken_of(scenario: Scenario, outcomes: Sequence[PointOutcome], known: Sequence[int] | None = None) -> list[int]:
+def highlighted_points(
+    scenario: Scenario, outcomes: Sequence[PointOutcome], known: Sequence[int] | None = None
+) -> list[int]:
     """Return the indices of the points in rising order; empty if every point failed.
 
     Parameters

@@ -20,7 +20,7 @@ _ALIKE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class AlikeLinks:
+class EquivalentLinks:
     """A group of equivalent links.
 
     Attributes
@@ -63,7 +63,7 @@ def directed_kind(name: str) -> str:
     return " -> ".join(re.sub(r"\d+", "", end).strip("._- ") for end in name.split("->"))
 
 
-def alike_links(uses: Sequence[LinkUse], end: float) -> list[AlikeLinks]:
+def equivalent_links(uses: Sequence[LinkUse], end: float) -> list[EquivalentLinks]:
     """Group equivalent links, the most used first.
 
     Parameters
@@ -85,7 +85,7 @@ def alike_links(uses: Sequence[LinkUse], end: float) -> list[AlikeLinks]:
             of_kind.append(group)
             groups.append(group)
         group.append(use)
-    rows = [AlikeLinks(tuple(group)) for group in groups]
+    rows = [EquivalentLinks(tuple(group)) for group in groups]
     # Names as the last key make the order reproducible.
     return sorted(rows, key=lambda row: (-row.used(end), -row.busy, row.name))
 

@@ -10,7 +10,7 @@ from simulator.records.setting_text import label
 _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
-def listed(words: Sequence[str]) -> str:
+def join_list(words: Sequence[str]) -> str:
     """Join words as a list: 'a, b and c'."""
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
@@ -26,7 +26,7 @@ def joined(texts: Iterable[tuple[str, str]], between: str = ": ") -> str:
     names: dict[str, list[str]] = {}
     for name, text in texts:
         names.setdefault(text, []).append(name)
-    return "; ".join(f"{listed(own)}{between}{text}" for text, own in names.items())
+    return "; ".join(f"{join_list(own)}{between}{text}" for text, own in names.items())
 
 
 def at_text(key: str, value: float, *, exact: bool) -> str:

@@ -14,7 +14,7 @@ from simulator.step.strategies.strategy import STRATEGIES
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class RuleViolation:
     """A broken rule between keys.
 
     Attributes
@@ -35,7 +35,7 @@ class Conflict:
     of_key: bool = False
 
 
-def repeated(values: Sequence[int]) -> int | None:
+def first_duplicate(values: Sequence[int]) -> int | None:
     """Return the index of the first repeated value; None if every value is distinct.
 
     >>> repeated([3, 1, 3]), repeated([3, 1])

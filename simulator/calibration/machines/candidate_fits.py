@@ -15,9 +15,9 @@ import numpy as np
 from simulator.basics.errors import ScenarioError
 from simulator.calibration.machines.limits import bounds
 from simulator.calibration.machines.records import BEST_SHARE, LARGE, FitRow, TrialSummary, large
-from simulator.calibration.machines.response import Response
-from simulator.calibration.machines.solve import FREE, Constants, Data, Fading, solve
-from simulator.calibration.machines.sweep import Sweep
+from simulator.calibration.machines.solve import FREE, CapModel, Constants, Data, solve
+from simulator.calibration.machines.sweep import SweepTimes
+from simulator.calibration.machines.time_model import TimeModel
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import ALGORITHMS
 
@@ -35,24 +35,24 @@ _SMALL_WEIGHT: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CandidateFit:
     """An algorithm with a number of pieces, and its fitted constants."""
 
-    response: Response
+    response: TimeModel
     chunks: int | None
     constants: Constants
     summary: TrialSummary
-    fading: Fading = FREE
+    fading: CapModel = FREE
 
 
-def trials(
-    cluster: Cluster, sweep: Sweep, algorithm: str | None, fading: Fading = FREE
-) -> tuple[list[Trial], list[TrialSummary]]:
+def candidate_fits(
+    cluster: Cluster, sweep: SweepTimes, algorithm: str | None, fading: CapModel = FREE
+) -> tuple[list[CandidateFit], list[TrialSummary]]:
     """Solve for every algorithm that can perform the operation, in order of preference.
 
     Returns
     -------
-    list of Trial
+    list of CandidateFit
         Solved algorithms.
     list of TrialSummary
         Algorithms that are too slow. An algorithm that needs more of a link than any library reaches (BEST_SHARE)
@@ -63,7 +63,7 @@ def trials(
     ScenarioError
         The given algorithm does not have this operation, or cannot perform it here.
     """
-    solved: list[Trial] = []
+    solved: list[CandidateFit] = []
     too_slow: list[TrialSummary] = []
     for name in _names(cluster, sweep, algorithm):
         staged = sweep.operation == "all_reduce" and name in ("nvls", "blueconnect") and len(cluster.nodes) > 1
@@ -80,13 +80,13 @@ def trials(
             too_slow.append(TrialSummary(name, None, float("inf"), limits.time / sweep.rows[-1][1] - 1.0, float("inf")))
             continue
         # Simulations are cached in the response and shared by every number of pieces.
-        response = Response(cluster, sweep.operation, name, sweep.dtype, limits.limit, limits.fastest)
+        response = TimeModel(cluster, sweep.operation, name, sweep.dtype, limits.limit, limits.fastest)
         solved += [_trial(response, sweep, chunks, fading) for chunks in cuts]
     able = [trial for trial in solved if trial.summary.share <= BEST_SHARE]
     return able or solved, too_slow + [trial.summary for trial in solved if able and trial.summary.share > BEST_SHARE]
 
 
-def data(sweep: Sweep) -> Data:
+def data(sweep: SweepTimes) -> Data:
     """Return the sweep as arrays, with row weights."""
     sizes = np.array([size for size, _ in sweep.rows], np.float64)
     times = np.array([time for _, time in sweep.rows])
@@ -100,7 +100,7 @@ def summarize_trial(algorithm: str, chunks: int | None, rows: tuple[FitRow, ...]
     return TrialSummary(algorithm, chunks, median(abs(row.error) for row in large(rows)), rows[-1].error, loss)
 
 
-def _names(cluster: Cluster, sweep: Sweep, algorithm: str | None) -> list[str]:
+def _names(cluster: Cluster, sweep: SweepTimes, algorithm: str | None) -> list[str]:
     if algorithm is not None:
         if sweep.operation not in ALGORITHMS.find(algorithm).plans:
             able = ", ".join(ALGORITHMS.operations(algorithm))
@@ -110,7 +110,7 @@ def _names(cluster: Cluster, sweep: Sweep, algorithm: str | None) -> list[str]:
     return [name for name in wanted if sweep.operation in ALGORITHMS.find(name).plans]
 
 
-def _trial(response: Response, sweep: Sweep, chunks: int | None, fading: Fading) -> Trial:
+def _trial(response: TimeModel, sweep: SweepTimes, chunks: int | None, fading: CapModel) -> CandidateFit:
     measured = data(sweep)
     predicted = partial(response.times, chunks=chunks)
     constants, loss = solve(measured, predicted, response.fastest, fading=fading)
@@ -120,4 +120,4 @@ def _trial(response: Response, sweep: Sweep, chunks: int | None, fading: Fading)
     # Cards between nodes do reach nearly all of their rating; only links inside a node have this bound.
     if response.limit == "inside":
         summary = replace(summary, share=constants.cap / response.fastest)
-    return Trial(response, chunks, constants, summary, fading)
+    return CandidateFit(response, chunks, constants, summary, fading)

@@ -22,8 +22,8 @@ from simulator.basics.document import Document, Key
 from simulator.basics.plain_data import at
 from simulator.basics.sections import overlap
 from simulator.scenario import axes, error_messages
-from simulator.scenario.conflict import Conflict
 from simulator.scenario.records import KINDS, Scenario, fields
+from simulator.scenario.rule_violation import RuleViolation
 
 # Arbitrary valid values for required keys; no rule is broken by any of them alone.
 _STAND_INS: Final[dict[Key, Any]] = {
@@ -61,7 +61,7 @@ class PartialScenario:
     doubtful: frozenset[str] = frozenset()
     thinned: frozenset[str] = frozenset()
 
-    def doubts(self, conflict: Conflict) -> bool:
+    def doubts(self, conflict: RuleViolation) -> bool:
         """Return True if a rule involves a key without a value chosen by the user."""
         if any(overlap(key, other) for key in conflict.involved for other in self.doubtful):
             return True

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.errors import ScenarioWarning, TooLargeError
-from simulator.basics.this_machine import lacking
+from simulator.basics.host_memory import shortage_text
 from simulator.basics.units import format_duration, format_memory
 from simulator.cluster.build import build, facts, graph_size
 from simulator.collectives.algorithm import ALGORITHMS
@@ -97,7 +97,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class SizeEstimate:
     """Estimates for a point's parts.
 
     Attributes
@@ -120,7 +120,7 @@ class Size:
 
     def refuse_larger_than_memory(self) -> None:
         """Raise TooLargeError if this machine lacks memory; the message names the largest share."""
-        short = lacking(self.nbytes)
+        short = shortage_text(self.nbytes)
         if short:
             most = max(self.shares, key=lambda share: share.nbytes)
             raise TooLargeError(
@@ -134,9 +134,9 @@ class Size:
         return _warning([self], "simulating", _LONG)
 
 
-def size_of(scenario: Scenario) -> Size:
+def size_of(scenario: Scenario) -> SizeEstimate:
     """Estimate a scenario's single point."""
-    return Size(
+    return SizeEstimate(
         (*_of_cluster(scenario.cluster, servers_of(scenario), scenario.base), *_of_program(scenario, StepRows()))
     )
 
@@ -151,7 +151,7 @@ def refuse_too_large(scenario: Scenario) -> None:
     program = _of_program(scenario, StepRows())
     if program:
         cluster = _of_cluster(scenario.cluster, servers_of(scenario), scenario.base)
-        Size((*cluster, *program)).refuse_larger_than_memory()
+        SizeEstimate((*cluster, *program)).refuse_larger_than_memory()
 
 
 def announced(scenarios: Iterable[Scenario]) -> str:
@@ -170,9 +170,9 @@ def announced(scenarios: Iterable[Scenario]) -> str:
         key = repr((scenario.cluster, scenario.base, servers))
         if key not in clusters:
             clusters[key] = _of_cluster(scenario.cluster, servers, scenario.base)
-        sizes.append(Size((*clusters[key], *_of_program(scenario, step_rows))))
+        sizes.append(SizeEstimate((*clusters[key], *_of_program(scenario, step_rows))))
     # Points beyond this machine's memory fail one by one later, unless every point does.
-    possible = [size for size in sizes if not lacking(size.nbytes)]
+    possible = [size for size in sizes if not shortage_text(size.nbytes)]
     if sizes and not possible:
         min(sizes, key=lambda size: size.nbytes).refuse_larger_than_memory()
     return _warning(possible, "simulating", _LONG)
@@ -191,7 +191,7 @@ def warn_of_size(scenarios: Iterable[Scenario]) -> None:
         warnings.warn(line, ScenarioWarning, stacklevel=3)
 
 
-def _warning(sizes: Sequence[Size], doing: str, long: float) -> str:
+def _warning(sizes: Sequence[SizeEstimate], doing: str, long: float) -> str:
     """Return a warning naming the slowest share, if the total time is long."""
     seconds = sum(size.seconds for size in sizes)
     if seconds < long:
@@ -214,7 +214,9 @@ def announced_topology(topology: str, ranks: int) -> str:
     """
     # Drawing takes about another graph's time, and a third of its memory.
     shares = _of_cluster(ClusterSpec(topology=topology, world_size=ranks), 0, Path())
-    size = Size(tuple(replace(share, nbytes=4 / 3 * share.nbytes, seconds=2 * share.seconds) for share in shares))
+    size = SizeEstimate(
+        tuple(replace(share, nbytes=4 / 3 * share.nbytes, seconds=2 * share.seconds) for share in shares)
+    )
     size.refuse_larger_than_memory()
     return _warning([size], "drawing", _LONG_DRAWING)
 

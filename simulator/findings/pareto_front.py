@@ -14,7 +14,7 @@ from simulator.findings.comparison import Comparison
 T = TypeVar("T")
 
 
-def front(compared: Comparison) -> list[dict[str, Any]]:
+def pareto_front(compared: Comparison) -> list[dict[str, Any]]:
     """Return the Pareto front, fastest first, as dicts of point, setting, time per token [s] and peak memory [B].
 
     Only training steps have a front. It is empty if fewer than two points fit.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from simulator.cluster.cluster import Cluster
 
 
-def roughly(cluster: Cluster, operation: str, nbytes: float, group: tuple[int, ...]) -> float:
+def estimated_time(cluster: Cluster, operation: str, nbytes: float, group: tuple[int, ...]) -> float:
     """Return a collective's approximate time [s].
 
     Parameters

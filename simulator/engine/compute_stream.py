@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from simulator.engine.clock import Clock, Occurrence
+from simulator.engine.clock import Clock, ScheduledCallback
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _Running:
     done: simpy.Event
     left: float = 1.0
     since: float = 0.0
-    timer: Occurrence | None = None
+    timer: ScheduledCallback | None = None
 
 
 @dataclass(slots=True)

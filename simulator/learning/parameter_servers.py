@@ -15,19 +15,19 @@ from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import find
 from simulator.learning.checks import Checks
 from simulator.learning.exchange import sent
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Rank, Units
 from simulator.learning.updating import squares
-from simulator.numerics.flat import flat
+from simulator.numerics.packing import pack
 from simulator.numerics.server import Server, added
 from simulator.payload.carry import Tamper, ended_order
 from simulator.records.chunks import chunk_starts
-from simulator.records.operation import Act, Collective, Computation, Exchange
+from simulator.records.operation import Collective, Computation, Exchange, NumericAction
 from simulator.records.timeline import TransferLog
 
 
 @dataclass(slots=True)
-class Serving:
+class ParameterServers:
     """Servers, and the gradients in transit.
 
     Attributes
@@ -47,11 +47,13 @@ class Serving:
     _coming: dict[tuple[int, Units], Array] = field(default_factory=dict)
     _seen: dict[tuple[int, Units], int] = field(default_factory=dict)
 
-    def push(self, setting: Setting, rank: Rank, op: Collective, act: Act[Exchange], tamper: Tamper) -> None:
+    def push(
+        self, setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange], tamper: Tamper
+    ) -> None:
         """Store a worker's gradients; synchronous servers add them when all workers have pushed."""
         self._pushed.setdefault(act.units, (op, {}, tamper))[1][rank.number] = sent(setting, rank, op, act)
 
-    def pull(self, setting: Setting, units: Units, checks: Checks, step: int) -> Array:
+    def pull(self, setting: TrainingContext, units: Units, checks: Checks, step: int) -> Array:
         """Sum the gradients in their order of arrival, update, and return the parameters (synchronous servers)."""
         op, pushed, tamper = self._pushed.pop(units)
         log, kind = setting.logs[op.name], find(op.dtype).numpy
@@ -62,7 +64,7 @@ class Serving:
         self.servers[units].update(setting.rule, gradient)
         return self.servers[units].parameters
 
-    def apply(self, setting: Setting, rank: Rank, act: Act[Computation]) -> None:
+    def apply(self, setting: TrainingContext, rank: Rank, act: NumericAction[Computation]) -> None:
         """Apply one worker's gradient on the server when it arrives (asynchronous servers)."""
         gradient, server = self._coming.pop((rank.number, act.units)), self.servers[act.units]
         self.squares.append(squares(gradient))
@@ -72,10 +74,10 @@ class Serving:
 
     def bring(
         self,
-        setting: Setting,
+        setting: TrainingContext,
         rank: Rank,
         op: Collective,
-        act: Act[Exchange],
+        act: NumericAction[Exchange],
         tamper: Tamper,
         checks: Checks,
         begun: int,
@@ -95,12 +97,12 @@ class Serving:
         return server.parameters.copy()
 
 
-def delivered(setting: Setting, rank: Rank, op: Collective, handed_out: Array, tamper: Tamper) -> Array:
+def delivered(setting: TrainingContext, rank: Rank, op: Collective, handed_out: Array, tamper: Tamper) -> Array:
     """Return the parameters that a worker receives from a pull, including injected faults."""
     if not tamper or op.act is None:
         return handed_out
     given, transfers = handed_out.copy(), setting.logs[op.name].transfers
-    before = flat(setting.gpt, rank.working, op.act.units, op.elements).astype(given.dtype)
+    before = pack(setting.gpt, rank.working, op.act.units, op.elements).astype(given.dtype)
     places = _places(op)
     for number in np.flatnonzero(transfers.dst == op.group.index(rank.number)).tolist():
         if number in tamper:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, overload
 T = TypeVar("T")
 
 
-class Later(Sequence[T]):
+class LazySequence(Sequence[T]):
     """Lazy sequence: record n is built by make(n) on first access."""
 
     __slots__ = ("_made", "_make", "_total")
@@ -39,7 +39,7 @@ class Later(Sequence[T]):
         return self._made[place]
 
 
-class LaterValues(Mapping[int, T]):
+class LazyValues(Mapping[int, T]):
     """Lazy mapping from rank to value.
 
     Parameters
@@ -69,7 +69,7 @@ class LaterValues(Mapping[int, T]):
         return self._made[rank]
 
 
-class LaterByRank(LaterValues[tuple[T, ...]]):
+class LazyByRank(LazyValues[tuple[T, ...]]):
     """Lazy mapping from rank to a tuple of records; makers may return any sequence."""
 
     __slots__ = ()
@@ -87,7 +87,7 @@ class AllRanks(Sequence[T], Generic[T]):
 
     Attributes
     ----------
-    by_rank : LaterByRank
+    by_rank : LazyByRank
         Records of each rank.
     """
 
@@ -95,7 +95,7 @@ class AllRanks(Sequence[T], Generic[T]):
     # Unhashable, because it equals any sequence with equal records.
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, by_rank: LaterByRank[T]) -> None:
+    def __init__(self, by_rank: LazyByRank[T]) -> None:
         self.by_rank = by_rank
 
     def __iter__(self) -> Iterator[T]:

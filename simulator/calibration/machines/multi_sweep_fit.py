@@ -18,7 +18,7 @@ from simulator.basics.units import format_bytes
 from simulator.calibration.machines.check import machine_rows
 from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.records import LARGE, Check, Fit, MachineFit
-from simulator.calibration.machines.sweep import Sweep, read_sweeps
+from simulator.calibration.machines.sweep import SweepTimes, read_sweeps
 from simulator.cluster.build import build
 from simulator.cluster.topology_file import load_topology
 from simulator.collectives.algorithm import REDUCING
@@ -58,7 +58,7 @@ def fit_all(
         told = ", ".join(sorted({f"{sweep.operation} of {sweep.world_size} ranks" for sweep in sweeps}))
         raise ScenarioError(f"topology: needed, since there are {len(sweeps)} sweeps ({told}) of one machine")
     # A place is (operation, over several nodes or not).
-    by_place: dict[tuple[str, bool], list[Sweep]] = {}
+    by_place: dict[tuple[str, bool], list[SweepTimes]] = {}
     for sweep in sweeps:
         by_place.setdefault((sweep.operation, _over_nodes(sweep, topology)), []).append(sweep)
     fits, checks = list[Fit](), list[Check]()
@@ -77,11 +77,11 @@ def fit_all(
     return MachineFit(tuple(fits), tuple(checks), tuple(_untold(fits, topology)))
 
 
-def _over_nodes(sweep: Sweep, topology: str | None) -> bool:
+def _over_nodes(sweep: SweepTimes, topology: str | None) -> bool:
     return (sweep.nodes or 1) > 1 if topology is None else len(build(topology, sweep.world_size).nodes) > 1
 
 
-def _check(sweep: Sweep, topology: str | None, fitted: Fit) -> Check:
+def _check(sweep: SweepTimes, topology: str | None, fitted: Fit) -> Check:
     cluster = build(topology or fitted.base, sweep.world_size)
     rows = machine_rows(cluster, sweep, fitted.machine)
     return Check(f"{sweep.operation} on {sweep.world_size} ranks, {sweep.source}", rows)

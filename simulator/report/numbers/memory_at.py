@@ -34,7 +34,7 @@ class Holder:
     since: float
 
 
-def held_at(timeline: Timeline, time: float | None = None, rank: int = 0) -> tuple[Holder, ...]:
+def allocations_at(timeline: Timeline, time: float | None = None, rank: int = 0) -> tuple[Holder, ...]:
     """List a rank's allocations at a moment, largest first, ties in natural order of names.
 
     Parameters

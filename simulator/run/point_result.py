@@ -14,7 +14,7 @@ from simulator.step.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PointResult:
     """A simulated point.
 
     Attributes

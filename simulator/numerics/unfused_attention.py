@@ -16,7 +16,7 @@ from simulator.numerics.hbm_counter import HbmCounter
 Softmax = Callable[[Array, HbmCounter], Array]
 
 
-def scored(
+def unfused_attention(
     q: Array, k: Array, v: Array, softmax: Softmax, traffic: HbmCounter, mask: Array | None = None
 ) -> tuple[Array, Array]:
     """Return softmax(q k^T / sqrt(d)) v, and the softmax for the backward pass.
@@ -43,7 +43,7 @@ def scored(
     return out, weights
 
 
-def scored_backward(
+def unfused_attention_backward(
     dy: Array, q: Array, k: Array, v: Array, weights: Array, traffic: HbmCounter
 ) -> tuple[Array, Array, Array]:
     """Return the gradients of q, k and v."""

@@ -27,7 +27,7 @@ def memory() -> float:
     return min(installed, address_space_left(), cgroup_limit())
 
 
-def lacking(needed: float) -> str:
+def shortage_text(needed: float) -> str:
     """Return a text with the bytes needed and the bytes available; empty if the memory suffices."""
     available = memory()
     return f"{format_bytes(needed)}, this machine has {format_bytes(available)}" if needed > available else ""

@@ -31,7 +31,7 @@ class Player(Protocol):
 
 
 @contextmanager
-def playing(backend: Backend, like: NumberedPoint, clusters: Clusters | None = None) -> Iterator[Player]:
+def open_player(backend: Backend, like: NumberedPoint, clusters: Clusters | None = None) -> Iterator[Player]:
     """Yield a player for points until the block ends.
 
     Parameters
@@ -52,17 +52,17 @@ def playing(backend: Backend, like: NumberedPoint, clusters: Clusters | None = N
     kept = None if backend.cache is None else Cache(backend.cache)
     if backend.scheduler is not None:
         with dask_cluster.submitted(backend.scheduler, [like]) as player:
-            yield player if kept is None else _Kept(player, kept)
+            yield player if kept is None else _CachedPlayer(player, kept)
     elif backend.jobs in (None, 1):
-        here = _Here(clusters or Clusters())
-        yield here if kept is None else _Kept(here, kept)
+        here = _LocalPlayer(clusters or Clusters())
+        yield here if kept is None else _CachedPlayer(here, kept)
     else:
         with process_pool.staying(backend.jobs or 1, backend.pool) as player:
-            yield player if kept is None else _Kept(player, kept)
+            yield player if kept is None else _CachedPlayer(player, kept)
 
 
 @dataclass(slots=True)
-class _Here:
+class _LocalPlayer:
     """Simulates a point in this process, when its outcome is requested."""
 
     clusters: Clusters
@@ -77,7 +77,7 @@ class _Here:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedPlayer:
     """Looks points up in the cache before their simulation, and caches their outcomes."""
 
     player: Player

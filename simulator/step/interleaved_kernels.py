@@ -25,7 +25,7 @@ from simulator.records.operation import Collective, Compute, Op
 COMPUTE = "compute"
 
 
-def taking_turns(one: Sequence[Op], other: Sequence[Op]) -> list[Op]:
+def interleaved_kernels(one: Sequence[Op], other: Sequence[Op]) -> list[Op]:
     """Return the operations of two passes in order of issue.
 
     The second pass follows the whole first pass if neither has a kernel waiting for an exchange, because there is

@@ -18,7 +18,7 @@ from simulator.basics.arrays import Floats
 from simulator.basics.dtypes import find
 from simulator.calibration.machines.sweep_cluster import with_machine
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 from simulator.records.timeline import Timeline
@@ -37,12 +37,12 @@ def played(cluster: Cluster, operation: str, machine: MachineCollective, nbytes:
     """Simulate a single size with the events engine."""
     elements = nbytes // find(dtype).itemsize
     everyone = tuple(range(cluster.world_size))
-    task = Task(Request(operation, cluster.world_size, elements), machine.algorithm, everyone, dtype)
+    task = Task(CollectiveRequest(operation, cluster.world_size, elements), machine.algorithm, everyone, dtype)
     return execute(plan(with_machine(cluster, operation, machine), task).program, cluster)
 
 
 @dataclass(slots=True)
-class Response:
+class TimeModel:
     """Predicted times of an algorithm, with a cap on flows inside nodes or across nodes.
 
     Attributes
@@ -91,7 +91,7 @@ class Response:
         machine = self.machine(cap)
         elements = nbytes // find(self.dtype).itemsize
         n = self.cluster.world_size
-        request = Request(self.operation, n, elements, chunks=pieces)
+        request = CollectiveRequest(self.operation, n, elements, chunks=pieces)
         cluster = with_machine(self.cluster, self.operation, machine)
         planned = plan(cluster, Task(request, self.algorithm, tuple(range(n)), self.dtype))
         return execute(planned.program, cluster).end

@@ -23,7 +23,7 @@ _ALL_WAIT: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Playable:
+class SizedCollective:
     """A collective of one process group.
 
     Attributes
@@ -54,7 +54,7 @@ class Playable:
 
 
 @dataclass(slots=True)
-class PlayableMaker:
+class SizedCollectiveMaker:
     """Makes playables; equal schedules share rows, equal traffic shares bytes.
 
     Attributes
@@ -64,7 +64,7 @@ class PlayableMaker:
     """
 
     remember: Callable[[Hashable, Callable[[], Any], Callable[[Any], int]], Any] = lambda _, make, size: make()
-    _made: dict[int, Playable] = field(default_factory=dict)
+    _made: dict[int, SizedCollective] = field(default_factory=dict)
     _rows: dict[int, Rows] = field(default_factory=dict)
     _routes: dict[int, Ints] = field(default_factory=dict)
     _nbytes: dict[int, Floats] = field(default_factory=dict)
@@ -80,14 +80,14 @@ class PlayableMaker:
             self._rows[id(schedule)] = made[1]
         return self._rows[id(schedule)]
 
-    def make(self, op: Collective, routed: RoutedCollective) -> Playable:
+    def make(self, op: Collective, routed: RoutedCollective) -> SizedCollective:
         """Return a program's collective in playable form."""
         if id(routed) not in self._made:
             rows = self.rows(routed)
             # Traffics with the same schedule number their routes alike.
             route_of = self._routes.setdefault(id(rows), route_of_rows(rows, routed))
             nbytes, alone = self._carried(rows, routed), not routed.contends and may_be_in_order(op)
-            self._made[id(routed)] = Playable(
+            self._made[id(routed)] = SizedCollective(
                 rows, route_of, nbytes, routed.traffic.steady, routed.routes, alone, routed.lane
             )
         return self._made[id(routed)]

@@ -16,7 +16,7 @@ from simulator.scenario.records import Scenario
 _ALONG: Final[dict[str, Axis]] = {"collective.size": "nbytes", "cluster.world_size": "world_size"}
 
 
-def found_crossings(scenario: Scenario, findings: Sequence[Mapping[str, Any]]) -> list[Crossing]:
+def marked_crossovers(scenario: Scenario, findings: Sequence[Mapping[str, Any]]) -> list[Crossing]:
     """Return the crossings in an answer's findings (plain data), along array sizes and numbers of workers."""
     spec = scenario.collective
     if spec is None:
