@@ -52,12 +52,14 @@ def run(*command: str | Path, cwd: Path = ROOT) -> None:
 
 
 def made(folder: Path, python: str, wanted: Iterable[str]) -> Path:
-    """Create a fresh environment with pytest, this project and further packages; return its Python."""
-    # From scratch, because packages left from an earlier run would hide missing dependencies.
+    """Make an environment with this project, `wanted`, pytest and hypothesis, which tests/conftest.py imports.
+
+    Returns the environment's Python.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     run(python, "-m", "venv", folder)
     inside = folder / "bin" / "python"
-    run(inside, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "pytest", *wanted)
+    run(inside, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "pytest", "hypothesis", *wanted)
     return inside
 
 
