@@ -56,6 +56,7 @@ def made(folder: Path, python: str, wanted: Iterable[str]) -> Path:
 
     Returns the environment's Python.
     """
+    # From scratch, because packages left from an earlier run would hide missing dependencies.
     shutil.rmtree(folder, ignore_errors=True)
     run(python, "-m", "venv", folder)
     inside = folder / "bin" / "python"

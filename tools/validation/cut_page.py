@@ -92,5 +92,5 @@ def _tensor(outcome: PlayedRow) -> tuple[int, bool]:
 
 def _tensor_and_batch(outcome: PlayedRow) -> str:
     ranks, wide = _tensor(outcome)
-    across = " over several boxes" if ranks > 8 else ""
+    across = " over several nodes" if ranks > 8 else ""
     return f"tp {ranks}{across}, micro-batch {'above 2' if wide else '1 or 2'}"

@@ -21,8 +21,8 @@ from tools.validation.measured_collectives import measured_sweeps
 from tools.validation.over_nodes import over_nodes
 
 _HEAD: Final = """\
-# Errors of measured collectives, ln(measured / simulated), simulated as if no collective of any machine had been
-# measured: without start-ups and caps, by the ratings and latencies of links alone; seconds are the simulated ones.
+# Errors of measured collectives, ln(measured / simulated), simulated as if no machine's collectives had been measured:
+# without start-ups and caps, only with the links' ratings and latencies; seconds are simulated.
 # Written by `python -m tools.validation.machines_page` from collectives.csv (from 1 MiB up) and
 # collectives_over_nodes.csv (each number of nodes is a sweep of one size).
 """

@@ -17,9 +17,9 @@ from simulator.report.numbers.prediction_intervals import Residual, Traits
 from tools.validation.cross_validation import source_of
 
 _HEAD: Final = """\
-# Errors of measured runs: ln(measured / played) of a step's time and of peak memory, with all constants, and (unseen)
-# as if nobody had seen their source: what is left without the constants that were fitted to it. Written by
-# `python -m tools.validation.training_page`; sources and rows: training.csv and training_cut.csv.
+# Errors of measured runs, ln(measured / simulated): step time and peak memory, with every constant, and (unseen)
+# without the constants fitted to the run's own source. Written by `python -m tools.validation.training_page`; sources
+# and rows: training.csv and training_cut.csv.
 source,framework,chip,eight_bit,cut,nodes,time,unseen_time,memory,unseen_memory
 """
 

@@ -9,70 +9,74 @@ from typing import Final
 
 BEFORE: Final = """# Training steps: measured against simulated
 
-How near does a played training step come to a real one? This page plays every row of
-`simulator/catalog/measured/training.csv` (models that no rank shares) and `training_cut.csv` (tensor, pipeline, context
-and expert parallelism; more of these in [validation_cut.md](validation_cut.md)). There are 1,398 rows, of which 677
-were timed and 721 are composed by their source of profiled pieces. Of the timed ones 38 are disturbed, so that most
-tables and the picture are of 639. Each row names its source. The page is written by `python -m
-tools.validation.training_page`; `simulator validate` prints tables of it in about four minutes on two cores,
-`--source NAME` those of one source, `--csv FILE` of your own runs (below).
+This page compares measured training steps with simulated steps. The page simulates every row of
+`simulator/catalog/measured/training.csv` (models without model parallelism) and `training_cut.csv` (tensor, pipeline,
+context and expert parallelism; [validation_cut.md](validation_cut.md) has further tables). There are 1,398 rows, of
+which 677 were timed; the source of the remaining 721 rows composed these rows of profiled pieces. Among the timed rows,
+38 are disturbed; most tables and the picture show the other 639. Each row names its source. The page is written by
+`python -m tools.validation.training_page`. `simulator validate` prints a part of the tables in about four minutes on
+two cores, with `--source NAME` the tables of a single source, and with `--csv FILE` the errors of your own runs
+(below).
 
-Every row is planned and played: kernels, memory, collectives beside them. Of many micro-batches a few are played, and
-the rest take as long as the last of those. Errors are of a step's time, simulated / measured - 1: above zero the
-simulator is too slow.
+Every row is planned and simulated, with kernels, memory and simultaneous collectives. If a step has many micro-batches,
+a few are simulated, and each remaining micro-batch takes as long as the last simulated micro-batch. Errors are relative
+errors of the step time, simulated / measured - 1: above zero the simulator is too slow. The columns `median` and
+`90 % below` are the median and the 90th percentile of the errors' sizes, and `middle` is the median error.
 
-Beside each group stand three other numbers, all of them medians of the errors' sizes:
+Three columns beside each group's errors show the median size of errors under other predictions:
 
-- **source unseen**: without every constant that was fitted to rows of the same source. What is left are constants of
-  other frameworks and chips, and facts that a framework's code tells.
-- **MFU as said**: the rule of thumb that planners use, 40 % of the peak on an H100 or B200, 45 % on an A100.
-- **MFU of such runs**: the median MFU of all other measured rows of the same chip and precision, which has seen the
-  answers.
+- **source unseen**: without every constant that was fitted to rows of the same source. The prediction then uses
+  constants from different frameworks and chips, and facts from the framework's code.
+- **MFU as said**: the rule of thumb of planners, 40 % of the peak on an H100 or B200, 45 % on an A100.
+- **MFU of such runs**: the median MFU of all other measured rows with the same chip and precision. This rule has seen
+  the answers.
 """
 
 APART: Final = """\
-`nanotron, disturbed` are pairs of runs that differ in nothing but where optimizer states lie
-(ddp, ZeRO-1), one of which took more than one and a half times as long as the other; its source calls the cluster
-noisy. They are left out of all tables below. `vtrain_composed` are 721 rows that their source calls measured, but
-that are straight lines in the number of micro-batches: composed of profiled pieces. They too are left out below.
+`nanotron, disturbed` contains pairs of runs that differ only in the optimizer states' place (ddp, ZeRO-1), and in each
+pair a run took more than one and a half times as long as its partner. The source calls the cluster noisy. These rows
+are omitted in all tables below. `vtrain_composed` contains 721 rows that the source calls measured. The rows are
+straight lines in the number of micro-batches, because the source composed the rows of profiled pieces. These rows are
+omitted below, too.
 
-These errors are no blind test: constants were fitted to rows of this page, framework by framework, and the form of the
-model was chosen with the rows in view. The column `source unseen` is the nearest to one that this page has.
+These errors are not a blind test: constants were fitted to rows of this page, framework by framework, and the form of
+the model was chosen with knowledge of the rows. The column `source unseen` comes closest to a blind test on this page.
 """
 
 FRAMEWORKS: Final = """## Frameworks
 
-What a framework adds to bare kernels, beside what its chip does under sustained load (`sustained`, below). Numbers that
-are not its own are another framework's, and its file says so (`simulator/catalog/frameworks`).
+The table shows each framework's additions to bare kernels, besides the effect of sustained load on the chip
+(`sustained`, below). A framework without a figure of its own uses another framework's figure, and its file states this
+(`simulator/catalog/frameworks`).
 
 """
 
 NETWORK: Final = """
-Where no collective of the machine was measured (a topology file without `collectives`), the exposed communication of a
-step may take as much longer as measured collectives do that are simulated on links alone. Of each measured sweep the
-size counts that takes about as long as the step's own collectives, and the size of error n that 80 (95) % of them stay
-below is taken ([measured.md](measured.md#where-nothing-was-measured)). A share s of the step is exposed, so that the
-step may take 1 + s (e^n - 1) times as long; with the interval h of steps like it, both as logarithms, the whole is
-sqrt(h^2 + ln(1 + s (e^n - 1))^2). Nothing is added where kernels hide all communication, or where one GPU works alone.
-Communication that is hidden may come out on a slower network, which this does not count.
+If no collective of the machine was measured (a topology file without `collectives`), the step may take longer, because
+measured collectives take longer than collectives simulated on links alone. From each measured sweep, the size is
+selected whose duration is closest to the duration of the step's own collectives, and n is the 80 (95) % quantile of the
+logarithmic errors at these sizes ([measured.md](measured.md#where-nothing-was-measured)). If the share s of the step is
+exposed communication, the step may take 1 + s (e^n - 1) times as long. Together with the interval h of similar steps,
+both as logarithms, the interval is sqrt(h^2 + ln(1 + s (e^n - 1))^2). Nothing is added if kernels hide all
+communication, or for a single GPU. Hidden communication may become exposed on a slower network; the interval does not
+include this effect.
 
 """
 
 INTERVALS: Final = """## How far to trust a prediction
 
-Every predicted time, rate and memory carries an interval: four in five (19 in 20) measured runs like it lay so near
-to their prediction. Runs weigh by how like they are (framework, chip, precision, whether a model is cut, one node or
-several), every source as much as any other. Where no run of the framework or of the chip was measured, their errors
-as if their source had never been seen stand in, and the interval is wider. To see whether the intervals keep their
-word each source is left out in turn, and its runs, played without its constants, are held against intervals from the
-other sources alone:
+Every predicted time, rate and memory has an interval that contained four in five (19 in 20) similar measured runs. Runs
+are weighted by similarity (framework, chip, precision, model parallelism or not, one node or several), and every source
+has the same total weight. If no run of the framework or of the chip was measured, the interval uses errors with the
+runs' own sources unseen, and is wider. To test the intervals, each source is left out in turn: its runs are simulated
+without its constants, and compared with intervals from the other sources alone.
 
 """
 
 OWN: Final = """## Your own runs
 
-`simulator validate --csv FILE` plays runs that you have measured, and prints how far off each is. The first line names
-columns, every other line is a run; empty cells take the default.
+`simulator validate --csv FILE` simulates runs that you have measured, and prints the error of each run. The first line
+of the file names the columns, and every further line is a run. Empty cells mean the default.
 
 """
 
@@ -82,98 +86,101 @@ WORST: Final = """## The worst rows
 
 CONSTANTS: Final = """## Constants
 
-A training step is slower than the sum of its kernels in a micro-benchmark. These numbers say by how much, and none of
-them knows a model or a row:
+A training step is slower than the sum of its kernels in a micro-benchmark. The following numbers describe the
+difference. None of the numbers depends on a model or a row:
 
-- `sustained`: matmuls in a run of hours, under the board's limit of power, take this many times as long as in a
-  micro-benchmark of some milliseconds. A board with fewer watts for each FLOP/s of its peak loses in proportion. That
-  is a rule of thumb: one board here, the H100 of 500 W, asks for it, and a cube root would leave its rows more than a
-  tenth too fast, so these rows cannot also test it.
-- `attention_masked`: share of the masked half of the scores that attention computes nonetheless. In llm-foundry's rows
-  of long sequences attention takes almost twice the time that published FlashAttention-2 efficiencies give for the
-  causal half, on both GPUs alike; for the full square those efficiencies are nearly right. Which kernels ran is not
-  stated.
-- `elementwise`: eager kernels against their ideal HBM traffic (casts, temporaries, slow reductions).
-- `parameter_bytes`: HBM traffic a parameter and micro-batch of what surrounds the collectives: gathering into flat
-  buffers, splitting, casting to float32, scaling.
-- `compiled`: what a compiler's merged kernels cost, over the ideal traffic of their parts.
+- `sustained`: factor between the time of matmuls during hours of load, under the board's power limit, and their time in
+  a micro-benchmark of some milliseconds. A board with fewer watts for each FLOP/s of its peak loses in proportion. This
+  proportion is a rule of thumb. It was introduced for a single board, the H100 with 500 W (a cube root would leave its
+  rows more than a tenth too fast), so these rows cannot also test the rule.
+- `attention_masked`: share of the masked half of the scores that attention computes nevertheless. In llm-foundry's rows
+  with long sequences, attention takes almost twice the time expected from published FlashAttention-2 efficiencies for
+  the causal half, on both GPUs. For the full square these efficiencies are nearly right. The source does not state
+  which kernels ran.
+- `elementwise`: time of eager kernels relative to their ideal HBM traffic (casts, temporaries, slow reductions).
+- `parameter_bytes`: HBM traffic around the collectives for each parameter and micro-batch: gathering into flat buffers,
+  splitting, casting to float32, scaling.
+- `compiled`: cost of a compiler's merged kernels, relative to the ideal traffic of their parts.
 
-Facts beside them, recalled rather than measured, and kept because the rows fit better with them: llm-foundry's loss
-runs over the logits in one pass (`fused_loss`), recomputation stops at the last tensor that is needed, which leaves out
-a third of an MPT layer's matmuls (`stops_early`), and torchtitan's layers hold each projection as a matrix of its own,
-of which `selective_op` runs every second one again (`split_maps`).
+Facts complete these numbers. The facts are recalled rather than measured, and kept because the fit is better with them.
+llm-foundry's loss runs over the logits in one pass (`fused_loss`). Recomputation stops at the last tensor that is
+needed, which omits a third of an MPT layer's matmuls (`stops_early`). torchtitan's layers hold each projection as a
+separate matrix, and `selective_op` recomputes every second matrix (`split_maps`).
 
-The third table counts what stands behind a row in all: of each source, GPU and dtype one on at most 64 GPUs. A
-framework's number, or a constant of the machine's collectives, counts if the row's time moves by a thousandth or more
-when it changes by a tenth. "Published" are the best matmul that a search found, a stream benchmark's share of HBM
-bandwidth and flash attention's share of the peak. Data sheets (peaks, clocks, SMs, exponentials in a clock) are not
-counted.
+The third table counts the constants that a row depends on, for a single row with at most 64 GPUs from each source, GPU
+and dtype. A framework's number, or a constant of the machine's collectives, counts if a change of the constant by a
+tenth moves the row's time by a thousandth or more. "Published" figures are the best matmul found by a search, the share
+of HBM bandwidth in a stream benchmark, and flash attention's share of the peak. Data sheets (peaks, clocks, SMs,
+exponentials in a clock) are not counted.
 
 """
 
 ABLATION: Final = """## Does each number of a framework earn its place?
 
-Up to twenty timed rows of each framework, played with one of its numbers or facts as bare kernels have it, everything
-else as it is. `compiled` counts only where a compiler ran, and `issue` of megatron_2021 in rows on few GPUs alone.
+Up to twenty timed rows of each framework are simulated with a number or fact replaced by the value for bare kernels.
+The remaining constants stay. `compiled` has an effect only on rows with a compiler, and `issue` of megatron_2021 only
+on rows with few GPUs.
 
 """
 
-REMOVED: Final = """## Is each of them needed?
+REMOVED: Final = """## Is each constant needed?
 
-Each constant is set to what it is in a bare kernel, each fact to false, and the others are fitted again. These figures
-and those of the next table come from the linear system of the fit, with communication as it was played.
+Each constant is set to its value in a bare kernel, each fact to false, and the remaining constants are fitted again.
+The figures in this table and the next come from the fit's linear system, with communication as simulated.
 
 """
 
 KERNELS: Final = """\
-The same for the constants of single kernels. Each is set to what it is in a kernel without it; those fitted to the
-matmul table beside it are fitted again (a short search, so that tenths of a per cent are its noise), then those of the
-training rows. Median and 90 % of the errors' sizes, per cent; the first three columns are the whole matmul table of the
-H100, all 375 rows a dtype. What communication takes from kernels is found by playing the rows again.
+The next table does the same for the constants of single kernels. Each constant is set to a value without effect. The
+constants fitted to the matmul table together with the removed constant are fitted again, and then the constants of the
+training rows. The first fit is a short search with a noise of tenths of a per cent. The table shows median and 90 % of
+the errors' sizes in per cent; the first three columns are the whole matmul table of the H100, with 375 rows per dtype.
+The effect of communication on kernels is found by simulating the rows again.
 
 """
 
 KEPT_BACK: Final = """## Models that the fit did not see
 
-All rows of a model size are kept back, the constants are fitted to the others, and the rows kept back are predicted.
+The rows of a model size are kept back, the constants are fitted to the remaining rows, and the kept rows are predicted.
 
 """
 
 MEMORY: Final = """## Memory
 
-By source in [validation_cut.md](validation_cut.md). torchtitan printed it of the GPU with most. No number is fitted
-to it, but one assumption was made with it in view: the loss holds its float32 gradients at once, and half of that
-where a compiler joins its steps. Which matrices `selective_op` keeps is modelled coarsely, by whole operations, so
-that errors of several GiB may cancel.
+[validation_cut.md](validation_cut.md) shows memory by source. torchtitan printed the memory of the GPU with the highest
+peak. No number is fitted to memory, but one assumption was made with knowledge of the measured memory: the loss holds
+its float32 gradients at once, and half of the gradients if a compiler merges the steps of the loss. The choice of
+matrices that `selective_op` keeps is modelled coarsely, by whole operations. Errors of several GiB may therefore
+cancel.
 
 """
 
 SHORT: Final = """## Where it falls short
 
-- Neither these rows nor the matmul table determine `hbm_efficiency`: without it `elementwise` and `parameter_bytes`
-  grow by an eighth, and the errors stay. It is kept because stream benchmarks of the chips themselves would otherwise
-  be 9 to 33 % too fast.
-- `copies`, `matmul_tf32_*` and the best eight-bit matmul have no effect on a row in bfloat16; they belong to rows in
+- Neither these rows nor the matmul table determine `hbm_efficiency`. Without it, `elementwise` and `parameter_bytes`
+  grow by an eighth, and the errors stay the same. The constant is kept because stream benchmarks of the same chips
+  would otherwise be simulated 9 to 33 % too fast.
+- `copies`, `matmul_tf32_*` and the best eight-bit matmul have no effect on a row in bfloat16. They belong to rows in
   other dtypes.
-- `elementwise`, `parameter_bytes` and `sustained` partly replace each other: taking one away moves the others. The rows
-  determine their sum well, each of them alone less so.
-- The 30 B model at sequence 8192 is measured a quarter slower than the rows around it, on both GPUs; memory is nearly
-  full there. The 760 M model on A100 is measured slower at 512 and 1024 tokens than at 2048. Nothing that is played
-  explains either, and the fit gives these rows little weight.
-- Constants behind a row are counted on one row of each source; others of the same source may have one or two more, such
-  as nanotron's host in pipelines over several nodes.
-- `communication_sms`, a published figure, changes no error by a tenth of a point either way. What a ring takes of HBM
-  is worked out from its links (`simulator/step/kernels/contention.py`) and is no constant.
-- `fused_loss` of llm_foundry is a fact of its code (`modeling_mpt.py`). Without it the median error of its rows would
-  be 0.3 points smaller, so that these rows do not support it.
-- torchtitan's H100 rows on 128 GPUs are 5 % too fast, those on 8 GPUs 1 %: measured steps take 3 % longer on 128 GPUs,
-  simulated steps do not. What makes the difference is not modelled.
-- torchtitan's A100 rows are too fast by an eighth. Their network, and whether they were compiled, is not stated; on
-  AWS's instead of NVIDIA's they would be 3 to 5 % too fast.
-- Collectives over more boxes than were measured (two) take the steps of NCCL's trees and rings at the rates of two
-  boxes ([measured.md](measured.md)).
-- `sustained` of a chip that was not measured is the middle one of those that were; on other chips it is a guess.
-- `issue_in_pipeline` is a form found in nanotron's rows: with a pipeline over several boxes issuing an exchange within
-  a stage takes a quarter of a millisecond for each rank of it. Nobody knows why.
-- A sixth of vTrain's rows, with tp 2 and 4 on 512 GPUs, took 15 to 60 % longer than others of the same sweep that
-  differ in the micro-batch alone. Nothing that is played explains it. """
+- `elementwise`, `parameter_bytes` and `sustained` partly replace each other: removing one constant moves the others.
+  The rows determine the sum of the three well, and each constant alone less well.
+- The 30 B model at sequence 8192 was measured a quarter slower than similar rows, on both GPUs; its memory is nearly
+  full. The 760 M model on A100 was measured slower at 512 and 1024 tokens than at 2048. No simulated effect explains
+  these rows, and the fit gives them little weight.
+- Constants of a row are counted on a single row from each source. Other rows of the same source may depend on one or
+  two further constants, such as nanotron's host in pipelines over several nodes.
+- `communication_sms`, a published figure, changes no error by more than a tenth of a point. The HBM bandwidth taken by
+  a ring is computed from its links (`simulator/step/kernels/contention.py`) and is not a constant.
+- `fused_loss` of llm_foundry is a fact of its code (`modeling_mpt.py`). Without it, the median error of the framework's
+  rows would be 0.3 points smaller. These rows therefore do not support the fact.
+- torchtitan's H100 rows on 128 GPUs are simulated 5 % too fast, and the rows on 8 GPUs 1 %: measured steps take 3 %
+  longer on 128 GPUs, and simulated steps do not. The cause is not modelled.
+- torchtitan's A100 rows are simulated an eighth too fast. The source states neither the network nor the use of a
+  compiler. On AWS's network instead of NVIDIA's, the rows would be 3 to 5 % too fast.
+- Collectives over more nodes than were measured (two) take the steps of NCCL's trees and rings at the rates of two
+  nodes ([measured.md](measured.md)).
+- `sustained` of a chip without measurements is the median over the measured chips, and is a guess for such a chip.
+- `issue_in_pipeline` is a form found in nanotron's rows: with a pipeline over several nodes, issuing an exchange within
+  a stage takes a quarter of a millisecond for each rank of the exchange. The cause is not known.
+- A sixth of vTrain's rows, with tp 2 and 4 on 512 GPUs, took 15 to 60 % longer than other rows of the same sweep that
+  differ only in the micro-batch. No simulated effect explains the difference. """

@@ -22,8 +22,8 @@ classes, therefore 256 ranks are simulated. Their rings never contend, and each 
 rows, at 0.6 ns per row; only the small sums at the end share network cards and need the clock.
 
 Tests: tests/properties/test_engines.py compares the core with the events engine on thousands of random programs, with
-and without quotient. test_fluid.py compares its rates with an independent solver. `simulator/basics/tolerances.py`
-lists every comparison with a tolerance.
+and without quotient. tests/unit/test_engine_fabric.py compares its rates with an independent solver.
+`simulator/basics/tolerances.py` lists every comparison with a tolerance.
 
 Glossary
 --------

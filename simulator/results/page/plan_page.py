@@ -1,6 +1,6 @@
 """How is the page of a plan put together: best layouts, Pareto front, simulated settings, and omitted settings?
 
-The data comes from `planner.told`: page, table and JSON contain the same numbers.
+The data comes from `planner.plan_report`: page, table and JSON contain the same numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], 
     Parameters
     ----------
     told : mapping
-        From `planner.told.document`.
+        From `planner.plan_report.document`.
     question : str
         Title of the page.
     sentences : sequence of str
