@@ -229,8 +229,9 @@ def test_ctrl_c_and_sigterm_keep_what_had_ended(
     assert "Traceback" not in err
     told = [text for text in err.splitlines() if word in text]
     assert len(told) == 1
-    assert told[0].endswith("2 of 8 points are in torn; go on with `simulator sweep ... --resume --out torn` and the "
-                            "same options")  # fmt: skip
+    assert told[0].endswith(
+        "2 of 8 points are in torn; to continue, use `simulator sweep ... --resume --out torn` and the same options"
+    )  # fmt: skip
     assert cli("sweep", "long.yaml", "--out", "torn", "--resume", *there).code == 0
     assert cli("run", "long.yaml", "--out", "whole").code == 0
     assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
@@ -262,6 +263,7 @@ def test_an_address_that_nobody_answers_is_told_in_one_line(
     answer = cli("sweep", "both.yaml", "--out", "here", "--scheduler", "tcp://127.0.0.1:1")
     assert answer.code == 2
     assert answer.faults == [
-        "--scheduler: nobody answered at tcp://127.0.0.1:1 within 0.5 s; is `dask scheduler` running there?"
+        "--scheduler: no scheduler answered at tcp://127.0.0.1:1 within 0.5 s; is `dask scheduler` running on this "
+        "machine and port?"
     ]
     assert not (tmp_path / "here").exists()

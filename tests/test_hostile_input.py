@@ -74,8 +74,8 @@ SETTINGS = [
     ('question="\\ud800"', "holds half a character"),
 ]  # fmt: skip
 GRAPHS = [
-    (graph(latency=1e300), "edges.0.latency: got 1e+300; larger or smaller than anything that is simulated"),
-    (graph(bandwidth=1e-320), "edges.0.bandwidth: got 1e-320; larger or smaller than anything that is simulated"),
+    (graph(latency=1e300), "edges.0.latency: got 1e+300; outside the range that can be simulated"),
+    (graph(bandwidth=1e-320), "edges.0.bandwidth: got 1e-320; outside the range that can be simulated"),
     (graph(latency=7).replace("7", "9" * 400), "got a number of 400 digits; must have at most 308"),
     (DEEP["["], "nested too deeply"),
     (DEEP["{"], "nested too deeply"),

@@ -183,7 +183,7 @@ def test_two_processes_do_not_play_for_one_directory(cli: Command, tmp_path: Pat
         refused = cli("sweep", "both.yaml", "--out", "here", "--resume")
     assert (refused.code, refused.faults) == (
         2,
-        ["--out: another process is playing in here; wait for it, or end it first"],
+        ["--out: another process writes to here; wait until the process ends, or stop the process"],
     )
     assert cli("sweep", "both.yaml", "--out", "here", "--resume", "--jobs", 1).code == 0
 
@@ -247,13 +247,13 @@ def dies_at_three_and_five(index: int, run: SimulatedRun) -> None:
 def test_points_that_end_every_process_fail_and_the_others_go_on() -> None:
     played = {o.index: o for o in play_points(numbered(8), 2, dies_at_three_and_five)}
     assert sorted(played) == list(range(8))
-    told = "its process was ended from outside 3 times, perhaps because memory ran out; play fewer at once"
+    told = "the process of this point was killed 3 times, perhaps because memory ran out; use fewer processes"
     assert {index: o.error for index, o in played.items() if o.error} == {3: told, 5: told}
 
 
 def test_processes_that_cannot_start_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_pool, "_worker_main", ends_at_once)
-    with pytest.raises(SimulationError, match="3 processes ended before they could play a point; in a script"):
+    with pytest.raises(SimulationError, match="3 processes ended before simulating a point; in a script"):
         list(play_points(numbered(4), 2))
 
 

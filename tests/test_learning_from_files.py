@@ -114,11 +114,11 @@ def test_what_cannot_be_read_is_one_line_with_its_place(cli: Command, tmp_path: 
     answer = cli(command, "bad.yaml")
     place = "bad.yaml:11:49: training.learning.initial"
     assert (answer.code, answer.out) == (2, "")
-    assert answer.faults == [f"{place}: bad.npz: is no .npz archive; write it with numpy.savez"]
+    assert answer.faults == [f"{place}: bad.npz: is not an .npz archive; write the file with numpy.savez"]
     both = cli(command, "learns.yaml", "--set", "training.learning.tokens=[1, 2, 3, 4, 5, 6, 7, 8, 9]")
     assert both.code == 2
     (fault,) = both.faults
-    assert fault.startswith("learns.yaml:11:14: training.learning.batches: stands beside tokens, but a training learns")
+    assert fault.startswith("learns.yaml:11:14: training.learning.batches: excludes tokens, because a training learns")
     assert not (tmp_path / "runs").exists()
 
 

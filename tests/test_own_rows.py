@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from simulator.calibration.training_runs.user_rows import UserRow, columns, user_rows
 
 from simulator.basics.errors import ScenarioError
 from simulator.calibration.training_runs.rows import measured
+from simulator.calibration.training_runs.user_rows import UserRow, columns, user_rows
 from tests.commands import Command, commands_in
 
 HEAD = "model,gpu,topology,gpus,seq_len,micro_batch_size,accumulation,framework,sharding,tokens_per_s\n"

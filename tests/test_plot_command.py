@@ -44,7 +44,9 @@ def test_pictures_that_are_not_drawn_are_told(cli: Command) -> None:
     assert cli("run", "many.yaml", "--out", "nine").code == 0
     told = cli("plot", "nine", "--kind", "timeline", "--point", "cluster.world_size=4")
     assert (told.code, told.out.count("picture: ")) == (0, 8)
-    assert told.err == "not drawn: timeline_9: pictures of 8 points are drawn at once; one more --point draws fewer\n"
+    assert told.err == (
+        "not drawn: timeline_9: one command draws at most 8 points; select other points with a further --point\n"
+    )
     sizes = "plots: {kinds: [timeline], points: all}\nsweep: {cluster.world_size: [4, 400]}"
     Path("large.yaml").write_text(SMALL.replace("plots: []", sizes), encoding="utf-8")
     line = "not drawn: timeline_400: it has more than 200,000 transfers, too many to be simulated again"

@@ -67,7 +67,7 @@ def test_operations_of_chosen_ranks_are_kept(cli: Command, tmp_path: Path) -> No
     header, *every = (tmp_path / "all" / "spans.csv").read_text(encoding="utf-8").splitlines()
     ranks = {int(line.split(",")[0]) for line in kept[1:]}
     told = ", ".join(map(str, sorted(ranks)))
-    assert first == f"# operations of ranks {told} of 4; `simulator run --ranks` keeps others"
+    assert first == f"# operations of ranks {told} of 4; `simulator run --ranks` selects other ranks"
     assert {1, 2} <= ranks
     assert len(ranks) <= 3
     assert kept == [header, *(line for line in every if int(line.split(",")[0]) in ranks)]
@@ -78,10 +78,10 @@ def test_operations_of_chosen_ranks_are_kept(cli: Command, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("ranks", "fault"),
     [
-        ("1-x", "--ranks 1-x: must be ranks or rising ranges of them, such as --ranks 0,8-15"),
-        ("3-1", "--ranks 3-1: must be ranks or rising ranges of them, such as --ranks 0,8-15"),
-        ("0-99999999999", "--ranks 0-99999999999: must be ranks or rising ranges of them, such as --ranks 0,8-15"),
-        ("2,4", "small.yaml: operations of rank 4 cannot be kept; ranks are 0 .. 3"),
+        ("1-x", "--ranks 1-x: must be ranks or ascending ranges of ranks, such as --ranks 0,8-15"),
+        ("3-1", "--ranks 3-1: must be ranks or ascending ranges of ranks, such as --ranks 0,8-15"),
+        ("0-99999999999", "--ranks 0-99999999999: must be ranks or ascending ranges of ranks, such as --ranks 0,8-15"),
+        ("2,4", "small.yaml: operations of rank 4 cannot be kept; the ranks are 0 .. 3"),
     ],
 )
 def test_ranks_that_are_not_there_are_refused(cli: Command, tmp_path: Path, ranks: str, fault: str) -> None:
@@ -178,7 +178,7 @@ def test_rerun_leaves_traces_if_asked(cli: Command, tmp_path: Path) -> None:
     assert cli("rerun", "plain", "--trace", "--out", "again").code == 0
     assert contents(tmp_path / "again") == contents(tmp_path / "traced")
     answer = cli("rerun", "plain", "--trace")
-    assert answer == Answer(2, "", "--trace: goes with --out DIR, for without it nothing is kept\n")
+    assert answer == Answer(2, "", "--trace: needs --out DIR, because results are discarded without --out\n")
 
 
 def test_rerun_says_when_a_figure_differs(cli: Command, tmp_path: Path) -> None:
@@ -243,8 +243,8 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
     done = len(read_journal(tmp_path / "torn"))
     assert done == 2
     assert told == [
-        f"interrupted: {done} of 8 points are in torn; go on with "
-        "`simulator sweep ... --resume --out torn` and the same options"
+        f"interrupted: {done} of 8 points are in torn; to continue, use `simulator sweep ... --resume --out torn` "
+        "and the same options"
     ]
     assert not (tmp_path / "torn" / "report.json").exists()
     wait_until_nobody_is_left(process.pid)
@@ -269,8 +269,8 @@ def test_sigterm_keeps_what_had_ended_as_ctrl_c_does(tmp_path: Path, command: tu
     assert (process.returncode, out, done) == (143, "", 2)
     assert "Traceback" not in err
     assert [line for line in err.splitlines() if "terminated" in line] == [
-        f"terminated: {done} of 8 points are in torn; go on with "
-        "`simulator sweep ... --resume --out torn` and the same options"
+        f"terminated: {done} of 8 points are in torn; to continue, use `simulator sweep ... --resume --out torn` and "
+        "the same options"
     ]
     wait_until_nobody_is_left(process.pid)
 
@@ -314,7 +314,7 @@ def test_ctrl_c_before_any_point_leaves_nothing(cli: Command, tmp_path: Path, mo
     monkeypatch.setattr("simulator.sweeps.sweep.play_point", interrupted)
     answer = cli("run", "both.yaml", "--out", "here")
     assert answer.code == 130
-    assert answer.faults[-1] == "interrupted: no point had ended, so nothing is left"
+    assert answer.faults[-1] == "interrupted: no point had ended, therefore no results are kept"
     assert not (tmp_path / "here").exists()
 
 

@@ -128,5 +128,5 @@ def test_several_values_on_the_command_line_are_an_axis(cli: Command, command: t
 
 
 def test_a_scenario_of_many_points_is_not_simulated_as_one() -> None:
-    with pytest.raises(ScenarioError, match="has sweep, so it is many points"):
+    with pytest.raises(ScenarioError, match="has sweep, and therefore several points"):
         simulate(scenario(sweep={"seed": [0, 1]}))

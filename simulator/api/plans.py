@@ -122,7 +122,7 @@ class PlanResult(SearchResult):
         return plan_page(document(self, self.question.budget, self.tried), self.question.text, self.sentences, best)
 
     def __repr__(self) -> str:
-        return f"<Plan of {self.considered:,} settings, {len(self.played):,} played: {self.sentences[0]}>"
+        return f"<Plan of {self.considered:,} settings, {len(self.played):,} simulated: {self.sentences[0]}>"
 
     def _repr_html_(self) -> str:
         lines = [f"<p><b>{escape(self.question.text)}</b></p>", *(f"<p>{escape(one)}</p>" for one in self.sentences)]
@@ -215,7 +215,10 @@ def plan(
         given["gpus"] = gpus = largest_number(gpus, said, "gpus")
         if gpus is None or seq_len is None or global_batch is None:
             missing = [name for name, value in given.items() if value is None]
-            raise ScenarioError(f"plan: of a model needs {', '.join(missing)} too")
+            raise ScenarioError(
+                f"plan: missing {', '.join(missing)}; the plan of a model needs topology, gpus, seq_len and "
+                "global_batch"
+            )
         base = shared_scenario(model, {"topology": topology, "world_size": gpus}, seq_len, settings or {})
         left_out = tuple(Constraint(f"without {value}", "", [value]) for value in without)
         question = PlanQuestion(base, batch_of(global_batch, seq_len, "global_batch"), tuple(said), left_out, BEST)
@@ -238,5 +241,5 @@ def plan(
 def _of_scenario(source: str | Mapping[str, Any] | Scenario, others: Sequence[str]) -> PlanQuestion:
     """Return the question in a scenario's `plan` section; raise ScenarioError if `others` are also given."""
     if others:
-        raise ScenarioError(f"plan: {others[0]}: goes with a model and a topology; a scenario's `plan` says it itself")
+        raise ScenarioError(f"plan: {others[0]}: needs a model and a topology; a scenario has its own key `plan`")
     return plan_question(source if isinstance(source, Scenario) else load_scenario(source))

@@ -259,4 +259,4 @@ def _plot(
             return drawn
         # A kind may be impossible for a point; the next point is tried.
         reason = f"here: {drawn.reason}"
-    raise ScenarioError(f"plot: there is nothing to draw of {kind} {reason}")
+    raise ScenarioError(f"plot: the results contain no data for kind {kind} {reason}")

@@ -155,7 +155,7 @@ def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> Do
         raise ScenarioError(_unreadable(error, text, source)) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else one_line(str(error))
-        raise ScenarioError(f"{source}: not YAML that can be read: {reason}") from error
+        raise ScenarioError(f"{source}: not readable as YAML: {reason}") from error
     if root is None:
         raise ScenarioError(f"{source}:1:1: the file is empty")
     builder = _ValueReader()
@@ -224,7 +224,9 @@ class _ValueReader:
         if len(key) > DEEPEST or self.count > MOST_VALUES:
             if self.count <= MOST_VALUES + 1:
                 deep = len(key) > DEEPEST
-                message = "nested too deeply" if deep else f"more than {MOST_VALUES} values; are there aliases?"
+                message = (
+                    "nested too deeply" if deep else (f"more than {MOST_VALUES} values; does the file contain aliases?")
+                )
                 self.fault((), message, node)
             # A single such fault is enough; further values would only repeat it.
             self.count = MOST_VALUES + 1
@@ -258,7 +260,7 @@ class _ValueReader:
             # Only the first value of a duplicate key is read.
             if name in mapping:
                 first = self.keys[(*key, name)]
-                self.fault((*key, name), f"stands twice, first in line {first[0]}; keep one", name_node)
+                self.fault((*key, name), f"occurs twice, first in line {first[0]}; keep one", name_node)
                 continue
             self.keys[(*key, name)] = _place(name_node)
             mapping[name] = self.build(value_node, (*key, name))
@@ -273,7 +275,7 @@ class _ValueReader:
             try:
                 return text.encode("utf-16", "surrogatepass").decode("utf-16")
             except UnicodeDecodeError:
-                self.fault(key, "holds half a character, which no file can hold; remove it", node)
+                self.fault(key, "contains half of a character; remove the half character", node)
                 return ""
         return text
 
@@ -294,7 +296,7 @@ class _ValueReader:
             except ValueError:
                 pass
         if tag not in ("str", "int", "float", "bool", "null"):
-            self.fault(key, f"YAML tag {node.tag!r} is not read here; remove it", node)
+            self.fault(key, f"YAML tag {node.tag!r} is not supported; remove the tag", node)
         return text
 
 

@@ -139,5 +139,5 @@ def find(name: str, *, stored: bool = True) -> Dtype:
     if meant is not None:
         error.args = (f"dtype: got {name!r}; one of {', '.join(error.allowed)}; did you mean {meant!r}?",)
     elif name == "tf32":
-        error.args = ("dtype: got 'tf32'; it is for compute only and is stored and sent as float32; write 'float32'",)
+        error.args = ("dtype: got 'tf32'; tf32 is a compute format and is stored and sent as float32; write 'float32'",)
     raise error

@@ -103,8 +103,8 @@ class DefectError(SimulationError):
         self.record = record
         self.scenario = scenario
         super().__init__(
-            f"defect of the simulator, not of the scenario: {record}; no report is written; please report it with the "
-            "scenario"
+            f"defect of the simulator, not of the scenario: {record}; no report is written; please report this "
+            "defect together with the scenario"
         )
 
 
@@ -199,7 +199,7 @@ def in_lines(faults: Sequence[str]) -> str:
     'a.yaml:1:1: x\\na.yaml:2:1: y'
     """
     more = len(faults) - MOST_FAULTS
-    return "\n".join([*map(one_line, faults[:MOST_FAULTS]), *([f"and {more} more faults"] if more > 0 else [])])
+    return "\n".join([*map(one_line, faults[:MOST_FAULTS]), *([f"and {more} further mistakes"] if more > 0 else [])])
 
 
 def one_of(allowed: Iterable[str], name: object) -> str:

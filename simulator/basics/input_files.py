@@ -112,12 +112,12 @@ def parse_json(text: str, source: str = "<text>") -> Any:
             json.dumps(data, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             half = error.object[error.start].encode("unicode_escape").decode()
-            raise ScenarioError(f"{source}: holds {half}, half of a character; remove it") from None
+            raise ScenarioError(f"{source}: contains {half}, half of a character; remove the half character") from None
     return data
 
 
 def _too_deep(source: str) -> ScenarioError:
-    return ScenarioError(f"{source}: nested too deeply; at most {DEEPEST} lists and mappings inside each other")
+    return ScenarioError(f"{source}: nested too deeply; at most {DEEPEST} nested lists and mappings")
 
 
 def _whole(digits: str) -> int:

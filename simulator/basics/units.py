@@ -122,13 +122,13 @@ def _exact(text: str, kind: Kind) -> Fraction:
     # Check the float first: a fraction for 1e999999999 or 1e-999999999 would have a billion digits.
     rough = float(number.replace("_", ""))
     if abs(rough) > MOST or (rough == 0.0 and re.search("[1-9]", re.split("[eE]", number)[0])):
-        raise ValueError(f"got {text[:60]!r}; larger or smaller than anything that is simulated")
+        raise ValueError(f"got {text[:60]!r}; outside the range that can be simulated")
     # Fractions, not floats: "0.1 us" and "100 ns" must give equal numbers, and bytes must come out whole.
     exact = Fraction(number.replace("_", "")) * units[unit]
     if exact < 0:
         raise ValueError(f"got {text!r}; must not be negative")
     if exact > MOST or not within(float(exact), kind):
-        raise ValueError(f"got {text[:60]!r}; larger or smaller than anything that is simulated")
+        raise ValueError(f"got {text[:60]!r}; outside the range that can be simulated")
     return exact
 
 

@@ -47,8 +47,8 @@ def check(source: str, settings: Sequence[str]) -> None:
         "points": str(len(efforts)),
         "transfers": f"{sum(one.transfers for one in efforts):,}",
         "engine": _engines(efforts),
-        "memory": f"about {format_bytes(memory)} for the largest point, beside some 100 MiB for the program",
-        "run time": f"about {format_time(seconds)} on one core, pictures not counted",
+        "memory": f"about {format_bytes(memory)} for the largest point, plus about 100 MiB for the program",
+        "run time": f"about {format_time(seconds)} on one core, without pictures",
     }
     _print(scenario, facts)
 
@@ -66,7 +66,7 @@ def _facts_of_plan(scenario: Scenario) -> dict[str, str]:
     there = sum(1 for _ in settings(question.choices(), question.base, question.sequences, refused))
     return {
         "question": question.text,
-        "settings": f"{there:,} to choose from; {sum(refused.counts.values()):,} that can be written down cannot be",
+        "settings": f"{there:,} possible; {sum(refused.counts.values()):,} further combinations are impossible",
     }
 
 
@@ -126,9 +126,7 @@ class _Faults:
     def _line(self, error: str, faulty: Sequence[Point]) -> str:
         """Return a line with a fault, the number of points with this fault, and the first such point."""
         first = ", ".join(f"{key}={value}" for key, value in faulty[0].settings.items())
-        start = (
-            f"{self._scenario.source}: {len(faulty)} of {self._count} points cannot be built, the first with {first}: "
-        )
+        start = f"{self._scenario.source}: {len(faulty)} of {self._count} points are invalid, the first with {first}: "
         return start + error.replace("\n", "; ")
 
 

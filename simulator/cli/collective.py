@@ -41,7 +41,9 @@ class ArraySizes:
         first, last = _nbytes("--begin", self.begin), _nbytes("--end", self.end)
         # nccl-tests would print an empty table.
         if first > last:
-            raise ScenarioError(f"--begin: got {self.begin}, which is more than --end {self.end}; swap them")
+            raise ScenarioError(
+                f"--begin: got {self.begin}, which is larger than --end {self.end}; swap the two values"
+            )
         sizes = [first]
         while sizes[-1] * self.factor <= last and sizes[-1] > 0 and len(sizes) < _MOST_SIZES:
             sizes.append(sizes[-1] * self.factor)

@@ -30,9 +30,7 @@ def show(first: Path, second: Path, *, as_json: bool, page: Path | None = None) 
 
         # The page shows both timelines of a point, and needs a point that both runs have.
         if not found.common:
-            raise ScenarioError(
-                f"--html: {first} and {second} have no point in common, so that nothing can be compared"
-            )
+            raise ScenarioError(f"--html: {first} and {second} have no common point; a page compares common points")
         write_atomically(page, diff_page((runs[0].folder, runs[1].folder), found))
         print_text(f"{' '.join(found.sentences(names))} Page: {page}", indent="  ")
     elif as_json:
@@ -53,11 +51,11 @@ def _data(found: RunDifferences) -> dict[str, Any]:
 
 def _print(found: RunDifferences, names: tuple[str, str]) -> None:
     if found.nothing:
-        typer.echo("no difference: every figure of every point is the same")
+        typer.echo("no difference: all figures of all points are equal")
         return
     # A lone report.json has no scenario.yaml beside it.
     if found.keys is None:
-        typer.echo("Scenario keys were not compared: a report that is named by itself has no scenario.")
+        typer.echo("Scenario keys were not compared, because a single report file has no scenario.")
     else:
         typer.echo("Scenario keys that differ:" if found.keys else "No scenario key differs.")
         for change in found.keys:

@@ -48,5 +48,5 @@ def _text(found: GpuFit) -> str:
     # In order of first appearance.
     kinds = dict.fromkeys(one.kind for one in found.residuals)
     lines += ["", "median |error|: " + ", ".join(f"{kind} {found.median(kind):.1%}" for kind in kinds)]
-    lines += [f"not told: {text}" for text in found.untold]
+    lines += [f"not determined: {text}" for text in found.untold]
     return "\n".join(lines)

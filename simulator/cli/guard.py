@@ -51,7 +51,7 @@ def _told(error: BaseException) -> int:
 
 def _interrupted(error: BaseException | None) -> int:
     heed_no_more()
-    typer.echo(f"{word(error)}; nothing was left half written", err=True)
+    typer.echo(f"{word(error)}; no file was left incomplete", err=True)
     return exit_code(error)
 
 

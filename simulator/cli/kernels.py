@@ -89,24 +89,27 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
     longest = max(rows, key=lambda row: row.times * row.seconds)
     share = longest.times * longest.seconds / total
     print_text(
-        f"{step.model.name} on {gpu.name}: {total * 1e3:.2f} ms of kernels a micro-batch of {step.micro_batch_size} x "
-        f"{step.seq_len}, forward and backward; {longest.kernel.name} takes most, {share:.0%}"
+        f"{step.model.name} on {gpu.name}: {total * 1e3:.2f} ms of kernels per micro-batch of "
+        f"{step.micro_batch_size} x {step.seq_len}, forward and backward; {longest.kernel.name} takes the most time, "
+        f"{share:.0%}"
     )
     # "merged" kernels take no time, therefore they have no share.
     shares = [f"{seconds / total:.0%} {bound}" for bound, seconds in sorted(by_bound.items(), key=lambda one: -one[1])]
     print_text(f"bound by: {', '.join(one for one in shares if 'merged' not in one)}\n")
     print_table(_COLUMNS, [_cells(row, total) for row in rows], keys=_KEYS)
     print_text(
-        "\nBytes: each operand and result once. Bound by what would cost most if halved: SMs or HBM's bandwidth; or by "
-        "the kernel's begin and end. Not here: the optimizer, copies around collectives, what is run again."
+        "\nBytes: each operand and each result counts once. Bound by: the resource that costs the most time if "
+        "halved (SMs or HBM bandwidth), or the kernel's launch and end. Not included: the optimizer, copies around "
+        "collectives, recomputed kernels."
     )
     framework = step.framework
     # Equal bytes take unequal times, which looks like an error unless explained.
     layers = framework.compiled if step.compiled else framework.elementwise
     if layers != framework.streaming:
         print_text(
-            f"Kernels bound by HBM take {layers:g} times their bytes' time in layers and {framework.streaming:g} times "
-            f"in embedding and head, so equal bytes take unequal times: constants of framework {framework.name}."
+            f"HBM-bound kernels take {layers:g} times the transfer time of their bytes in layers, and "
+            f"{framework.streaming:g} times in embedding and head. Equal bytes therefore take unequal times. The "
+            f"factors are constants of framework {framework.name}."
         )
 
 

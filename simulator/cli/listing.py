@@ -88,7 +88,7 @@ def _builders() -> None:
             default = builder.options.model_fields[option].get_default()
             # Required options, options without a default (None), and options with a default look different.
             needed = builder.options.model_fields[option].is_required()
-            shown = "must be given" if needed else "-" if default is None else str(default).lower()
+            shown = "required" if needed else "-" if default is None else str(default).lower()
             rows.append((option, shown, facts["description"]))
         print_table(text_columns("", "", ""), rows, indent="  ")
 
@@ -113,7 +113,7 @@ def _strategies() -> None:
         shards = ", ".join(state.value for state in State if state in strategy.shards) or "-"
         gathered = strategy.gathering.value
         rows.append((name, shards, strategy.updater.value, gathered, ", ".join(sorted(strategy.options))))
-    _below(("strategy", "shards", "update", "what was updated is gathered", "options"), rows)
+    _below(("strategy", "shards", "update", "gather of updated parameters", "options"), rows)
 
 
 def _operations() -> None:

@@ -68,7 +68,7 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     # Rows are ZeRO stages, columns are checkpointing policies [B].
     needs = [[states[f"paper, stage {stage}"] + nbytes for nbytes in activations.values()] for stage in range(4)]
     print_text(_finding(needs, list(activations), capacity, request.gpu))
-    print_text(f"{model.name}: {total(model):,} parameters; GiB a rank of {request.dp} data-parallel ranks")
+    print_text(f"{model.name}: {total(model):,} parameters; GiB per rank, with {request.dp} data-parallel ranks")
     typer.echo("\nmodel states (Adam, mixed precision), by convention")
     for name, nbytes in states.items():
         typer.echo(f"  {name:<34}{nbytes / GIB:>10.2f} GiB")
@@ -77,21 +77,22 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     )
     for name, nbytes in activations.items():
         typer.echo(f"  {name:<34}{nbytes / GIB:>10.2f} GiB")
-    print_text(f"\ntogether on a {request.gpu} of {capacity / GIB:.1f} GiB (stages as the ZeRO paper counts them)")
+    print_text(f"\nsum on a {request.gpu} of {capacity / GIB:.1f} GiB (ZeRO stages by the paper's convention)")
     rows = [
         [f"stage {stage}", *(f"{need / GIB:.1f} {'fits' if need <= capacity else 'over'}" for need in own)]
         for stage, own in enumerate(needs)
     ]
     print_table([Column(left=True), *map(Column, activations)], rows, indent="  ")
-    print_text("  fits: within the GPU's memory; over: more than it has")
+    print_text("  fits: within the GPU's memory; over: more than the GPU's memory")
     # Flash attention never stores scores, so recomputing attention saves nothing; say so.
     if activations["attention"] == activations["none"]:
         print_text(
-            f"  attention is as none: --attention {request.attention} keeps no scores, so nothing is there to recompute"
+            f"  attention equals none: --attention {request.attention} stores no scores, therefore recomputing "
+            "attention saves no memory"
         )
     print_text(
-        "\nNot counted: gathered units, buckets, fragments, the framework's own 0.5 to 2 GiB. A simulated step counts "
-        "them."
+        "\nNot included: gathered units, buckets, fragmentation, and the framework's own 0.5 to 2 GiB. A simulated "
+        "step includes the first three."
     )
 
 
@@ -107,7 +108,7 @@ def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity
         (need, policy, stage) for stage, own in enumerate(needs) for need, policy in zip(own, policies, strict=True)
     )
     return (
-        f"nothing fits on {gpu} of {format_memory(capacity)}; the least is {format_memory(need)}, "
+        f"the model does not fit on {gpu} of {format_memory(capacity)}; the smallest need is {format_memory(need)}, "
         f"ZeRO stage {stage} with {policy} checkpointing"
     )
 

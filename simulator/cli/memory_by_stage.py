@@ -124,7 +124,7 @@ def _found(options: Mapping[str, Any]) -> _Found:
         names = [name for name in STRATEGIES.names() if STRATEGIES.find(name).updater is not Updater.SERVERS]
         name = spec.sharding.strategy
         raise ScenarioError(
-            f"--sharding: got {name!r}, whose servers hold what ranks do not; one of {', '.join(names)}"
+            f"--sharding: got {name!r}, whose servers hold states that no rank holds; one of {', '.join(names)}"
         )
     # A single GPU suffices: only its memory and its kernels matter here.
     step, cluster = to_step(spec, gpus), build("star_100g", 1, gpu=options["--gpu"])
@@ -148,8 +148,8 @@ def _warning(step: TrainingStep) -> str:
     if seconds < _LONG:
         return ""
     return (
-        f"--micro-batches: {step.accumulation:,} are {passes:,} passes, which take about {format_duration(seconds)}; "
-        "to be faster, take fewer"
+        f"--micro-batches: {step.accumulation:,} micro-batches are {passes:,} passes, which take about "
+        f"{format_duration(seconds)}; to be faster, take fewer micro-batches"
     )
 
 
@@ -193,11 +193,11 @@ def _print(found: _Found) -> None:
         ]
         for stage in found.stages
     ]
-    print_text(f"\nGiB on one GPU when it holds most; {held}: whose activations it holds then")
+    print_text(f"\nGiB on one GPU at its memory peak; {held}: number of {held} with stored activations at the peak")
     print_table([Column(head) for head in heads], rows, keys=(0,) if cut else (), indent="  ")
     print_text(
-        "\nNot counted: fragments, the framework's own 0.5 to 2 GiB, and what waits for a slow network. A played step "
-        "counts fragments and waiting."
+        "\nNot included: fragmentation, the framework's own 0.5 to 2 GiB, and buffers that wait for a slow network. "
+        "A simulated step includes fragmentation and waiting buffers."
     )
 
 
@@ -212,7 +212,11 @@ def _unit_of_held(found: _Found) -> str:
 
 def _finding(found: _Found) -> str:
     largest = found.largest
-    who = f"stage {largest.stage} of {len(found.stages)} holds most," if len(found.stages) > 1 else "a GPU holds"
+    who = (
+        (f"stage {largest.stage} of {len(found.stages)} needs the most memory:")
+        if len(found.stages) > 1
+        else "a GPU needs"
+    )
     fits = "fits" if largest.nbytes <= found.capacity else "does not fit"
     share = largest.nbytes / found.capacity
     held, capacity = (f"{nbytes / GIB:.1f} GiB" for nbytes in (largest.nbytes, found.capacity))

@@ -23,7 +23,7 @@ def write(name: str, question: str, kind: Literal["collective", "training"] = "c
         with path.open("x", encoding="utf-8") as file:
             file.write(template(name, question, kind))
     except FileExistsError:
-        raise ScenarioError(f"{path}: is there already; choose another name, or remove it") from None
+        raise ScenarioError(f"{path}: the file exists already; choose another name, or remove the file") from None
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be written: {error.strerror or error}") from error
-    typer.echo(f"{path}: written; now `simulator check {path}` and `simulator run {path}`")
+    typer.echo(f"{path}: written; next: `simulator check {path}`, then `simulator run {path}`")

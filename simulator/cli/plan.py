@@ -95,7 +95,7 @@ def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Ou
         show.end()
     # Interrupted before the first setting was simulated: there is nothing to print.
     if found is None or (ended is not None and not found.best):
-        typer.echo(f"{word(ended)}; nothing was played", err=True)
+        typer.echo(f"{word(ended)}; no setting was simulated", err=True)
         raise typer.Exit(exit_code(ended))
     # The same data for JSON, for the page, and for plan.json.
     data = document(found, question.budget, tried)
@@ -119,9 +119,9 @@ def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Ou
             typer.echo(f"report: {output.out / FILE}")
     # An interrupted plan still prints its best settings, and exits with the signal's code.
     if ended is not None:
-        more = "" if own is None else f"; go on with the same command and --resume --out {output.out}"
-        so_far = "the search has ended, but not what more was asked for" if found.ended else "the best so far"
-        typer.echo(f"{word(ended)}: {so_far}, of {len(found.played)} that were played{more}", err=True)
+        more = "" if own is None else f"; to continue, repeat the command with --resume --out {output.out}"
+        so_far = "the search has ended, but further plans have not" if found.ended else "the best"
+        typer.echo(f"{word(ended)}: {so_far} of {len(found.played)} simulated settings{more}", err=True)
         raise typer.Exit(exit_code(ended))
     # The search has ended, and its outcomes serve no further purpose.
     if own is not None:
@@ -154,12 +154,12 @@ def _kept(output: Output, backend: Backend) -> Path | None:
     """Return the folder for outcomes until the search has ended; None without `out`, or with a cache."""
     if output.out is None:
         if output.resume:
-            raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
+            raise ScenarioError("--resume: needs the directory of the interrupted plan; give --out DIR")
         return None
     # With --cache, the cache keeps the outcomes.
     kept = output.out / "outcomes" if backend.cache is None else None
     if output.resume and kept is not None and not kept.is_dir():
-        raise ScenarioError(f"--resume: {output.out} holds no plan that was interrupted; leave --resume out")
+        raise ScenarioError(f"--resume: {output.out} holds no interrupted plan; omit --resume")
     if not output.resume:
         run_directory.create("plan", output.out)
     return kept
@@ -174,13 +174,13 @@ def _told(found: Iterable[T], text: Callable[[T], str]) -> Iterator[T]:
 
 
 def _size_text(one: ClusterSizeResult) -> str:
-    step = one.missing if one.best is None else f"{format_time(one.best.step_time)} a step"
+    step = one.missing if one.best is None else f"{format_time(one.best.step_time)} per step"
     days = f", {amount_text(one.takes['days'])} days" if one.takes else ""
     return f"{one.gpus:,} GPU{'' if one.gpus == 1 else 's'}: {step}{days}"
 
 
 def _change_text(one: MachineChange) -> str:
-    return f"{one.change}: {format_time(one.best.step_time)} a step"
+    return f"{one.change}: {format_time(one.best.step_time)} per step"
 
 
 def _write(found: SearchResult, question: PlanQuestion, data: Mapping[str, Any], folder: Path) -> None:
@@ -191,7 +191,7 @@ def _write(found: SearchResult, question: PlanQuestion, data: Mapping[str, Any],
     if found.best:
         best = scenario_of(found.base, found.best[0].setting).replaced(
             name="best",
-            question="The fastest setting that was found.",
+            question="The fastest setting of the plan.",
             budget=question.budget,
         )
         written = to_yaml(best)

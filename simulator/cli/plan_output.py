@@ -39,9 +39,9 @@ class SearchProgress:
         if self.quiet:
             return
         # Settings that do not fit have no step time.
-        lead = f"best {format_time(found.best[0].step_time)}" if found.best else "none fits yet"
-        ruled_out = f"{found.do_not_fit:,} do not fit, {found.slower:,} of {found.considered:,} wait"
-        text = f"{len(found.played):,} played, {ruled_out}; {lead}"
+        lead = f"best {format_time(found.best[0].step_time)}" if found.best else "no setting fits yet"
+        ruled_out = f"{found.do_not_fit:,} do not fit, {found.slower:,} of {found.considered:,} pending"
+        text = f"{len(found.played):,} simulated, {ruled_out}; {lead}"
         if sys.stderr.isatty():
             typer.echo(f"\r{text:<{self.wide}}", nl=False, err=True)
             # Padding to the previous length erases a longer line.
@@ -63,7 +63,9 @@ def print_plan(found: SearchResult, question: PlanQuestion) -> None:
         for sentence in sentences(found, question.budget, question.deadline):
             print_text(sentence)
         _print_best(found)
-    print_text(f"\n{found.considered:,} settings considered, {len(found.played):,} played:")
+    print_text(
+        f"\n{found.considered:,} settings considered, {len(found.played):,} simulated. Excluded settings by reason:"
+    )
     for reason, count in reasons(found).items():
         print_text(f"  {count:,} {reason}", indent="    ")
 
@@ -87,9 +89,9 @@ def print_sensitivity(changed: Sequence[MachineChange]) -> None:
 
 
 def _print_best(found: SearchResult) -> None:
-    heads = ("", "step", "80 %", "tokens/s/GPU", "MFU", "memory", "exposed", "idle")
+    heads = ("", "step", "80 % interval", "tokens/s/GPU", "MFU", "memory", "exposed", "bubble")
     columns = [*(Column(head) for head in heads), Column("setting", left=True, folds=True)]
-    columns.append(Column("why it loses", left=True, folds=True))
+    columns.append(Column("main difference", left=True, folds=True))
     rows = []
     # `step_difference` explains each setting against the best.
     for number, one in enumerate(found.best, 1):
@@ -124,16 +126,17 @@ def print_impossible(question: PlanQuestion, possible: Sequence[str]) -> None:
     gpus = question.base.cluster.world_size
     others = f" Possible: {', '.join(possible)}." if possible else ""
     print_text(
-        f"No setting of {question.model} exists on {gpus:,} GPUs with {question.sequences:,} sequences a step: the "
-        f"reasons follow.{others}"
+        f"No setting of {question.model} is possible on {gpus:,} GPUs with {question.sequences:,} sequences per "
+        f"step; the reasons follow.{others}"
     )
 
 
 def print_nearest(question: PlanQuestion, need: MemoryNeed, ways: Iterable[Remedy]) -> Iterator[Remedy]:
     """Print the setting nearest to fitting, then each remedy immediately."""
     print_text(
-        f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The nearest needs "
-        f"{format_memory(need.nbytes)} of {format_memory(need.capacity)}: {need.setting.text}. What would fit:"
+        f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The setting with the "
+        f"smallest need takes {format_memory(need.nbytes)} of {format_memory(need.capacity)}: {need.setting.text}. "
+        "Changes that make a setting fit:"
     )
     # `ways` is lazy, and every remedy takes a search: print each immediately.
     told = False

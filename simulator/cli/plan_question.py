@@ -96,11 +96,13 @@ def _of_scenario(source: str, asked: PlanOptions, settings: Mapping[str, str]) -
     if given is not None:
         # Field names are the options' names with underscores.
         option = f"--{given.replace('_', '-')}"
-        message = "goes with MODEL and --topology; give --topology, or change a scenario's keys by --set"
+        message = "needs MODEL and --topology; give --topology, or change keys of a scenario with --set"
         raise ScenarioError(f"{option}: {message}")
     # A model without topology: the most likely mistake gets its own message.
     if registry.shipped("model", source) is not None or source.endswith(".json"):
-        raise ScenarioError("--topology: missing; a plan of a model is on one: write --topology dgx_h100 --gpus 8")
+        raise ScenarioError(
+            "--topology: missing; the plan of a model needs a machine; write for example --topology dgx_h100 --gpus 8"
+        )
     scenario = load_scenario(source, settings)
     print_warnings(warnings_of(scenario))
     return plan_question(scenario)

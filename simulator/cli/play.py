@@ -54,7 +54,7 @@ class PlayOptions:
         """Raise an error for incompatible options, and for packages not installed, before any simulation."""
         self.backend.check()
         if self.svg and self.as_json:
-            raise ScenarioError("--svg: goes without --json, which draws nothing; leave one of the two out")
+            raise ScenarioError("--svg: excludes --json, because --json draws no pictures; omit one of the two options")
         if self.parquet:
             require_package("--parquet", "pyarrow", "parquet")
         # A point from the cache was simulated elsewhere and left no such files.
@@ -62,7 +62,7 @@ class PlayOptions:
         option = next((name for name, asked in left.items() if asked), None)
         if self.backend.cache is not None and option is not None:
             raise ScenarioError(
-                f"{option}: goes without --cache, whose points leave no such files; leave one of the two out"
+                f"{option}: excludes --cache, because cached points have no timeline; omit one of the two options"
             )
 
 
@@ -91,7 +91,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
         # The answer may need further points: a threshold is searched for between two values of an axis.
         compared = Comparison(scenario, ordered)
         with _heeding_interruption(
-            f"while the answer was worked out; go on with `simulator sweep ... --resume --out {folder}`"
+            f"while the answer was computed; to continue, use `simulator sweep ... --resume --out {folder}`"
         ):
             answered = answer(compared)
         wall_time = time.perf_counter() - began
@@ -121,9 +121,9 @@ def _plan(scenario: Scenario, options: PlayOptions) -> None:
     }  # fmt: skip
     option = next((name for name, given in of_points.items() if given), None)
     if option is not None:
-        raise ScenarioError(f"{option}: is of points, and {scenario.source} is a plan; leave it out")
+        raise ScenarioError(f"{option}: is an option for points, but {scenario.source} is a plan; omit the option")
     if options.resume and options.out is None:
-        raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
+        raise ScenarioError("--resume: needs the directory of the interrupted run; give --out DIR")
     # A resumed plan continues in its own directory.
     folder = options.out if options.resume else run_directory.create(scenario.name, options.out)
     plan(plan_question(scenario), options.backend, Output(folder, options.as_json, options.resume))
@@ -147,7 +147,7 @@ def _loaded(source: str, settings: Sequence[str], options: PlayOptions) -> Scena
 
 def _folder(scenario: Scenario, numbered: Sequence[NumberedPoint], options: PlayOptions) -> Path:
     if options.resume and options.out is None:
-        raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
+        raise ScenarioError("--resume: needs the directory of the interrupted run; give --out DIR")
     ranks = None if options.ranks is None else list(options.ranks)
     # Stored in begun.json. `going_on` compares it later: a resumed run must not mix two simulators or two inputs.
     begun = run_directory.begun_with(
@@ -175,7 +175,7 @@ def _cleaning_up(folder: Path, numbered: Sequence[NumberedPoint], options: PlayO
         # A second Ctrl-C must not interrupt the cleaning up.
         heed_no_more()
         kept = _keep_or_discard(folder, numbered, options)
-        typer.echo(f"{word(error)}: {kept or 'no point had ended, so nothing is left'}", err=True)
+        typer.echo(f"{word(error)}: {kept or 'no point had ended, therefore no results are kept'}", err=True)
         raise typer.Exit(exit_code(error)) from None
     except Exception:
         kept = _keep_or_discard(folder, numbered, options)
@@ -192,8 +192,8 @@ def _keep_or_discard(folder: Path, numbered: Sequence[NumberedPoint], options: P
         run_directory.discard(folder)
         return ""
     return (
-        f"{done} of {len(numbered)} points are in {folder}; go on with "
-        f"`simulator sweep ... --resume --out {folder}` and the same options"
+        f"{done} of {len(numbered)} points are in {folder}; to continue, use `simulator sweep ... --resume --out "
+        f"{folder}` and the same options"
     )
 
 

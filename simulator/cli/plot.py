@@ -45,7 +45,7 @@ def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, 
     if not drawn:
         why = f" ({missing[0]})" if missing else ""
         raise ScenarioError(
-            f"--kind {kind}: there is nothing to draw of {_said(settings)}{why}; another kind may have more"
+            f"--kind {kind}: the results of {_said(settings)} contain no data for this kind{why}; try another kind"
         )
     # Without --out, new pictures join the run's pictures.
     for name, figure in _named(drawn, out):
@@ -55,7 +55,7 @@ def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, 
         except OSError as error:
             raise ScenarioError(f"--out: {target}: cannot be written: {error.strerror or error}") from error
     # Settings may match many points; more pictures than this would hide the answer.
-    beyond = Undrawn(f"pictures of {MOST_DRAWN} points are drawn at once; one more --point draws fewer")
+    beyond = Undrawn(f"one command draws at most {MOST_DRAWN} points; select other points with a further --point")
     for line in (*missing, *(undrawn_text(f"{kind}{name}", beyond) for name in chosen.beyond)):
         typer.echo(line, err=True)
 
@@ -69,10 +69,13 @@ def _named(drawn: list[tuple[str, Any]], out: Path | None) -> list[tuple[str, An
     if out is None:
         return drawn
     if out.suffix != ".png":
-        raise ScenarioError(f"--out: got {out}; must end with .png (--svg writes an SVG beside it)")
+        raise ScenarioError(f"--out: got {out}; must end with .png (--svg also writes an SVG file)")
     if len(drawn) > 1:
         names = ", ".join(name for name, _ in drawn)
-        raise ScenarioError(f"--out: there are {len(drawn)} pictures ({names}); name one by --point, or leave it out")
+        raise ScenarioError(
+            f"--out: got one file for {len(drawn)} pictures ({names}); select a single picture with --point, or omit "
+            "--out"
+        )
     return [(out.stem, drawn[0][1])]
 
 
@@ -86,7 +89,7 @@ def _check_kind(scenario: Scenario, kind: str, *, alone: bool) -> None:
         raise ScenarioError(f"--kind: got {kind!r}; {one_of(plots, kind)}")
     # Comparison plots show every point anyway.
     if alone and isinstance(plots[kind], ComparisonPlot):
-        raise ScenarioError(f"--point: {kind} shows all points together; leave --point out, or name another kind")
+        raise ScenarioError(f"--point: {kind} shows all points together; omit --point, or name another kind")
 
 
 def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
@@ -124,7 +127,7 @@ def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | Non
         # A file too large to read has its own message.
         if isinstance(error, ScenarioError) and error.__cause__ is None:
             raise
-        raise ScenarioError(f"{path}: is no report of a run; give the directory that `simulator run` made") from error
+        raise ScenarioError(f"{path}: not the report of a run; give a directory written by `simulator run`") from error
     # Both files come from the same run; different counts mean that one was changed.
     if len(outcomes) != count:
         raise ScenarioError(f"{path}: has {number_of(len(outcomes), 'point')}, but scenario.yaml beside it has {count}")

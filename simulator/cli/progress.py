@@ -62,7 +62,7 @@ def _telling(bars: Bars, what: str) -> Iterator[None]:
                 bars.update(bars.tasks[0].id, description=text)
             else:
                 task = bars.tasks[0]
-                bars.console.file.write(f"{text}; {task.completed:.0f} of {task.total:.0f} points are done\n")
+                bars.console.file.write(f"{text}; {task.completed:.0f} of {task.total:.0f} points simulated\n")
                 bars.console.file.flush()
 
     thread = Thread(target=tell, daemon=True)

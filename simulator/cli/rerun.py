@@ -24,7 +24,7 @@ from simulator.sweeps.sweep import play_points
 def rerun(folder: Path, out: Path | None, *, trace: bool = False) -> None:
     """Simulate the directory's scenario again; the exit code is 1 if any figure differs."""
     if trace and out is None:
-        raise ScenarioError("--trace: goes with --out DIR, for without it nothing is kept")
+        raise ScenarioError("--trace: needs --out DIR, because results are discarded without --out")
     scenario = run_directory.load(folder)
     numbered = list(enumerate(points(scenario)))
     # Without --out, the new run serves only for the comparison.
@@ -41,9 +41,9 @@ def rerun(folder: Path, out: Path | None, *, trace: bool = False) -> None:
     answered = answer(Comparison(scenario, outcomes))
     # Equal bytes, because reports do not depend on time, machine or number of processes.
     if run_directory.report_text(outcomes, answered).encode() == read_bytes(folder / "report.json", most=MOST_DATA):
-        typer.echo(f"{folder}: played again, the report is the same to the byte")
+        typer.echo(f"{folder}: repeated; the report is identical")
         return
-    typer.echo(f"{folder}: played again, the report differs; `rerun --out DIR` and `diff` show where", err=True)
+    typer.echo(f"{folder}: repeated; the report differs; `rerun --out DIR` and `diff` show the differences", err=True)
     raise typer.Exit(1)
 
 

@@ -48,7 +48,7 @@ def as_ranks(text: str | None) -> tuple[int, ...] | None:
         # The length is checked first: int() of a very long text takes long.
         plain = all(end.isdecimal() and len(end) <= len(str(_MOST_RANKS)) for end in (first, last))
         if not (plain and int(first) <= int(last) < _MOST_RANKS):
-            raise ScenarioError(f"--ranks {text}: must be ranks or rising ranges of them, such as --ranks 0,8-15")
+            raise ScenarioError(f"--ranks {text}: must be ranks or ascending ranges of ranks, such as --ranks 0,8-15")
         ranks.update(range(int(first), int(last) + 1))
     return tuple(sorted(ranks))
 

@@ -30,7 +30,7 @@ def show(topology: str, world_size: int | None, out: Path | None, gpu: str | Non
         raise ScenarioError(f"--out: got {target}; must end with one of {', '.join(_SUFFIXES)}")
     # A cluster cannot be built without a GPU.
     if gpu is None and known.gpu is None:
-        raise ScenarioError(f"--gpu: topology {known.name} names no GPU; write for example --gpu a100_sxm_80gb")
+        raise ScenarioError(f"--gpu: topology {known.name} has no GPU; write for example --gpu a100_sxm_80gb")
     print_warnings([announced_topology(topology, ranks)])
     cluster = build(topology, ranks, gpu=gpu if gpu is None else _chosen(gpu))
     # matplotlib is imported only after every check.

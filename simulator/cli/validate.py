@@ -31,7 +31,9 @@ from simulator.step.framework import Framework
 def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path | None, *, as_json: bool) -> None:
     """Simulate the rows, and print sources, groups, worst rows, constants and checks."""
     if own is not None and source is not None:
-        raise ScenarioError("--source: --csv plays the runs of a file alone; leave one of them out")
+        raise ScenarioError(
+            "--source: excludes --csv, which simulates only the runs of a file; omit one of the two options"
+        )
     # A user's rows are a source of their own, and are never mixed with the shipped rows.
     rows = all_measured(source, every) if own is None else user_rows(own)[::every]
     # Constants of the shipped frameworks; the fitted constants belong to llm_foundry.
@@ -55,7 +57,10 @@ def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path
     typer.echo("\n\n".join(part.text(wide) for part in parts))
     # Every measured run fitted into memory, therefore a simulated run should fit too.
     fitting = sum(outcome.fits for outcome in outcomes)
-    print_text(f"\n{fitting} of {len(outcomes)} rows fit into memory when played; all of them did when measured")
+    print_text(
+        f"\n{fitting} of {len(outcomes)} rows fit into memory in the simulation; all rows fit into memory in the "
+        "measurement"
+    )
 
 
 def _counts(outcomes: Sequence[PlayedRow]) -> str:
@@ -63,7 +68,7 @@ def _counts(outcomes: Sequence[PlayedRow]) -> str:
     timed = sum(outcome.row.timed for outcome in outcomes)
     composed = len(outcomes) - timed
     parts = (
-        f": {timed:,} timed, {composed:,} composed by their source of profiled pieces" if composed else ", all timed"
+        f": {timed:,} timed, {composed:,} composed by their source from profiled pieces" if composed else ", all timed"
     )
     return f"{number_of(len(outcomes), 'row')} simulated{parts}"
 

@@ -144,7 +144,7 @@ def build(
     _slow_down(graph, link_factors or {})
     ranks, nodes = _seats(graph, places)
     if gpu is None and file.gpu is None:
-        raise ScenarioError(f"topology {file.name!r} names no GPU; give cluster.gpu, such as a100_sxm_80gb")
+        raise ScenarioError(f"topology {file.name!r} has no GPU; give cluster.gpu, such as a100_sxm_80gb")
     kind = load_gpu(gpu, base) if gpu is not None else load_gpu(file.gpu or "", file.folder)
     seed = file.ecmp_seed if ecmp_seed is None else ecmp_seed
     # Nodes without any rank are dropped, so `reducing_switches` is reduced to the nodes that are in use.
@@ -217,7 +217,9 @@ def _graph(file: Topology, gpus: int, servers: int) -> Graph:
     if limits.max_ranks is not None and gpus > limits.max_ranks:
         raise ScenarioError(f"topology {file.name!r}: got {gpus} ranks; has {limits.max_ranks} GPUs; take fewer ranks")
     if servers and not limits.own_servers:
-        raise ScenarioError(f"topology {file.name!r}: got {servers} servers; has no port for them; put them on workers")
+        raise ScenarioError(
+            f"topology {file.name!r}: got {servers} servers; has no ports for servers; use servers on workers"
+        )
     if loaded is not None:
         # A graph file is used as a whole, even if it has more GPUs than ranks.
         have = len(of_kind(loaded, "server"))

@@ -120,9 +120,11 @@ def _checked(document: Document, at: Key = ()) -> tuple[_GpuFile | None, list[Fa
     if file is not None:
         if not (file.vector_flops or file.matrix_flops):
             # Both mappings are optional in the model, so the model alone accepts a GPU without any rate.
-            faults = [document.fault(at, "needs vector_flops or matrix_flops, a rate for each dtype")]
+            faults = [document.fault(at, "needs vector_flops or matrix_flops, with a rate for each dtype")]
         faults += [
-            document.fault((*at, "constants", name), "got 0; must be more than 0, for kernels' work is divided by it")
+            document.fault(
+                (*at, "constants", name), ("got 0; must be more than 0, because kernel times divide by this rate")
+            )
             for name, figure in file.constants.items()
             if figure.value == 0 and (name.startswith("attention_") or name.endswith(("_rate", "_efficiency")))
         ]

@@ -77,10 +77,14 @@ def _from_graphml(path: Path) -> Document:
 def _graph(document: Document) -> tuple[Graph, list[Fault]]:
     data = document.data
     if not isinstance(data, Mapping) or not isinstance(data.get("nodes"), list):
-        return empty(), [document.fault((), "is no node-link graph; it needs nodes and edges")]
+        return empty(), [document.fault((), "not a node-link graph; must have nodes and edges")]
     # The router has at most a single link between two vertices in each direction.
     if data.get("multigraph"):
-        return empty(), [document.fault(("multigraph",), "got true; join parallel edges to one with their sum")]
+        return empty(), [
+            document.fault(
+                ("multigraph",), ("got true; replace parallel edges by a single edge with the sum of their bandwidths")
+            )
+        ]
     graph, faults = empty(), list[Fault]()
     _add_vertices(graph, document, data["nodes"], faults)
     where = "edges" if "edges" in data else "links"
@@ -106,7 +110,7 @@ def _add_vertices(graph: Graph, document: Document, nodes: list[Any], faults: li
         if forwards is not None and not isinstance(forwards, bool):
             faults.append(document.fault(("nodes", i, "forwards"), f"got {forwards!r}; must be true or false"))
         if str(node["id"]) in graph:
-            faults.append(document.fault(("nodes", i, "id"), f"got {node['id']!r}, which stands twice"))
+            faults.append(document.fault(("nodes", i, "id"), f"got {node['id']!r}, which occurs twice"))
         # Further attributes, such as `position`, stay: the router reads `position`.
         facts = {key: value for key, value in node.items() if key != "id"}
         # Faulty vertices are added too: otherwise each of their edges would add a fault.
@@ -128,7 +132,7 @@ def _add_edge(
     if bandwidth == 0:
         faults.append(document.fault((*key, "bandwidth"), f"got {edge['bandwidth']!r}; must be more than 0"))
     if ends[0] == ends[1]:
-        faults.append(document.fault(key, f"joins {ends[0]!r} to itself"))
+        faults.append(document.fault(key, f"connects {ends[0]!r} with itself"))
     if faults:
         return
     # Reached only while the file has no fault: ends and figures of a faulty edge may be invalid.
@@ -143,7 +147,7 @@ def _quantity(
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
         if units.within(value, kind):
             return float(value)
-        faults.append(document.fault(key, f"got {value!r}; larger or smaller than anything that is simulated"))
+        faults.append(document.fault(key, f"got {value!r}; outside the range that can be simulated"))
         return 1.0
     try:
         return units.parse(value, kind)

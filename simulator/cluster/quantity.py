@@ -35,7 +35,7 @@ def _one_or_more(value: Any) -> float | list[float]:
     if not isinstance(value, list):
         return _bandwidth(value)
     if not value:
-        raise ValueError("got an empty list; give one bandwidth or several that repeat")
+        raise ValueError("got an empty list; give one bandwidth, or several bandwidths that repeat")
     return [_bandwidth(item) for item in value]
 
 
@@ -50,25 +50,25 @@ _ONE_OR_MORE: Final[dict[str, Any]] = {
 }
 
 Bandwidth = Annotated[float, BeforeValidator(_bandwidth), _text("12.5 GB/s")]
-"""Of one direction of a link [B/s]; "12.5 GB/s" in a file."""
+"""Bandwidth of a link in one direction [B/s]; "12.5 GB/s" in a file."""
 
 Bandwidths = Annotated[float | Sequence[float], BeforeValidator(_one_or_more), WithJsonSchema(_ONE_OR_MORE)]
-"""One bandwidth for all links, or several that repeat link by link [B/s]."""
+"""One bandwidth for all links, or several bandwidths that repeat over the links [B/s]."""
 
 AnyBandwidth = Annotated[float, BeforeValidator(_reader("bandwidth", positive=False)), _text("12.5 GB/s")]
-"""As Bandwidth, and 0 where there is no such link [B/s]."""
+"""Bandwidth in one direction, or 0 without such a link [B/s]."""
 
 Seconds = Annotated[float, BeforeValidator(_reader("time", positive=False)), _text("5 us")]
-"""[s]; "5 us" in a file."""
+"""Time [s]; "5 us" in a file."""
 
 Size = Annotated[float, BeforeValidator(_reader("bytes", positive=False)), _text("8 MiB")]
-"""[B]; "8 MiB" in a file."""
+"""Size [B]; "8 MiB" in a file."""
 
 FlopRate = Annotated[float, BeforeValidator(_reader("flop_rate", positive=True)), _text("312 TFLOP/s")]
-"""[FLOP/s]; "312 TFLOP/s" in a file."""
+"""Arithmetic rate [FLOP/s]; "312 TFLOP/s" in a file."""
 
 Count = Annotated[int, Field(ge=1, le=MOST_PARTS)]
-"""Of a machine's parts; at least one."""
+"""Number of parts of a machine, at least 1."""
 
 CountOrZero = Annotated[int, Field(ge=0, le=MOST_PARTS)]
-"""Of a machine's parts, such as network cards; 0 or more."""
+"""Number of parts of a machine, such as network cards; 0 or more."""

@@ -74,17 +74,25 @@ class Topology:
 
 
 class _Collective(Strict):
-    algorithm: str = Field(description="What the library runs there, on whole nodes; what auto takes.")
-    startup: Seconds = Field(0.0, description="Paid once by every rank before its first transfer.")
-    rate_cap: Bandwidth = Field(float("inf"), description="Bound on what a rank sends inside its node, large arrays.")
-    cross_rate_cap: Bandwidth = Field(float("inf"), description="The same to other nodes, all its node's GPUs sending.")
-    half_size: Size = Field(0.0, description="The caps are multiplied by 1 / (1 + (half_size / size)^exponent).")
+    algorithm: str = Field(description="Algorithm of the machine's library on whole nodes; the choice of auto.")
+    startup: Seconds = Field(0.0, description="Start-up time of every rank, once before its first transfer.")
+    rate_cap: Bandwidth = Field(
+        float("inf"), description="Largest send rate of a rank inside its node, for large arrays."
+    )
+    cross_rate_cap: Bandwidth = Field(
+        float("inf"), description="Largest send rate of a rank to other nodes while all GPUs of its node send."
+    )
+    half_size: Size = Field(
+        0.0, description="Size at half the rates: they are multiplied by 1 / (1 + (half_size / size)^exponent)."
+    )
     # Fitted exponents are between 0.2 and 1; 10 is nearly a step, and (1e30 B / 1 B)^10 still fits into a float.
-    exponent: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = Field(1.0, description="See half_size.")
+    exponent: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = Field(
+        1.0, description="Exponent in the formula of half_size."
+    )
     chunks: Count | None = Field(None, description="Pipeline segments, for algorithms that have them.")
-    step: Seconds = Field(0.0, description="What a step takes besides its transfer, inside a node.")
-    cross_step: Seconds = Field(0.0, description="The same between nodes.")
-    source: str = Field("", description="Where the figures were measured.")
+    step: Seconds = Field(0.0, description="Time of a step in addition to its transfer, inside a node.")
+    cross_step: Seconds = Field(0.0, description="Time of a step in addition to its transfer, between nodes.")
+    source: str = Field("", description="Source of the measured figures.")
 
     def record(self) -> MachineCollective:
         """Return the measurement as the cluster's record."""
@@ -92,8 +100,8 @@ class _Collective(Strict):
 
 
 class _Operation(Strict):
-    one_node: _Collective | None = Field(None, description="With all ranks in one node.")
-    nodes: _Collective | None = Field(None, description="Over several nodes.")
+    one_node: _Collective | None = Field(None, description="Constants for ranks in a single node.")
+    nodes: _Collective | None = Field(None, description="Constants for ranks in several nodes.")
 
     def record(self) -> MeasuredOperation:
         """Return both measurements as a record."""
@@ -101,20 +109,25 @@ class _Operation(Strict):
 
 
 class _Ecmp(Strict):
-    hash: int = Field(description="Seed of the hash.")
+    hash: int = Field(description="Seed of the routing hash.")
 
 
 class TopologyFile(Strict):
     """The keys of a topology file."""
 
-    name: str | None = Field(None, description="What reports call it; the file's name if left out.")
+    name: str | None = Field(None, description="Name of the topology in reports; the file's name if omitted.")
     builder: str | None = None  # described by `topology_schema`, with the names that there are
-    options: dict[str, Any] = Field(default_factory=dict, description="The builder's options.")
-    graph: str | None = Field(None, description="Instead of a builder: path of a node-link JSON or GraphML file.")
-    gpu: str | dict[str, Any] | None = Field(None, description="A GPU's name or figures; scenarios may choose another.")
-    ecmp: _Ecmp | None = Field(None, description="Choose among equally short routes by a hash; else D-mod-k routing.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of the builder.")
+    graph: str | None = Field(None, description="Path of a node-link JSON or GraphML file, instead of a builder.")
+    gpu: str | dict[str, Any] | None = Field(
+        None, description="GPU: name or figures; a scenario may choose another GPU."
+    )
+    ecmp: _Ecmp | None = Field(
+        None, description="Choice among equally short routes by a hash; D-mod-k routing if omitted."
+    )
     collectives: dict[Operation, _Operation] = Field(
-        default_factory=dict, description="How well the machine's library runs each operation, as fit writes it."
+        default_factory=dict,
+        description="Speed of the machine's library for each operation, as written by `simulator fit`.",
     )
 
 
@@ -180,7 +193,7 @@ def _options(document: Document) -> tuple[dict[str, Any], list[Fault]]:
         return {}, [document.fault((), "needs either builder or graph")]
     # A graph file takes no options.
     if name is None:
-        return {}, [document.fault(("options",), "belong to a builder; a graph has none")] if "options" in data else []
+        return {}, [document.fault(("options",), "need a builder; a graph has no options")] if "options" in data else []
     # The model has already reported the wrong type.
     if not isinstance(name, str):
         return {}, []

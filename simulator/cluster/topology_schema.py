@@ -26,7 +26,7 @@ def schema() -> dict[str, Any]:
     ['builder', 'collectives', 'ecmp', 'gpu', 'graph', 'name', 'options']
     """
     document = TopologyFile.model_json_schema()
-    document["properties"]["builder"] = {"enum": list(builders.names()), "description": "What draws the graph."}
+    document["properties"]["builder"] = {"enum": list(builders.names()), "description": "Builder of the graph."}
     document["properties"]["gpu"]["examples"] = list(registry.names("gpu"))
     # A topology has either a builder or a graph file.
     document["oneOf"] = [{"required": ["builder"]}, {"required": ["graph"]}]

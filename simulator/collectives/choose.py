@@ -52,14 +52,14 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
     ('ring', 'fastest foreseen: ring 2 ms, tree about 5 ms; not foreseen: chain')
     """
     if not candidates:
-        raise ValueError("no algorithm can carry this operation out here")
+        raise ValueError("no algorithm supports this operation here")
     # Sort keys: time including the possible error, exact before estimated, name.
     known = sorted((c.at_worst, not c.exact, c.name, c.predicted) for c in candidates if c.predicted is not None)
     unknown = [c.name for c in candidates if c.predicted is None]
-    left = f"; not foreseen: {', '.join(unknown)}" if unknown else ""
+    left = f"; without an estimate: {', '.join(unknown)}" if unknown else ""
     if known:
         times = ", ".join(f"{name} {'about ' * about}{format_time(time)}" for _, about, name, time in known[:3])
-        return known[0][2], f"fastest foreseen: {times}{left}"
+        return known[0][2], f"fastest estimate: {times}{left}"
     # Without any predicted time, take ring, the usual choice in libraries.
     names = [c.name for c in candidates]
     fallback = "ring" if "ring" in names else names[0]

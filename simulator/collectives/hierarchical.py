@@ -203,7 +203,7 @@ def in_order(request: CollectiveRequest) -> CollectiveRequest:
     if placed != tuple(range(request.world_size)):
         raise ValueError(f"{request.operation} needs nodes of consecutive ranks, got {list(placed)}")
     if request.chunks not in (None, 1):
-        raise ValueError(f"{request.operation} is not cut into segments; leave `chunks` out")
+        raise ValueError(f"{request.operation} has no segments; omit `chunks`")
     return request
 
 

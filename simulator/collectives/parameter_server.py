@@ -53,7 +53,7 @@ class ServerLayout:
     def __post_init__(self) -> None:
         if not self.own and self.servers > self.workers:
             raise ValueError(
-                f"servers on workers: got {self.servers} servers for {self.workers} workers; at most one a worker"
+                f"servers on workers: got {self.servers} servers for {self.workers} workers; at most one per worker"
             )
 
     @property

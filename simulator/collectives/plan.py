@@ -97,7 +97,7 @@ def plan(cluster: Cluster, task: Task) -> Plan:
         raise ScenarioError(f"collective.reduction: got 'average' of {task.dtype}; integers cannot be divided; use sum")
     task = replace(task, request=_with_nodes(cluster, task))
     # The nodes are known from here on: `auto` and most algorithms need them.
-    name, why = (task.algorithm, "as asked") if task.algorithm != "auto" else _chosen(cluster, task)
+    name, why = (task.algorithm, "as requested") if task.algorithm != "auto" else _chosen(cluster, task)
     algorithm = ALGORITHMS.find(name)
     if task.request.operation not in algorithm.plans:
         able = ", ".join(ALGORITHMS.operations(name))
@@ -182,7 +182,9 @@ def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
     name, why = choose(_candidates(cluster, task, meant) or _candidates(cluster, task, able))
     left = [other for other in able if not ALGORITHMS.find(other).by_choice(request)]
     many = left and not in_libraries and name in meant
-    return name, f"{why}; too many to one at {request.world_size} ranks: {', '.join(left)}" if many else why
+    return name, (
+        f"{why}; too many ranks send to one rank at {request.world_size} ranks: {', '.join(left)}"
+    ) if many else why
 
 
 def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Candidate]:
@@ -289,8 +291,8 @@ def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) 
     switches = [cluster.reducing_switches[node] for node in nodes if node < len(cluster.reducing_switches)]
     if len(switches) != len(request.nodes):
         raise ScenarioError(
-            f"collective.algorithm: got {name!r}, but no switch of {cluster.name} reduces; "
-            "it needs a topology with in_switch_reduction: true"
+            f"collective.algorithm: got {name!r}, but no switch of {cluster.name} reduces; the algorithm needs a "
+            "topology with in_switch_reduction: true"
         )
     return tuple(switches)
 

@@ -75,6 +75,6 @@ def _sent(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...], s
         startup=machine.latency(_step(cluster, group)) if machine else 0.0,
         rate_cap=machine.rate_cap * factor if machine else float("inf"),
         cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
-        why="every rank sends once",
+        why="every rank sends one message",
         constants=source_of(cluster, machine),
     )

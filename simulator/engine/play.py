@@ -49,7 +49,7 @@ def whose(keep: Collection[int] | None, program: Program, operations: int) -> Co
 def chosen(engine: Engine, *, arrays: bool) -> tuple[Literal["events", "compiled"], str]:
     """Return the engine and the reason."""
     if engine != "auto":
-        return engine, "as asked"
+        return engine, "as requested"
     if arrays:
         return "events", "it carries arrays"
     return ("compiled", "only times are asked for") if library.is_there() else ("events", "there is no compiled core")

@@ -22,13 +22,13 @@ from simulator.records.operation import Exchange, NumericAction
 # are a guess: tighter limits raise false alarms, because small batches already differ by a tenth.
 _LOSS, _NORM, _LAST, _FEWEST = 1.3, 3.0, 10, 3
 CHECKS: Final = {
-    "sums": "what a collective gives is not the sum of what was sent, to within rounding",
-    "copies": "ranks that should hold the same parameters do not",
-    "scales": "ranks do not agree on the loss's scale, or on how many steps they have taken",
-    "finite": "the loss or the gradient's norm is no finite number, and the step was not skipped for it",
-    "norm": "the gradient's norm is more than three times the median of the last ten steps",
-    "loss": "the loss is more than three tenths above the median of the last ten steps",
-    "watchdog": "ranks wait for one that does not come",
+    "sums": "the result of a collective differs from the sum of its inputs by more than rounding",
+    "copies": "replicas of the same parameters differ between ranks",
+    "scales": "the loss scale or the number of steps differs between ranks",
+    "finite": "the loss or the gradient norm is not finite, and the step was not skipped",
+    "norm": "the gradient norm is more than three times the median of the last ten steps",
+    "loss": "the loss is more than 30 % above the median of the last ten steps",
+    "watchdog": "ranks wait for a rank that does not arrive",
 }
 
 
@@ -95,7 +95,7 @@ def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], given: Sequenc
             # Only a few numbers; other checks detect faults here.
             return True
         case Exchange.WITHIN | Exchange.SEND:
-            raise ValueError(f"got a {effect.value}; a pass takes what it gives")
+            raise ValueError(f"got a {effect.value}; a pass uses the result of this effect")
         case Exchange.REDUCE_SCATTER:
             return is_sum(sent, np.concatenate(given))
         case Exchange.ALL_GATHER | Exchange.GATHER_UPDATED | Exchange.GATHER_NORMS:
@@ -108,7 +108,7 @@ def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], given: Sequenc
             alike = all(_same(given[0], one) for one in given)
             return all(is_sum(sent, one) for one in (given[:1] if alike else given))
         case Exchange.PUSH | Exchange.PULL:
-            raise ValueError(f"got a {effect.value}; what servers sum up is compared by Checks.summed")
+            raise ValueError(f"got a {effect.value}; Checks.summed compares the sums of servers")
         case _:
             assert_never(effect)
 

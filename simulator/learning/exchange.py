@@ -101,9 +101,9 @@ def sent(setting: TrainingContext, rank: Rank, op: Collective, act: NumericActio
             own = _chosen(setting, rank, act)
             return np.pad(own, (0, op.elements - len(own)))
         case Exchange.WITHIN | Exchange.SEND:
-            raise ValueError(f"{op.name}: a pass brings it, not the rank")
+            raise ValueError(f"{op.name}: a pass contributes this array, not the rank")
         case Exchange.PULL:
-            raise ValueError(f"{op.name}: a worker brings nothing to a pull; its servers do")
+            raise ValueError(f"{op.name}: the servers contribute to a pull, not the worker")
         case _:
             assert_never(act.effect)
 
@@ -179,9 +179,9 @@ def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange],
         case Exchange.SUM_PARTIAL | Exchange.SUM_SHARED:
             _put_back(setting, rank, act, array)
         case Exchange.WITHIN | Exchange.SEND:
-            raise ValueError(f"{act.what}: a pass takes it, not the rank")
+            raise ValueError(f"{act.what}: a pass receives this result, not the rank")
         case Exchange.PUSH:
-            raise ValueError("a push gives workers nothing; they pull")
+            raise ValueError("workers receive no result of a push; they pull")
         case _:
             assert_never(act.effect)
 

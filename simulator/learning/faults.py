@@ -119,14 +119,14 @@ class Faults:
         """Raise a ScenarioError if the fault's transfer, element or bit does not exist."""
         logs = self.setting.logs
         if not logs or (fault.collective is None and not self._summing):
-            raise ScenarioError(f"{place}: one rank alone sends nothing; take more ranks")
+            raise ScenarioError(f"{place}: a single rank sends no transfers; take more ranks")
         known = list(dict.fromkeys([*self._summing, *logs]))
         if fault.collective is not None and fault.collective not in known:
             raise ScenarioError(f"{place}.collective: got {fault.collective!r}; {one_of(known, fault.collective)}")
         name = self._name(fault, fault.step)
         if fault.collective not in (None, name):
             raise ScenarioError(f"{place}.collective: got {fault.collective!r}, which is no push of rank {fault.rank} "
-                                f"in step {fault.step}; its first is {name!r}")  # fmt: skip
+                                f"in step {fault.step}; the first push is {name!r}")  # fmt: skip
         log, op = logs[name], self.setting.plan.program.collectives()[name]
         itemsize = find(op.dtype).itemsize
         for key, got, most in (

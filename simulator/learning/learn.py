@@ -82,7 +82,7 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
     if step.optimizer.name in ("sgd", "momentum"):
         momentum = lesson.momentum if step.optimizer.name == "momentum" else 0.0
         return Sgd(lesson.rate, momentum, lesson.decay, schedule)
-    raise ValueError(f"optimizer: got {step.optimizer.name!r}; numbers are updated by adam, momentum, sgd")
+    raise ValueError(f"optimizer: got {step.optimizer.name!r}; real training supports adam, momentum, sgd")
 
 
 def scale_of(wanted: LossScaling | None) -> scaling.Scale:

@@ -103,7 +103,7 @@ def _refuse_uncarried(setting: TrainingContext) -> None:
     """Raise a ValueError if the step's numbers cannot be carried."""
     plan = setting.plan
     if plan.step.sharding.keep_below:
-        raise ValueError("numbers are carried without kept tensors; leave sharding.keep_below out")
+        raise ValueError("real training does not support sharding.keep_below; omit the key")
     # A closed form has a duration but no transfers that could carry arrays.
     if any(op.duration is not None for op in plan.program.collectives().values()):
-        raise ValueError("numbers are carried by played transfers alone; write collectives: played")
+        raise ValueError("real training needs simulated transfers; write collectives: played")

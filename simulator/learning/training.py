@@ -181,7 +181,9 @@ class Training:
         under_way = self._pass(self.ranks[number], _pass_of(op, act))
         under_way.advance()
         if act.what not in under_way.brought:
-            raise SimulationError(f"rank {number} was played to exchange {op.name!r}, which its numbers do not ask for")
+            raise SimulationError(
+                f"rank {number} exchanged {op.name!r} in the simulation, but its real training has no such exchange"
+            )
         return under_way.brought[act.what]
 
     def _exchanged(
@@ -381,7 +383,7 @@ class Training:
 def _pass_of(op: Collective, act: NumericAction[Exchange]) -> NumericAction[Computation]:
     """Return the pass during which an exchange happens."""
     if act.within is None:
-        raise SimulationError(f"{op.name!r} is exchanged in no pass")
+        raise SimulationError(f"{op.name!r} belongs to no pass")
     return NumericAction(act.within, act.units, act.micro)
 
 

@@ -112,7 +112,7 @@ def _size(gpus: int, plan: SearchResult, question: PlanQuestion) -> ClusterSizeR
     """Return a number's result from its plan."""
     if not plan.best:
         (most, _), *_ = plan.refused.counts.most_common(1) or [("", 0)]
-        missing = "nothing fits" if plan.do_not_fit or plan.played else f"no setting can be: {most}"
+        missing = "no setting fits" if plan.do_not_fit or plan.played else f"no setting is possible: {most}"
         return ClusterSizeResult(gpus, plan, {}, None if question.deadline is None else False, missing)
     budget, deadline = question.budget, question.deadline
     takes = {} if budget is None else amounts(plan.best[0].report, gpus, budget)

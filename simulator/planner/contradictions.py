@@ -25,15 +25,15 @@ def refuse_contradictions(question: PlanQuestion) -> None:
     """
     choices = question.choices()
     for one, why in _without_effect(choices, {one.name: one for one in question.said}):
-        raise ScenarioError(f"{one.where}: has no effect, for {why}")
+        raise ScenarioError(f"{one.where}: has no effect, because {why}")
     if not _can_be(question, InfeasibleCounts()):
         parts = _contradicting(question)
         if parts:
             # The remaining constraints alone give the clearest reason.
             refused = InfeasibleCounts()
             _can_be(_of_parts(question, parts), refused)
-            together = "contradict each other" if len(parts) > 1 else "cannot be"
-            size = f"{question.base.cluster.world_size:,} GPUs and {question.sequences:,} sequences a step"
+            together = "contradict each other" if len(parts) > 1 else "is impossible"
+            size = f"{question.base.cluster.world_size:,} GPUs and {question.sequences:,} sequences per step"
             message = f"{together} with {size}: {refused.common_example}"
             raise ScenarioError(f"{', '.join(one.where for one in parts)}: {message}")
 
@@ -42,7 +42,7 @@ def _without_effect(choices: Choices, said: dict[str, Constraint]) -> Iterator[t
     """Yield pipeline constraints that no setting reads, with the reason."""
     values = choices.values
     piped = max(values["pp"]) > 1
-    no_pipeline = f"{said['pp'].where} leaves no pipeline" if "pp" in said else "there can be no pipeline"
+    no_pipeline = f"{said['pp'].where} excludes pipelines" if "pp" in said else "no setting has a pipeline"
     if "schedule" in said and not piped:
         yield said["schedule"], no_pipeline
     # One virtual stage is every schedule's default and needs no schedule with several.
@@ -52,7 +52,7 @@ def _without_effect(choices: Choices, said: dict[str, Constraint]) -> Iterator[t
         yield said["virtual_stages"], no_pipeline
     if all(SCHEDULES.find(str(name)).chunks is not None for name in values["schedule"]):
         names = ", ".join(map(str, values["schedule"]))
-        yield said["virtual_stages"], f"of the schedules that are left ({names}) each has its own number of them"
+        yield said["virtual_stages"], f"each remaining schedule ({names}) fixes the number of virtual stages"
 
 
 def _contradicting(question: PlanQuestion) -> Sequence[Constraint]:

@@ -66,8 +66,8 @@ _SIZES: Final[Mapping[str, str]] = {
     "ep": "expert-parallel ranks", "virtual_stages": "virtual stages", "micro_batch": "sequences in a micro-batch",
 }  # fmt: skip
 _NAMES: Final[Mapping[str, str]] = {
-    "framework": "of framework {}", "gpu": "on {}", "schedule": "with schedule {}", "sharding": "with {}",
-    "checkpointing": "with {} checkpointing",
+    "framework": "framework {}", "gpu": "GPU {}", "schedule": "schedule {}", "sharding": "{}",
+    "checkpointing": "{} checkpointing",
 }  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def extrapolated(base: Scenario, setting: Setting) -> list[str]:
         told.append(f"no measured run of {kind.framework} has {', '.join(missing)}")
     # Each choice was measured; their combination may not have been.
     if not told and not any(kind.features <= run.features and kind.gpu == run.gpu for run in runs):
-        all_of = "all of " if len(kind.features) > 1 else ""
+        all_of = "the combination of " if len(kind.features) > 1 else ""
         told.append(f"no measured run on {kind.gpu} has {all_of}{', '.join(sorted(kind.features))}")
     return told
 
@@ -99,18 +99,21 @@ def extrapolated(base: Scenario, setting: Setting) -> list[str]:
 def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
     """Yield a sentence for each single trait without a measured run."""
     if kind.framework == BARE.name:
-        yield "no framework is named: kernels are as if none added anything; --set training.framework=nemo names one"
+        yield (
+            "no framework is named, therefore kernels have no framework overhead; --set training.framework=nemo "
+            "names a framework"
+        )
     for name, words in _NAMES.items():
         if (name, kind.framework) == ("framework", BARE.name):
             continue
         if getattr(kind, name) not in {getattr(run, name) for run in runs}:
-            yield f"no measured run is {words.format(getattr(kind, name))}"
+            yield f"no measured run uses {words.format(getattr(kind, name))}"
     for name, words in _SIZES.items():
         most = max(getattr(run, name) for run in runs)
         if getattr(kind, name) > most:
             yield f"no measured run has more than {most:,} {words}"
     if kind.offload:
-        yield "no measured run keeps optimizer states on the host"
+        yield "no measured run offloads optimizer states to the host"
 
 
 def _of(base: Scenario, setting: Setting) -> RunTraits:

@@ -26,7 +26,7 @@ from simulator.step.spec import TrainingStep
 
 _SEGMENTS: Final = "expandable_segments"
 # Text if no change makes a setting fit.
-NO_WAY: Final = "nothing that was tried, alone or two at a time; a smaller model or shorter sequences"
+NO_WAY: Final = "no tested change is enough, alone or in pairs; take a smaller model or shorter sequences"
 # Number of settings, with the lowest bounds on memory, that are examined more closely.
 _LOOKED_AT: Final = 24
 # Kinds of parallelism among them to try with the allocator, each with its smallest setting.

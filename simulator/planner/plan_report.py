@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from simulator.basics.counts import number_of
 from simulator.basics.units import format_memory, format_time
 from simulator.findings.budget import amounts, amounts_text, tokens_text
 from simulator.findings.caveats import best_case, is_best_case
@@ -69,18 +70,19 @@ def document(
 def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: float | None = None) -> list[str]:
     """Return the answer: the best setting, the training's cost, whether the deadline is met, and the next setting."""
     if not plan.best:
-        return [f"No setting fits, of {plan.considered:,}."]
+        return [f"None of {plan.considered:,} settings fits."]
     best, report = plan.best[0], plan.best[0].report
     told = [
-        f"{best.setting.text}: {format_time(best.step_time)} a step, {report['tokens_per_s_per_gpu']:,.0f} tokens/s a "
-        f"GPU, {100 * report['mfu']:.1f} % MFU, {format_memory(report['peak_memory_bytes'])} of memory, most of it "
+        f"The fastest setting is {best.setting.text}: {format_time(best.step_time)} per step, "
+        f"{report['tokens_per_s_per_gpu']:,.0f} tokens/s per GPU, {100 * report['mfu']:.1f} % MFU. Its peak memory "
+        f"is {format_memory(report['peak_memory_bytes'])}, mainly "
         f"{', '.join(f'{name} {format_memory(nbytes)}' for name, nbytes in holders(report))}."
     ]
     if budget is not None and budget.tokens is not None:
         taken = amounts(report, best.setting.gpus, budget)
         told.append(
-            f"{tokens_text(budget.tokens)} tokens take {amounts_text(taken, budget)}; estimated, without failures and "
-            "checkpoints."
+            f"{tokens_text(budget.tokens)} tokens take {amounts_text(taken, budget)} (estimate without failures and "
+            "checkpoints)."
         )
         if deadline is not None:
             word = "met" if taken["days"] <= deadline else "missed"
@@ -89,17 +91,22 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
         difference = step_difference(best, plan.best[1])
         more = f": {difference.text}" if difference.text else ""
         told.append(
-            f"Next is {plan.best[1].setting.text}, {100 * difference.whole / best.step_time:.1f} % more time{more}."
+            f"The second setting ({plan.best[1].setting.text}) takes {100 * difference.whole / best.step_time:.1f} % "
+            f"more time{more}."
         )
         # Predictions closer than their uncertainty may change places on a real machine.
         tied = ties(plan.best)
         if tied:
             most = 100 * (tied[-1].step_time / best.step_time - 1)
             width = interval_width(report) or 0.0
-            who = f"all other {len(tied)}" if len(tied) == len(plan.best) - 1 else f"the next {len(tied)}"
+            who = (
+                f"all other {len(tied)} settings"
+                if len(tied) == len(plan.best) - 1
+                else (f"the next {number_of(len(tied), 'setting')}")
+            )
             told.append(
-                f"The best ties with {who} of this list: they take at most {most:.1f} % more time, and measured runs "
-                f"lie within ±{100 * width:.0f} % of predictions like these; try them."
+                f"The best setting ties with {who} in this list: at most {most:.1f} % more time, while measured step "
+                f"times lie within ±{100 * width:.0f} % of such predictions. Try these settings too."
             )
     # Without measured constants, collectives run at the links' full rate.
     if is_best_case(report):
@@ -108,7 +115,7 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
         told.append(f"{text[:1].upper()}{text[1:]}.")
     outsides = extrapolated(plan.base, best.setting)
     if outsides:
-        told.append(f"Outside of what was measured: {'; '.join(outsides)}.")
+        told.append(f"Outside the validated range: {'; '.join(outsides)}.")
     return told
 
 
@@ -122,24 +129,27 @@ def sensitivity_sentence(one: MachineChange) -> str:
     """Return a sentence on a machine change's effect."""
     same = _less(one.same, one.before)
     if one.best.step_time >= one.same:
-        return f"With {one.change} the best setting takes {same}, and no other is faster."
+        return f"With {one.change}, the best setting takes {same} and remains the fastest."
     best = _less(one.best.step_time, one.before)
-    return f"With {one.change} the best setting takes {same}; {one.best.setting.text} takes {best}."
+    return (
+        f"With {one.change}, the best setting takes {same}, and the fastest setting ({one.best.setting.text}) takes "
+        f"{best}."
+    )
 
 
 def _less(after: float, before: float) -> str:
     """Return in words how much shorter a time is than another."""
     share = 100 * (1 - after / before)
     if abs(share) < _SAME:
-        return "as long"
+        return "the same time"
     return f"{abs(share):.1f} % {'less' if share > 0 else 'more'} time"
 
 
 def reasons(plan: SearchResult) -> dict[str, int]:
     """Return the number of settings without a simulation, by reason, commonest reason first."""
     counts = {**plan.refused.counts, "do not fit into memory": plan.do_not_fit}
-    counts["cannot be among the best: even their least time is above them"] = plan.slower
-    counts |= {f"could not be played: {error}": count for error, count in plan.failed.items()}
+    counts["pruned: their lower bound is slower than the best settings"] = plan.slower
+    counts |= {f"could not be simulated: {error}": count for error, count in plan.failed.items()}
     return {reason: count for reason, count in sorted(counts.items(), key=lambda one: -one[1]) if count}
 
 

@@ -102,10 +102,10 @@ class PlanQuestion:
         cluster, training = self.base.cluster, self.base.training
         if self.base.question or training is None:
             return self.base.question
-        machine = cluster.topology if isinstance(cluster.topology, str) else "a cluster of its own"
+        machine = cluster.topology if isinstance(cluster.topology, str) else "a custom topology"
         return (
-            f"How is {self.model} trained fastest on {cluster.world_size:,} GPUs ({machine}), {self.sequences:,} "
-            f"sequences of {training.seq_len:,} tokens a step?"
+            f"Which settings train {self.model} fastest on {cluster.world_size:,} GPUs ({machine}), with "
+            f"{self.sequences:,} sequences of {training.seq_len:,} tokens per step?"
         )
 
     @property
@@ -125,7 +125,9 @@ def plan_question(scenario: Scenario) -> PlanQuestion:
     """
     plan, source = scenario.plan, scenario.source
     if plan is None:
-        raise ScenarioError(f"{source}: has no plan; write for example 'plan: {{global_batch: 4M}}', or use run")
+        raise ScenarioError(
+            f"{source}: has no plan; write for example 'plan: {{global_batch: 4M}}', or use `simulator run`"
+        )
     said = [Constraint(f"{source}: plan.fix.{name}", name, (value,)) for name, value in plan.fix.items()]
     said += [Constraint(f"{source}: plan.among.{name}", name, values) for name, values in plan.among.items()]
     without = tuple(Constraint(f"{source}: plan.without: {value}", "", (value,)) for value in plan.without)
@@ -162,7 +164,10 @@ def largest_number(gpus: int | None, said: Sequence[Constraint], where: str) -> 
     numbers = numbers_of(said)
     if gpus is not None and numbers and gpus not in numbers:
         other = next(one.where for one in said if one.name == GPUS)
-        raise ScenarioError(f"{where} {gpus}: contradicts {other}; name one of these, of which all is told")
+        raise ScenarioError(
+            f"{where} {gpus}: contradicts {other}; write a number from this list (the report describes this number "
+            "of GPUs in full)"
+        )
     return max(numbers, default=None) if gpus is None else gpus
 
 
@@ -180,10 +185,10 @@ def shared_scenario(
         # A key set for every setting must not be a dimension of the search, nor contain one.
         name = next((name for name, own in KEYS.items() if overlap(key, own)), None)
         if name is not None and name not in SAID_OR_CHOSEN:
-            raise ScenarioError(f"--set {key}: is what a plan chooses; write --fix {name}=..., or --among")
+            raise ScenarioError(f"--set {key}: is chosen by the plan; write --fix {name}=..., or --among")
         if key in FOLLOWS:
             raise ScenarioError(
-                f"--set {key}: {FOLLOWS[key].replace('plan.global_batch', '--global-batch')}; leave it out"
+                f"--set {key}: {FOLLOWS[key].replace('plan.global_batch', '--global-batch')}; omit the key"
             )
     training = {"model": model, "seq_len": seq_len}
     return load_scenario({"name": "plan", "cluster": dict(cluster), "training": training, "plots": []}, settings)
@@ -234,19 +239,21 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Constraint], witho
         if one.name not in (*KEYS, GPUS):
             raise ScenarioError(f"{one.where}: got {one.name!r}; {one_of((*KEYS, GPUS), one.name)}")
         if one.name in by:
-            raise ScenarioError(f"{one.where}: contradicts {by[one.name]}; leave one of the two out")
+            raise ScenarioError(f"{one.where}: contradicts {by[one.name]}; omit one of the two")
         by[one.name] = one.where
         # Each number of GPUs is planned separately, hence `gpus` is no dimension of a search.
         if one.name != GPUS:
             values[one.name] = tuple(dict.fromkeys(_value(one.where, one.name, value) for value in one.values))
-            why[one.name] = f"as {one.where} says"
+            why[one.name] = f"given by {one.where}"
     for one in without:
         for value in one.values:
             name = _name_of(one.where, value, values, by)
             # `without offload` leaves only "none".
             values[name] = tuple(own for own in values[name] if str(own) != value) if name != value else ("none",)
             if not values[name]:
-                raise ScenarioError(f"{one.where}: leaves no {name}; it contradicts {by.get(name, 'the rest')}")
+                raise ScenarioError(
+                    f"{one.where}: leaves no {name}; contradicts {by.get(name, 'the other constraints')}"
+                )
     return Choices(values, why)
 
 
@@ -267,7 +274,9 @@ def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]], by: Ma
     # The value is valid, but a constraint on its dimension has already removed it.
     chosen = next((key for key in by if not name and _takes(key, value)), None)
     if chosen is not None:
-        raise ScenarioError(f"{where}: leaves nothing out, for {by[chosen]} is without it; leave one of the two out")
+        raise ScenarioError(
+            f"{where}: excludes nothing, because {by[chosen]} already excludes this value; omit one of the two"
+        )
     if not name:
         known = sorted({str(v) for own in values.values() for v in own if isinstance(v, str)})
         raise ScenarioError(f"{where}: {one_of(known, value)}")

@@ -208,7 +208,7 @@ def _ahead(backend: Backend) -> int:
 def _refuse(base: Scenario) -> None:
     """Raise ScenarioError for axes, and for keys without valid bounds."""
     if base.compare or base.sweep:
-        raise ScenarioError(f"{', '.join([*base.compare, *base.sweep])}: a plan is of one value of each key")
+        raise ScenarioError(f"{', '.join([*base.compare, *base.sweep])}: a plan takes a single value of each key")
     for key, why in not_planned(base):
         raise ScenarioError(f"{'.'.join(map(str, key))}: {why}")
 

@@ -93,6 +93,6 @@ def _machines(base: Scenario) -> Iterator[tuple[str, Scenario]]:
     count = 0 if one_node else cards(spec.topology, folder)
     one_more = network((count + 1) / count) if count else None
     if one_more is not None:
-        yield f"one more network card a node ({count + 1} for {count}, shared evenly)", one_more
+        yield f"one more network card per node ({count + 1} instead of {count}, shared evenly)", one_more
     larger = with_memory(spec.gpu, spec.topology, folder, _TWICE)
     yield "twice the memory", base.replaced(cluster=spec.replaced(gpu=larger))

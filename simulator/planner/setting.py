@@ -120,8 +120,8 @@ class Setting:
         order = [] if self.pp == 1 else [self.schedule]
         order += [f"v {self.virtual_stages}"] if self.virtual_stages > 1 else []
         shard = self.sharding if self.shard_size is None else f"{self.sharding} over {self.shard_size}"
-        # On a single data-parallel rank, strategies do not differ: there is nothing to shard.
-        shard = "nothing to shard" if self.dp * self.cp == 1 else shard
+        # On a single data-parallel rank, strategies do not differ: there is no sharding.
+        shard = "no sharding" if self.dp * self.cp == 1 else shard
         batch = f"micro-batch {self.micro_batch} x {self.micro_batches}"
         extra = [] if self.offload == "none" else [f"{self.offload} on the host"]
         extra += [name for name in (self.precision, self.framework) if name is not None]

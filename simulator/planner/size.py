@@ -31,16 +31,16 @@ def warning_of(base: Scenario, sequences: int) -> str:
     step = _step_of(base, sequences, 1)
     if shortage_text(step.nbytes):
         return (
-            f"{asked}: settings with micro-batches of one sequence take more memory than this machine has to simulate, "
-            "and are left out; take fewer sequences a step"
+            f"{asked}: this machine has too little memory to simulate settings with micro-batches of one sequence; "
+            "the plan omits these settings; take fewer sequences per step"
         )
     if step.warning:
         return f"{asked}, for each setting: {step.warning}"
     if micro_batches < _MANY:
         return ""
     return (
-        f"{asked} are {micro_batches:,} micro-batches of one sequence on each GPU; the search may take "
-        "hours; take fewer sequences a step"
+        f"{asked} has {micro_batches:,} micro-batches of one sequence on each GPU; the search may take hours; take "
+        "fewer sequences per step"
     )
 
 

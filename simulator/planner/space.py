@@ -30,7 +30,7 @@ from simulator.step.strategies.strategy import STRATEGIES
 # Default for the largest micro-batch [sequences].
 LARGEST_MICRO_BATCH: Final = 8
 # Reason for settings equal to another setting; not a fault.
-SAME: Final = "one data-parallel rank has nothing to share: all shardings are the same"
+SAME: Final = "duplicates: all shardings are equal on one data-parallel rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class InfeasibleCounts:
     @property
     def common_example(self) -> str:
         """An example of the commonest reason, except settings equal to another setting."""
-        (reason, _), *_ = [one for one in self.counts.most_common() if one[0] != SAME] or [("nothing is left", 0)]
+        (reason, _), *_ = [one for one in self.counts.most_common() if one[0] != SAME] or [("no value is left", 0)]
         return self.examples.get(reason, reason)
 
 
@@ -133,16 +133,18 @@ def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequ
         "framework": (None,),
     }
     why = {
-        "tp": f"powers of two inside a node of {gpus_per_node}, whose links tensor parallelism needs",
+        "tp": f"powers of two inside a node of {gpus_per_node} GPUs, because tensor parallelism needs fast links",
         "pp": f"powers of two up to {model.num_layers} layers, at most 64",
-        "cp": "powers of two up to 8" if seq_len >= 32768 else "1: sequences below 32,768 tokens need no cutting",
-        "ep": f"powers of two that divide {model.num_experts} experts" if model.num_experts else "1: no experts",
-        "schedule": "those that most frameworks have; others by --among schedule=...",
-        "sharding": "all of ZeRO",
+        "cp": "powers of two up to 8" if seq_len >= 32768 else "1: only sequences of 32,768 or more tokens are split",
+        "ep": (f"powers of two that divide {model.num_experts} experts")
+        if model.num_experts
+        else "1: the model has no experts",
+        "schedule": "schedules of most frameworks; --among schedule=... adds more",
+        "sharding": "ddp and all ZeRO stages",
         "shard_size": "over all data-parallel ranks, or (zero3) inside each node",
         "micro_batch": f"powers of two up to {LARGEST_MICRO_BATCH} sequences",
         "checkpointing": "none, selective_op, full",
-        "offload": "none; --among offload=none,optimizer adds the host",
+        "offload": "none; --among offload=none,optimizer adds offloading to the host",
     }
     return Choices(values, why)
 
@@ -219,8 +221,8 @@ def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> 
                 # If the space also has the setting without shard_size, the infeasible setting is merely a duplicate.
                 if None not in values["shard_size"]:
                     refused.note(
-                        "shard_size must divide the data-parallel ranks, of a strategy that shards parameters",
-                        f"{sharding} of {dp} data-parallel ranks has no copies of {shard_size} ranks each",
+                        "shard_size needs a strategy that shards parameters, and must divide the data-parallel ranks",
+                        f"{sharding} on {dp} data-parallel ranks cannot form shard groups of {shard_size} ranks",
                     )
                 continue
             # On a single data-parallel rank, only the first sharding is kept for each offload.
@@ -239,7 +241,9 @@ def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> 
                 for checkpointing, offload, precision, framework in rest:
                     if sharding not in able[offload]:
                         who = STRATEGIES.find(sharding).updater.value
-                        refused.note("offload must be of ranks that own a part", f"with {sharding} {who}")
+                        refused.note(
+                            ("offload needs ranks that own a part of the optimizer states"), f"with {sharding} {who}"
+                        )
                         continue
                     # The offload decides which shardings are equal.
                     if dp * cp == 1 and sharding != able[offload][0]:

@@ -39,7 +39,7 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
     # Pairs are tried only if no single change fits.
     fitting = _fitting(cluster, singles, jitter) or _fitting(cluster, doubles, jitter)
     if fitting:
-        return f"{told}tried, and fits: {'; '.join(fitting)}"
+        return f"{told}changes that make the step fit: {'; '.join(fitting)}"
     changes = [*singles, *doubles]
     nearest = _nearest(cluster, changes)
     # Without a simulation, the lower bound is the only known number.
@@ -47,19 +47,19 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
         nbytes = least_need(cluster, nearest.step)
         if nbytes < least:
             return (
-                f"{told}changes that take long to simulate were not tried; nearest: {nearest.text} (needs at least "
-                f"{format_memory(nbytes)})"
+                f"{told}changes with a long simulation were not tested; the change with the smallest need: "
+                f"{nearest.text} (needs at least {format_memory(nbytes)})"
             )
     elif nearest is not None:
         nbytes = checked_need(cluster, nearest.step, jitter).most
         if nbytes < estimate_memory(cluster, bare).most:
             return (
-                f"{told}no two changes that were tried fit; nearest: {nearest.text} (needs about "
-                f"{format_memory(nbytes)})"
+                f"{told}no tested pair of changes is enough; the change with the smallest need: {nearest.text} "
+                f"(needs about {format_memory(nbytes)})"
             )
     if any(_takes_long(one.step) for one in changes):
-        return f"{told}no change that was tried needs less, and other changes take long to simulate"
-    return f"{told}nothing smaller is left to try on this GPU"
+        return f"{told}no tested change needs less memory, and further changes take long to simulate"
+    return f"{told}no change needs less memory on this GPU"
 
 
 def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> list[str]:

@@ -27,4 +27,6 @@ def check_ranks(scenario: Scenario, ranks: Collection[int]) -> None:
     last = scenario.cluster.world_size - 1
     absent = [rank for rank in ranks if not 0 <= rank <= last]
     if absent:
-        raise ScenarioError(f"{scenario.source}: operations of rank {absent[0]} cannot be kept; ranks are 0 .. {last}")
+        raise ScenarioError(
+            f"{scenario.source}: operations of rank {absent[0]} cannot be kept; the ranks are 0 .. {last}"
+        )

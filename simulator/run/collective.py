@@ -69,7 +69,7 @@ def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
     """Return the scenario's program on this cluster."""
     spec = scenario.collective
     if spec is None:
-        raise ScenarioError(f"{scenario.source}: has no `collective:` to be planned")
+        raise ScenarioError(f"{scenario.source}: has no key `collective`")
     stage("planning")
     request = request_of(scenario)
     group = spec.group or tuple(range(scenario.cluster.world_size))
@@ -157,7 +157,7 @@ def refuse_large_payload(scenario: Scenario) -> None:
     if shortage:
         raise TooLargeError(
             f"collective.payload: got {str(spec.payload).lower()}; real arrays of {ranks} ranks and their checks "
-            f"take {shortage}; write payload: auto"
+            f"need {shortage}; write payload: auto"
         )
 
 

@@ -231,7 +231,7 @@ def _of_cluster(spec: ClusterSpec, servers: int, base: Path) -> tuple[Share, ...
     if servers > gpus:
         asked, remedy = f"{servers:,} servers", "take fewer servers"
     elif facts(spec.topology, base).max_ranks is not None:
-        name = spec.topology if isinstance(spec.topology, str) else "this one"
+        name = spec.topology if isinstance(spec.topology, str) else "the topology"
         asked, remedy = f"cluster.topology: all GPUs of {name}", "take a smaller topology"
     made_of = f"{graph.vertices:,} vertices and {2 * graph.cables:,} links"
     return (Share(asked, made_of, remedy, graph.nbytes, graph.seconds),)
@@ -263,7 +263,10 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
         asked = f"collective.chunks: {request.chunks:,} pieces over {ranks:,} ranks"
         made_of = f"{schedule.rows:.3g} transfers in {request.chunks:,} rounds"
         return (each, Share(asked, made_of, "take fewer pieces", nbytes, seconds + request.chunks * _A_ROUND))
-    asked, remedy = f"collective.algorithm: {spec.algorithm} over {ranks:,} ranks", "take another one, or fewer ranks"
+    asked, remedy = (
+        (f"collective.algorithm: {spec.algorithm} over {ranks:,} ranks"),
+        "take another algorithm, or fewer ranks",
+    )
     if request.servers > ranks:
         asked, remedy = f"collective.servers.count: {request.servers:,} servers", "take fewer servers"
     made_of = f"{schedule.rows:.3g} transfers"
@@ -275,7 +278,7 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
         transfers = schedule.length()
         nbytes, seconds = transfers * BYTES_WRITTEN_OUT, transfers * _A_WRITTEN_TRANSFER
         made_of = f"{transfers:.3g} transfers of unequal sizes"
-        remedy = f"take a size that {schedule.chunks:,} parts divide evenly, or fewer ranks"
+        remedy = f"take a size that is divisible into {schedule.chunks:,} equal parts, or fewer ranks"
     return (each, Share(asked, made_of, remedy, nbytes, seconds))
 
 
@@ -294,7 +297,7 @@ def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
     layers, stages = step.model.num_layers, step.parallelism.pp
     followed = noted / stages * ranks
     asked = f"training.gradient_accumulation_steps: {step.accumulation:,} micro-batches"
-    remedy = "take fewer micro-batches, of more sequences each"
+    remedy = "take fewer micro-batches with more sequences each"
     if step.accumulation == 1:
         asked, remedy = f"training.model: {layers:,} layers", "take fewer layers"
     made_of = f"{noted:.3g} operations of {layers:,} layers" + (f" in {stages} stages" if stages > 1 else "")

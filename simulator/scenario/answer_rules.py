@@ -36,11 +36,11 @@ def _baseline(shape: Scenario) -> Iterator[RuleViolation]:
         if key not in shape.compare:
             compared = ", ".join(shape.compare) or "nothing"
             yield RuleViolation(
-                at, f"is not compared; a baseline is one of what stands in compare ({compared})", ("baseline",), True
+                at, f"is not a key of compare; a baseline needs a key of compare ({compared})", ("baseline",), True
             )
         elif value not in shape.compare[key]:
             values = ", ".join(map(shown, shape.compare[key]))
-            yield RuleViolation(at, f"got {shown(value)}; must be one of the values compared: {values}", ("baseline",))
+            yield RuleViolation(at, f"got {shown(value)}; must be one of the compared values: {values}", ("baseline",))
 
 
 def _finding(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[RuleViolation]:
@@ -50,20 +50,22 @@ def _finding(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[RuleVi
         if name not in measures.names_of(shape.kind):
             there = ", ".join(measures.names_of(shape.kind))
             yield RuleViolation(
-                (*at, "of", number), f"got {name!r}; of {KINDS[shape.kind]} there are {there}", ("answer",)
+                (*at, "of", number), (f"got {name!r}; measures of {KINDS[shape.kind]} are {there}"), ("answer",)
             )
     if asked.finding in AGAINST and not shape.compare:
         yield RuleViolation(
-            at, f"{asked.finding} compares settings, but nothing stands in compare", ("answer", "compare")
+            at, (f"{asked.finding} compares settings, but the scenario has no key compare"), ("answer", "compare")
         )
     # An effect may be found along either kind of axis.
     if asked.finding == "effect" and not (shape.sweep or shape.compare):
-        message = "effect is that of what is swept or compared, but nothing stands in sweep or compare"
+        message = "effect needs a swept or compared key, but the scenario has neither sweep nor compare"
         yield RuleViolation(at, message, ("answer", "sweep"))
     if asked.finding == "fit" and shape.training is None:
-        yield RuleViolation(at, "fit is about the memory of a training step, and this plays a collective", ("answer",))
+        yield RuleViolation(
+            at, ("fit needs the memory of a training step, but the scenario simulates a collective"), ("answer",)
+        )
     if asked.finding == "learned" and (shape.training is None or not shape.training.numerics):
-        yield RuleViolation(at, "learned tells of real training; add training.numerics: true", ("answer",))
+        yield RuleViolation(at, "learned needs real training; add training.numerics: true", ("answer",))
     yield from _along(shape, place, asked)
 
 
@@ -72,23 +74,23 @@ def _along(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[RuleViol
     at = ("answer", place)
     if asked.along is None:
         if asked.finding == "threshold":
-            yield RuleViolation(at, "threshold needs the key along which it is looked for; add along: KEY", ("answer",))
+            yield RuleViolation(at, "threshold needs a key to search along; add along: KEY", ("answer",))
         if asked.between is not None:
-            yield RuleViolation((*at, "between"), "goes with along; add along: KEY, or remove it", ("answer",), True)
+            yield RuleViolation((*at, "between"), "needs along; add along: KEY, or remove between", ("answer",), True)
         return
     if asked.finding not in ALONG:
-        yield RuleViolation((*at, "along"), f"{asked.finding} goes along nothing; remove it", ("answer",), True)
+        yield RuleViolation((*at, "along"), f"{asked.finding} takes no key along; remove the key", ("answer",), True)
     elif asked.along not in axis_keys():
         yield RuleViolation((*at, "along"), f"got {asked.along!r}; {one_of(axis_keys(), asked.along)}", ("answer",))
     elif asked.finding == "effect":
         if asked.along not in {**shape.sweep, **shape.compare}:
             yield RuleViolation(
-                (*at, "along"), "is neither swept nor compared; name a key that is", ("answer", "sweep")
+                (*at, "along"), ("is neither swept nor compared; name a swept or compared key"), ("answer", "sweep")
             )
         # Without a sweep over the key, the search needs both ends.
     elif asked.along not in shape.sweep and asked.between is None:
         yield RuleViolation(
-            (*at, "along"), "is not swept; add between: [FIRST, LAST], or sweep it", ("answer", "sweep")
+            (*at, "along"), ("is not swept; add between: [FIRST, LAST], or add this key to sweep"), ("answer", "sweep")
         )
     if asked.between is not None and asked.along in axis_keys():
         for number, value in enumerate(asked.between):
@@ -97,7 +99,7 @@ def _along(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[RuleViol
                 yield RuleViolation((*at, "between", number), message, ("answer",))
     if asked.between is not None and asked.finding == "effect":
         yield RuleViolation(
-            (*at, "between"), "is of a threshold; an effect is that of what is swept; remove it", ("answer",), True
+            (*at, "between"), "belongs to threshold; an effect uses the swept values; remove the key", ("answer",), True
         )
     if asked.between is not None and len(asked.between) != 2:
         yield RuleViolation((*at, "between"), f"got {len(asked.between)} values; must be [FIRST, LAST]", ("answer",))
@@ -113,7 +115,12 @@ def _can_have(key: str, value: Any) -> bool:
 
 def _budget(shape: Scenario, budget: BudgetSpec) -> Iterator[RuleViolation]:
     if shape.training is None:
-        yield RuleViolation(("budget",), "is of a training, and this plays a collective; remove it", ("budget",), True)
+        yield RuleViolation(
+            ("budget",),
+            ("needs a training, but the scenario simulates a collective; remove the key"),
+            ("budget",),
+            True,
+        )
     # Exactly one: each follows from the other and the batch.
     elif (budget.tokens is None) == (budget.steps is None):
         yield RuleViolation(("budget",), "needs either tokens or steps; write for example {tokens: 1e12}", ("budget",))

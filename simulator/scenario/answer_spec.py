@@ -18,13 +18,13 @@ from simulator.scenario.field_types import Listed, Spec
 # Findings about a scenario's points; each is a module in simulator/findings/kinds.
 FINDINGS: Final = MappingProxyType(
     {
-        "change": "how each setting differs from the baseline",
-        "best": "which setting is best under which condition, by how much, and where the lead changes",
-        "effect": "how much what is swept, or one compared key, changes each setting",
-        "threshold": "from which value of `along` on a setting is worse than the baseline, or no longer so",
-        "value": "what each setting reaches",
-        "fit": "which settings fit into memory, and up to which value of `along`",
-        "learned": "what real trainings learned, and what their checks saw",
+        "change": "difference of each setting from the baseline",
+        "best": "best setting under each condition, its lead, and the crossovers",
+        "effect": "effect of the swept keys, or of one compared key, on each setting",
+        "threshold": "value of `along` above which a setting is worse than the baseline, or no longer worse",
+        "value": "results of each setting",
+        "fit": "settings that fit into memory, and the largest fitting value of `along`",
+        "learned": "results of real trainings, and findings of their checks",
     }
 )
 # Findings that compare with a baseline, and findings that search along an axis.
@@ -37,16 +37,16 @@ _MOST: Final = 1e18
 class FindingSpec(Spec):
     """An entry in `answer`."""
 
-    finding: Annotated[str, reading.choice(tuple(FINDINGS))] = Field(description="What is told.")
+    finding: Annotated[str, reading.choice(tuple(FINDINGS))] = Field(description="Kind of finding.")
     of: Listed[Annotated[str, reading.choice(measures.names())]] = Field(
-        default=(), description="Which measures of a report it speaks of; its usual ones if left out."
+        default=(), description="Measures of the report to describe; the finding's usual measures if omitted."
     )
-    along: str | None = Field(default=None, description="The key that a threshold is looked for along.")
+    along: str | None = Field(default=None, description="Key along which a threshold is searched.")
     between: Listed[Any] | None = Field(
-        default=None, description="First and last value of `along`, where it is not swept."
+        default=None, description="First and last value of `along`, if this key is not swept."
     )
     margin: Annotated[float, reading.number(positive=False, most=10.0)] = Field(
-        default=0.05, description="By which share a setting must be worse to count as worse; 0.05 is 5 %."
+        default=0.05, description="Smallest relative difference that counts as worse; 0.05 is 5 %."
     )
 
 
@@ -69,14 +69,14 @@ class BudgetSpec(Spec):
     """Length and prices of a whole training."""
 
     tokens: Annotated[float, reading.number(positive=True, most=_MOST)] | None = Field(
-        default=None, description="Tokens to train on; or else `steps`."
+        default=None, description="Number of tokens to train on; alternative to `steps`."
     )
     steps: Annotated[float, reading.number(positive=True, most=_MOST)] | None = Field(
-        default=None, description="Optimizer steps to take; or else `tokens`."
+        default=None, description="Number of optimizer steps; alternative to `tokens`."
     )
     price: Annotated[float, reading.number(positive=True, most=_MOST)] | None = Field(
-        default=None, description="Of a GPU hour, in any currency."
+        default=None, description="Price of a GPU hour, in any currency."
     )
     watts: Annotated[float, reading.number(positive=True, most=1e6)] | None = Field(
-        default=None, description="Power of a GPU with its share of host, network and cooling."
+        default=None, description="Power per GPU [W], including its share of host, network and cooling."
     )

@@ -33,7 +33,7 @@ _LONGEST_HEADER: Final = 10_000 + npy.MAGIC_LEN + 4
 _HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 # Bytes per read call.
 _PIECE: Final = 2**20
-_NO_ARRAY: Final = "is no array that numpy can read; write it with numpy.save"
+_NO_ARRAY: Final = "is not readable as a numpy array; write the array with numpy.save"
 # A header is a Python literal. Reading a damaged header raises any error of Python's parser.
 _UNREADABLE: Final = (ValueError, TypeError, SyntaxError, TokenError, KeyError, RecursionError, MemoryError)
 # Errors raised by zipfile for a damaged or encrypted archive.
@@ -81,7 +81,7 @@ class StoredArray:
             The numbers are fewer or more than in the header, or Python objects.
         """
         if self.dtype.hasobject:
-            raise ValueError("holds Python objects, which are not unpickled")
+            raise ValueError("contains Python objects, which are not loaded")
         data = bytearray(self._begun)
         # In pieces: a header may promise more bytes than memory holds, and reading stops where the file ends. The extra
         # byte reveals a file that is too long.
@@ -136,11 +136,11 @@ def open_array_file(name: str, base: Path | None, most: int) -> Iterator[IO[byte
     try:
         if path.exists() and not path.is_file():
             # Reading a pipe waits for its writer, and a device may never end.
-            raise ValueError("is no file")
+            raise ValueError("is not a file")
         with path.open("rb") as stream:
             size = path.stat().st_size
             if size > most:
-                raise ValueError(f"has {size:,} bytes; what is to be read from it takes {most:,} at most")
+                raise ValueError(f"has {size:,} bytes; must have at most {most:,} for the expected arrays")
             yield stream
     except FileNotFoundError:
         raise ScenarioError(f"{name}: there is no such file; a path starts from the scenario's folder") from None
@@ -149,4 +149,4 @@ def open_array_file(name: str, base: Path | None, most: int) -> Iterator[IO[byte
     except ValueError as error:
         raise ScenarioError(f"{name}: {error}") from None
     except _BROKEN as error:
-        raise ScenarioError(f"{name}: is broken: {str(error) or 'it ends too early'}") from None
+        raise ScenarioError(f"{name}: is broken: {str(error) or 'the file ends too early'}") from None

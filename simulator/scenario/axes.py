@@ -90,7 +90,7 @@ def faults(document: Document) -> Iterator[Fault]:
     # Axes that are not lists are reported by the type check and do not count here.
     points = math.prod(len(values) for _, _, values in axes if isinstance(values, list))
     if points > MOST_POINTS:
-        message = f"the axes multiply out to {points} points; at most {MOST_POINTS}; shorten a list"
+        message = f"the axes give {points} points; must be at most {MOST_POINTS}; shorten a list"
         yield document.fault((axes[-1][0],), message, of_key=True)
 
 
@@ -103,7 +103,7 @@ def _overlap(document: Document, place: Key, one: tuple[str, Any], other: tuple[
     # Arguments are two axes, each (key, values); `other` comes first in the file.
     (key, values), (before, others) = one, other
     if key == before:
-        yield document.fault(place, "stands in compare and in sweep; keep one", of_key=True)
+        yield document.fault(place, "is a key of compare and of sweep; keep one of the two", of_key=True)
         return
     # Example: `collective: [{algorithm: ring}]` and `collective.algorithm: [tree]` both set collective.algorithm.
     own, taken = varied({key: values}), varied({before: others})
@@ -121,7 +121,7 @@ def _of_other_kind(document: Document, place: Key, key: str) -> Iterator[Fault]:
         other = next((k for k in PLAYED if k in document.data), None)
         if other is not None:
             yield document.fault(
-                place, f"this scenario plays {PLAYED[other]} and has no {kind}; remove it", of_key=True
+                place, f"this scenario simulates {PLAYED[other]} and has no {kind}; remove the key", of_key=True
             )
 
 

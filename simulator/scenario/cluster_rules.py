@@ -65,7 +65,7 @@ def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Itera
     # Topologies without a GPU of their own need `cluster.gpu`.
     if cluster.gpu is None:
         if facts is not None and facts.gpu is None:
-            message = f"topology {facts.name} names no GPU; write for example 'gpu: a100_sxm_80gb'"
+            message = f"topology {facts.name} has no GPU; write for example 'gpu: a100_sxm_80gb'"
             yield RuleViolation(("cluster", "gpu"), message, ("cluster.gpu", "cluster.topology"))
         return
     # Shipped GPUs are valid.
@@ -88,7 +88,7 @@ def _size(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleVio
             f"got {cluster.world_size}; topology {facts.name} has {facts.max_ranks} GPUs; take fewer ranks",
             ("cluster.world_size", "cluster.topology"),
         )
-    allowed = f"must be one of 0 .. {cluster.world_size - 1}, since world_size is {cluster.world_size}"
+    allowed = f"must be one of 0 .. {cluster.world_size - 1}, because world_size is {cluster.world_size}"
     for rank in cluster.stragglers:
         if rank >= cluster.world_size:
             yield RuleViolation(
@@ -106,7 +106,7 @@ def _placement(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Ru
     twice = first_duplicate(placement)
     if twice is not None:
         yield RuleViolation(
-            (*key, twice), f"got GPU {placement[twice]} twice; each holds one rank", ("cluster.placement",)
+            (*key, twice), (f"got GPU {placement[twice]} twice; each GPU holds a single rank"), ("cluster.placement",)
         )
     if len(placement) != cluster.world_size:
         yield RuleViolation(

@@ -78,7 +78,7 @@ def _group(shape: CollectiveSpec, world_size: int) -> Iterator[RuleViolation]:
         yield _conflict("group", f"got rank {shape.group[twice]} twice; name each rank once", at=twice)
     for i, rank in enumerate(shape.group):
         if rank >= world_size:
-            allowed = f"must be one of 0 .. {world_size - 1}, since world_size is {world_size}"
+            allowed = f"must be one of 0 .. {world_size - 1}, because world_size is {world_size}"
             yield _conflict("group", f"got rank {rank}; {allowed}", "cluster.world_size", at=i)
 
 
@@ -103,7 +103,10 @@ def _options(shape: CollectiveSpec) -> Iterator[RuleViolation]:
             continue
         listeners = " and ".join(able) if len(able) < 3 else ", ".join(able[:-1]) + f" and {able[-1]}"
         yield _conflict(
-            option, f"only for {listeners}, but the algorithm is {shape.algorithm}; remove it", "algorithm", of_key=True
+            option,
+            (f"only for {listeners}, but the algorithm is {shape.algorithm}; remove the key"),
+            "algorithm",
+            of_key=True,
         )
 
 
@@ -129,7 +132,7 @@ def _reduction(shape: CollectiveSpec) -> Iterator[RuleViolation]:
     from simulator.collectives.algorithm import REDUCING
 
     dtype, reduces = dtypes.find(shape.dtype), shape.operation in REDUCING
-    only = f"{shape.operation} adds nothing up; remove it, or use one of {', '.join(REDUCING)}"
+    only = f"{shape.operation} adds no elements; remove the key, or use one of {', '.join(REDUCING)}"
     if shape.reduction != "sum" and not reduces:
         yield _conflict("reduction", f"got {shape.reduction!r}; {only}", "operation")
     if shape.reduction == "average" and not dtype.is_float:
@@ -151,10 +154,13 @@ def _root(shape: CollectiveSpec, ranks: int | None) -> Iterator[RuleViolation]:
         return
     if shape.operation not in ROOTED:
         yield _conflict(
-            "root", f"only for {', '.join(ROOTED)}; {shape.operation} has none; remove it", "operation", of_key=True
+            "root",
+            (f"only for {', '.join(ROOTED)}; {shape.operation} has no root; remove the key"),
+            "operation",
+            of_key=True,
         )
     elif ranks is not None and shape.root >= ranks:
-        allowed = f"must be a place in the group, 0 .. {ranks - 1}"
+        allowed = f"must be a position in the group, 0 .. {ranks - 1}"
         yield _conflict("root", f"got {shape.root}; {allowed}", "group", "cluster.world_size")
 
 
@@ -165,7 +171,7 @@ def _rank_order(shape: CollectiveSpec, ranks: int) -> Iterator[RuleViolation]:
         missing = sorted(set(range(ranks)) - set(shape.rank_order))[:4]
         # Four missing places suffice to see the mistake.
         hint = f"; missing: {', '.join(map(str, missing))}" if missing else ""
-        rule = f"must hold each place in the group, 0 .. {ranks - 1}, once"
+        rule = f"must contain each position in the group, 0 .. {ranks - 1}, once"
         message = f"got {len(shape.rank_order)} entries; {rule}{hint}"
         yield _conflict("rank_order", message, "group", "cluster.world_size")
 
@@ -177,7 +183,7 @@ def _servers(shape: CollectiveSpec, ranks: int, facts: TopologyFacts | None) -> 
     count, on = (1, "own") if shape.servers is None else (shape.servers.count, shape.servers.on)
     # Separate server machines need ports, and not every topology has ports for servers.
     if on == "own" and facts is not None and not facts.own_servers:
-        message = f"topology {facts.name} has no place for servers of their own; write 'servers: {{on: workers}}'"
+        message = f"topology {facts.name} has no ports for separate servers; write 'servers: {{on: workers}}'"
         yield RuleViolation(
             ("collective", "algorithm") if shape.servers is None else ("collective", "servers", "on"),
             message,
@@ -186,7 +192,7 @@ def _servers(shape: CollectiveSpec, ranks: int, facts: TopologyFacts | None) -> 
     if on == "workers" and count > ranks:
         yield RuleViolation(
             ("collective", "servers", "count"),
-            f"got {count} servers on {ranks} workers; at most one a worker",
+            f"got {count} servers on {ranks} workers; at most one per worker",
             ("collective.servers", "collective.group", "cluster.world_size"),
         )
 
@@ -202,7 +208,7 @@ def _group_size(shape: CollectiveSpec, ranks: int) -> Iterator[RuleViolation]:
         message = f"got {shape.group_size}; must divide the {ranks} ranks of the group; try {', '.join(fits[-3:])}"
         yield _conflict("group_size", message, "group", "cluster.world_size")
     if shape.operation in ALGORITHMS.find(shape.algorithm).whole and shape.chunks not in (None, 1):
-        message = f"got {shape.chunks}; {shape.algorithm} {shape.operation} is not cut into pieces; remove it"
+        message = f"got {shape.chunks}; {shape.algorithm} {shape.operation} has no pieces; remove the key"
         yield _conflict("chunks", message, "operation", "algorithm", of_key=True)
 
 
@@ -213,13 +219,17 @@ def _algorithm_on_nodes(shape: CollectiveSpec, cluster: ClusterSpec, facts: Topo
         yield _conflict("algorithm", message, "cluster.topology")
     elif _in_switch(name) or (name in algorithms_with("group_size") and shape.group_size is None):
         if node_size is None:
-            message = f"topology {facts.name} has no nodes of one size; say how many ranks make one: 'group_size: 4'"
+            message = (
+                f"topology {facts.name} has no nodes of equal size; write the number of ranks in a node, for example "
+                "'group_size: 4'"
+            )
             yield _conflict("algorithm", f"got {name!r}; {message}", "group_size", "cluster.topology")
             # Without placement, ranks fill nodes in order, and the last node must be full too.
         elif shape.group is None and cluster.placement is None and ranks > node_size and ranks % node_size:
             near = f"{ranks // node_size * node_size} or {(ranks // node_size + 1) * node_size}"
             message = (
-                f"got {name!r} on {ranks} ranks, but a node has {node_size} and all must be full; take {near} ranks"
+                f"got {name!r} on {ranks} ranks, but a node has {node_size} ranks and every node must be full; take "
+                f"{near} ranks"
             )
             yield _conflict("algorithm", message, "group_size", "group", "cluster")
 
@@ -244,5 +254,5 @@ def _tensors(shape: CollectiveSpec) -> Iterator[RuleViolation]:
         message = f"only for all_reduce, but the operation is {shape.operation}; give a size"
         yield _conflict("tensors", message, "operation", of_key=True)
     elif shape.tensors and shape.size not in (None, sum(shape.tensors)):
-        message = f"got {shape.size} B, but the tensors add up to {sum(shape.tensors)} B; leave the size out"
+        message = f"got {shape.size} B, but the tensors add up to {sum(shape.tensors)} B; omit size"
         yield _conflict("size", message, "tensors")

@@ -99,7 +99,7 @@ def _fault(detail: ErrorDetails, document: Document, at: Key, key: Key) -> Fault
         return document.fault((*at, *loc), _instead(got, "a list", (*key, *loc)))
     # ValueErrors come from our own readers; their text is ready for the user. The fallback covers every other type.
     raised = detail.get("ctx", {}).get("error")
-    message = str(raised) if isinstance(raised, ValueError) else f"got {shown(got)}; is not allowed here"
+    message = str(raised) if isinstance(raised, ValueError) else f"got {shown(got)}; this value is not allowed here"
     # An axis key was looked up among every key; look again among the keys for this kind of scenario.
     if of_key and message.startswith("unknown key"):
         message = unknown_key(str(loc[-1]), _keys(document.data))

@@ -52,7 +52,7 @@ def sequences_of(written: str, seq_len: int) -> int:
     if tokens % seq_len:
         whole = max(1, tokens // seq_len)
         raise ValueError(
-            f"{tokens:,} tokens are no whole number of sequences of {seq_len:,}; write {whole * seq_len}, or "
+            f"{tokens:,} tokens are not a multiple of seq_len {seq_len:,}; write {whole * seq_len}, or "
             f"{whole}{SEQUENCES}"
         )
     return tokens // seq_len

@@ -14,15 +14,15 @@ from typing import Final
 from simulator.basics.errors import one_of
 from simulator.scenario.records import KINDS, axis_keys
 
-_BATCH: Final = "write global_batch: 512seq for sequences of all ranks together, or 4M for tokens"
-_LENGTH: Final = "one step is simulated; how long a training is stands in budget: {tokens: 1e12}"
-_GPUS: Final = "write world_size, the number of GPUs of all nodes together"
+_BATCH: Final = "write global_batch: 512seq (sequences of all ranks together) or global_batch: 4M (tokens)"
+_LENGTH: Final = "one step is simulated; write the length of the training as budget: {tokens: 1e12}"
+_GPUS: Final = "write world_size, the number of GPUs in all nodes together"
 # Foreign names for each mapping, with advice in place of "did you mean".
 _OTHERS: Final = MappingProxyType(
     {
         "training": {
             **dict.fromkeys(("global_batch_size", "train_batch_size", "total_batch_size"), _BATCH),
-            "batch_size": f"{_BATCH}; or micro_batch_size for sequences of a rank at a time",
+            "batch_size": f"{_BATCH}; or micro_batch_size for the sequences in a micro-batch of each rank",
             **dict.fromkeys(
                 ("per_device_train_batch_size", "train_micro_batch_size_per_gpu", "local_batch_size"),
                 "write micro_batch_size",

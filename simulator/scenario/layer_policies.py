@@ -29,10 +29,12 @@ _OTHER_POLICIES: Final = {
 class LayersSpec(Spec):
     """Layers at a regular distance, or layers by policy."""
 
-    every: Count = Field(default=0, description="Every so many layers in full.")
-    full: list[Rank] = Field(default=[], description="Layers that are run again whole.")
-    attention: list[Rank] = Field(default=[], description="Layers whose scores are made again.")
-    selective_op: list[Rank] = Field(default=[], description="Layers that keep every second matmul.")
+    every: Count = Field(default=0, description="Recompute every k-th layer in full.")
+    full: list[Rank] = Field(default=[], description="Layers to recompute in full.")
+    attention: list[Rank] = Field(default=[], description="Layers whose attention scores are recomputed.")
+    selective_op: list[Rank] = Field(
+        default=[], description="Layers with selective_op: every second matmul is kept, the rest is recomputed."
+    )
 
 
 _LAYERS: Final = TypeAdapter(list[Rank])

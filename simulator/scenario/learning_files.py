@@ -70,7 +70,7 @@ def read_initial(path: str, base: Path | None, shapes: Shapes) -> dict[str, Arra
     most = sum(8 * math.prod(shape) + _BESIDE for shape in shapes.values()) + _BESIDE
     with open_array_file(path, base, most) as stream:
         if not zipfile.is_zipfile(stream):
-            raise ValueError("is no .npz archive; write it with numpy.savez")
+            raise ValueError("is not an .npz archive; write the file with numpy.savez")
         with zipfile.ZipFile(stream) as archive:
             _refuse_other_members(archive, shapes)
             parameters = {}
@@ -85,14 +85,14 @@ def _refuse_other_members(archive: zipfile.ZipFile, shapes: Shapes) -> None:
     counts = Counter(entry.filename for entry in archive.infolist())
     wanted = {f"{name}.npy": name for name in shapes}
     if any(entry.compress_type not in _METHODS for entry in archive.infolist()):
-        raise ValueError("is compressed as numpy does not; write it with numpy.savez")
+        raise ValueError("has a compression that numpy does not use; write the file with numpy.savez")
     missing = [name for entry, name in wanted.items() if entry not in counts]
     unknown = [entry.removesuffix(".npy") for entry in counts if entry not in wanted]
     twice = [name for entry, name in wanted.items() if counts[entry] > 1]
-    faults = ((missing, "lacks"), (unknown, "has what the model has not:"), (twice, "has twice"))
+    faults = ((missing, "lacks"), (unknown, "has unknown names:"), (twice, "has twice"))
     message = "; ".join(f"{what} {_some(names)}" for names, what in faults if names)
     if message:
-        raise ValueError(f"{message}; names and shapes are those of a run's parameters.npz")
+        raise ValueError(f"{message}; names and shapes must equal the names and shapes in a run's parameters.npz")
 
 
 def _some(names: Iterable[str]) -> str:
@@ -109,7 +109,7 @@ def _parameter(name: str, shape: tuple[int, ...], member: IO[bytes]) -> Array:
             raise ValueError(f"has shape {array.shape}; must be {shape}")
         values = array.read()
         if not np.isfinite(values).all():
-            raise ValueError("holds what is no finite number")
+            raise ValueError("contains numbers that are not finite")
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     return values

@@ -20,7 +20,7 @@ _RULES: Final = ("auto", "none", "dynamic", "deepspeed", "static")
 SHORT_SCALINGS: Final = Short(
     {rule: {"rule": rule} for rule in _RULES},
     {
-        **dict.fromkeys(("grad_scaler", "amp", "pytorch"), "is called dynamic here; write dynamic"),
+        **dict.fromkeys(("grad_scaler", "amp", "pytorch"), "has the name dynamic here; write dynamic"),
         "fixed": "write static",
     },
 )
@@ -59,7 +59,9 @@ def _tokens() -> reading.ValueReader:
             wrong = [n for n in value if type(n) is not int or n < 0]
             if not wrong:
                 return tuple(value)
-            raise ValueError(f"got {reading.shown(wrong[0])} in a list; must be token numbers, whole and from 0 on")
+            raise ValueError(
+                f"got {reading.shown(wrong[0])} in a list; must be token numbers, which are whole numbers of at least 0"
+            )
         rule = "must be the path of a text or of a .npy file, or a list of token numbers"
         raise ValueError(f"got {reading.shown(value)}; {rule}")
 
@@ -73,7 +75,9 @@ def _betas() -> reading.ValueReader:
     def reader(value: Any) -> tuple[float, float]:
         plain = [n for n in value if type(n) in (int, float) and 0 <= n < 1] if isinstance(value, list | tuple) else []
         if len(plain) != 2 or len(value) != 2:
-            raise ValueError(f"got {reading.shown(value)}; must be two numbers from 0 on and below 1, as [0.9, 0.999]")
+            raise ValueError(
+                f"got {reading.shown(value)}; must be two numbers of at least 0 and below 1, such as [0.9, 0.999]"
+            )
         return float(plain[0]), float(plain[1])
 
     share = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
@@ -96,15 +100,20 @@ class LossScalingSpec(Spec):
 
     rule: Annotated[str, reading.choice(_RULES)] = Field(
         default="auto",
-        description="dynamic: PyTorch's GradScaler; deepspeed: with hysteresis; static; auto: dynamic for float16.",
+        description=(
+            "dynamic: PyTorch's GradScaler; deepspeed: dynamic with hysteresis; static: constant scale; auto: "
+            "dynamic for float16."
+        ),
     )
     # Defaults come from the step's own records, therefore Python users and files share them.
     start: Annotated[float, reading.number(positive=True, most=2.0**60)] = Field(
-        default=LossScaling().start, description="The first scale, or the only one."
+        default=LossScaling().start, description="Initial loss scale; the constant scale with static."
     )
-    interval: Count | None = Field(default=None, description="Clean steps until it grows; left out: the rule's own.")
+    interval: Count | None = Field(
+        default=None, description="Steps without overflow until the scale grows; the rule's default if omitted."
+    )
     shared: Annotated[bool, _YES_NO] = Field(
-        default=True, description="Whether ranks tell each other of an overflow, and all skip the step."
+        default=True, description="Whether an overflow on one rank makes every rank skip the step."
     )
 
 
@@ -112,36 +121,48 @@ class LearningSpec(Spec):
     """numerics: the data, the learning rate and the optimizer's constants."""
 
     rate: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
-        default=TrainingTask().rate, description="Of learning."
+        default=TrainingTask().rate, description="Learning rate."
     )
     decay: Annotated[float, reading.number(positive=False, most=_MOST)] = Field(
-        default=TrainingTask().decay, description="Of weights: beside the gradient with adam, else part of it."
+        default=TrainingTask().decay,
+        description="Weight decay: decoupled from the gradient with adam, otherwise added to the gradient.",
     )
     momentum: Annotated[float, reading.number(positive=False, most=1.0)] = Field(
-        default=TrainingTask().momentum, description="Of the optimizer of that name."
+        default=TrainingTask().momentum, description="Momentum of the momentum optimizer."
     )
     betas: Annotated[Any, _betas()] = Field(
-        default=TrainingTask().betas, description="Adam's: how much of momentum and variance stays each step."
+        default=TrainingTask().betas, description="Adam's decay factors of momentum and variance per step."
     )
     eps: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
-        default=TrainingTask().eps, description="Adam's, added to the root of the variance."
+        default=TrainingTask().eps, description="Adam's epsilon, added to the root of the variance."
     )
     warmup: Annotated[int, reading.count(0, None, counts.THINGS)] = Field(
-        default=TrainingTask().warmup, description="Steps in which the rate rises from 0 to `rate`; 1k is 1000."
+        default=TrainingTask().warmup,
+        description="Number of warm-up steps, in which the rate rises from 0 to `rate`; 1k is 1000.",
     )
     schedule: Annotated[ScheduleKind, reading.choice(_SCHEDULES)] = Field(
         default=TrainingTask().schedule,
-        description="How the rate falls to 0 from there until the last step, if it does.",
+        description="Course of the rate from the warm-up to the last step: constant, or a decay to 0.",
     )
     # Paths are kept as text; files are read when the step is built, and checked in numerics_rules.py.
     tokens: Annotated[Any, _tokens()] = Field(
-        default=None, description="A text's or .npy file's path, or token numbers; left out: a seeded task."
+        default=None,
+        description=(
+            "Path of a text or .npy file, or a list of token numbers; a task generated from the seed if omitted."
+        ),
     )
     batches: Annotated[str, _path(".npy")] | None = Field(
-        default=None, description="Path of tokens (steps, sequences of all ranks, seq_len + 1), instead of `tokens`."
+        default=None,
+        description=(
+            "Path of a .npy file with tokens, shape (steps, sequences of all ranks, seq_len + 1); alternative to "
+            "`tokens`."
+        ),
     )
     initial: Annotated[str, _path(".npz")] | None = Field(
-        default=None, description="Path of parameters to begin with, by PyTorch's names; left out: from the seed."
+        default=None,
+        description=(
+            "Path of an .npz file with initial parameters under PyTorch's names; generated from the seed if omitted."
+        ),
     )
 
     @property
@@ -153,18 +174,25 @@ class LearningSpec(Spec):
 class FaultSpec(Spec):
     """numerics: an injected fault in a single step."""
 
-    step: Annotated[int, reading.whole(0)] = Field(description="In which, from 0.")
+    step: Annotated[int, reading.whole(0)] = Field(description="Step of the fault, counted from 0.")
     what: Annotated[FaultKind, reading.choice(_FAULTS)] = Field(
-        description="A transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an overflow; a "
-        "rank has stopped."
+        description=(
+            "Kind of fault: a transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an "
+            "overflow; a rank has stopped."
+        )
     )
     # Keys below apply to certain kinds of fault; numerics_rules.py refuses them elsewhere.
     collective: Annotated[str, reading.text(".+", "a collective's name")] | None = Field(
-        default=None, description="Whose transfer; left out: the first that sums gradients."
+        default=None,
+        description="Collective with the faulty transfer; the first collective that sums gradients if omitted.",
     )
-    transfer: Annotated[int, reading.whole(0)] = Field(default=0, description="Which of its transfers.")
+    transfer: Annotated[int, reading.whole(0)] = Field(
+        default=0, description="Number of the transfer in the collective."
+    )
     element: Annotated[int, reading.whole(0)] = Field(
-        default=0, description="Which element of what that brings, or of the head's gradient."
+        default=0, description="Number of the element in the transfer, or in the head's gradient."
     )
-    bit: Annotated[int, reading.whole(0, 63)] = Field(default=0, description="Which bit of it, 0 the least.")
-    rank: Rank = Field(default=0, description="Whose gradient overflows, or that stops.")
+    bit: Annotated[int, reading.whole(0, 63)] = Field(
+        default=0, description="Number of the bit in the element; 0 is the least significant bit."
+    )
+    rank: Rank = Field(default=0, description="Rank that overflows or stops.")

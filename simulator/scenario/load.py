@@ -172,15 +172,15 @@ def check_single_point(scenario: Scenario) -> None:
     _check_plays(scenario)
     if scenario.compare or scenario.sweep:
         raise ScenarioError(
-            f"{scenario.source}: has {'compare' if scenario.compare else 'sweep'}, so it is many points; "
-            "use simulator.sweep(scenario), or `simulator run`"
+            f"{scenario.source}: has {'compare' if scenario.compare else 'sweep'}, and therefore several points; use "
+            "simulator.sweep(scenario), or `simulator run`"
         )
 
 
 def _check_plays(scenario: Scenario) -> None:
     if scenario.plan is not None:
         raise ScenarioError(
-            f"{scenario.source}: is a plan, which has no points; use simulator.plan(scenario), or `simulator plan`"
+            f"{scenario.source}: is a plan and has no points; use simulator.plan(scenario), or `simulator plan`"
         )
 
 
@@ -226,7 +226,7 @@ def _kind(document: Document) -> Iterator[Fault]:
     """Yield a fault unless the scenario has exactly one of `collective` and `training`."""
     kinds = [kind for kind in KINDS if kind in document.data]
     if len(kinds) == 2:
-        message = "stands beside collective, but a scenario plays one of the two; remove one"
+        message = "excludes collective, because a scenario simulates one of the two; remove one"
         yield document.fault(("training",), message, of_key=True)
     elif not kinds:
         collective, training = error_messages.example(("collective",)), error_messages.example(("training",))
@@ -245,7 +245,7 @@ def _warnings(document: Document, shape: Scenario, unused: UnusedKeys) -> Iterat
         dotted = ".".join(map(str, key))
         # The dots keep "collective.size" apart from "collective.sizes".
         axis = next((axis for name, axis in set_by.items() if f"{dotted}.".startswith(f"{name}.")), None)
-        message = f"changes no number here: {why}"
+        message = f"has no effect here: {why}"
         if axis is None:
             yield document.fault(key, message, of_key=True)
         else:
@@ -307,7 +307,7 @@ def _broken(
     for i, plot in enumerate(shape.plotted.kinds or ()):
         if plot not in possible:
             yield RuleViolation(
-                (*listed, i), f"got {plot!r}; of {KINDS[shape.kind]} there are {', '.join(possible)}", ("plots",)
+                (*listed, i), f"got {plot!r}; plots of {KINDS[shape.kind]} are {', '.join(possible)}", ("plots",)
             )
 
 

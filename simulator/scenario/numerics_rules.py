@@ -137,31 +137,33 @@ def _sharding_asynchronous(shape: TrainingSpec, cluster: ClusterSpec) -> Iterato
     """Check `sharding.staleness`, `.asynchronous`, `.servers_on`, and `steps` of asynchronous workers."""
     sharding = shape.sharding
     if sharding.staleness is not None and not sharding.asynchronous:
-        message = f"got {sharding.staleness}, but all workers wait for each other; write asynchronous: true"
+        message = f"got {sharding.staleness}, but synchronous workers wait for each other; write asynchronous: true"
         yield _conflict("sharding.staleness", message, "training.sharding.asynchronous")
     if not sharding.asynchronous:
         return
     if "asynchronous" not in STRATEGIES.find(sharding.strategy).options:
         able = any_listening("asynchronous")
-        message = f"got true, but with {sharding.strategy} ranks sum their gradients together; write {able}"
+        message = f"got true, but ranks with {sharding.strategy} sum their gradients synchronously; write {able}"
         yield _conflict("sharding.asynchronous", message, "training.sharding.strategy")
     elif sharding.servers_on != "own":
-        message = "got 'workers'; servers that wait for nobody stand on machines of their own; write own"
+        message = "got 'workers'; asynchronous servers need separate machines; write own"
         yield _conflict("sharding.servers_on", message, "training.sharding.asynchronous")
     if shape.steps * cluster.world_size > _MOST_WORKER_STEPS:
-        message = f"got {shape.steps} for {cluster.world_size} workers; at most {_MOST_WORKER_STEPS} of all together"
+        message = (
+            f"got {shape.steps} for {cluster.world_size} workers; must be at most {_MOST_WORKER_STEPS} for all workers"
+        )
         yield _conflict("steps", message, "training.sharding.asynchronous", "cluster.world_size")
 
 
 def _clip_norm(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.clip_norm is not None and STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
-        message = f"got {shape.clip_norm:g}, but servers update before they know the whole norm; leave it out"
+        message = f"got {shape.clip_norm:g}, but servers update before the whole norm is known; omit the key"
         yield _conflict("clip_norm", message, "training.sharding.strategy")
 
 
 def _faults(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolation]:
     if shape.faults and not shape.numerics:
-        yield _conflict("faults", "are of real training; write numerics: true")
+        yield _conflict("faults", "need real training; write numerics: true")
     for number, fault in enumerate(shape.faults):
         place = f"faults.{number}"
         if fault.step >= shape.steps:
@@ -171,45 +173,45 @@ def _faults(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolation
             message = f"got {fault.rank}; the cluster has ranks 0 .. {cluster.world_size - 1}"
             yield _conflict(f"{place}.rank", message, "cluster.world_size")
         if fault.what == "stale" and fault.step == 0:
-            yield _conflict(f"{place}.step", "got 0; a stale transfer brings what it brought a step before")
+            yield _conflict(f"{place}.step", "got 0; a stale transfer repeats the data of the previous step")
         # Each asynchronous worker has its own steps; a fault therefore needs a step and a worker (`rank`).
         fitting = _KEYS_OF_FAULT[fault.what] | ({"rank"} if shape.sharding.asynchronous else frozenset())
         for key in sorted(_ALL_FAULT_KEYS - fitting):
             # A default value counts as not written.
             if getattr(fault, key) != FaultSpec.model_fields[key].default:
-                message = f"says nothing of {fault.what!r}; keys for that are {', '.join(sorted(fitting))}"
+                message = f"does not apply to {fault.what!r}; its keys are {', '.join(sorted(fitting))}"
                 yield _conflict(f"{place}.{key}", message, "training.sharding.asynchronous")
 
 
 def _seq_len(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolation]:
     count = sequences(shape, cluster.world_size) * shape.seq_len
     if count > _MOST:
-        yield _conflict("seq_len", f"a step has {count:,} tokens; numpy trains on {_MOST:,} at most")
+        yield _conflict("seq_len", f"a step has {count:,} tokens; must be at most {_MOST:,} for real training in numpy")
 
 
 def _sharding_keep_below(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.sharding.keep_below:
-        message = f"got {shape.sharding.keep_below}, of which numbers are not carried yet; leave it out"
+        message = f"got {shape.sharding.keep_below}, which real training does not support yet; omit the key"
         yield _conflict("sharding.keep_below", message)
 
 
 def _precision(shape: TrainingSpec) -> Iterator[RuleViolation]:
     chosen = precision(shape.precision)
     if chosen.params not in _DTYPES:
-        yield _conflict("precision.params", f"got {chosen.params!r}; numbers are of {', '.join(_DTYPES)}")
+        yield _conflict("precision.params", f"got {chosen.params!r}; real training supports {', '.join(_DTYPES)}")
     if chosen.matmul not in (chosen.params, "tf32"):
-        yield _conflict("precision.matmul", f"got {chosen.matmul!r}, in which numbers are not multiplied yet")
+        yield _conflict("precision.matmul", f"got {chosen.matmul!r}, which real training does not support yet")
 
 
 def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.optimizer.name not in _OPTIMIZERS:
-        yield _conflict("optimizer", f"got {shape.optimizer.name!r}; numbers are updated by {', '.join(_OPTIMIZERS)}")
+        yield _conflict("optimizer", f"got {shape.optimizer.name!r}; real training supports {', '.join(_OPTIMIZERS)}")
 
 
 def _loss_scaling(shape: TrainingSpec) -> Iterator[RuleViolation]:
     served = STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS
     if served and scaling_rule(shape.loss_scaling, shape.precision) != "none":
-        message = "servers apply gradients without looking for overflows; write none, or precision: bf16"
+        message = "servers apply gradients without a check for overflows; write none, or precision: bf16"
         yield _conflict("loss_scaling", message, "training.sharding.strategy", "training.precision.params")
 
 
@@ -218,7 +220,7 @@ def _learning_schedule(shape: TrainingSpec) -> Iterator[RuleViolation]:
     learning = shape.learning
     for key, able in OPTIONS.items():
         if shape.optimizer.name not in able and getattr(learning, key) != type(learning).model_fields[key].default:
-            message = f"only for {' and '.join(able)}, but the optimizer is {shape.optimizer.name}; remove it"
+            message = f"only for {' and '.join(able)}, but the optimizer is {shape.optimizer.name}; remove the key"
             yield _conflict(f"learning.{key}", message, "training.optimizer.name", of_key=True)
     if learning.warmup > shape.steps:
         message = f"got {learning.warmup}; must be at most steps, {shape.steps}"
@@ -236,7 +238,7 @@ def _learning_tokens(shape: TrainingSpec, model: Transformer | None, files: Lear
     involved = ("training.seq_len", "training.model")
     # A sequence of n tokens predicts the n tokens one place further: n + 1 are read.
     if count <= shape.seq_len:
-        message = f"has {count} tokens; a sequence and what follows it take {shape.seq_len + 1}"
+        message = f"has {count} tokens; a sequence and its next token need {shape.seq_len + 1}"
         yield _conflict("learning.tokens", message, *involved)
     if model is not None and most >= model.vocab_size:
         message = f"has token {most}; {model.name} has 0 .. {model.vocab_size - 1}; write a larger vocab_size"
@@ -250,7 +252,7 @@ def _learning_batches(
     if path is None:
         return
     if shape.learning.tokens is not None:
-        message = "stands beside tokens, but a training learns from one of the two; remove one"
+        message = "excludes tokens, because a training learns from one of the two; remove one"
         yield _conflict("learning.batches", message, "training.learning.tokens", of_key=True)
     try:
         files.batches(path, (shape.steps, sequences(shape, cluster.world_size), shape.seq_len + 1), model.vocab_size)
@@ -278,16 +280,18 @@ def _model(model: Transformer, written: Any) -> Iterator[RuleViolation]:
     biased = model.attention_bias and model.output_bias and model.mlp_bias
     square = model.num_kv_heads == model.num_heads and model.attention_width == model.hidden_size
     if not (plain and biased and square):
-        yield _conflict("model", f"got {model.name}; real numbers are those of a GPT-2, so write model_type: gpt2")
+        yield _conflict("model", f"got {model.name}; real training supports only GPT-2; write model_type: gpt2")
     elif model.ffn_size != 4 * model.hidden_size:
         wide = 4 * model.hidden_size
-        message = f"has an MLP of {model.ffn_size}; real numbers are of one four times as wide as the model, {wide}"
+        message = f"has an MLP of {model.ffn_size}; real training needs four times the hidden size, {wide}"
         yield _conflict("model", message)
     elif total(model) > _MOST:
-        yield _conflict("model", f"has {total(model):,} parameters; numpy trains {_MOST:,} at most")
+        yield _conflict(
+            "model", (f"has {total(model):,} parameters; must be at most {_MOST:,} for real training in numpy")
+        )
     for key, able in _IMPLEMENTED.items():
         if isinstance(written, Mapping) and written.get(key, able[0]) not in able:
-            yield _conflict("model", f"{key}: got {written[key]!r}; real numbers are computed with {able[0]}")
+            yield _conflict("model", f"{key}: got {written[key]!r}; real training uses {able[0]}")
 
 
 def _learning_initial(shape: TrainingSpec, model: Transformer, files: LearningFiles) -> Iterator[RuleViolation]:

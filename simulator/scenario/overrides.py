@@ -80,7 +80,7 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
             continue
         other = _other_kind(document.data, path)
         if other is not None:
-            message = f"the scenario plays {PLAYED[other]} and has no {path[0]}; start from another one"
+            message = f"the scenario simulates {PLAYED[other]} and has no {path[0]}; start from another scenario"
             faults.append(Fault((), message, source=option))
             continue
         try:

@@ -86,7 +86,9 @@ def kinds_in_order() -> reading.ValueReader:
         # `str`, because a list may hold values that cannot be sorted together.
         if isinstance(value, list | tuple) and sorted(map(str, value)) == sorted(ORDER):
             return tuple(value)
-        raise ValueError(f"got {reading.shown(value)}; must have each of [{', '.join(ORDER)}] once, the fastest first")
+        raise ValueError(
+            f"got {reading.shown(value)}; must have each of [{', '.join(ORDER)}] once, the fastest-varying kind first"
+        )
 
     length = len(ORDER)
     return reading.ValueReader(

@@ -39,10 +39,14 @@ def sizes(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolation]:
         others = rest // size
         # Counting up to a million takes a moment; larger clusters get the rule instead of a list.
         fits = [n for n in range(1, world_size + 1) if world_size % (n * others) == 0] if world_size <= 10**6 else []
-        hint = f"; {key} may be {', '.join(map(str, fits[:12]))}" if fits else f"; {others} x {key} has to divide it"
+        hint = (
+            (f"; {key} may be {', '.join(map(str, fits[:12]))}")
+            if fits
+            else f"; {others} x {key} must divide world_size"
+        )
         yield _conflict(key, f"got {size}; {whole} {world_size}{hint}", *involved)
     elif wanted.dp is not None and wanted.dp * rest != world_size:
-        message = f"got {wanted.dp}; {whole} {world_size}; leave dp out, or write {world_size // rest}"
+        message = f"got {wanted.dp}; {whole} {world_size}; omit dp, or write {world_size // rest}"
         yield _conflict("dp", message, *involved)
 
 
@@ -72,7 +76,7 @@ def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | 
     kinds = (("tp", wanted.tp), ("pp", wanted.pp), ("cp", wanted.cp))
     key, size = next(kind for kind in kinds if kind[1] > 1)
     if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
-        message = f"got {size}, but a parameter server's workers hold a whole model; write sharding: ddp or zero3"
+        message = f"got {size}, but workers of a parameter server hold a whole model; write sharding: ddp or zero3"
         yield _conflict(key, message, "training.sharding.strategy")
 
 
@@ -88,30 +92,35 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleVio
     key, size = next((key, size) for key, size in sizes.items() if size > 1)
     # Each rule below names a feature whose arithmetic `simulator.learning` does not implement yet.
     if wanted.tp_overlap == "ring_exchange" and wanted.tp > 1:
-        message = f"got 'ring_exchange', for which numbers are not carried; write none, {without}"
+        message = f"got 'ring_exchange', which real training does not support; write none, {without}"
         yield _conflict("tp_overlap", message, "training.parallelism.tp", "training.numerics")
     if model is not None and model.num_experts and wanted.tp > 1:
-        message = f"got {wanted.tp}; of {model.name}'s experts numbers are carried where no matrix is cut; write 1"
+        message = f"got {wanted.tp}; real training does not split the matrices of {model.name}'s experts; write 1"
         yield _conflict("tp", f"{message}, {without}", "training.model", "training.numerics")
     if wanted.experts.dispatch != "all_to_all":
-        message = f"got {wanted.experts.dispatch!r}, for which numbers are not carried; write all_to_all"
+        message = f"got {wanted.experts.dispatch!r}, which real training does not support; write all_to_all"
         yield _conflict("experts.dispatch", f"{message}, {without}", "training.numerics")
     if wanted.ulysses > 1:
-        message = f"got {wanted.ulysses} ranks that hand heads over, for which numbers are not carried; write ring"
+        message = f"got {wanted.ulysses} ulysses ranks, which real training does not support; write ring"
         yield _conflict("context", f"{message}, {without}", "training.numerics")
     if shape.dropout:
-        message = f"got {size}, but numbers are carried without dropout there; write dropout: false, {without}"
+        message = (
+            f"got {size}, but real training of a partitioned model has no dropout; write dropout: false, {without}"
+        )
         yield _conflict(key, message, "training.dropout", "training.numerics")
     if shape.faults:
-        message = f"got {size}, but faults are put into data parallelism alone; leave faults out, {without}"
+        message = f"got {size}, but faults need pure data parallelism; omit faults, {without}"
         yield _conflict(key, message, "training.faults", "training.numerics")
     if shape.activation_checkpointing == "selective_op" and key != "pp":
-        message = f"got {size}, but of selective_op numbers are not carried there; write full or attention, {without}"
+        message = (
+            f"got {size}, but real training of a partitioned model does not support selective_op; write full or "
+            f"attention, {without}"
+        )
         yield _conflict(key, message, "training.activation_checkpointing", "training.numerics")
     if model is not None and model.tied and wanted.apart and not _whole(shape):
         message = (
-            f"got {wanted.pp}; {model.name} has one table for embedding and head, whose gradients on the first and "
-            f"the last stage are summed for sharding: ddp alone; write ddp, {without}"
+            f"got {wanted.pp}; {model.name} shares one table between embedding and head, and only sharding: ddp sums "
+            f"the gradients of the first and the last stage; write ddp, {without}"
         )
         yield _conflict("pp", message, "training.model", "training.sharding.strategy", "training.numerics")
 
@@ -124,8 +133,8 @@ def _tensor(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
         yield _conflict("tp", refused, *involved)
     if wanted.tp > 1 and model.num_experts and not wanted.sequence_parallel:
         message = (
-            f"got false; of {model.name}'s experts each of {wanted.tp} tensor-parallel ranks would get every token; "
-            "write true"
+            f"got false, which sends every token of {model.name}'s experts to each of {wanted.tp} tensor-parallel "
+            "ranks; write true"
         )
         yield _conflict("sequence_parallel", message, *involved[:1], "training.parallelism.tp")
 
@@ -137,7 +146,7 @@ def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) ->
     ranks = e * etp if world_size is None else world_size // wanted.pp
     involved = ("training.model", "training.parallelism.tp", "training.parallelism.pp", "cluster.world_size")
     if shape.parallelism.etp is not None and not model.num_experts:
-        message = f"got {etp}; {model.name} has no experts; leave it out"
+        message = f"got {etp}; {model.name} has no experts; omit the key"
         yield _conflict("etp", message, "training.model")
     elif refused := expert_tensor_refusal(model, wanted.cut()):
         yield _conflict("etp", refused, *involved)
@@ -160,10 +169,10 @@ def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) ->
         return
     sharding = shape.sharding
     if sharding.shard_size is not None or not isinstance(sharding.reshard_after_forward, bool):
-        message = f"got {e}, but with sharding groups of their own experts are not built yet; leave these out"
+        message = f"got {e}, but experts with a separate shard_size are not supported yet; omit shard_size"
         yield _conflict("ep", message, "training.sharding.shard_size", "training.sharding.reshard_after_forward")
     if STRATEGIES.find(sharding.strategy).updater is Updater.SERVERS:
-        message = f"got {e}, but a parameter server's workers hold a whole model; write sharding: ddp or zero3"
+        message = f"got {e}, but workers of a parameter server hold a whole model; write sharding: ddp or zero3"
         yield _conflict("ep", message, "training.sharding.strategy")
 
 
@@ -176,7 +185,7 @@ def _context(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]
     if refused:
         yield _conflict("cp", refused, *involved)
     if shape.attention != "flash":
-        message = f"got {wanted.cp}, but {shape.attention} attention has all scores in one place; write flash"
+        message = f"got {wanted.cp}, but {shape.attention} attention needs all scores on one rank; write flash"
         yield _conflict("cp", message, "training.attention")
 
 
@@ -191,7 +200,7 @@ def _pipeline(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleVi
         message = f"{wanted.schedule} {refused} (gradient_accumulation_steps)"
         yield _conflict("schedule", message, *involved, "training.parallelism.microbatch_group")
     if shape.activation_checkpointing == "sqrt":
-        message = f"got {wanted.pp}, but sqrt makes segments that reach over stages; write full, or every: 2"
+        message = f"got {wanted.pp}, but the segments of sqrt cross stages; write full, or every: 2"
         yield _conflict("pp", message, "training.activation_checkpointing")
     if model is None:
         return

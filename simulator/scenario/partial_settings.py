@@ -58,7 +58,7 @@ def full_key(scenario: Scenario, written: str) -> str:
     if len(named) == 1:
         return named[0]
     if named:
-        raise ValueError(f"may be {' or '.join(named)}; write one of them")
+        raise ValueError(f"may be {' or '.join(named)}; write one of these keys")
     raise ValueError(unknown_key(written, keys))
 
 
@@ -107,7 +107,7 @@ def no_such_point(scenario: Scenario, wanted: Mapping[str, Any]) -> str:
     """Return a message: no point has the settings, and which settings exist."""
     said = ", ".join(f"{key}: {setting_text(value)}" for key, value in wanted.items())
     there = [f"{key}: {_listed(values)}" for key, values in {**scenario.compare, **scenario.sweep}.items()]
-    hint = f"points differ in {'; '.join(there)}" if there else "the scenario is a single point; leave `points` out"
+    hint = f"the points differ in {'; '.join(there)}" if there else "the scenario is a single point; omit `points`"
     return f"got {{{said}}}, which no point has; {hint}"
 
 

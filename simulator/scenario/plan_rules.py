@@ -32,17 +32,19 @@ def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
     if plan is None:
         return
     if training is None:
-        yield RuleViolation(("plan",), "is of a training, and this plays a collective; remove it", ("plan",), True)
+        yield RuleViolation(
+            ("plan",), ("needs a training, but the scenario simulates a collective; remove the key"), ("plan",), True
+        )
         return
     # A plan chooses a single value for each key; an axis would need a plan for each value.
     for name in ("compare", "sweep"):
         if getattr(shape, name):
-            message = f"stands beside {name}, but a plan is of one value of each key; remove one of the two"
+            message = f"excludes {name}, because a plan takes a single value of each key; remove one of the two"
             yield RuleViolation(("plan",), message, ("plan", name), True)
     for name in _TELLS:
         if getattr(shape, name):
             yield RuleViolation(
-                (name,), "tells of points, and a plan tells its own answer; remove it", (name, "plan"), True
+                (name,), ("describes points, but a plan has its own answer; remove the key"), (name, "plan"), True
             )
     for key, message in not_planned(shape):
         yield RuleViolation(key, message, (".".join(map(str, key)), "plan"), True)
@@ -56,19 +58,22 @@ def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
         message = "needs the length of the training; write budget: {tokens: 1e12}"
         yield RuleViolation(("plan", "deadline"), message, ("plan.deadline", "budget"))
     if shape.budget is not None and shape.budget.tokens is None:
-        yield RuleViolation(("budget",), "needs tokens, for settings are compared by them", ("budget", "plan"))
+        yield RuleViolation(("budget",), "needs tokens, because plans compare settings by tokens", ("budget", "plan"))
 
 
 def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
     """Yield the keys of a scenario under which lower bounds of a step's time do not hold, with reasons."""
     jitter, training = scenario.cluster.jitter, scenario.training
     if jitter.compute or jitter.latency:
-        yield ("cluster", "jitter"), "a plan is without; drawn times may be shorter than any bound"
+        yield ("cluster", "jitter"), "a plan excludes jitter, because random times may be shorter than any lower bound"
     # Bounds assume the GPU's own speed: slower ranks keep them valid, faster ranks do not.
     if any(factor > 1.0 for factor in scenario.cluster.stragglers.values()):
-        yield ("cluster", "stragglers"), "a plan is without ranks faster than others, for bounds are of these"
+        yield (
+            ("cluster", "stragglers"),
+            ("a plan excludes factors above 1, because lower bounds assume the speed of the other ranks"),
+        )
     if training is not None and training.numerics:
-        yield ("training", "numerics"), "a plan is of times alone; leave it out"
+        yield ("training", "numerics"), "a plan only computes times; omit the key"
 
 
 def value_of(name: str, value: Any) -> Any:
@@ -81,7 +86,9 @@ def value_of(name: str, value: Any) -> Any:
     """
     # Servers hold states outside the ranks, and plans do not cover servers.
     if name == "sharding" and value in STRATEGIES.names() and STRATEGIES.find(value).updater is Updater.SERVERS:
-        raise ValueError(f"got {value!r}, whose servers hold what ranks do not; a plan is without")
+        raise ValueError(
+            f"got {value!r}, whose servers hold states that no rank holds; a plan does not support servers"
+        )
     if name == "precision":
         # A plan's precision is a short form, and `adapter` would also accept a mapping.
         if value not in PRECISIONS:
@@ -99,12 +106,12 @@ def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[RuleViolation]:
     said = {**plan.fix, **plan.among}
     for name, dotted in KEYS.items():
         if _is_set(shape, dotted) and (name not in SAID_OR_CHOSEN or name in said):
-            what = "is chosen in plan too; keep one" if name in said else "is what a plan chooses"
+            what = "is also a choice of the plan; keep one of the two" if name in said else "is chosen by the plan"
             hint = "" if name in said else f"; write plan: {{fix: {{{name}: ...}}}}"
             yield RuleViolation(tuple(dotted.split(".")), f"{what}{hint}", (dotted, "plan"), True)
     for dotted, why in FOLLOWS.items():
         if _is_set(shape, dotted):
-            yield RuleViolation(tuple(dotted.split(".")), f"{why}; remove it", (dotted, "plan"), True)
+            yield RuleViolation(tuple(dotted.split(".")), f"{why}; remove the key", (dotted, "plan"), True)
 
 
 def _is_set(shape: Spec, dotted: str) -> bool:
@@ -124,7 +131,7 @@ def _choices(plan: PlanSpec, world_size: int) -> Iterator[RuleViolation]:
     for name, values in plan.among.items():
         at = ("plan", "among", name)
         if name in plan.fix:
-            message = "is fixed in plan.fix, and contradicts it; leave one of the two out"
+            message = "contradicts plan.fix, which fixes the same name; omit one of the two"
             yield RuleViolation(at, message, ("plan.fix", "plan.among"), True)
         if not values:
             yield RuleViolation(at, "got an empty list; give at least one value", ("plan.among",))
@@ -132,7 +139,10 @@ def _choices(plan: PlanSpec, world_size: int) -> Iterator[RuleViolation]:
             yield from _value((*at, number), name, value)
         # The plan for world_size is reported in full; the other numbers of GPUs are compared with it.
         if name == GPUS and values and world_size not in values:
-            message = f"must hold cluster.world_size, {world_size}, of which all is told"
+            message = (
+                f"must contain cluster.world_size, {world_size}, because the report describes this number of GPUs in "
+                "full"
+            )
             yield RuleViolation(at, message, ("plan.among", "cluster.world_size"))
 
 

@@ -42,7 +42,7 @@ SAID_OR_CHOSEN: Final = ("precision", "framework")
 FOLLOWS: Final = MappingProxyType(
     {
         "training.gradient_accumulation_steps": "follows from plan.global_batch",
-        "training.global_batch": "is said by plan.global_batch",
+        "training.global_batch": "is given by plan.global_batch",
         "training.parallelism.dp": "follows from the GPUs and the other sizes",
     }
 )
@@ -65,14 +65,16 @@ class PlanSpec(Spec):
     """Choices of a plan, and the batch size."""
 
     global_batch: Annotated[str, batch_of_step()] = Field(
-        description="Batch of a step, all ranks together: tokens (4M, of which k is 1024) or sequences (512seq)."
+        description="Global batch of a step: in tokens (4M; k is 1024) or in sequences (512seq)."
     )
-    fix: dict[ChoiceName, Any] = Field(default={}, description="By name what is chosen already.")
-    among: dict[AmongName, Listed[Any]] = Field(default={}, description="By name the values to choose among.")
-    without: Listed[Annotated[str, reading.text(r"\S+", "a value that may be chosen, such as zero3")]] = Field(
-        default=(), description="Values to leave out."
+    fix: dict[ChoiceName, Any] = Field(default={}, description="Fixed values by name.")
+    among: dict[AmongName, Listed[Any]] = Field(default={}, description="Values to choose among, by name.")
+    without: Listed[Annotated[str, reading.text(r"\S+", "a value of the search space, such as zero3")]] = Field(
+        default=(), description="Values to exclude from the search."
     )
-    best: Annotated[int, reading.whole(1, _MOST_BEST)] = Field(default=BEST, description="How many settings are told.")
+    best: Annotated[int, reading.whole(1, _MOST_BEST)] = Field(
+        default=BEST, description="Number of settings to report."
+    )
     deadline: (
         Annotated[
             float,
@@ -81,9 +83,13 @@ class PlanSpec(Spec):
             ),
         ]
         | None
-    ) = Field(default=None, description="Days that the training may take: 30, 30d, 6w; needs `budget.tokens`.")
+    ) = Field(
+        default=None,
+        description="Longest allowed duration of the training: 30 (days), 30d, 6w; needs `budget.tokens`.",
+    )
     sensitivity: bool = Field(
-        default=False, description="Tell what twice the network, one more network card and twice the memory change."
+        default=False,
+        description="Repeat the plan with twice the network bandwidth, one more network card, and twice the memory.",
     )
 
     @property

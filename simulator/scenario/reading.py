@@ -274,5 +274,5 @@ def _sane(value: Any, example: str) -> str:
         raise ValueError(f"got {shown(value)}; must be text with a unit, such as {example}")
     # Text such as 1e999999999 would expand to a billion digits during parsing.
     if len(value) > _LONGEST or re.search(r"[eE][+-]?0*[0-9]{3,}", value):
-        raise ValueError(f"got {shown(value)}; must be a number of a sensible size and a unit, such as {example}")
+        raise ValueError(f"got {shown(value)}; must be a number in the supported range and a unit, such as {example}")
     return value

@@ -58,7 +58,8 @@ LinkName = Annotated[str, reading.text(r"\S(?:.*\S)?->\S(?:.*\S)?", "the name of
 Name = Annotated[
     str,
     reading.text(
-        r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", "at most 100 letters, digits, '_', '-' or '.', since a folder is named so"
+        r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}",
+        ("at most 100 letters, digits, '_', '-' or '.', because a folder gets this name"),
     ),
 ]
 
@@ -70,16 +71,18 @@ Payload = Literal["auto"] | bool  # True and False are words of YAML, "auto" is 
 class JitterSpec(Spec):
     """Random factors on kernel times and latencies."""
 
-    compute: Sigma = Field(default=0.0, description="Spread of kernels' times: each is multiplied by exp(sigma z).")
+    compute: Sigma = Field(
+        default=0.0, description="Spread sigma of kernel times: each time is multiplied by exp(sigma z)."
+    )
     latency: Sigma = Field(
-        default=0.0, description="Spread of transfers' latencies: each is multiplied by exp(sigma z)."
+        default=0.0, description="Spread sigma of transfer latencies: each latency is multiplied by exp(sigma z)."
     )
 
 
 class EcmpSpec(Spec):
     """Choice among several equal routes."""
 
-    hash: Seed = Field(description="Seed of the hash that chooses among equal routes.")
+    hash: Seed = Field(description="Seed of the hash for the choice among equal routes.")
 
 
 class ClusterSpec(Spec):
@@ -87,28 +90,33 @@ class ClusterSpec(Spec):
 
     # Content is checked by `cluster/build.py`, for files and for inline topologies.
     topology: Annotated[Any, reading.named_or_written_out("topology", "the name of a topology")] = Field(
-        description="A shipped topology's name, a path, or a topology written out."
+        description="Topology: a shipped name, a path, or the topology's keys."
     )
-    world_size: LargeCount = Field(description="Number of ranks, one a GPU; 1k is 1000.")
+    world_size: LargeCount = Field(description="Number of ranks, one per GPU; 1k is 1000.")
     gpu: Annotated[Any, reading.named_or_written_out("gpu", "the name of a GPU")] | None = Field(
-        default=None, description="A GPU of the catalog, a path, or a GPU written out; the topology's own if left out."
+        default=None, description="GPU: a catalog name, a path, or the GPU's keys; the topology's GPU if omitted."
     )
     # The bound against world_size is a rule in cluster_rules.py.
-    stragglers: dict[Rank, Factor] = Field(default={}, description="Rank: factor on its FLOP/s and HBM bandwidth.")
-    link_factors: dict[LinkName, Factor] = Field(default={}, description="'src->dst': factor on the link's bandwidth.")
-    jitter: JitterSpec = Field(default=JitterSpec(), description="Luck, drawn from the seed.")
-    placement: Listed[Rank] | None = Field(
-        default=None, description="GPU of each rank; the first ones in order if left out."
+    stragglers: dict[Rank, Factor] = Field(
+        default={}, description="Factor on the FLOP/s and HBM bandwidth of a rank, by rank."
     )
-    ecmp: EcmpSpec | None = Field(default=None, description="Choose among equal routes by a hash.")
+    link_factors: dict[LinkName, Factor] = Field(
+        default={}, description="Factor on the bandwidth of a link, by link ('src->dst')."
+    )
+    jitter: JitterSpec = Field(default=JitterSpec(), description="Random variation of times, drawn from the seed.")
+    placement: Listed[Rank] | None = Field(
+        default=None, description="GPU number of each rank; the first GPUs in order if omitted."
+    )
+    ecmp: EcmpSpec | None = Field(default=None, description="Choice among equal routes by a hash.")
 
 
 class ServersSpec(Spec):
     """Parameter servers."""
 
-    count: Count = Field(default=1, description="How many parameter servers share the array.")
+    count: Count = Field(default=1, description="Number of parameter servers that share the array.")
     on: Annotated[Literal["own", "workers"], reading.choice(("own", "workers"))] = Field(
-        default="own", description="On machines of their own, or on workers: one in each node before a second."
+        default="own",
+        description="Place of the servers: separate machines (own), or workers, one server per node before a second.",
     )
 
 
@@ -120,49 +128,55 @@ CYCLE: Final = 1e-3
 class FusionSpec(Spec):
     """Merging of tensors: buffer and cycle, or buckets."""
 
-    buffer: Annotated[int, reading.size(1)] | None = Field(default=None, description="Sent when this full.")
+    buffer: Annotated[int, reading.size(1)] | None = Field(
+        default=None, description="Size at which the buffer is sent."
+    )
     cycle: Annotated[float, reading.duration()] | None = Field(
-        default=None, description="Sent after this time at the latest."
+        default=None, description="Longest time until the buffer is sent."
     )
     buckets: Annotated[int, reading.size(1)] | None = Field(
-        default=None, description="Tensors packed in order into this size."
+        default=None, description="Size of a bucket; buckets take tensors in order."
     )
 
 
 class CollectiveSpec(Spec):
     """A single collective operation."""
 
-    operation: Annotated[str, reading.known(_operations)] = Field(description="What is done.")
-    algorithm: Annotated[str, reading.known(_algorithms)] = Field(default="auto", description="How it is done.")
+    operation: Annotated[str, reading.known(_operations)] = Field(description="Collective operation.")
+    algorithm: Annotated[str, reading.known(_algorithms)] = Field(
+        default="auto", description="Algorithm (ring, tree, ..., auto)."
+    )
     # None while reading; `build_records.completed` fills in the tensors' sum.
     size: Annotated[int, reading.size(0)] | None = Field(
-        default=None, description="The whole array; may be left out where `tensors` are given."
+        default=None, description="Size of the whole array; optional with `tensors`."
     )
     dtype: Annotated[str, reading.known(stored_dtypes, dtypes.find)] = Field(
-        default="float32", description="Of the elements."
+        default="float32", description="Data type of the elements."
     )
     reduction: Annotated[str, reading.choice(("sum", "average", "max", "min", "product"))] = Field(
-        default="sum", description="How elements of several ranks become one."
+        default="sum", description="Reduction of the ranks' elements."
     )
     accumulate: Annotated[Literal["payload", "float32"], reading.choice(("payload", "float32"))] = Field(
-        default="payload", description="Partial sums are kept in the payload's dtype, or in float32."
+        default="payload", description="Dtype of partial sums: the payload's dtype, or float32."
     )
     payload: Annotated[Payload, reading.choice(("auto", True, False))] = Field(
         default="auto", description="Whether real arrays move; auto: while world_size x size is at most 256 MiB."
     )
-    servers: ServersSpec | None = Field(default=None, description="For parameter_server.")
+    servers: ServersSpec | None = Field(default=None, description="Servers of the algorithm parameter_server.")
     # None below means "not written". Rules refuse these keys under algorithms without use for them.
-    rank_order: Listed[Rank] | None = Field(default=None, description="Order of travel, for ring and chain.")
-    chunks: Count | None = Field(default=None, description="Pipeline pieces, for algorithms that have them.")
+    rank_order: Listed[Rank] | None = Field(default=None, description="Rank order of the algorithms ring and chain.")
+    chunks: Count | None = Field(default=None, description="Number of pipeline pieces, for pipelined algorithms.")
     root: Rank | None = Field(
-        default=None, description="Place in the group, for broadcast, reduce, scatter and gather."
+        default=None, description="Position of the root in the group, for broadcast, reduce, scatter and gather."
     )
-    group: Listed[Rank] | None = Field(default=None, description="Ranks that take part; all if left out.")
-    group_size: Count | None = Field(default=None, description="Ranks of each node, for hierarchical and multi_ring.")
+    group: Listed[Rank] | None = Field(default=None, description="Participating ranks; every rank if omitted.")
+    group_size: Count | None = Field(
+        default=None, description="Number of ranks per node, for hierarchical and multi_ring."
+    )
     tensors: Listed[Annotated[int, reading.size(0)]] | None = Field(
         default=None, description="Sizes of the tensors, in order."
     )
-    fusion: FusionSpec | None = Field(default=None, description="How tensors are merged.")
+    fusion: FusionSpec | None = Field(default=None, description="Fusion of tensors before sending.")
 
     @property
     def nbytes(self) -> int:
@@ -196,7 +210,7 @@ PlotName = Annotated[str, reading.choice(plot_names.names())]
 class PlotsSpec(Spec):
     """Plots to draw, and points for plots of a single point."""
 
-    kinds: Listed[PlotName] | None = Field(default=None, description="Figures to draw; all that there are if left out.")
+    kinds: Listed[PlotName] | None = Field(default=None, description="Kinds of figures to draw; every kind if omitted.")
     points: Annotated[
         str | list[dict[str, Any]] | None,
         reading.ValueReader(
@@ -204,8 +218,10 @@ class PlotsSpec(Spec):
         ),
     ] = Field(
         default=None,
-        description="Points that figures of a single point show: all, or settings of some; the best one and the first "
-        "setting if left out.",
+        description=(
+            "Points for figures of a single point: all, or a list of settings; the best point and the first setting "
+            "if omitted."
+        ),
     )
 
 
@@ -226,23 +242,24 @@ def _adapted(annotation: Any) -> TypeAdapter[Any]:
 class Scenario(Spec):
     """A scenario: the machine, the collective or training step, the axes, and the outputs."""
 
-    name: Name = Field(description="What the run is called; its folder is named so.")
+    name: Name = Field(description="Name of the run and of its folder.")
     question: Annotated[str, reading.text(r"[^\x00-\x1f\x7f]*", "one line of text")] = Field(
-        default="", description="The question that it answers; in a file rather the first comment."
+        default="",
+        description="Question that the scenario answers; a file usually has the question as its first comment.",
     )
-    seed: Seed = Field(default=0, description="Of everything that is drawn by chance.")
-    cluster: ClusterSpec = Field(description="On what it is played.")
+    seed: Seed = Field(default=0, description="Random seed.")
+    cluster: ClusterSpec = Field(description="Machine to simulate.")
     collective: Annotated[CollectiveSpec | None, Omittable(CollectiveSpec)] = Field(
-        default=None, description="One collective operation; or else `training`."
+        default=None, description="A collective operation to simulate; alternative to `training`."
     )
     training: Annotated[TrainingSpec | None, Omittable(TrainingSpec)] = Field(
-        default=None, description="One training step; or else `collective`."
+        default=None, description="A training step to simulate; alternative to `collective`."
     )
     engine: Annotated[Engine, reading.choice(("auto", "events", "compiled"))] = Field(
-        default="auto", description="What plays it."
+        default="auto", description="Simulation engine."
     )
-    compare: Axes = Field(default={}, description="Key: values to set side by side.")
-    sweep: Axes = Field(default={}, description="Key: values to go through.")
+    compare: Axes = Field(default={}, description="Values to compare, by key.")
+    sweep: Axes = Field(default={}, description="Values to sweep, by key.")
     plots: Annotated[
         tuple[str, ...] | PlotsSpec,
         reading.ValueReader(
@@ -251,20 +268,24 @@ class Scenario(Spec):
         ),
     ] = Field(
         default=(),
-        description="Figures to draw as files, a list or a mapping; none if left out, for report.html shows them all.",
+        description=(
+            "Figures to draw as files, a list or a mapping; no files if omitted, because report.html shows every "
+            "figure."
+        ),
     )
     baseline: dict[AxisKey, Any] = Field(
-        default={}, description="Key of `compare`: value that the others are compared with; the first if left out."
+        default={},
+        description="Baseline of the comparison: a value for a key of `compare`; the first value if omitted.",
     )
     answer: Listed[Annotated[FindingSpec, FindingEntry()]] = Field(
-        default=(), description="What is told of the points, in this order; what suits the axes if left out."
+        default=(), description="Findings to report, in order; chosen automatically if omitted."
     )
     budget: Annotated[BudgetSpec | None, Omittable(BudgetSpec)] = Field(
-        default=None, description="How long and at what prices is trained: days, GPU hours, cost and energy are told."
+        default=None, description="Length and prices of the training, for days, GPU hours, cost and energy."
     )
 
     plan: Annotated[PlanSpec | None, Omittable(PlanSpec)] = Field(
-        default=None, description="Search the fastest layout of the training instead of playing one."
+        default=None, description="Search for the fastest settings of the training, instead of a simulation of points."
     )
 
     _source: str = PrivateAttr("<dict>")

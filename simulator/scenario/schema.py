@@ -26,8 +26,8 @@ def schema() -> dict[str, Any]:
     """
     document = _plain(Scenario.model_json_schema())
     # pydantic describes axes without their keys; editors complete the keys only from this list.
-    document["properties"]["compare"] = _axes("Key: values to set side by side.")
-    document["properties"]["sweep"] = _axes("Key: values to go through.")
+    document["properties"]["compare"] = _axes("Values to compare, by key.")
+    document["properties"]["sweep"] = _axes("Values to sweep, by key.")
     cluster = document["$defs"]["ClusterSpec"]["properties"]
     for kind, key in (("topology", "topology"), ("gpu", "gpu")):
         cluster[key]["examples"] = list(registry.names(kind))  # type: ignore[arg-type]

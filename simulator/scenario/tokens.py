@@ -51,7 +51,9 @@ def read_tokens(source: str | tuple[int, ...], base: Path | None) -> tuple[int, 
         if isinstance(error.__cause__, FileNotFoundError):
             raise ScenarioError(f"{source}: there is no such file; a path starts from the scenario's folder") from None
         if isinstance(error.__cause__, UnicodeDecodeError):
-            raise ScenarioError(f"{source}: is no text in UTF-8; an array's name ends in .npy") from None
+            raise ScenarioError(
+                f"{source}: not a UTF-8 text file; the name of an array file must end in .npy"
+            ) from None
         raise
 
 
@@ -68,8 +70,8 @@ def _array(path: str, base: Path | None) -> tuple[int, ...]:
     with open_array_file(path, base, _MOST) as stream:
         array = read_header(stream)
         if array.dtype.kind not in "iu":
-            raise ValueError(f"holds {array.kind}; must be whole numbers from 0 on")
+            raise ValueError(f"holds {array.kind}; must be whole numbers of at least 0")
         numbers = array.read()
         if numbers.size and numbers.min() < 0:
-            raise ValueError(f"holds {numbers.min()}; must be whole numbers from 0 on")
+            raise ValueError(f"holds {numbers.min()}; must be whole numbers of at least 0")
         return tuple(numbers.ravel().tolist())

@@ -113,7 +113,7 @@ def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolatio
     said = shape.gradient_accumulation_steps
     # The default, 1, contradicts nothing; only a number written by the user does.
     if "gradient_accumulation_steps" in shape.model_fields_set and said != steps:
-        message = f"got {said}, but global_batch {shape.global_batch} makes it {steps}; leave one of the two out"
+        message = f"got {said}, but global_batch {shape.global_batch} needs {steps}; omit one of the two keys"
         yield _conflict("gradient_accumulation_steps", message, "training.global_batch", *involved)
 
 
@@ -125,7 +125,7 @@ def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:
     # Strategies declare their options, therefore a new strategy needs no change here.
     if "shard_size" not in STRATEGIES.find(shape.sharding.strategy).options:
         able = any_listening("shard_size")
-        message = f"got {size}, but {shape.sharding.strategy} has no sharding groups; leave it out, or write {able}"
+        message = f"got {size}, but {shape.sharding.strategy} has no sharding groups; omit the key, or write {able}"
         yield _conflict("sharding.shard_size", message, *involved)
     elif copies % size:
         # Suggest the largest divisor up to the given size.
@@ -144,12 +144,13 @@ def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[RuleVio
     involved = ("training.sharding.strategy", "training.sharding.shard_size", "cluster.world_size")
     if not STRATEGIES.find(shape.sharding.strategy).shards_parameters:
         able = any_listening("reshard_after_forward")
-        message = f"got {ranks}, but {shape.sharding.strategy} gathers no parameters; leave it out, or write {able}"
+        message = f"got {ranks}, but {shape.sharding.strategy} gathers no parameters; omit the key, or write {able}"
         yield _conflict("sharding.reshard_after_forward", message, *involved)
     # A number equal to the whole group would mean `true`.
     elif whole % ranks or ranks == whole:
         message = (
-            f"got {ranks}; must divide the {whole} ranks that share one copy of the states, and be fewer; or write true"
+            f"got {ranks}; must divide the {whole} ranks that share one copy of the states, and must be smaller; or "
+            "write true"
         )
         yield _conflict("sharding.reshard_after_forward", message, *involved)
 
@@ -164,7 +165,7 @@ def _algorithm(shape: TrainingSpec) -> Iterator[RuleViolation]:
     able = ALGORITHMS.operations(shape.algorithm)
     missing = [operation for operation in needed if operation not in able]
     if missing:
-        message = f"got {shape.algorithm!r}, which has no {missing[0]}; {shape.sharding.strategy} needs it"
+        message = f"got {shape.algorithm!r}, which has no {missing[0]}; {shape.sharding.strategy} needs this operation"
         yield _conflict("algorithm", message, "training.sharding.strategy")
 
 
@@ -172,7 +173,7 @@ def _gradient_sync(shape: TrainingSpec) -> Iterator[RuleViolation]:
     strategy, sync = STRATEGIES.find(shape.sharding.strategy), shape.sharding.gradient_sync
     if sync != "every" and "gradient_sync" not in strategy.options:
         when, able = strategy.sending.value, any_listening("gradient_sync")
-        message = f"got {sync!r}, but {strategy.name} communicates gradients in {when}; leave it out, or write {able}"
+        message = f"got {sync!r}, but {strategy.name} communicates gradients in {when}; omit the key, or write {able}"
         yield _conflict("sharding.gradient_sync", message, "training.sharding.strategy")
 
 
@@ -185,7 +186,7 @@ def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) 
         message = f"got {sharding.strategy!r}, which takes at least 2 workers; write ddp for one"
         yield _conflict("sharding.strategy", message, "cluster.world_size")
     if sharding.servers_on == "workers" and sharding.servers > world_size:
-        message = f"got {sharding.servers}, more than the {world_size} workers that they live on"
+        message = f"got {sharding.servers}, which is more than the {world_size} workers that host the servers"
         yield _conflict("sharding.servers", message, "training.sharding.servers_on", "cluster.world_size")
     if sharding.servers_on == "own" and facts is not None and not facts.own_servers:
         message = f"got 'own', but {facts.name} has no ports for servers; write workers, or use star or leaf-spine"
@@ -196,7 +197,10 @@ def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     asked = shape.optimizer
     if asked.implementation == "fused" and not OPTIMIZERS[asked.name].has_fused:
         able = ", ".join(name for name, optimizer in OPTIMIZERS.items() if optimizer.has_fused)
-        message = f"got 'fused', but {asked.name} has no fused kernel ({able} have); write foreach or for_loop"
+        message = (
+            f"got 'fused', but {asked.name} has no fused kernel (optimizers with a fused kernel: {able}); write "
+            "foreach or for_loop"
+        )
         yield _conflict("optimizer.implementation", message, "training.optimizer.name")
 
 
@@ -217,7 +221,9 @@ def _precision_master(shape: TrainingSpec) -> Iterator[RuleViolation]:
         return
     # A master copy is useful only if wider than the parameters.
     if dtypes.find(str(master)).bits <= dtypes.find(params).bits:
-        message = f"got {master!r}, no wider than the parameters' {params}; leave it out for float32, or write null"
+        message = (
+            f"got {master!r}, which is not wider than the parameters' {params}; omit the key for float32, or write null"
+        )
         yield _conflict("precision.master", message, "training.precision.params")
 
 
@@ -226,10 +232,10 @@ def _precision_matmul(shape: TrainingSpec) -> Iterator[RuleViolation]:
     # Tensor cores round float32 inputs to tf32 themselves. Casting up before a matmul would gain nothing.
     if matmul == "tf32" and params != "float32":
         message = (
-            f"got 'tf32', which takes float32 inputs, but params are {params}; leave it out, or write params: float32"
+            f"got 'tf32', which takes float32 inputs, but params are {params}; omit the key, or write params: float32"
         )
     elif matmul not in ("auto", "tf32", params) and dtypes.find(matmul).bits >= dtypes.find(params).bits:
-        message = f"got {matmul!r}, no narrower than the parameters' {params}; leave it out"
+        message = f"got {matmul!r}, which is not narrower than the parameters' {params}; omit the key"
     else:
         return
     yield _conflict("precision.matmul", message, "training.precision.params")
@@ -255,7 +261,7 @@ def _precision_of_gpu(
     for key, name in named.items():
         if name not in gpu.peak_flops:
             able = ", ".join(sorted(d for d in gpu.peak_flops if dtypes.find(d, stored=False).is_float))
-            message = f"got {name!r}, in which {gpu.name} cannot compute; one of {able}"
+            message = f"got {name!r}, which {gpu.name} does not support; one of {able}"
             yield _conflict(f"precision.{key}", message, "cluster.gpu", "cluster.topology")
 
 
@@ -280,7 +286,7 @@ def _attention_generation(
     known = attention_generations(gpu)
     if shape.attention_generation not in known:
         allowed = ", ".join(map(str, known))
-        message = f"got {shape.attention_generation}; {gpu.name} has kernels of flash attention's generations {allowed}"
+        message = f"got {shape.attention_generation}; {gpu.name} supports flash attention generations {allowed}"
         yield _conflict("attention_generation", message, "training.attention", "cluster.gpu", "cluster.topology")
 
 

@@ -50,13 +50,15 @@ def _algorithms() -> tuple[str, ...]:
 ALLOCATORS: Final = ("caching", "expandable_segments")
 # Names from the ZeRO paper (section 5) and PyTorch's ShardingStrategy, each with advice.
 _OTHER_STRATEGIES: Final = {
-    **dict.fromkeys(("fsdp", "fsdp2", "full_shard", "zero"), "is called zero3 here; write zero3"),
-    "shard_grad_op": "is zero3 that keeps its parameters; write {strategy: zero3, reshard_after_forward: false}",
-    **dict.fromkeys(("no_shard", "dp", "zero0", "none"), "is called ddp here; write ddp"),
-    **dict.fromkeys(
-        ("hsdp", "hybrid_shard"), "is zero3 within groups; write for example {strategy: zero3, shard_size: 8}"
+    **dict.fromkeys(("fsdp", "fsdp2", "full_shard", "zero"), "has the name zero3 here; write zero3"),
+    "shard_grad_op": (
+        "is zero3 without resharding after the forward pass; write {strategy: zero3, reshard_after_forward: false}"
     ),
-    "zero++": "is not built yet; nearest is {strategy: zero3, reshard_after_forward: 8}",
+    **dict.fromkeys(("no_shard", "dp", "zero0", "none"), "has the name ddp here; write ddp"),
+    **dict.fromkeys(
+        ("hsdp", "hybrid_shard"), "is zero3 within shard groups; write for example {strategy: zero3, shard_size: 8}"
+    ),
+    "zero++": "is not supported yet; the nearest setting is {strategy: zero3, reshard_after_forward: 8}",
     **dict.fromkeys(("ps", "parameter_servers", "byteps"), "write parameter_server"),
 }
 # The matmul dtype is given only if it differs from the parameters' dtype.
@@ -77,13 +79,13 @@ _OTHER_PRECISIONS: Final = {
     **dict.fromkeys(("float16", "half"), "did you mean 'fp16'?"),
     **dict.fromkeys(("bfloat16", "mixed", "amp"), "did you mean 'bf16'?"),
     **dict.fromkeys(("float8", "float8_e4m3fn", "float8_e5m2"), "did you mean 'fp8'?"),
-    **dict.fromkeys(("int8", "int4", "fp4", "mxfp8", "nvfp4"), "is not built yet; fp8 is the narrowest"),
+    **dict.fromkeys(("int8", "int4", "fp4", "mxfp8", "nvfp4"), "is not supported yet; the narrowest dtype is fp8"),
 }
 # AdamW's decoupled weight decay changes neither states nor kernels.
 _SAME_OPTIMIZERS: Final = {"adamw": "adam"}
 # Variants with equal states and kernels.
 _OTHER_OPTIMIZERS: Final = {
-    **dict.fromkeys(("nesterov", "sgdm"), "keeps the states of momentum; write momentum"),
+    **dict.fromkeys(("nesterov", "sgdm"), "has the same states as momentum; write momentum"),
 }
 # Names from papers, Megatron-LM ("vpp") and PyTorch, each with advice.
 _OTHER_SCHEDULES: Final = {
@@ -101,7 +103,9 @@ _MOST_TOKENS: Final = 10**9
 OFFLOADS: Final = {"none": {"what": "none"}, "optimizer": {"what": "optimizer"}}
 _OTHER_OFFLOADS: Final = {
     **dict.fromkeys(("cpu", "host", "states", "zero_offload"), "write optimizer"),
-    **dict.fromkeys(("parameters", "params", "activations"), "is not built yet; optimizer is what can be offloaded"),
+    **dict.fromkeys(
+        ("parameters", "params", "activations"), ("is not supported yet; only the optimizer can be offloaded")
+    ),
 }
 SHORT_OPTIMIZERS: Final = Short(
     {**{name: {"name": name} for name in OPTIMIZERS}, **{name: {"name": of} for name, of in _SAME_OPTIMIZERS.items()}},
@@ -173,7 +177,9 @@ def _imbalance() -> reading.ValueReader:
                 raise ValueError(f"got {reading.shown(value)}; must be a number such as 1.1, or {{zipf: 0.3}}")
             return {"zipf": float(exponent.reader(value["zipf"]))}
         if factor.reader(value) < 1:
-            raise ValueError(f"got {reading.shown(value)}; must be at least 1: the fullest rank has at least the mean")
+            raise ValueError(
+                f"got {reading.shown(value)}; must be at least 1, because the fullest rank has at least the mean"
+            )
         return float(value)
 
     return reading.ValueReader(
@@ -202,16 +208,23 @@ class ExpertsSpec(Spec):
     # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated (DeepEP) only once.
     dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"))] = Field(
         default="all_to_all",
-        description="A copy of a token for each expert it has chosen; all tokens to all ranks; a copy for each rank.",
+        description=(
+            "Dispatch of tokens: a copy per chosen expert (all_to_all), all tokens to all ranks (all_gather), or a "
+            "copy per rank (deduplicated)."
+        ),
     )
     capacity: Annotated[float | None, _capacity()] = Field(
-        default=None, description="Tokens that an expert takes, over its even share, padded; none: all that come."
+        default=None,
+        description="Capacity of an expert relative to its even share of tokens, with padding; no limit if omitted.",
     )
     imbalance: Annotated[Any, _imbalance()] = Field(
-        default=1.0, description="Tokens of the fullest rank over the mean; or {zipf: exponent} of experts' popularity."
+        default=1.0,
+        description=(
+            "Load of the fullest rank relative to the mean; or {zipf: exponent} for the popularity of experts."
+        ),
     )
     dtype: Annotated[str, reading.choice(("auto", "bfloat16", "float8_e4m3fn"))] = Field(
-        default="auto", description="Of tokens on their way to experts; auto: that of activations."
+        default="auto", description="Dtype of tokens during dispatch; auto: dtype of activations."
     )
 
 
@@ -219,43 +232,60 @@ class ParallelismSpec(Spec):
     """Ranks for each kind of parallelism; the product is world_size."""
 
     dp: LargeCount | None = Field(
-        default=None, description="Data parallel; all that the others leave if left out; 1k is 1000."
+        default=None,
+        description="Number of data-parallel ranks; if omitted, world_size divided by the other sizes. 1k is 1000.",
     )
-    tp: Count = Field(default=1, description="Tensor parallel: ranks that cut every matrix among them.")
-    pp: Count = Field(default=1, description="Pipeline parallel: ranks that cut the layers among them.")
-    cp: Count = Field(default=1, description="Context parallel: ranks that cut every sequence among them.")
+    tp: Count = Field(default=1, description="Number of tensor-parallel ranks, which split every matrix.")
+    pp: Count = Field(default=1, description="Number of pipeline-parallel ranks, which split the layers.")
+    cp: Count = Field(default=1, description="Number of context-parallel ranks, which split every sequence.")
     ep: Count = Field(
-        default=1, description="Expert parallel: of the ranks that hold the same part, those that spread experts."
+        default=1, description="Number of expert-parallel ranks, which split the experts, among the ranks of a stage."
     )
-    etp: Count | None = Field(default=None, description="Ranks that cut the matrices of one expert; tp if left out.")
-    experts: ExpertsSpec = Field(default=ExpertsSpec(), description="ep: how tokens get to their experts.")
+    etp: Count | None = Field(
+        default=None, description="Number of ranks that split each expert's matrices; tp if omitted."
+    )
+    experts: ExpertsSpec = Field(default=ExpertsSpec(), description="ep: dispatch of tokens to experts.")
     # Korthikanti et al. 2023: sums of whole activations become a reduce-scatter and an all-gather.
     sequence_parallel: Annotated[bool, YES_NO] = Field(
-        default=True, description="tp: whether what lies between matrices is cut along the sequence."
+        default=True, description="tp: whether activations between the matrices are split along the sequence."
     )
     tp_overlap: Annotated[str, reading.choice(("none", "ring_exchange", "bulk"))] = Field(
         default="none",
-        description="tp: matmuls in pieces while others go round a ring; or exchanges beside them.",
+        description=(
+            "tp: overlap of matmuls with communication: pieces of a matmul during a ring exchange, or whole "
+            "exchanges beside matmuls (bulk)."
+        ),
     )
     schedule: Annotated[str, reading.choice(SCHEDULES.names(), _OTHER_SCHEDULES)] = Field(
-        default="1f1b", description="pp: in which order micro-batches pass through the stages."
+        default="1f1b", description="pp: order of the micro-batches' passes through the stages."
     )
-    virtual_stages: Count = Field(default=1, description="pp: stages of a rank, where the schedule leaves that open.")
+    virtual_stages: Count = Field(
+        default=1, description="pp: number of stages per rank, for schedules without a fixed number."
+    )
     microbatch_group: Count | None = Field(
-        default=None, description="interleaved: micro-batches through a chunk before the next has its turn; pp."
+        default=None,
+        description=(
+            "interleaved: number of consecutive micro-batches in a chunk before the next chunk; pp if omitted."
+        ),
     )
     stages: Annotated[Any, layers_of_stages()] = Field(
-        default="auto", description="pp: layers of each stage; or what the first and the last have less."
+        default="auto",
+        description="pp: number of layers of each stage; or how many layers fewer the first and the last stage have.",
     )
     # Llama 3 gathers keys and values (all_gather); ulysses is DeepSpeed Ulysses (Jacobs et al. 2023).
     context: Annotated[Any, ways_of_attention()] = Field(
-        default="ring", description="cp: keys go round, are gathered, or heads are handed over for tokens; or both."
+        default="ring",
+        description=(
+            "cp: attention across ranks: keys and values pass round a ring, are gathered (all_gather), or heads are "
+            "exchanged for tokens (ulysses); or ring with ulysses."
+        ),
     )
     balanced: Annotated[bool, YES_NO] = Field(
-        default=True, description="cp: whether each rank has an early and a late piece of a sequence (zigzag)."
+        default=True, description="cp: whether each rank has an early and a late piece of the sequence (zigzag)."
     )
     order: Annotated[tuple[str, ...], kinds_in_order()] = Field(
-        default=ORDER, description="Which kind varies fastest with a rank's number, and which next."
+        default=ORDER,
+        description="Kinds of parallelism in rank order; the first kind varies fastest with the rank's number.",
     )
 
 
@@ -263,46 +293,60 @@ class ShardingSpec(Spec):
     """How model states are sharded over data-parallel ranks."""
 
     strategy: Annotated[str, reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES)] = Field(
-        default="zero3", description="What is spread: nothing, optimizer states, also gradients, also parameters."
+        default="zero3",
+        description=(
+            "Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3)."
+        ),
     )
     # The same values as in PyTorch's `fully_shard`.
     reshard_after_forward: Annotated[bool | int, _reshard()] = Field(
         default=True,
-        description="zero3: whether gathered parameters are freed between forward and backward; a number: spread over "
-        "so many neighbouring ranks meanwhile.",
+        description=(
+            "zero3: whether gathered parameters are freed between forward and backward; a number: sharded over this "
+            "number of neighbouring ranks in the meantime."
+        ),
     )
     prefetch: Annotated[int, reading.whole(0, 10_000)] = Field(
-        default=1, description="zero3: units gathered ahead of the one at work."
+        default=1, description="zero3: number of units gathered ahead of the current unit."
     )
     # 25 MiB is the default in PyTorch's DistributedDataParallel.
     bucket_size: Annotated[int, reading.size(1)] = Field(
-        default=25 * 2**20, description="All but zero3: gradients that travel together."
+        default=25 * 2**20, description="All strategies except zero3: size of a gradient bucket."
     )
     shard_size: Count | None = Field(
-        default=None, description="zero3: ranks that share one copy of the states; all of them where it is left out."
+        default=None,
+        description="zero3: number of ranks that share one copy of the states; all data-parallel ranks if omitted.",
     )
-    layers_per_unit: Count = Field(default=1, description="zero3: layers that are gathered and freed together.")
+    layers_per_unit: Count = Field(
+        default=1, description="zero3: number of layers that are gathered and freed together."
+    )
     # DeepSpeed's parameter persistence threshold.
     keep_below: Annotated[int, reading.whole(0)] = Field(
-        default=0, description="zero3: tensors with fewer elements stay whole on every rank; DeepSpeed: 100000."
+        default=0, description="zero3: tensors with fewer elements are not sharded; DeepSpeed's default is 100000."
     )
     # "last" is FSDP's `no_sync` for every micro-batch except the last.
     gradient_sync: Annotated[str, reading.choice(("every", "shard", "last"))] = Field(
         default="every",
-        description="zero3: which micro-batches sum gradients: every one; every one within its shard group, the last "
-        "over the copies; the last alone, holding whole gradients.",
+        description=(
+            "zero3: micro-batches after which gradients are summed: every micro-batch; every micro-batch within "
+            "shard groups, but only the last over the copies (shard); only the last, with whole gradients in memory "
+            "(last)."
+        ),
     )
-    servers: Count = Field(default=1, description="parameter_server: how many servers share the parameters.")
+    servers: Count = Field(default=1, description="parameter_server: number of servers that share the parameters.")
     servers_on: Annotated[str, reading.choice(("own", "workers"))] = Field(
         default="own",
-        description="parameter_server: on machines of their own, or on workers: one a node before a second.",
+        description="parameter_server: separate machines (own), or workers, one server per node before a second.",
     )
     asynchronous: Annotated[bool, YES_NO] = Field(
-        default=False, description="parameter_server: whether each gradient is applied as it arrives."
+        default=False, description="parameter_server: whether servers apply each gradient on arrival."
     )
     # The bound in a stale synchronous parallel parameter server (Ho et al. 2013).
     staleness: Annotated[int, reading.whole(0, 1_000_000)] | None = Field(
-        default=None, description="asynchronous: steps that a worker may be ahead of the slowest; left out: any number."
+        default=None,
+        description=(
+            "asynchronous: number of steps that a worker may be ahead of the slowest worker; no limit if omitted."
+        ),
     )
 
 
@@ -311,14 +355,16 @@ class OptimizerSpec(Spec):
 
     # An alias is stored under its proper name: `adamw` becomes "adam".
     name: Annotated[str, reading.choice(tuple(OPTIMIZERS), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
-        default="adam", description="Its states and kernels; adamw is adam."
+        default="adam", description="Optimizer (determines the states and kernels); adamw means adam."
     )
     implementation: Annotated[
         Literal["auto", "fused", "foreach", "for_loop"], reading.choice(("auto", *IMPLEMENTATIONS))
     ] = Field(
         default="auto",
-        description="fused: one kernel; foreach, for_loop: one for each arithmetic operation, over all tensors or for "
-        "each; auto: the framework's default.",
+        description=(
+            "fused: a single kernel; foreach: a kernel per arithmetic operation for all tensors; for_loop: a kernel "
+            "per arithmetic operation and tensor; auto: the framework's default."
+        ),
     )
 
 
@@ -326,10 +372,11 @@ class OffloadSpec(Spec):
     """State stored on the host instead of the GPU."""
 
     what: Annotated[Literal["none", "optimizer"], reading.choice(tuple(OFFLOADS), _OTHER_OFFLOADS)] = Field(
-        default="none", description="Nothing, or the optimizer's states and its update."
+        default="none",
+        description="Data to offload to the host: none, or the optimizer's states and update (optimizer).",
     )
     host_rate: Annotated[float, reading.rate()] = Field(
-        default=Offload().host_rate, description="What a node's processors read and write while they update."
+        default=Offload().host_rate, description="Memory bandwidth of a node's processors during the update."
     )
 
 
@@ -337,19 +384,21 @@ class PrecisionSpec(Spec):
     """Dtypes used in a step."""
 
     params: Annotated[str, stored_dtype()] = Field(
-        default="bfloat16", description="Of working parameters and activations."
+        default="bfloat16", description="Dtype of working parameters and activations."
     )
     grads: Annotated[str, stored_dtype("auto")] = Field(
-        default="auto", description="Of accumulated gradients; auto: the parameters'."
+        default="auto", description="Dtype of accumulated gradients; auto: dtype of the parameters."
     )
     reduce: Annotated[str, stored_dtype("auto")] = Field(
-        default="auto", description="Of gradients on the wire; auto: float32, or float64 where they are that."
+        default="auto",
+        description="Dtype of gradients in communication; auto: float32, or float64 for float64 gradients.",
     )
     master: Annotated[str | None, stored_dtype("auto", None)] = Field(
-        default="auto", description="Of the optimizer's copy of the parameters; auto: float32 where they are narrower."
+        default="auto",
+        description="Dtype of the optimizer's copy of the parameters; auto: float32 for narrower parameters.",
     )
     matmul: Annotated[str, matmul_dtype()] = Field(
-        default="auto", description="Of matmuls' inputs; auto: the parameters'."
+        default="auto", description="Dtype of the matmuls' inputs; auto: dtype of the parameters."
     )
 
 
@@ -358,72 +407,82 @@ class TrainingSpec(Spec):
 
     # The model's own keys are checked by `model/load.py`, for files and for inline models.
     model: Annotated[Any, reading.named_or_written_out("model", "the name of a model")] = Field(
-        description="A model of the catalog, the path of a Hugging Face config.json, or its keys written out."
+        description="Model: a catalog name, the path of a Hugging Face config.json, or the keys of such a file."
     )
     seq_len: Annotated[int, reading.count(1, _MOST_TOKENS, counts.TOKENS)] = Field(
-        description="Tokens of a sequence; 8k is 8192."
+        description="Sequence length in tokens; 8k is 8192."
     )
-    micro_batch_size: Count = Field(default=1, description="Sequences of a rank that go through the model at once.")
+    micro_batch_size: Count = Field(default=1, description="Number of sequences per micro-batch on each rank.")
     gradient_accumulation_steps: LargeCount = Field(
-        default=1, description="Micro-batches before the optimizer's step; 1k is 1000."
+        default=1, description="Number of micro-batches per optimizer step; 1k is 1000."
     )
     # Stored as text: the number of sequences depends on `seq_len`, which may be an axis.
     global_batch: Annotated[str, batch_of_step()] | None = Field(
         default=None,
-        description="Batch of a step, all ranks together: tokens (4M, of which k is 1024) or sequences (512seq); "
-        "gradient_accumulation_steps follows.",
+        description=(
+            "Global batch of a step: in tokens (4M; k is 1024) or in sequences (512seq); alternative to "
+            "gradient_accumulation_steps."
+        ),
     )
-    parallelism: ParallelismSpec = Field(default=ParallelismSpec(), description="Over how many ranks, and how.")
+    parallelism: ParallelismSpec = Field(
+        default=ParallelismSpec(), description="Sizes and options of each kind of parallelism."
+    )
     sharding: Annotated[ShardingSpec, SHARDINGS] = Field(
-        default=ShardingSpec(), description="How model states are spread; a strategy's name is short for it."
+        default=ShardingSpec(), description="Sharding of the model states; short form: a strategy's name."
     )
     precision: Annotated[PrecisionSpec, SHORT_PRECISIONS] = Field(
-        default=PrecisionSpec(), description="Dtypes; fp32, tf32, fp16, bf16 and fp8 are short for them."
+        default=PrecisionSpec(), description="Dtypes; short forms: fp32, tf32, fp16, bf16 and fp8."
     )
     activation_checkpointing: Annotated[Any, checkpointing()] = Field(
-        default="none", description="What of the forward pass is thrown away and run again."
+        default="none", description="Activations that are discarded and recomputed."
     )
     attention: Annotated[Literal["flash", "standard"], reading.choice(("flash", "standard"))] = Field(
-        default="flash", description="Whether scores stay on the chip or go through HBM."
+        default="flash",
+        description="Attention kernels: flash (scores stay on the chip) or standard (scores go through HBM).",
     )
     attention_generation: Annotated[int, reading.whole(1, 3)] = Field(
-        default=2, description="Of flash attention's kernels."
+        default=2, description="Generation of the flash attention kernels."
     )
     optimizer: Annotated[OptimizerSpec, SHORT_OPTIMIZERS] = Field(
-        default=OptimizerSpec(), description="Which optimizer, and how its update runs; a name is short for it."
+        default=OptimizerSpec(),
+        description="Optimizer and the implementation of its update; short form: the optimizer's name.",
     )
     collectives: Annotated[
         Literal["auto", "played", "closed_form"], reading.choice(("auto", "played", "closed_form"))
     ] = Field(
-        default="auto", description="Whether collectives are played, or taken by their closed form where it is exact."
+        default="auto",
+        description=(
+            "Collectives: simulated transfer by transfer (played), or by closed forms where exact (closed_form)."
+        ),
     )
     algorithm: Annotated[str, reading.known(_algorithms)] = Field(
-        default="auto", description="Of all collectives; auto: what the machine would take."
+        default="auto", description="Algorithm of all collectives; auto: the machine's choice."
     )
     compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
-        default=False, description="Whether there is dropout, or its probability; true: 0.1."
+        default=False, description="Dropout: true (probability 0.1), false, or a probability."
     )
     framework: Annotated[str, reading.known(frameworks)] = Field(
-        default="torchtitan", description="Whose fitted constants slow kernels down; bare: none's."
+        default="torchtitan", description="Framework whose fitted constants slow down kernels; bare: no constants."
     )
     allocator: Annotated[Literal["caching", "expandable_segments"], reading.choice(ALLOCATORS)] = Field(
-        default="caching", description="How GPU memory is handed out."
+        default="caching", description="Allocator of GPU memory."
     )
     offload: Annotated[OffloadSpec, SHORT_OFFLOADS] = Field(
-        default=OffloadSpec(), description="What lies with the host: none, optimizer."
+        default=OffloadSpec(), description="Data on the host: none, optimizer."
     )
     loss_scaling: Annotated[LossScalingSpec, SHORT_SCALINGS] = Field(
-        default=LossScalingSpec(), description="Whether gradients are unscaled and checked; its rule is short for it."
+        default=LossScalingSpec(), description="Loss scaling: rule and options; short form: the rule's name."
     )
     clip_norm: Annotated[float, reading.number(positive=True, most=1e30)] | None = Field(
-        default=None, description="To which a larger norm of the gradient is brought down; left out: to none."
+        default=None, description="Maximum gradient norm; no clipping if omitted."
     )
     numerics: Annotated[bool, YES_NO] = Field(
-        default=False, description="Whether a real model trains, whose arrays the played step carries."
+        default=False,
+        description="Whether a real model trains during the simulation, with real arrays in every transfer.",
     )
     steps: Annotated[int, reading.count(1, 100_000, counts.THINGS)] = Field(
-        default=20, description="numerics, or servers that do not wait: how many are taken; 1k is 1000."
+        default=20, description="Number of training steps, with numerics or asynchronous servers; 1k is 1000."
     )
-    learning: LearningSpec = Field(default=LearningSpec(), description="numerics: what is learned, and how fast.")
-    faults: Listed[FaultSpec] = Field(default=(), description="numerics: what goes wrong.")
+    learning: LearningSpec = Field(default=LearningSpec(), description="numerics: training data and learning rate.")
+    faults: Listed[FaultSpec] = Field(default=(), description="numerics: injected faults.")

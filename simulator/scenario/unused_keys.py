@@ -108,7 +108,7 @@ def _seed(shape: Scenario) -> Iterator[tuple[Key, str]]:
     if (jitter.compute, jitter.latency) != (0.0, 0.0) or (training is not None and training.numerics):
         return
     if collective is None or not _carries(collective, shape.cluster):
-        yield ("seed",), "nothing is drawn by chance here: no payload, no numerics, no jitter"
+        yield ("seed",), "the scenario has no random numbers: no payload, no numerics, no jitter"
 
 
 def _carries(shape: CollectiveSpec, cluster: ClusterSpec) -> bool:
@@ -120,7 +120,7 @@ def _without_kernels(
     shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None
 ) -> Iterator[tuple[Key, str]]:
     """Yield a collective's unused GPU keys: it uses only the memory bandwidth, and only if GPUs compute sums."""
-    yield ("cluster", "jitter", "compute"), "a collective has no kernels; latency is what may vary"
+    yield ("cluster", "jitter", "compute"), "a collective has no kernels; only latency can vary"
     why = _leaves_memory_alone(shape, cluster, facts)
     if why:
         yield ("cluster", "stragglers"), why
@@ -134,22 +134,25 @@ def _leaves_memory_alone(shape: CollectiveSpec, cluster: ClusterSpec, facts: Top
     from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Auxiliary
 
     if shape.operation not in REDUCING:
-        return f"{shape.operation} adds nothing up, so that no GPU's own speed counts"
+        return f"{shape.operation} adds no elements, therefore the speed of GPUs has no influence"
     auxiliary = ALGORITHMS.find(shape.algorithm).auxiliary if shape.algorithm in ALGORITHMS.names() else Auxiliary.NONE
     if auxiliary is Auxiliary.SERVERS and (shape.servers is None or shape.servers.on == "own"):
-        return "servers of their own add up, so that no GPU's own speed counts"
+        return "separate servers add the elements, therefore the speed of GPUs has no influence"
     node = None if facts is None else facts.node_size
     # Without placement, the first ranks fill the first node; with placement, ranks may be anywhere.
     in_one_node = node is not None and cluster.world_size <= node and cluster.placement is None
     if auxiliary is Auxiliary.SWITCHES and in_one_node:
-        return "the node's switch adds up, so that no GPU's own speed counts"
+        return "the node's switch adds the elements, therefore the speed of GPUs has no influence"
     return ""
 
 
 def _arithmetic(shape: CollectiveSpec, cluster: ClusterSpec) -> Iterator[tuple[Key, str]]:
     if not _carries(shape, cluster):
-        yield ("collective", "reduction"), "without payload nothing is added up; times are those of any reduction"
+        yield (
+            ("collective", "reduction"),
+            ("without payload no elements are added, and every reduction takes the same time"),
+        )
         if shape.algorithm in _ADD_AT_ONCE:
             yield ("collective", "accumulate"), f"without payload, and with {shape.algorithm} no partial sum travels"
     if shape.accumulate == shape.dtype:
-        yield ("collective", "accumulate"), "the payload is float32 already"
+        yield ("collective", "accumulate"), "the payload is already float32"

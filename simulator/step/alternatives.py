@@ -111,7 +111,7 @@ def _shardings(step: TrainingStep) -> Iterator[Change]:
     if strategy.shards_parameters and sharding.reshard_after_forward is False:
         yield Change("sharding", "sharding.reshard_after_forward: true", _sharded(reshard_after_forward=True))
     if strategy.shards_parameters and sharding.shard_size is not None:
-        yield Change("sharding", "sharding without shard_size", _sharded(shard_size=None))
+        yield Change("sharding", "sharding: no shard_size", _sharded(shard_size=None))
 
 
 def _sharded(**keys: object) -> Callable[[TrainingStep], TrainingStep]:

@@ -249,7 +249,7 @@ class Communicator:
             # Workers pull together: a synchronous pull starts after the last push.
             together=operation == "pull" and not alone,
             stream=f"communication {operation}",
-            why="parameter servers, as asked",
+            why="parameter servers, as requested",
         )
 
 

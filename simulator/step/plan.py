@@ -307,9 +307,11 @@ def check_cut(step: TrainingStep) -> None:
     """Raise ValueError if the model cannot be partitioned as requested."""
     cut = step.parallelism.cut()
     if step.parallelism.pp > 1 and step.checkpointing == "sqrt":
-        raise ValueError("checkpointing: got 'sqrt'; its segments reach over stages of a pipeline: full, or every k-th")
+        raise ValueError(
+            "checkpointing: got 'sqrt', whose segments cross pipeline stages; write full, or every k-th layer"
+        )
     if step.model.num_experts and cut.experts_apart and (step.sharding.shard_size or step.sharding.mesh):
-        raise ValueError("parallelism.ep: with sharding groups of their own experts are not built yet")
+        raise ValueError("parallelism.ep: experts with a separate shard_size are not supported yet")
     for key, refused in (
         ("tp", refusal(step.model, cut, step.seq_len)),
         ("cp", context_refusal(step.model, cut, step.seq_len)),

@@ -305,7 +305,7 @@ class ProgramBuilder:
     def _note(self, op: Op) -> None:
         """Append an operation; raise ValueError for a duplicate name."""
         if op.name in self._names:
-            raise ValueError(f"two operations are named {op.name!r}")
+            raise ValueError(f"two operations have the name {op.name!r}")
         self._names.add(op.name)
         self.ops.append(op)
 

@@ -361,16 +361,16 @@ class Updater(Enum):
 
     EVERY_RANK = "every rank updates the whole model"
     OWNERS = "every rank updates its own part"
-    SERVERS = "servers update, each its own part"
+    SERVERS = "every server updates its own part"
 
 
 class Gathering(Enum):
     """Way in which updated parameters reach a rank."""
 
-    NOT_NEEDED = "every rank has updated all of them itself"
-    AFTER_UPDATE = "one all-gather behind the update"
-    BEFORE_USE = "each unit is gathered when its turn comes"
-    PULLED = "workers pull them from the servers"
+    NOT_NEEDED = "no gather, because every rank updates all parameters"
+    AFTER_UPDATE = "a single all-gather after the update"
+    BEFORE_USE = "an all-gather of each unit before its use"
+    PULLED = "workers pull the parameters from the servers"
 
 
 class GradientSync(Enum):

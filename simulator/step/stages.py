@@ -91,7 +91,7 @@ def refusal_of_layers(asked: Sequence[int], stages: int, layers: int, model: str
         wanted = f"{stages} stages with the {layers} of {model}"
         return f"got {len(asked)} stages with {sum(asked)} layers; must be {wanted}"
     if 0 in asked[1:-1]:
-        return f"got no layer for stage {asked[1:-1].index(0) + 1}; only the first and the last stage may have none"
+        return f"got no layer for stage {asked[1:-1].index(0) + 1}; only the first and the last stage may have no layer"
     return ""
 
 

@@ -99,7 +99,7 @@ def spans_text(run: SimulatedRun) -> str:
     note = ""
     if len(shown) < ranks:
         kept = ", ".join(map(str, shown))
-        note = f"# operations of ranks {kept} of {ranks}; `simulator run --ranks` keeps others\n"
+        note = f"# operations of ranks {kept} of {ranks}; `simulator run --ranks` selects other ranks\n"
     columns = ["rank", "stream", "name", "kind", "start_s", "end_s", "bytes", "flop"]
     rows = (
         [s.rank, s.stream, s.name, s.kind, repr(s.start), repr(s.end), f"{s.nbytes:.0f}", f"{s.flops:.0f}"]
@@ -112,7 +112,7 @@ def transfers_text(run: SimulatedRun, most: int | None) -> str:
     """Return transfers as CSV, in numerical order; above `most` transfers, only a line that reports the number."""
     total = run.timeline.transfers
     if most is not None and total > most:
-        return f"# {total} transfers left out; `simulator run --transfers` keeps them\n"
+        return f"# {total} transfers omitted; `simulator run --transfers` keeps all transfers\n"
     lines = ["collective,number,src,dst,first_chunk,chunks,reduce,bytes,enter_s,end_s"]
     for log in run.timeline.logs:
         lines.extend(_transfer_lines(log))

@@ -140,7 +140,8 @@ def _connected(address: str) -> Iterator[Client]:
             client = Client(address, timeout=TIMEOUT, set_as_default=False)
         except (OSError, ValueError) as error:
             raise ScenarioError(
-                f"--scheduler: nobody answered at {address} within {TIMEOUT} s; is `dask scheduler` running there?"
+                f"--scheduler: no scheduler answered at {address} within {TIMEOUT} s; is `dask scheduler` running on "
+                "this machine and port?"
             ) from error
         try:
             yield client
@@ -171,7 +172,7 @@ def _refuse_others(client: Client, address: str) -> None:
         client.wait_for_workers(1, timeout=TIMEOUT)
     except TimeoutError as error:
         raise ScenarioError(
-            f"--scheduler: {address} has no workers; start some with `dask worker {address}`"
+            f"--scheduler: {address} has no workers; start workers with `dask worker {address}`"
         ) from error
     # Every worker is asked; an exception counts as a different edition.
     editions: dict[str, Any] = client.run(edition, on_error="return")
@@ -243,7 +244,7 @@ def _outcome_and_files(numbered_point: NumberedPoint, status: str, answer: Any) 
         return outcome, files
     # Neither finished nor failed: cancelled or lost by the scheduler.
     if status != "error":
-        raise SimulationError("the Dask cluster went away, or has dropped the points that it was given")
+        raise SimulationError("the Dask cluster ended, or dropped submitted points")
     error = answer[1]
     # Dask gives up after allowed_failures + 1 lost workers.
     if isinstance(error, KilledWorker):

@@ -114,6 +114,8 @@ def _claim(file: FileIO, folder: Path) -> None:
         # Not waiting: a second run should report the conflict at once.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ScenarioError(f"--out: another process is playing in {folder}; wait for it, or end it first") from error
+        raise ScenarioError(
+            f"--out: another process writes to {folder}; wait until the process ends, or stop the process"
+        ) from error
     except OSError:  # a file system without locks: continue without the lock
         return

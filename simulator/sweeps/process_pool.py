@@ -198,8 +198,8 @@ class WorkerPool:
         self.failed_starts += not worker.ready
         if self.failed_starts >= MOST_LOSSES:
             raise SimulationError(
-                f"{MOST_LOSSES} processes ended before they could play a point; in a script of your own, sweep below "
-                '`if __name__ == "__main__":`, or take --jobs 1'
+                f"{MOST_LOSSES} processes ended before simulating a point; in a script, call sweep below "
+                '`if __name__ == "__main__":`, or use --jobs 1'
             )
         failure = None
         if worker.point is not None:
@@ -225,7 +225,7 @@ class WorkerPool:
 
 def lost_text(what: str, times: int) -> str:
     """Return the error text for a point after repeated loss of workers."""
-    return f"its {what} was ended from outside {times} times, perhaps because memory ran out; play fewer at once"
+    return f"the {what} of this point was killed {times} times, perhaps because memory ran out; use fewer processes"
 
 
 def _worker_main(pipe: Connection) -> None:

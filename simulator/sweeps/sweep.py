@@ -66,7 +66,8 @@ class Backend:
         if self.scheduler is not None:
             if self.jobs is not None:
                 raise ScenarioError(
-                    "--scheduler: goes without --jobs, for a cluster has its own processes; leave one of the two out"
+                    "--scheduler: excludes --jobs, because a Dask cluster has its own processes; omit one of the "
+                    "two options"
                 )
             dask_cluster.check(self.scheduler)
 
@@ -128,7 +129,7 @@ def _played(
 ) -> Generator[PointOutcome]:
     if backend.scheduler is not None and numbered:
         if keep is not None and not isinstance(keep, ArtifactWriter):
-            raise TypeError(f"what a Dask cluster keeps must be an ArtifactWriter, got {type(keep).__name__}")
+            raise TypeError(f"a Dask cluster needs an ArtifactWriter to keep files, got {type(keep).__name__}")
         yield from dask_cluster.play(numbered, backend.scheduler, keep, alone=alone)
     elif backend.jobs in (None, 1) or len(numbered) < 2:
         # A single process, or a single point, needs no pool.

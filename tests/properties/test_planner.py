@@ -382,41 +382,46 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert not (tmp_path / "here" / "outcomes").exists()
     assert cli("plan", "model.json", *options, "--out", "here", "--resume").faults == [
-        "--resume: here holds no plan that was interrupted; leave --resume out"
+        "--resume: here holds no interrupted plan; omit --resume"
     ]
     assert cli("plan", "model.json", *options, "--resume").faults == [
-        "--resume: goes on with the directory that --out names; give --out DIR"
+        "--resume: needs --out DIR, the directory of the interrupted plan"
     ]
 
 
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        (("--fix", "tp=3", "--fix", "tp=4"), "--fix tp=4: contradicts --fix tp=3; leave one of the two out"),
+        (("--fix", "tp=3", "--fix", "tp=4"), "--fix tp=4: contradicts --fix tp=3; omit one of the two"),
         (("--fix", "sharding=zero1", "--without", "zero1"),
          "--without zero1: leaves no sharding; it contradicts --fix sharding=zero1"),
-        (("--global-batch", "5000"), "--global-batch 5000: 5,000 tokens are no whole number of sequences of 2,048; "
-                                     "write 4096, or 2seq"),
+        (("--global-batch", "5000"), (
+            "--global-batch 5000: 5,000 tokens are not a multiple of seq_len 2,048; write 4096, or 2seq"
+        )),
         (("--fix", "tp"), "--fix tp: must be NAME=VALUE, such as --fix tp=8"),
         (("--fix", "tp=0"), "--fix tp=0: got 0; must be at least 1"),
         (("--fix", "offload=disk"), "--fix offload=disk: got 'disk'; one of none, optimizer"),
         (("--fix", "sharding=parameter_server"),
-         "--fix sharding=parameter_server: got 'parameter_server', whose servers hold what ranks do not; a "
-         "plan is without"),
+         (
+             "--fix sharding=parameter_server: got 'parameter_server', whose servers hold states that no rank "
+             "holds; a plan does not support servers"
+         )),
         (("--set", "training.parallelism.tp=4"),
-         "--set training.parallelism.tp: is what a plan chooses; write --fix tp=..., or --among"),
+         "--set training.parallelism.tp: is chosen by the plan; write --fix tp=..., or --among"),
         (("--set", "training.sharding=zero1"),
-         "--set training.sharding: is what a plan chooses; write --fix sharding=..., or --among"),
+         "--set training.sharding: is chosen by the plan; write --fix sharding=..., or --among"),
         (("--set", "cluster.jitter.compute=0.1"),
-         "cluster.jitter: a plan is without; drawn times may be shorter than any bound"),
+         "cluster.jitter: a plan excludes jitter, because random times may be shorter than any lower bound"),
         (("--fix", "schedule=interleaved", "--fix", "pp=1"),
-         "--fix schedule=interleaved: has no effect, for --fix pp=1 leaves no pipeline"),
+         "--fix schedule=interleaved: has no effect, because --fix pp=1 excludes pipelines"),
         (("--fix", "virtual_stages=3", "--without", "interleaved"),
-         "--fix virtual_stages=3: has no effect, for of the schedules that are left (1f1b) each has its own number of "
-         "them"),
+         (
+             "--fix virtual_stages=3: has no effect, because each remaining schedule (1f1b) fixes the number of "
+             "virtual stages"
+         )),
         (("--fix", "shard_size=4", "--fix", "cp=1", "--fix", "sharding=zero1"),
          "--fix shard_size=4, --fix sharding=zero1: contradict each other with 8 GPUs and 2,048 sequences a step: "
-         "zero1 of 8 data-parallel ranks has no copies of 4 ranks each"),
+         "zero1 on 8 data-parallel ranks cannot form shard groups of 4 ranks"),
         (("--fix", "tp=4", "--without", "zero3", "--fix", "pp=4", "--fix", "micro_batch=1"),
          "--fix tp=4, --fix pp=4: contradict each other with 8 GPUs and 2,048 sequences a step: "
          "tp 4 x pp 4 x cp 1 = 16 does not divide 8 GPUs"),
@@ -428,13 +433,19 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
         (("--fix", "micro_batch=6", "--fix", "pp=1"),
          "--fix micro_batch=6: cannot be with 8 GPUs and 2,048 sequences a step: "
          "dp 8 x micro-batch 6 = 48 does not divide 2,048 sequences"),
-        (("--among", "gpus=4,16"), "--gpus 8: contradicts --among gpus=4,16; name one of these, of which all is told"),
+        (("--among", "gpus=4,16"), (
+            "--gpus 8: contradicts --among gpus=4,16; write a number from this list (the report describes this "
+            "number of GPUs in full)"
+        )),
         (("--price", "2"), "--price: needs --tokens, the length of the training; write --tokens 1e12"),
         (("--among", "precision=bf16,int3"),
          "--among precision=bf16,int3: one of bf16, fp16, fp32, fp64, fp8, tf32"),
-        (("--set", "training.dropout=true,false"), "training.dropout: a plan is of one value of each key"),
+        (("--set", "training.dropout=true,false"), "training.dropout: a plan takes a single value of each key"),
         (("--set", "cluster.stragglers={1: 2}"),
-         "cluster.stragglers: a plan is without ranks faster than others, for bounds are of these"),
+         (
+             "cluster.stragglers: a plan excludes factors above 1, because lower bounds assume the speed of the "
+             "other ranks"
+         )),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_for_is_one_line(
@@ -598,7 +609,7 @@ def test_each_number_of_gpus_is_planned_by_itself(planned: PlanResult) -> None:
         3: None, **{gpus: one["best"][0]["text"] for gpus, one in alone.items()}
     }  # fmt: skip
     missing = next(one["missing"] for one in told["sizes"] if one["gpus"] == 3)
-    assert missing == "no setting can be: data-parallel ranks x micro-batch do not divide the global batch"
+    assert missing == "no setting is possible: data-parallel ranks x micro-batch do not divide the global batch"
     every = [one for own in alone.values() for one in own["all_played"]]
     assert sorted((one["gpus"], one["setting"], one["step_time_s"]) for one in told["all_played"]) == sorted(
         (one["gpus"], one["setting"], one["step_time_s"]) for one in every

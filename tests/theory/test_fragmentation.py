@@ -41,9 +41,12 @@ def test_what_is_said_to_fit_fits_with_its_fragments(allocator: str) -> None:
     report = simulate(full, limit_memory=False).report
     assert report.peak_memory_bytes < caught.value.capacity  # type: ignore[union-attr]
     assert report.fits == (allocator == "expandable_segments")  # type: ignore[union-attr]
-    assert ("tried, and fits: activation_checkpointing: full (" in str(caught.value)) == report.fits  # type: ignore[union-attr]
+    assert (("changes that make the step fit: activation_checkpointing: full (") in str(caught.value)) == report.fits  # type: ignore[union-attr]
     # Where fragments are too many, the other allocator has to come with it.
-    both = "tried, and fits: allocator: expandable_segments and activation_checkpointing: full (needs about "
+    both = (
+        "changes that make the step fit: allocator: expandable_segments and activation_checkpointing: full (needs "
+        "about "
+    )
     assert (both in str(caught.value)) != report.fits  # type: ignore[union-attr]
 
 

@@ -129,7 +129,7 @@ def test_a_large_step_that_does_not_fit_is_not_played(monkeypatch: pytest.Monkey
     assert set(played) == {1}
     assert caught.value.time > 0
     assert "ran out of memory at about " in str(caught.value)
-    assert "tried, and fits: activation_checkpointing: full (needs about " in str(caught.value)
+    assert "changes that make the step fit: activation_checkpointing: full (needs about " in str(caught.value)
 
 
 def refusal(data: dict[str, object]) -> OutOfMemoryError:
@@ -143,7 +143,7 @@ _SETTING = r"([a-z_.]+): ([a-z_0-9]+)"
 
 def advised(error: OutOfMemoryError) -> list[tuple[dict[str, object], float]]:
     """Keys of `training` that each piece of advice sets, and the memory that it needs [GiB]."""
-    _, told, pieces = str(error).partition("tried, and fits: ")
+    _, told, pieces = str(error).partition("changes that make the step fit: ")
     found = re.findall(rf"({_SETTING}.*?) \(needs about ([0-9.e+]+) GiB\)", pieces if told else "")
     return [
         ({key: int(value) if value.isdigit() else value for key, value in re.findall(_SETTING, text)}, float(needed))
@@ -180,7 +180,7 @@ def test_what_is_advised_fits_when_it_is_played(name: str) -> None:
 
 def test_two_changes_are_combined_where_one_is_not_enough() -> None:
     error = refusal(UNFIT["two keys"])
-    least = re.search(r"the whole step needs at least ([0-9.]+) GiB; tried, and fits: ", str(error))
+    least = re.search(r"the whole step needs at least ([0-9.]+) GiB; changes that make the step fit: ", str(error))
     assert least is not None
     # 311 GB, rounded to three digits; the message rounds GiB to three digits too.
     assert float(least[1]) * 2**30 == pytest.approx(311e9, rel=0.5 / 289 + 0.5 / 311)
@@ -222,9 +222,9 @@ def test_a_change_that_takes_long_to_try_is_named_with_what_it_needs_at_least() 
 def test_where_nothing_smaller_is_left_it_is_told() -> None:
     whole = scenario(1, "llama3_70b", seq_len=128, sharding="ddp", activation_checkpointing="full",
                      allocator="expandable_segments")  # fmt: skip
-    assert str(refusal(whole)).endswith("; nothing smaller is left to try on this GPU")
+    assert str(refusal(whole)).endswith("; no change needs less memory on this GPU")
 
 
 def test_parameters_that_do_not_fit_are_told_of_at_once_on_any_number_of_ranks() -> None:
-    with pytest.raises(OutOfMemoryError, match=r"at 0 s: .* tried, and fits: sharding: zero1"):
+    with pytest.raises(OutOfMemoryError, match=r"at 0 s: .* changes that make the step fit: sharding: zero1"):
         simulate(load_scenario(scenario(1024, "llama3_8b", sharding="ddp")))

@@ -86,7 +86,7 @@ def test_check_tells_of_all_points_that_cannot_be_built(cli: Command) -> None:
     assert (answer.code, answer.out) == (2, "")
     for line, ranks in zip(answer.faults, (2, 3, 4), strict=True):
         settings = f"collective.algorithm=ring, cluster.world_size={ranks}"
-        assert line.startswith(f"both.yaml: 2 of 6 points cannot be built, the first with {settings}: ")
+        assert line.startswith(f"both.yaml: 2 of 6 points are invalid, the first with {settings}: ")
         assert ("link: got 'gpu3->switch0'" in line) == (ranks < 4)
         assert "link: got 'gpu0->hub'; one of gpu0->switch0" in line
 
@@ -94,7 +94,7 @@ def test_check_tells_of_all_points_that_cannot_be_built(cli: Command) -> None:
 def test_a_run_does_not_differ_from_itself(cli: Command) -> None:
     cli("run", "both.yaml", "--out", "one")
     answer = cli("diff", "one", "one/report.json")
-    assert (answer.code, answer.out) == (0, "no difference: every figure of every point is the same\n")
+    assert (answer.code, answer.out) == (0, "no difference: all figures of all points are equal\n")
     same = {"scenario": [], "points": {"both": 2, "only_first": [], "only_second": []}, "differences": []}
     assert cli("diff", "one", "one", "--json").data == same
 
@@ -113,7 +113,7 @@ def test_a_figure_that_was_rounded_otherwise_does_not_differ_and_others_have_six
         report.write_text(json.dumps(data))
         return cli("diff", "one", "other").out
 
-    assert again(took * (1 + 1e-14)) == "no difference: every figure of every point is the same\n"
+    assert again(took * (1 + 1e-14)) == "no difference: all figures of all points are equal\n"
     assert f"time_s: {took:.6g} -> {took * 1.1:.6g} (+10.000%)" in " ".join(again(took * 1.1).split())
 
 
@@ -229,7 +229,7 @@ def test_reports_without_scenarios_are_compared_by_what_was_written(cli: Command
         (tmp_path / f"{name}.json").write_text(json.dumps({"points": [told]}), encoding="utf-8")
     lines = cli("diff", "one.json", "two.json").out.splitlines()
     assert lines[:2] == [
-        "Scenario keys were not compared: a report that is named by itself has no scenario.",
+        "Scenario keys were not compared, because a single report file has no scenario.",
         "No point is in both runs, so no figure can be compared.",
     ]
     assert cli("diff", "one.json", "one.json", "--json").data["scenario"] is None
@@ -285,7 +285,7 @@ def test_check_says_which_engine_plays_and_why(cli: Command) -> None:
     without = "compiled, only times are asked for" if is_there() else "events, there is no compiled core"
     assert engines("collective.payload=true") == "events, it carries arrays"
     assert engines("collective.payload=false") == without
-    assert engines("engine=events", "collective.payload=false") == "events, as asked"
+    assert engines("engine=events", "collective.payload=false") == "events, as requested"
 
 
 def test_a_played_point_takes_longer_with_noise_and_with_arrays() -> None:

@@ -159,7 +159,7 @@ def test_auto_takes_the_fastest_closed_form_and_says_why(eight_gpus: Cluster) ->
     assert small.algorithm == "direct"
     assert small.predicted == pytest.approx(2 * (ALPHA + 7 * 4 / BETA), rel=1e-9)
     assert large.algorithm in ("direct", "halving_doubling")
-    assert "fastest foreseen" in large.why
+    assert "fastest estimate" in large.why
     for made in (small, large):
         request = CollectiveRequest("all_reduce", 8, made.program.collectives()["all_reduce"].elements)
         others = [planned(eight_gpus, a, request) for a in ("ring", "naive", "tree", "halving_doubling", "direct")]
@@ -169,7 +169,7 @@ def test_auto_takes_the_fastest_closed_form_and_says_why(eight_gpus: Cluster) ->
 def test_auto_has_no_more_than_64_send_to_one_at_once_unless_nothing_else_can() -> None:
     for ranks, left in ((64, False), (65, True)):
         made = planned(star(ranks), "auto", CollectiveRequest("all_reduce", ranks, 8))
-        assert ("; too many to one at 65 ranks: direct, naive" in made.why) is left
+        assert ("; too many ranks send to one rank at 65 ranks: direct, naive" in made.why) is left
         assert (made.algorithm in ("direct", "naive")) is not left
     assert planned(star(65), "auto", CollectiveRequest("all_to_all", 65, 65)).algorithm == "direct"
 
@@ -213,7 +213,7 @@ def test_a_simulation_of_many_points_is_refused() -> None:
         scenario = load_scenario(
             {"name": "x", "cluster": {"topology": "star_100g", "world_size": 2}, "collective": facts, axis: axes}
         )
-        with pytest.raises(ScenarioError, match=f"has {axis}, so it is many points"):
+        with pytest.raises(ScenarioError, match=f"has {axis}, and therefore several points"):
             simulate(scenario)
 
 

@@ -372,21 +372,21 @@ def test_a_sign_change_is_bracketed_to_two_per_cent_or_one_step(
     [
         ({"answer": ["chang"]}, "did you mean 'change'?"),
         ({"answer": [{"finding": "change", "of": ["mfu"]}]}, "of a collective there are time, busbw, error"),
-        ({"answer": ["learned"]}, "answer.0: learned tells of real training; add training.numerics: true"),
+        ({"answer": ["learned"]}, "answer.0: learned needs real training; add training.numerics: true"),
         (
             {"answer": [{"finding": "threshold"}]},
-            "threshold needs the key along which it is looked for; add along: KEY",
+            "threshold needs a key to search along; add along: KEY",
         ),
         ({"answer": [{"finding": "threshold", "along": "collective.siz"}]}, "did you mean 'collective.size'?"),
         (
             {"answer": [{"finding": "threshold", "along": "cluster.world_size"}]},
             "is not swept; add between: [FIRST, LAST]",
         ),
-        ({"answer": [{"finding": "best", "along": "collective.size"}]}, "best goes along nothing; remove it"),
-        ({"compare": {}, "answer": ["best"]}, "best compares settings, but nothing stands in compare"),
+        ({"answer": [{"finding": "best", "along": "collective.size"}]}, "best takes no key along; remove the key"),
+        ({"compare": {}, "answer": ["best"]}, "best compares settings, but the scenario has no key compare"),
         ({"baseline": {"collective.size": "1 MiB"}}, "is not compared; a baseline is one of what stands in compare"),
-        ({"baseline": {"collective.algorithm": "tree"}}, "must be one of the values compared: 'ring', 'naive'"),
-        ({"budget": {"tokens": 1e12}}, "is of a training, and this plays a collective; remove it"),
+        ({"baseline": {"collective.algorithm": "tree"}}, "must be one of the compared values: 'ring', 'naive'"),
+        ({"budget": {"tokens": 1e12}}, "needs a training, but the scenario simulates a collective; remove the key"),
     ],
 )
 def test_what_cannot_be_told_is_one_line(change: dict[str, Any], fault: str) -> None:
@@ -535,7 +535,7 @@ def test_a_question_about_memory_is_explained_by_what_holds_it() -> None:
 
 def test_settings_of_one_data_parallel_rank_shard_nothing() -> None:
     setting = Setting(8, 4, 2, 1, 1, "1f1b", 1, "zero3", None, 1, 32, "none", "none", None, None)
-    assert setting.text == "tp 4, pp 2, dp 1, 1f1b, nothing to shard, micro-batch 1 x 32, no checkpointing"
+    assert setting.text == "tp 4, pp 2, dp 1, 1f1b, no sharding, micro-batch 1 x 32, no checkpointing"
     assert ", zero3, " in replace(setting, gpus=16).text
 
 

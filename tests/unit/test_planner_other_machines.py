@@ -68,11 +68,11 @@ def test_one_more_card_beside_one_is_twice_the_network() -> None:
     # What the same setting takes is no less than what the fastest takes, and a faster network makes nothing slower.
     assert twice.best.step_time <= twice.same < twice.before == found.best[0].step_time
     assert (memory.same, memory.best.step_time) == (memory.before, memory.before)
-    same = "With twice the memory the best setting takes as long, and no other is faster."
+    same = "With twice the memory, the best setting takes the same time and remains the fastest."
     assert sensitivity_sentence(memory) == same
     share = f"{100 * (1 - twice.same / twice.before):.1f} % less time"
     assert sensitivity_sentence(twice).startswith(
-        f"With twice the bandwidth between nodes the best setting takes {share}"
+        f"With twice the bandwidth between nodes, the best setting takes {share}"
     )
 
 
@@ -88,15 +88,18 @@ USUAL = Setting(8, 2, 2, 1, 1, "1f1b", 1, "zero1", None, 1, 8, "none", "none", N
     ("setting", "told"),
     [
         (USUAL, []),
-        (replace(USUAL, sharding="zero2"), ["no measured run is with zero2"]),
-        (replace(USUAL, schedule="zb_v"), ["no measured run is with schedule zb_v"]),
+        (replace(USUAL, sharding="zero2"), ["no measured run uses zero2"]),
+        (replace(USUAL, schedule="zb_v"), ["no measured run uses schedule zb_v"]),
         (replace(USUAL, checkpointing="selective_op"),
-         ["no measured run on h100_sxm has all of 1f1b, pp, selective_op checkpointing, tp, zero1"]),
+         ["no measured run on h100_sxm has the combination of 1f1b, pp, selective_op checkpointing, tp, zero1"]),
         (replace(USUAL, gpus=4096, tp=8), ["no measured run has more than 3,072 GPUs"]),
         (replace(USUAL, framework=None), ["no measured run of torchtitan has 1f1b, pp, tp"]),
         (replace(USUAL, framework="bare"),
-         ["no framework is named: kernels are as if none added anything; --set training.framework=nemo names one"]),
-        (replace(USUAL, offload="optimizer"), ["no measured run keeps optimizer states on the host"]),
+         [(
+             "no framework is named, therefore kernels have no framework overhead; --set training.framework=nemo "
+             "names a framework"
+         )]),
+        (replace(USUAL, offload="optimizer"), ["no measured run offloads optimizer states to the host"]),
     ],
 )  # fmt: skip
 def test_what_nobody_has_measured_is_said(setting: Setting, told: list[str]) -> None:

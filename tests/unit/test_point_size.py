@@ -73,7 +73,8 @@ TOO_LARGE = {
     "ranks of a ring": (
         collective("star_100g", 10**6),
         "collective.algorithm: ring over 1,000,000 ranks (2e+12 transfers of unequal sizes) would take about 2.3 days "
-        "and 72.76 TiB, this machine has 24 GiB; take a size that 1,000,000 parts divide evenly, or fewer ranks, "
+        "and 72.76 TiB, this machine has 24 GiB; take a size that is divisible into 1,000,000 equal parts, or fewer "
+        "ranks, "
         "or use a machine with more memory",
     ),
     "ranks that all send to all": (
@@ -187,7 +188,7 @@ def test_a_point_that_takes_long_is_announced(data: dict[str, Any], told: str) -
     line = size.announced([load_scenario(data)])
     assert line.startswith(f"{told}")
     assert ": simulating takes about " in line
-    assert "; to be faster, take fewer" in line or "; to be faster, take another one, or fewer" in line
+    assert "; to be faster, take fewer" in line or "; to be faster, take another algorithm, or fewer" in line
     assert "\n" not in line
 
 
@@ -241,7 +242,7 @@ def test_a_point_larger_than_memory_is_told_before_others_are_planned(
 ) -> None:
     has(1.0)
     monkeypatch.setattr("simulator.cli.check.effort", lambda *_: pytest.fail("a point was planned"))
-    of = "small.yaml: 1 of 4 points cannot be built, the first with cluster.world_size=2, collective.size=1 TiB: "
+    of = "small.yaml: 1 of 4 points are invalid, the first with cluster.world_size=2, collective.size=1 TiB: "
     sizes = ("--set", "sweep={cluster.world_size: [2, 4], collective.size: [4 KiB, 1 TiB]}")
     answer = cli("check", "small.yaml", *sizes, "--set", "collective.payload=true")
     assert (answer.code, answer.out) == (2, "")
@@ -282,12 +283,12 @@ def test_a_plan_judges_its_smallest_step_and_announces_an_ordinary_one(
     )
     assert PlanQuestion(load_scenario(training(8)), 8).announced() == ""
     assert PlanQuestion(load_scenario(training(8)), 8 * 2000).announced() == (
-        "a step of 16,000 sequences on 8 GPUs are 2,000 micro-batches of one sequence on each GPU; the search may "
-        "take hours; take fewer sequences a step"
+        "a step of 16,000 sequences on 8 GPUs has 2,000 micro-batches of one sequence on each GPU; the search may "
+        "take hours; take fewer sequences per step"
     )
     assert PlanQuestion(load_scenario(training(8)), 8 * 500_000).announced() == (
-        "a step of 4,000,000 sequences on 8 GPUs: settings with micro-batches of one sequence take more memory than "
-        "this machine has to simulate, and are left out; take fewer sequences a step"
+        "a step of 4,000,000 sequences on 8 GPUs: this machine has too little memory to simulate settings with "
+        "micro-batches of one sequence; the plan omits these settings; take fewer sequences per step"
     )
     with pytest.raises(TooLargeError, match=r"^a step of 10,000,000,000 sequences on 8 GPUs: "):
         PlanQuestion(load_scenario(training(8)), 10**10).choices()

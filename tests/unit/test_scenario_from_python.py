@@ -109,5 +109,5 @@ def test_a_scenario_of_many_points_is_refused_before_its_size_is_estimated() -> 
     """Three ranks alone, a point that no run has, cannot be cut into four stages."""
     training = {"model": "gpt2", "seq_len": 64, "parallelism": {"pp": 4}, "gradient_accumulation_steps": 4}
     scenario = {"name": "x", "cluster": {"topology": "star_100g", "world_size": 3}, "training": training}
-    with pytest.raises(ScenarioError, match="is many points"):
+    with pytest.raises(ScenarioError, match="has sweep, and therefore several points"):
         simulate(scenario | {"sweep": {"cluster.world_size": [4, 8]}})

@@ -143,11 +143,14 @@ def test_data_without_end_is_refused() -> None:
         ({"collective__size": "2 PiB"}, "collective.size: got '2 PiB'; must be at most 1 PiB"),
         (
             {"collective__size": "1e999999999 B"},
-            "collective.size: got '1e999999999 B'; must be a number of a sensible size and a unit, such as '256 MiB'",
+            (
+            "collective.size: got '1e999999999 B'; must be a number in the supported range and a unit, such as '256 "
+            "MiB'"
+            ),
         ),
         (
             {"collective__dtype": "tf32"},
-            "collective.dtype: got 'tf32'; it is for compute only and is stored and sent as float32; write 'float32'",
+            "collective.dtype: got 'tf32'; tf32 is a compute format and is stored and sent as float32; write 'float32'",
         ),
         ({"collective__payload": "maybe"}, "collective.payload: got 'maybe'; one of auto, false, true"),
         (
@@ -184,7 +187,7 @@ def test_a_file_that_is_no_mapping_is_told() -> None:
 
 
 def test_a_step_beside_a_collective_is_one_fault() -> None:
-    told_once = "training: stands beside collective, but a scenario plays one of the two; remove one"
+    told_once = "training: excludes collective, because a scenario simulates one of the two; remove one"
     assert told(with_keys(training={"model": "gpt2", "seq_len": 512})) == [told_once]
 
 

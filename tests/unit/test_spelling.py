@@ -119,11 +119,14 @@ def test_a_model_has_the_name_of_its_file_however_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
-        ("global_batch_size", "write global_batch: 512seq for sequences of all ranks together, or 4M for tokens"),
+        (
+            "global_batch_size",
+            ("write global_batch: 512seq (sequences of all ranks together) or global_batch: 4M (tokens)"),
+        ),
         ("batch_size", "or micro_batch_size for sequences of a rank at a time"),
         ("learning_rate", "write learning: {rate: 1e-3}"),
         ("lr", "write learning: {rate: 1e-3}"),
-        ("epochs", "one step is simulated; how long a training is stands in budget: {tokens: 1e12}"),
+        ("epochs", "one step is simulated; write the length of the training as budget: {tokens: 1e12}"),
         ("tensor_parallel_degree", "write parallelism: {tp: 8}"),
         ("virtual_stages", "did you mean 'training.parallelism.virtual_stages'?"),
         ("optimiser", "did you mean 'optimizer'?"),

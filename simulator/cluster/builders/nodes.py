@@ -106,9 +106,11 @@ def nodes(
     # A single node without servers needs no network, and therefore no network cards.
     outside = count > 1 or servers > 0
     require(world_size >= 1, f"got world_size {world_size}; must be at least 1")
-    require(nodes is None or count <= nodes, f"got world_size {world_size}; {nodes} nodes of {gpus} have room for less")
+    require(
+        nodes is None or count <= nodes, (f"got world_size {world_size}; {nodes} nodes of {gpus} GPUs have fewer GPUs")
+    )
     require(not outside or (nics > 0 and nic_bandwidth is not None), "more than one node needs nics and nic_bandwidth")
-    require(servers == 0 or fabric == "leaf_spine", "servers of their own need fabric leaf_spine")
+    require(servers == 0 or fabric == "leaf_spine", "separate servers need fabric leaf_spine")
     node = Node(
         gpus, inside, link_bandwidth or 0.0, link_latency, hosts, slots, pcie_bandwidth, pcie_latency,
         socket_bandwidth or pcie_bandwidth, socket_latency, nics,
@@ -152,12 +154,15 @@ def _check(
     places = slots or hosts
     require_all(
         (tree or bool(link_bandwidth), f"inside {inside} needs link_bandwidth"),
-        (not tree or not link_bandwidth, "inside pcie has no link of its own; leave link_bandwidth out"),
+        (not tree or not link_bandwidth, "inside pcie has no separate links between GPUs; omit link_bandwidth"),
         (not in_switch_reduction or inside == "nvswitch", "in_switch_reduction needs inside nvswitch"),
         (slots <= gpus, f"got pcie_switches {slots}; must be at most gpus {gpus}"),
         (tree or slots >= 1, f"got pcie_switches 0; inside {inside} needs at least 1"),
-        (nics <= gpus, f"got nics {nics}; must be at most gpus {gpus}: join the cards of one GPU to one faster card"),
-        (not tree or nics <= places, f"got nics {nics}; inside pcie has room for {places}, one a switch"),
+        (
+            nics <= gpus,
+            (f"got nics {nics}; must be at most gpus {gpus}; write several cards of a GPU as a single faster card"),
+        ),
+        (not tree or nics <= places, f"got nics {nics}; inside pcie has room for {places} cards, one per switch"),
     )
 
 

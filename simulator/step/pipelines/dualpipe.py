@@ -130,7 +130,7 @@ def _refusal(shape: PipelineShape) -> str:
     """Return why DualPipe cannot run a pipeline of this shape; empty if possible."""
     p, m = shape.ranks, shape.micro_batches
     if p % 2:
-        return f"got {p} ranks; must be even, for half of them are nearer to each end"
+        return f"got {p} ranks; must be even, because half of the ranks belong to each end of the pipeline"
     if m % 2 or m < 2 * p:
         return f"got {m} micro-batches; must be even, and at least {2 * p} (twice the pipeline's ranks)"
     return ""

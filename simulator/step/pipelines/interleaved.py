@@ -58,7 +58,7 @@ def refusal(shape: PipelineShape) -> str:
     # A last group with fewer micro-batches than ranks cannot feed every rank before its next chunk's turn.
     if 0 < m % g < p:
         return (
-            f"got {m} micro-batches in groups of {g}, which leaves {m % g} for {p} ranks; "
+            f"got {m} micro-batches in groups of {g}, which leaves an incomplete group of {m % g} for {p} ranks; "
             f"write {m - m % g} or {m - m % g + p} micro-batches"
         )
     return ""
