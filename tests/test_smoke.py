@@ -20,6 +20,7 @@ RING = """\
 name: ring
 cluster: {topology: star_100g, world_size: 4}
 collective: {operation: all_reduce, algorithm: ring, size: 4 KiB}
+plots: [steps]
 """
 STEP = """\
 # What does a step of a small model take?
