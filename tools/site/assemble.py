@@ -22,8 +22,10 @@ _KEPT: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/images/*",
 
 def assemble(source: Path) -> None:
     """Copy and write every page except the gallery; unchanged files keep their time, and Sphinx reads them once."""
-    # In the repository, the gallery is the folder with scenarios; on the site it has pages.
-    front = (ROOT / "README.md").read_text(encoding="utf-8").replace("](scenarios)", "](gallery/index.md)")
+    front = (ROOT / "README.md").read_text(encoding="utf-8")
+    # In the repository, gallery and notebooks are folders; on the site they have pages.
+    for folder, page in (("scenarios", "gallery/index.md"), ("notebooks", "notebooks/index.md")):
+        front = front.replace(f"]({folder})", f"]({page})")
     _write(source / "index.md", front + (_SITE / "contents.md").read_text(encoding="utf-8"))
     _write(source / "reference" / "scenario_keys.md", key_pages.scenario_page())
     _write(source / "reference" / "topology_keys.md", key_pages.topology_page())

@@ -147,7 +147,9 @@ def _worst(rows: Mapping[str, Sequence[FitRow]]) -> str:
         for r in sorted(large(fit_rows), key=lambda row: -abs(row.error))[:2]
     ]
     return (
-        "The two worst rows of each:\n\n" + _table(["machine", "size", "measured", "simulated", "error"], lines) + WHY
+        "The two rows with the largest errors on each machine:\n\n"
+        + _table(["machine", "size", "measured", "simulated", "error"], lines)
+        + WHY
     )
 
 
@@ -162,8 +164,8 @@ def _left_out(sweeps: Mapping[str, MeasuredSweep]) -> str:
         ])  # fmt: skip
     head = ["machine", "sizes fitted", "their median", "sizes left out", "their median", "the largest left out"]
     return (
-        "## Sizes that the fit did not see\n\nFitted to every other size (counted from the largest), played at the "
-        "sizes between, errors from 1 MiB up:\n\n" + _table(head, lines)
+        "## Sizes that the fit did not see\n\nThe constants were fitted to every second size (counted from the "
+        "largest) and tested at the sizes in between. Errors from 1 MiB:\n\n" + _table(head, lines)
     )
 
 
@@ -223,7 +225,8 @@ def _over_nodes() -> str:
         inside = "inside" if row.low <= played <= row.high else "outside"
         figures = [f"{rate / 1e9:.0f}" for rate in (row.mean, row.low, row.high, played)]
         lines.append([row.operation, str(row.nodes), *figures, f"{played / row.mean - 1:+.0%}", inside])
-    head = ["operation", "nodes of 8 H100", "mean [GB/s]", "band from", "to", "played [GB/s]", "off the mean", "band"]
+    head = ["operation", "nodes of 8 H100", "mean [GB/s]", "band from", "to", "simulated [GB/s]", "off the mean",
+            "band"]  # fmt: skip
     return OVER_NODES + _table(head, lines)
 
 
