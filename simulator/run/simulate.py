@@ -25,13 +25,7 @@ from simulator.scenario.records import Scenario
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRun(PointResult):
-    """A simulated scenario: plan, timeline, report and arrays.
-
-    Attributes
-    ----------
-    scenario : Scenario
-        The scenario.
-    """
+    """A simulated scenario: plan, timeline, report and arrays."""
 
     scenario: Scenario
 

@@ -33,7 +33,7 @@ def dragonfly(
     global_bandwidth: Bandwidth | None = None,
     global_latency: Seconds | None = None,
 ) -> Graph:
-    """Groups of fully connected routers with GPUs, and a global cable between every two groups.
+    """Groups of routers, all connected, with a cable between any two groups.
 
     Parameters
     ----------

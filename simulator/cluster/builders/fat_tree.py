@@ -40,7 +40,7 @@ def fat_tree(
     oversubscription: Ratio = 1.0,
     servers: int = 0,
 ) -> Graph:
-    """Three layers of switches with k ports each; every GPU has its own host.
+    """Three layers of switches with k ports each; one GPU per host.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from simulator.cluster.quantity import Bandwidth, CountOrZero, Seconds
 def hypercube(
     world_size: int, *, dimensions: CountOrZero | None = None, bandwidth: Bandwidth, latency: Seconds
 ) -> Graph:
-    """GPUs on the corners of a cube with d dimensions, each with cables to d other GPUs.
+    """GPUs on corners of a d-dimensional cube, cables along its edges.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ Lengths = Annotated[Sequence[Count], Field(min_length=1)]
 
 
 def torus(*, shape: Lengths, bandwidth: Bandwidth, latency: Seconds) -> Graph:
-    """GPUs on a periodic grid, with cables to both neighbours in every dimension.
+    """GPUs on a periodic grid, cables to neighbours in every dimension.
 
     Parameters
     ----------
