@@ -33,7 +33,7 @@ def dragonfly(
     global_bandwidth: Bandwidth | None = None,
     global_latency: Seconds | None = None,
 ) -> Graph:
-    """Groups of routers, all connected, with a cable between any two groups.
+    """Groups of connected routers, and a cable between any two groups.
 
     Parameters
     ----------
