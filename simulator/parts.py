@@ -11,7 +11,7 @@ from typing import Any, Final
 _HOMES: Final[dict[str, str | tuple[str, str]]] = {
     # Collectives without a clock: an algorithm's transfers, and their verification.
     "OPERATIONS": "simulator.collectives.algorithm",
-    "Request": "simulator.collectives.algorithm",
+    "Request": ("simulator.collectives.algorithm", "CollectiveRequest"),
     "least_volume": "simulator.collectives.algorithm",
     "algorithms": ("simulator.collectives.algorithm", "ALGORITHMS"),
     "verify": "simulator.collectives.verify",
@@ -47,7 +47,7 @@ _HOMES: Final[dict[str, str | tuple[str, str]]] = {
     "duration": "simulator.step.kernels.kernel_time",
     "load_gpu": "simulator.cluster.gpu_file",
     # Training steps: allocations at a time, and pipeline orders.
-    "held_at": "simulator.report.numbers.memory_at",
+    "held_at": ("simulator.report.numbers.memory_at", "allocations_at"),
     "PassTimes": "simulator.step.pipelines.schedule",
     "PipelineShape": "simulator.step.pipelines.schedule",
     "pipelines": ("simulator.step.pipelines.schedule", "SCHEDULES"),
@@ -59,8 +59,8 @@ _HOMES: Final[dict[str, str | tuple[str, str]]] = {
     "flash_backward": "simulator.numerics.flash",
     "fused": "simulator.numerics.softmax",
     "online": "simulator.numerics.softmax",
-    "scored": "simulator.numerics.unfused_attention",
-    "scored_backward": "simulator.numerics.unfused_attention",
+    "scored": ("simulator.numerics.unfused_attention", "unfused_attention"),
+    "scored_backward": ("simulator.numerics.unfused_attention", "unfused_attention_backward"),
     "task": "simulator.numerics.task",
     "three_pass": "simulator.numerics.softmax",
     "tiles": "simulator.numerics.flash",

@@ -189,7 +189,7 @@ def test_a_cache_that_is_a_file_is_told(cli: Command, tmp_path: Path) -> None:
 def test_who_wants_what_a_cache_does_not_keep_is_refused(cli: Command, tmp_path: Path, option: str) -> None:
     answer = cli("run", "both.yaml", "--out", "here", "--cache", "kept", option)
     name = option.partition("=")[0]
-    told = f"{name}: excludes --cache, because cached points have no timeline; omit one of the two options\n"
+    told = f"{name}: excludes --cache, because cached points have no timeline; omit one option\n"
     assert (answer.code, answer.err) == (2, told)
     assert not (tmp_path / "here").exists()
 

@@ -102,7 +102,7 @@ WRONG_COMMANDS = [
     (("run", "small.yaml", "--out", "small.yaml"), "--out: small.yaml is a file", "give another name"),
     (("run", "small.yaml", "--out", "small.yaml/x"), "--out: small.yaml/x: cannot be written: Not a directory", ""),
     (("run", "small.yaml", "--out", "full"), "--out: full is there and not empty", "--resume to go on with it"),
-    (("run", "small.yaml", "--svg", "--json"), "--svg: excludes --json", "omit one of the two options"),
+    (("run", "small.yaml", "--svg", "--json"), "--svg: excludes --json", "omit one option"),
     (("sweep", "small.yaml", "--resume"), "--resume: needs the directory", "give --out DIR"),
     (("sweep", "small.yaml", "--resume", "--out", "gone"), "--resume: gone holds no scenario.yaml", "nothing to go on"),
 ]

@@ -53,7 +53,9 @@ def test_pictures_that_are_not_drawn_are_told(cli: Command) -> None:
     assert line in cli("run", "large.yaml", "--out", "two").out.splitlines()
     told = cli("plot", "two", "--kind", "timeline", "--point", "cluster.world_size=400")
     assert told.code == 2
-    assert f"cluster.world_size=400 ({line.replace('timeline_400', 'timeline')})" in told.err
+    assert (
+        f"cluster.world_size=400 contain no data for this kind ({line.replace('timeline_400', 'timeline')})" in told.err
+    )
 
 
 def test_without_a_point_the_answers_points_are_drawn(cli: Command) -> None:
@@ -72,7 +74,10 @@ def test_without_a_point_the_answers_points_are_drawn(cli: Command) -> None:
         (("--kind", "timeline", "--point", "cluster.worldsize=2"), "--point cluster.worldsize=2: unknown key; "),
         (("--kind", "timeline", "--point", "2"), "--point 2: must be KEY=VALUE, such as "),
         (("--kind", "scaling", "--out", "all.pdf"), "--out: got all.pdf; must end with .png "),
-        (("--kind", "timeline", "--point", "cluster.world_size=2", "--out", "a.png"), "--out: there are 2 pictures "),
+        (
+            ("--kind", "timeline", "--point", "cluster.world_size=2", "--out", "a.png"),
+            "--out: got one file for 2 pictures ",
+        ),
     ],
 )
 def test_a_fault_is_one_line(cli: Command, arguments: tuple[str, ...], fault: str) -> None:

@@ -116,7 +116,7 @@ def test_spans_and_transfers_read_back_exactly(cli: Command, tmp_path: Path) -> 
 
 def test_more_transfers_than_are_kept_are_left_out_and_the_file_says_so() -> None:
     run = simulate(load_scenario({**_small(), "plots": []}))
-    assert transfers_text(run, most=23).startswith("# 24 transfers left out; ")
+    assert transfers_text(run, most=23).startswith("# 24 transfers omitted; ")
     assert len(transfers_text(run, most=24).splitlines()) == 1 + 24
     assert transfers_text(run, most=None) == transfers_text(run, most=24)
 
@@ -167,7 +167,7 @@ def test_rerun_gives_the_report_to_the_byte_from_anywhere(
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     again = cli("rerun", tmp_path / "first", "--out", "second")
-    assert (again.code, again.out.splitlines()[-1].endswith("the report is the same to the byte")) == (0, True)
+    assert (again.code, again.out.splitlines()[-1].endswith("the report is identical")) == (0, True)
     first, second = contents(tmp_path / "first"), contents(elsewhere / "second")
     assert first == second
 
@@ -187,7 +187,7 @@ def test_rerun_says_when_a_figure_differs(cli: Command, tmp_path: Path) -> None:
     report.write_text(report.read_text(encoding="utf-8").replace('"wrong": 0', '"wrong": 1'), encoding="utf-8")
     answer = cli("rerun", "here")
     assert (answer.code, answer.out) == (1, "")
-    assert "the report differs; `rerun --out DIR` and `diff` show where" in answer.err
+    assert "the report differs; `rerun --out DIR` and `diff` show the differences" in answer.err
 
 
 def test_a_directory_without_a_finished_run_is_refused(tmp_path: Path) -> None:

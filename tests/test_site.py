@@ -79,8 +79,8 @@ def test_the_page_of_scenario_keys_tells_all_that_can_be_varied() -> None:
         assert f"\n| `{name}` |" in page, key
         assert not mapping or mapping in sections, key
     kind = "whole number, 1 to 1,000,000; or text, such as `8k`"
-    assert f"| `world_size` | {kind} | required | Number of ranks, one per GPU; 1k is 1000. |" in page
-    assert "| `engine` | `auto`, `events`, `compiled` | `auto` | What plays it. |" in page
+    assert f"| `world_size` | {kind} | required | Number of ranks, each on its own GPU; 1k is 1000. |" in page
+    assert "| `engine` | `auto`, `events`, `compiled` | `auto` | Simulation engine. |" in page
 
 
 def test_the_page_of_topology_keys_tells_every_builders_options() -> None:

@@ -176,7 +176,7 @@ def read_figures(path: Path) -> GpuFigures:
         lines = [f"{path}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:10]]
         raise ScenarioError("\n".join(lines)) from error
     except (ValueError, TypeError) as error:
-        raise ScenarioError(f"{path}: is no output of tools/measure_gpu.py: {error}") from error
+        raise ScenarioError(f"{path}: not an output of tools/measure_gpu.py: {error}") from error
 
 
 def fit_gpu(figures: GpuFigures, base: str) -> GpuFit:
@@ -195,7 +195,7 @@ def fit_gpu(figures: GpuFigures, base: str) -> GpuFit:
         if _rate(row) > peaks.get(dtype, 0.0):
             raise ScenarioError(
                 f"matmul: {row.m} x {row.n} x {row.k} in {dtype} ran at {_rate(row) / 1e12:.0f} TFLOP/s, above "
-                f"the peak of {base}; give --base the GPU that it was measured on"
+                f"the peak of {base}; set --base to the measured GPU"
             )
         # GPU files hold no best matmul in tf32.
         if dtype != "tf32":
@@ -217,10 +217,11 @@ def fit_gpu(figures: GpuFigures, base: str) -> GpuFit:
     constants["attention_2"] = {"value": _attention(figures.attention, data), "source": source}
     constants["elementwise"] = {"value": _elementwise(figures.elementwise, data), "source": source}
     if "float8_e4m3fn" not in tables:
-        untold.append("matmuls of eight bits: no figures; as the base GPU's")
+        untold.append("8-bit matmuls: no measurement; the constants of the base GPU remain")
     # A GPU that computes for hours runs hotter and slower; measurements of seconds cannot show this.
     untold.append(
-        "sustained load: runs of seconds do not show it; training runs of hours do (simulator validate --csv)"
+        "sustained load: measurements of seconds do not show the effect; use training runs of hours (simulator "
+        "validate --csv)"
     )
     return GpuFit(data, tuple(_residuals(figures, data)), tuple(untold))
 

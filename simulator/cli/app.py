@@ -103,7 +103,7 @@ def sweep(
     table: Table = "small",
     no_report: NoReport = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Number of processes on this machine; one per core if omitted.")
+        int | None, typer.Option(min=1, help="Number of processes on this machine; the number of cores if omitted.")
     ] = None,
     scheduler: Annotated[
         str | None,

@@ -51,7 +51,7 @@ def _data(found: RunDifferences) -> dict[str, Any]:
 
 def _print(found: RunDifferences, names: tuple[str, str]) -> None:
     if found.nothing:
-        typer.echo("no difference: all figures of all points are equal")
+        typer.echo("no difference: every figure is equal at every point")
         return
     # A lone report.json has no scenario.yaml beside it.
     if found.keys is None:

@@ -43,7 +43,7 @@ def _tell(text: str, file: str, out: Path | None) -> None:
 
 
 def _text(found: GpuFit) -> str:
-    lines = [f"{'kind':<12} {'error':>7}  what"]
+    lines = [f"{'kind':<12} {'error':>7}  measurement"]
     lines += [f"{one.kind:<12} {one.error:>+7.1%}  {one.name}" for one in found.residuals]
     # In order of first appearance.
     kinds = dict.fromkeys(one.kind for one in found.residuals)

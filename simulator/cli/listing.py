@@ -9,7 +9,7 @@ import typer
 
 from simulator.basics import registry
 from simulator.basics.errors import UnknownNameError
-from simulator.cli.console import print_table
+from simulator.cli.console import print_table, print_text
 from simulator.report.tables.layout import text_columns
 
 
@@ -82,7 +82,7 @@ def _builders() -> None:
 
     for name in builders.names():
         builder = builders.find(name)
-        typer.echo(f"{name}: {(inspect.getdoc(builder.function) or '').splitlines()[0]}")
+        print_text(f"{name}: {(inspect.getdoc(builder.function) or '').splitlines()[0]}", indent="  ")
         rows = []
         for option, facts in options(name).items():
             default = builder.options.model_fields[option].get_default()

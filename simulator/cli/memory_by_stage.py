@@ -124,7 +124,7 @@ def _found(options: Mapping[str, Any]) -> _Found:
         names = [name for name in STRATEGIES.names() if STRATEGIES.find(name).updater is not Updater.SERVERS]
         name = spec.sharding.strategy
         raise ScenarioError(
-            f"--sharding: got {name!r}, whose servers hold states that no rank holds; one of {', '.join(names)}"
+            f"--sharding: got {name!r}, whose servers hold states outside the ranks; one of {', '.join(names)}"
         )
     # A single GPU suffices: only its memory and its kernels matter here.
     step, cluster = to_step(spec, gpus), build("star_100g", 1, gpu=options["--gpu"])

@@ -27,7 +27,7 @@ def memory(
     tp: Annotated[int, typer.Option(help="Number of tensor-parallel ranks.")] = 1,
     pp: Annotated[int, typer.Option(help="Number of pipeline-parallel ranks.")] = 1,
     cp: Annotated[int, typer.Option(help="Number of context-parallel ranks.")] = 1,
-    ep: Annotated[int, typer.Option(help="Number of expert-parallel ranks among the ranks of a stage.")] = 1,
+    ep: Annotated[int, typer.Option(help="Number of expert-parallel ranks within a stage.")] = 1,
     etp: Annotated[
         int | None, typer.Option(help="Number of ranks that split each expert's matrices; equal to --tp if omitted.")
     ] = None,
@@ -125,9 +125,9 @@ def plan(
     best: Annotated[int | None, typer.Option(min=1, help="Number of settings to list. [default: 10]")] = None,
     tokens: Annotated[
         float | None,
-        typer.Option(metavar="NUMBER", parser=as_length, help="Number of tokens of the whole training: 15e12, 1T."),
+        typer.Option(metavar="NUMBER", parser=as_length, help="Number of tokens in the whole training: 15e12, 1T."),
     ] = None,
-    price: Annotated[float | None, typer.Option(min=0.0, help="Price of a GPU hour, in any currency.")] = None,
+    price: Annotated[float | None, typer.Option(min=0.0, help="Price per GPU hour, in any currency.")] = None,
     watts: Annotated[
         float | None,
         typer.Option(min=0.0, help="Power per GPU [W], including its share of host, network and cooling."),
@@ -152,7 +152,9 @@ def plan(
     scheduler: Annotated[
         str | None, typer.Option(metavar="tcp://HOST:PORT", help="Simulate on this Dask cluster.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Number of processes; one per core if omitted.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help=("Number of processes; the number of cores if omitted."))
+    ] = None,
     cache: Cache = None,
     as_json: AsJson = False,
 ) -> None:
@@ -197,7 +199,7 @@ def kernels(
         bool, typer.Option("--compile", help="A compiler merges kernels; merged kernels take no time of their own.")
     ] = False,
     tp: Annotated[
-        int, typer.Option(help="Number of tensor-parallel ranks; the table shows the kernels of one rank.")
+        int, typer.Option(help="Number of tensor-parallel ranks; the table shows the kernels on each rank.")
     ] = 1,
     as_json: AsJson = False,
 ) -> None:

@@ -14,7 +14,7 @@ from simulator.cli.number_options import as_tokens
 ScenarioName = Annotated[
     str,
     typer.Argument(
-        help="Name of a shipped scenario, or path of a scenario file.",
+        help="Shipped scenario's name, or path to a scenario file.",
         metavar="SCENARIO",
         autocompletion=names_of("scenario"),
     ),
@@ -74,5 +74,5 @@ Svg = Annotated[bool, typer.Option("--svg", help="Also write pictures as SVG.")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Do not write report.html and the data of its drawings.")]
 Table = Annotated[
     str,
-    typer.Option("--table", metavar="KIND", help="Printed table: small (columns that differ) or full (all columns)."),
+    typer.Option("--table", metavar="KIND", help="Printed table: small (differing columns) or full (every column)."),
 ]

@@ -54,16 +54,14 @@ class PlayOptions:
         """Raise an error for incompatible options, and for packages not installed, before any simulation."""
         self.backend.check()
         if self.svg and self.as_json:
-            raise ScenarioError("--svg: excludes --json, because --json draws no pictures; omit one of the two options")
+            raise ScenarioError("--svg: excludes --json, because --json draws no pictures; omit one option")
         if self.parquet:
             require_package("--parquet", "pyarrow", "parquet")
         # A point from the cache was simulated elsewhere and left no such files.
         left = {"--transfers": self.transfers, "--trace": self.trace, "--ranks": self.ranks is not None}
         option = next((name for name, asked in left.items() if asked), None)
         if self.backend.cache is not None and option is not None:
-            raise ScenarioError(
-                f"{option}: excludes --cache, because cached points have no timeline; omit one of the two options"
-            )
+            raise ScenarioError(f"{option}: excludes --cache, because cached points have no timeline; omit one option")
 
 
 def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:

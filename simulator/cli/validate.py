@@ -31,9 +31,7 @@ from simulator.step.framework import Framework
 def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path | None, *, as_json: bool) -> None:
     """Simulate the rows, and print sources, groups, worst rows, constants and checks."""
     if own is not None and source is not None:
-        raise ScenarioError(
-            "--source: excludes --csv, which simulates only the runs of a file; omit one of the two options"
-        )
+        raise ScenarioError("--source: excludes --csv, which simulates only the runs of a file; omit one option")
     # A user's rows are a source of their own, and are never mixed with the shipped rows.
     rows = all_measured(source, every) if own is None else user_rows(own)[::every]
     # Constants of the shipped frameworks; the fitted constants belong to llm_foundry.

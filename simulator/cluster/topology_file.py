@@ -80,7 +80,7 @@ class _Collective(Strict):
         float("inf"), description="Largest send rate of a rank inside its node, for large arrays."
     )
     cross_rate_cap: Bandwidth = Field(
-        float("inf"), description="Largest send rate of a rank to other nodes while all GPUs of its node send."
+        float("inf"), description="Largest send rate of a rank to other nodes while its whole node sends."
     )
     half_size: Size = Field(
         0.0, description="Size at half the rates: they are multiplied by 1 / (1 + (half_size / size)^exponent)."

@@ -101,7 +101,9 @@ def plan(cluster: Cluster, task: Task) -> Plan:
     algorithm = ALGORITHMS.find(name)
     if task.request.operation not in algorithm.plans:
         able = ", ".join(ALGORITHMS.operations(name))
-        raise ScenarioError(f"collective.algorithm: got {name!r}, which has no {task.request.operation}; it has {able}")
+        raise ScenarioError(
+            f"collective.algorithm: got {name!r}, which has no {task.request.operation}; its operations are {able}"
+        )
     ops, predicted = [], 0.0
     foreseen = True
     messages = task.messages or (task.request.elements,)

@@ -164,7 +164,7 @@ class _Proof:
         """Update the receiver's origins; return True if they changed."""
         have, there = self.held[src][chunk], self.held[dst][chunk]
         if not have:
-            raise self._error(number, f"rank {src} sends chunk {chunk}, of which it holds nothing")
+            raise self._error(number, f"rank {src} sends chunk {chunk}, but holds no data for this chunk")
         if reduce and have & there:
             raise self._error(
                 number,

@@ -100,7 +100,7 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
             most = 100 * (tied[-1].step_time / best.step_time - 1)
             width = interval_width(report) or 0.0
             who = (
-                f"all other {len(tied)} settings"
+                f"the other {number_of(len(tied), 'setting')}"
                 if len(tied) == len(plan.best) - 1
                 else (f"the next {number_of(len(tied), 'setting')}")
             )

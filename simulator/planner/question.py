@@ -239,7 +239,7 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Constraint], witho
         if one.name not in (*KEYS, GPUS):
             raise ScenarioError(f"{one.where}: got {one.name!r}; {one_of((*KEYS, GPUS), one.name)}")
         if one.name in by:
-            raise ScenarioError(f"{one.where}: contradicts {by[one.name]}; omit one of the two")
+            raise ScenarioError(f"{one.where}: contradicts {by[one.name]}; omit one")
         by[one.name] = one.where
         # Each number of GPUs is planned separately, hence `gpus` is no dimension of a search.
         if one.name != GPUS:
@@ -274,9 +274,7 @@ def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]], by: Ma
     # The value is valid, but a constraint on its dimension has already removed it.
     chosen = next((key for key in by if not name and _takes(key, value)), None)
     if chosen is not None:
-        raise ScenarioError(
-            f"{where}: excludes nothing, because {by[chosen]} already excludes this value; omit one of the two"
-        )
+        raise ScenarioError(f"{where}: excludes nothing, because {by[chosen]} already excludes this value; omit one")
     if not name:
         known = sorted({str(v) for own in values.values() for v in own if isinstance(v, str)})
         raise ScenarioError(f"{where}: {one_of(known, value)}")

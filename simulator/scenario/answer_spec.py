@@ -20,7 +20,7 @@ FINDINGS: Final = MappingProxyType(
     {
         "change": "difference of each setting from the baseline",
         "best": "best setting under each condition, its lead, and the crossovers",
-        "effect": "effect of the swept keys, or of one compared key, on each setting",
+        "effect": "effect of the swept keys, or of a compared key, on each setting",
         "threshold": "value of `along` above which a setting is worse than the baseline, or no longer worse",
         "value": "results of each setting",
         "fit": "settings that fit into memory, and the largest fitting value of `along`",
@@ -75,7 +75,7 @@ class BudgetSpec(Spec):
         default=None, description="Number of optimizer steps; alternative to `tokens`."
     )
     price: Annotated[float, reading.number(positive=True, most=_MOST)] | None = Field(
-        default=None, description="Price of a GPU hour, in any currency."
+        default=None, description="Price per GPU hour, in any currency."
     )
     watts: Annotated[float, reading.number(positive=True, most=1e6)] | None = Field(
         default=None, description="Power per GPU [W], including its share of host, network and cooling."

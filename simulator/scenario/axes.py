@@ -103,7 +103,7 @@ def _overlap(document: Document, place: Key, one: tuple[str, Any], other: tuple[
     # Arguments are two axes, each (key, values); `other` comes first in the file.
     (key, values), (before, others) = one, other
     if key == before:
-        yield document.fault(place, "is a key of compare and of sweep; keep one of the two", of_key=True)
+        yield document.fault(place, "is a key in both compare and sweep; keep one", of_key=True)
         return
     # Example: `collective: [{algorithm: ring}]` and `collective.algorithm: [tree]` both set collective.algorithm.
     own, taken = varied({key: values}), varied({before: others})

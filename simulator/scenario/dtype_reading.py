@@ -24,7 +24,7 @@ def stored_dtype(*more: str | None) -> reading.ValueReader:
         words = tuple(str(word) for word in (*_STATES, *more) if word is not None)
         # Narrow dtypes exist only as matmul inputs; advise the right key.
         if value == "tf32" or (isinstance(value, str) and value.startswith(("float8", "fp8"))):
-            raise ValueError(f"got {value!r}, in which only matmuls run; write it at training.precision.matmul")
+            raise ValueError(f"got {value!r}, a dtype only for matmuls; write the dtype at training.precision.matmul")
         raise ValueError(f"got {reading.shown(value)}; {_one_dtype(words, value)}")
 
     return reading.ValueReader(reader, lambda: {"enum": [*_STATES, *more]})

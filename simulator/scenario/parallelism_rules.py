@@ -98,7 +98,7 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleVio
         message = f"got {wanted.tp}; real training does not split the matrices of {model.name}'s experts; write 1"
         yield _conflict("tp", f"{message}, {without}", "training.model", "training.numerics")
     if wanted.experts.dispatch != "all_to_all":
-        message = f"got {wanted.experts.dispatch!r}, which real training does not support; write all_to_all"
+        message = f"got {wanted.experts.dispatch!r}, which real training cannot use; write all_to_all"
         yield _conflict("experts.dispatch", f"{message}, {without}", "training.numerics")
     if wanted.ulysses > 1:
         message = f"got {wanted.ulysses} ulysses ranks, which real training does not support; write ring"
@@ -185,7 +185,7 @@ def _context(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]
     if refused:
         yield _conflict("cp", refused, *involved)
     if shape.attention != "flash":
-        message = f"got {wanted.cp}, but {shape.attention} attention needs all scores on one rank; write flash"
+        message = f"got {wanted.cp}, but {shape.attention} attention needs every score on a single rank; write flash"
         yield _conflict("cp", message, "training.attention")
 
 

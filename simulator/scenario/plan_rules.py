@@ -39,7 +39,7 @@ def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
     # A plan chooses a single value for each key; an axis would need a plan for each value.
     for name in ("compare", "sweep"):
         if getattr(shape, name):
-            message = f"excludes {name}, because a plan takes a single value of each key; remove one of the two"
+            message = f"excludes {name}, because a plan takes a single value of each key; remove one"
             yield RuleViolation(("plan",), message, ("plan", name), True)
     for name in _TELLS:
         if getattr(shape, name):
@@ -86,9 +86,7 @@ def value_of(name: str, value: Any) -> Any:
     """
     # Servers hold states outside the ranks, and plans do not cover servers.
     if name == "sharding" and value in STRATEGIES.names() and STRATEGIES.find(value).updater is Updater.SERVERS:
-        raise ValueError(
-            f"got {value!r}, whose servers hold states that no rank holds; a plan does not support servers"
-        )
+        raise ValueError(f"got {value!r}, whose servers hold states outside the ranks; a plan does not support servers")
     if name == "precision":
         # A plan's precision is a short form, and `adapter` would also accept a mapping.
         if value not in PRECISIONS:
@@ -106,7 +104,7 @@ def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[RuleViolation]:
     said = {**plan.fix, **plan.among}
     for name, dotted in KEYS.items():
         if _is_set(shape, dotted) and (name not in SAID_OR_CHOSEN or name in said):
-            what = "is also a choice of the plan; keep one of the two" if name in said else "is chosen by the plan"
+            what = "is also a choice of the plan; keep one" if name in said else "is chosen by the plan"
             hint = "" if name in said else f"; write plan: {{fix: {{{name}: ...}}}}"
             yield RuleViolation(tuple(dotted.split(".")), f"{what}{hint}", (dotted, "plan"), True)
     for dotted, why in FOLLOWS.items():
@@ -131,7 +129,7 @@ def _choices(plan: PlanSpec, world_size: int) -> Iterator[RuleViolation]:
     for name, values in plan.among.items():
         at = ("plan", "among", name)
         if name in plan.fix:
-            message = "contradicts plan.fix, which fixes the same name; omit one of the two"
+            message = "contradicts plan.fix, which fixes the same name; omit one"
             yield RuleViolation(at, message, ("plan.fix", "plan.among"), True)
         if not values:
             yield RuleViolation(at, "got an empty list; give at least one value", ("plan.among",))

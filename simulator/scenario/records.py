@@ -92,7 +92,7 @@ class ClusterSpec(Spec):
     topology: Annotated[Any, reading.named_or_written_out("topology", "the name of a topology")] = Field(
         description="Topology: a shipped name, a path, or the topology's keys."
     )
-    world_size: LargeCount = Field(description="Number of ranks, one per GPU; 1k is 1000.")
+    world_size: LargeCount = Field(description="Number of ranks, each on its own GPU; 1k is 1000.")
     gpu: Annotated[Any, reading.named_or_written_out("gpu", "the name of a GPU")] | None = Field(
         default=None, description="GPU: a catalog name, a path, or the GPU's keys; the topology's GPU if omitted."
     )
@@ -113,7 +113,7 @@ class ClusterSpec(Spec):
 class ServersSpec(Spec):
     """Parameter servers."""
 
-    count: Count = Field(default=1, description="Number of parameter servers that share the array.")
+    count: Count = Field(default=1, description="Number of parameter servers, each with a share of the array.")
     on: Annotated[Literal["own", "workers"], reading.choice(("own", "workers"))] = Field(
         default="own",
         description="Place of the servers: separate machines (own), or workers, one server per node before a second.",
@@ -242,7 +242,7 @@ def _adapted(annotation: Any) -> TypeAdapter[Any]:
 class Scenario(Spec):
     """A scenario: the machine, the collective or training step, the axes, and the outputs."""
 
-    name: Name = Field(description="Name of the run and of its folder.")
+    name: Name = Field(description="Name of the run, also used for its folder.")
     question: Annotated[str, reading.text(r"[^\x00-\x1f\x7f]*", "one line of text")] = Field(
         default="",
         description="Question that the scenario answers; a file usually has the question as its first comment.",
@@ -285,7 +285,7 @@ class Scenario(Spec):
     )
 
     plan: Annotated[PlanSpec | None, Omittable(PlanSpec)] = Field(
-        default=None, description="Search for the fastest settings of the training, instead of a simulation of points."
+        default=None, description="Search for the fastest training settings, instead of simulating points."
     )
 
     _source: str = PrivateAttr("<dict>")

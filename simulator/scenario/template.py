@@ -15,7 +15,7 @@ seed: 0                         # random seed
 
 cluster:
   topology: star_100g           # a name from `simulator list topologies`, or the path of your own file
-  world_size: 8                 # number of ranks, one per GPU
+  world_size: 8                 # number of ranks, each on its own GPU
   # gpu: a100_sxm_80gb          # a name from `simulator list gpus`; the topology's GPU if omitted
   # stragglers: {{3: 0.8}}        # rank 3 runs at 0.8 of its FLOP/s and memory bandwidth
   # link_factors: {{'gpu0->switch0': 0.5}}

@@ -113,7 +113,7 @@ def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolatio
     said = shape.gradient_accumulation_steps
     # The default, 1, contradicts nothing; only a number written by the user does.
     if "gradient_accumulation_steps" in shape.model_fields_set and said != steps:
-        message = f"got {said}, but global_batch {shape.global_batch} needs {steps}; omit one of the two keys"
+        message = f"got {said}, but global_batch {shape.global_batch} needs {steps}; omit one key"
         yield _conflict("gradient_accumulation_steps", message, "training.global_batch", *involved)
 
 
@@ -183,7 +183,7 @@ def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) 
         return
     # A single worker has nobody to share parameters with.
     if world_size < 2:
-        message = f"got {sharding.strategy!r}, which takes at least 2 workers; write ddp for one"
+        message = f"got {sharding.strategy!r}, which needs at least 2 workers; write ddp for a single worker"
         yield _conflict("sharding.strategy", message, "cluster.world_size")
     if sharding.servers_on == "workers" and sharding.servers > world_size:
         message = f"got {sharding.servers}, which is more than the {world_size} workers that host the servers"

@@ -209,7 +209,7 @@ class ExpertsSpec(Spec):
     dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"))] = Field(
         default="all_to_all",
         description=(
-            "Dispatch of tokens: a copy per chosen expert (all_to_all), all tokens to all ranks (all_gather), or a "
+            "Token dispatch: a copy per chosen expert (all_to_all), every token to every rank (all_gather), or a "
             "copy per rank (deduplicated)."
         ),
     )
@@ -224,7 +224,7 @@ class ExpertsSpec(Spec):
         ),
     )
     dtype: Annotated[str, reading.choice(("auto", "bfloat16", "float8_e4m3fn"))] = Field(
-        default="auto", description="Dtype of tokens during dispatch; auto: dtype of activations."
+        default="auto", description="Token dtype during dispatch; auto: the activations' dtype."
     )
 
 
@@ -233,14 +233,12 @@ class ParallelismSpec(Spec):
 
     dp: LargeCount | None = Field(
         default=None,
-        description="Number of data-parallel ranks; if omitted, world_size divided by the other sizes. 1k is 1000.",
+        description="Data parallelism: number of ranks; if omitted, world_size divided by tp x pp x cp. 1k is 1000.",
     )
-    tp: Count = Field(default=1, description="Number of tensor-parallel ranks, which split every matrix.")
-    pp: Count = Field(default=1, description="Number of pipeline-parallel ranks, which split the layers.")
-    cp: Count = Field(default=1, description="Number of context-parallel ranks, which split every sequence.")
-    ep: Count = Field(
-        default=1, description="Number of expert-parallel ranks, which split the experts, among the ranks of a stage."
-    )
+    tp: Count = Field(default=1, description="Tensor parallelism: number of ranks that split every matrix.")
+    pp: Count = Field(default=1, description="Pipeline parallelism: number of ranks that split the layers.")
+    cp: Count = Field(default=1, description="Context parallelism: number of ranks that split every sequence.")
+    ep: Count = Field(default=1, description="Expert parallelism: number of ranks in a stage that split the experts.")
     etp: Count | None = Field(
         default=None, description="Number of ranks that split each expert's matrices; tp if omitted."
     )
@@ -311,11 +309,11 @@ class ShardingSpec(Spec):
     )
     # 25 MiB is the default in PyTorch's DistributedDataParallel.
     bucket_size: Annotated[int, reading.size(1)] = Field(
-        default=25 * 2**20, description="All strategies except zero3: size of a gradient bucket."
+        default=25 * 2**20, description="Every strategy except zero3: gradient bucket size."
     )
     shard_size: Count | None = Field(
         default=None,
-        description="zero3: number of ranks that share one copy of the states; all data-parallel ranks if omitted.",
+        description="zero3: number of ranks with a common copy of the states; every data-parallel rank if omitted.",
     )
     layers_per_unit: Count = Field(
         default=1, description="zero3: number of layers that are gathered and freed together."
@@ -333,7 +331,9 @@ class ShardingSpec(Spec):
             "(last)."
         ),
     )
-    servers: Count = Field(default=1, description="parameter_server: number of servers that share the parameters.")
+    servers: Count = Field(
+        default=1, description=("parameter_server: number of servers, each with a share of the parameters.")
+    )
     servers_on: Annotated[str, reading.choice(("own", "workers"))] = Field(
         default="own",
         description="parameter_server: separate machines (own), or workers, one server per node before a second.",
@@ -384,21 +384,21 @@ class PrecisionSpec(Spec):
     """Dtypes used in a step."""
 
     params: Annotated[str, stored_dtype()] = Field(
-        default="bfloat16", description="Dtype of working parameters and activations."
+        default="bfloat16", description="Dtype for working parameters and activations."
     )
     grads: Annotated[str, stored_dtype("auto")] = Field(
-        default="auto", description="Dtype of accumulated gradients; auto: dtype of the parameters."
+        default="auto", description="Dtype for accumulated gradients; auto: the parameters' dtype."
     )
     reduce: Annotated[str, stored_dtype("auto")] = Field(
         default="auto",
-        description="Dtype of gradients in communication; auto: float32, or float64 for float64 gradients.",
+        description="Dtype for gradients in communication; auto: float32, or float64 for float64 gradients.",
     )
     master: Annotated[str | None, stored_dtype("auto", None)] = Field(
         default="auto",
-        description="Dtype of the optimizer's copy of the parameters; auto: float32 for narrower parameters.",
+        description="Dtype for the optimizer's parameter copy; auto: float32 for narrower parameters.",
     )
     matmul: Annotated[str, matmul_dtype()] = Field(
-        default="auto", description="Dtype of the matmuls' inputs; auto: dtype of the parameters."
+        default="auto", description="Dtype for matmul inputs; auto: the parameters' dtype."
     )
 
 
@@ -425,7 +425,7 @@ class TrainingSpec(Spec):
         ),
     )
     parallelism: ParallelismSpec = Field(
-        default=ParallelismSpec(), description="Sizes and options of each kind of parallelism."
+        default=ParallelismSpec(), description="Sizes and options for each kind of parallelism."
     )
     sharding: Annotated[ShardingSpec, SHARDINGS] = Field(
         default=ShardingSpec(), description="Sharding of the model states; short form: a strategy's name."
@@ -456,7 +456,7 @@ class TrainingSpec(Spec):
         ),
     )
     algorithm: Annotated[str, reading.known(_algorithms)] = Field(
-        default="auto", description="Algorithm of all collectives; auto: the machine's choice."
+        default="auto", description="Algorithm for every collective; auto: the machine's choice."
     )
     compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(

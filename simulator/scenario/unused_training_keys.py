@@ -144,12 +144,15 @@ def _parallelism(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, st
         for name in ("dispatch", "capacity", "imbalance", "dtype"):
             yield (*key, "experts", name), "needs ep above 1"
     elif wanted.experts.capacity is not None:
-        yield (*key, "experts", "imbalance"), "with a capacity all experts take the same number of tokens"
+        yield (*key, "experts", "imbalance"), "with a capacity every expert takes the same number of tokens"
     if wanted.cp == 1:
         for name in ("context", "balanced"):
             yield (*key, name), "needs cp above 1"
     elif ulysses_ranks(wanted) == wanted.cp:
-        yield (*key, "balanced"), "every rank has all tokens of some heads, therefore all ranks have the same load"
+        yield (
+            (*key, "balanced"),
+            ("every rank has the whole sequence for some heads, therefore every rank has the same load"),
+        )
     if wanted.tp == 1 and wanted.pp == 1 and wanted.cp == 1:
         yield (*key, "order"), "needs tp, pp or cp above 1"
     if wanted.pp == 1:

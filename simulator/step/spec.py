@@ -49,7 +49,7 @@ class Sharding:
         inside its shard group, the last also over the copies. "last": only the last communicates; whole gradients are
         kept until then.
     servers : int
-        parameter_server: number of servers that share the parameters.
+        parameter_server: number of servers, each with a share of the parameters.
     servers_on : {"own", "workers"}
         Servers on their own machines, or on workers: one in each node before a node gets a second.
     asynchronous : bool
@@ -369,7 +369,7 @@ class Gathering(Enum):
 
     NOT_NEEDED = "no gather, because every rank updates all parameters"
     AFTER_UPDATE = "a single all-gather after the update"
-    BEFORE_USE = "an all-gather of each unit before its use"
+    BEFORE_USE = "each unit is gathered before its use"
     PULLED = "workers pull the parameters from the servers"
 
 

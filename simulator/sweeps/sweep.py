@@ -66,8 +66,7 @@ class Backend:
         if self.scheduler is not None:
             if self.jobs is not None:
                 raise ScenarioError(
-                    "--scheduler: excludes --jobs, because a Dask cluster has its own processes; omit one of the "
-                    "two options"
+                    "--scheduler: excludes --jobs, because a Dask cluster has its own processes; omit one option"
                 )
             dask_cluster.check(self.scheduler)
 

@@ -392,7 +392,7 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        (("--fix", "tp=3", "--fix", "tp=4"), "--fix tp=4: contradicts --fix tp=3; omit one of the two"),
+        (("--fix", "tp=3", "--fix", "tp=4"), "--fix tp=4: contradicts --fix tp=3; omit one"),
         (("--fix", "sharding=zero1", "--without", "zero1"),
          "--without zero1: leaves no sharding; it contradicts --fix sharding=zero1"),
         (("--global-batch", "5000"), (
@@ -403,8 +403,8 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
         (("--fix", "offload=disk"), "--fix offload=disk: got 'disk'; one of none, optimizer"),
         (("--fix", "sharding=parameter_server"),
          (
-             "--fix sharding=parameter_server: got 'parameter_server', whose servers hold states that no rank "
-             "holds; a plan does not support servers"
+             "--fix sharding=parameter_server: got 'parameter_server', whose servers hold states outside the ranks; "
+             "a plan does not support servers"
          )),
         (("--set", "training.parallelism.tp=4"),
          "--set training.parallelism.tp: is chosen by the plan; write --fix tp=..., or --among"),

@@ -94,7 +94,7 @@ def test_check_tells_of_all_points_that_cannot_be_built(cli: Command) -> None:
 def test_a_run_does_not_differ_from_itself(cli: Command) -> None:
     cli("run", "both.yaml", "--out", "one")
     answer = cli("diff", "one", "one/report.json")
-    assert (answer.code, answer.out) == (0, "no difference: all figures of all points are equal\n")
+    assert (answer.code, answer.out) == (0, "no difference: every figure is equal at every point\n")
     same = {"scenario": [], "points": {"both": 2, "only_first": [], "only_second": []}, "differences": []}
     assert cli("diff", "one", "one", "--json").data == same
 
@@ -113,7 +113,7 @@ def test_a_figure_that_was_rounded_otherwise_does_not_differ_and_others_have_six
         report.write_text(json.dumps(data))
         return cli("diff", "one", "other").out
 
-    assert again(took * (1 + 1e-14)) == "no difference: all figures of all points are equal\n"
+    assert again(took * (1 + 1e-14)) == "no difference: every figure is equal at every point\n"
     assert f"time_s: {took:.6g} -> {took * 1.1:.6g} (+10.000%)" in " ".join(again(took * 1.1).split())
 
 

@@ -26,7 +26,8 @@ def test_the_preferred_run_is_compared_with_the_fastest_of_its_group() -> None:
     (one,) = choices(runs([1000.0, 800.0, 900.0], [700.0, 900.0, 600.0]))
     assert (one.runs, one.behind, one.agreement) == (3, pytest.approx(0.25), pytest.approx(-0.5))
     assert (
-        said([one]) == "0 of 1 groups, the preferred run within 10% of the fastest; ranks agree by -0.500 in the median"
+        said([one])
+        == "0 of 1 groups, the predicted fastest run within 10% of the measured fastest; median rank correlation -0.500"
     )
 
 

@@ -113,7 +113,7 @@ def test_the_root_is_a_place_in_the_group() -> None:
 def test_what_cannot_be_is_told_with_its_reason(eight_gpus: Cluster) -> None:
     request = CollectiveRequest("all_reduce", 8, 800)
     cases: list[tuple[Cluster, str, CollectiveRequest, str]] = [
-        (eight_gpus, "chain", request, "got 'chain', which has no all_reduce; it has broadcast, reduce"),
+        (eight_gpus, "chain", request, "got 'chain', which has no all_reduce; its operations are broadcast, reduce"),
         (eight_gpus, "nvls", request, "no switch of inline reduces"),
         (eight_gpus, "parameter_server", request, "has ports for 0 servers"),
         (

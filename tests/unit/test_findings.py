@@ -371,7 +371,7 @@ def test_a_sign_change_is_bracketed_to_two_per_cent_or_one_step(
     ("change", "fault"),
     [
         ({"answer": ["chang"]}, "did you mean 'change'?"),
-        ({"answer": [{"finding": "change", "of": ["mfu"]}]}, "of a collective there are time, busbw, error"),
+        ({"answer": [{"finding": "change", "of": ["mfu"]}]}, "measures of a collective are time, busbw, error"),
         ({"answer": ["learned"]}, "answer.0: learned needs real training; add training.numerics: true"),
         (
             {"answer": [{"finding": "threshold"}]},
@@ -384,7 +384,7 @@ def test_a_sign_change_is_bracketed_to_two_per_cent_or_one_step(
         ),
         ({"answer": [{"finding": "best", "along": "collective.size"}]}, "best takes no key along; remove the key"),
         ({"compare": {}, "answer": ["best"]}, "best compares settings, but the scenario has no key compare"),
-        ({"baseline": {"collective.size": "1 MiB"}}, "is not compared; a baseline is one of what stands in compare"),
+        ({"baseline": {"collective.size": "1 MiB"}}, "is not a key of compare; a baseline needs a key of compare"),
         ({"baseline": {"collective.algorithm": "tree"}}, "must be one of the compared values: 'ring', 'naive'"),
         ({"budget": {"tokens": 1e12}}, "needs a training, but the scenario simulates a collective; remove the key"),
     ],

@@ -80,7 +80,7 @@ def test_a_batch_that_ranks_cannot_share_is_told_with_those_that_they_can() -> N
 
 def test_another_number_of_micro_batches_contradicts_it() -> None:
     assert told(scenario(global_batch="64seq", gradient_accumulation_steps=2)) == (
-        "training.gradient_accumulation_steps: got 2, but global_batch 64seq needs 4; omit one of the two keys"
+        "training.gradient_accumulation_steps: got 2, but global_batch 64seq needs 4; omit one key"
     )
     assert load_scenario(scenario(global_batch="64seq", gradient_accumulation_steps=4)).training is not None
 

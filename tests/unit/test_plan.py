@@ -110,7 +110,8 @@ def test_an_algorithm_that_was_asked_for_is_never_replaced() -> None:
 
 def test_an_algorithm_without_the_operation_says_what_it_has() -> None:
     with pytest.raises(
-        ScenarioError, match="got 'ring', which has no broadcast; it has all_reduce, reduce_scatter, all_gather"
+        ScenarioError,
+        match=("got 'ring', which has no broadcast; its operations are all_reduce, reduce_scatter, all_gather"),
     ):
         plan(star(4), Task(CollectiveRequest("broadcast", 4, 1024), "ring", (0, 1, 2, 3)))
 

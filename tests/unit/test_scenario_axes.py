@@ -100,7 +100,7 @@ def test_an_option_belongs_to_the_optimizers_that_listen_to_it() -> None:
         ({"sweep": {"seed": 3}}, "sweep.seed: got 3; must be a list"),
         (
             {"sweep": {"seed": [1]}, "compare": {"seed": [2]}},
-            "sweep.seed: is a key of compare and of sweep; keep one of the two",
+            "sweep.seed: is a key in both compare and sweep; keep one",
         ),
         (
             {"sweep": {"cluster.jitter": [{}], "cluster.jitter.compute": [0.1]}},

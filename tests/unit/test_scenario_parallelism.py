@@ -125,7 +125,7 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
         (
             {"cp": 2},
             {"attention": "standard"},
-            "parallelism.cp: got 2, but standard attention needs all scores on one rank; write flash",
+            "parallelism.cp: got 2, but standard attention needs every score on a single rank; write flash",
         ),
         (
             {"ep": 16},

@@ -67,15 +67,15 @@ def test_a_batch_is_tokens_or_sequences(written: Any, sequences: int | None) -> 
     ("change", "fault"),
     [
         (("compare", {"training.seq_len": [128, 256]}),
-         "plan: excludes compare, because a plan takes a single value of each key; remove one of the two"),
+         "plan: excludes compare, because a plan takes a single value of each key; remove one"),
         (("training__parallelism", {"tp": 2}),
          "training.parallelism.tp: is chosen by the plan; write plan: {fix: {tp: ...}}"),
         (("training__sharding", "zero1"),
-         "training.sharding.strategy: is also a choice of the plan; keep one of the two"),
+         "training.sharding.strategy: is also a choice of the plan; keep one"),
         (("training__gradient_accumulation_steps", 2),
          "training.gradient_accumulation_steps: follows from plan.global_batch; remove the key"),
         (("plan__fix__sharding", "zero1"),
-         "plan.among.sharding: contradicts plan.fix, which fixes the same name; omit one of the two"),
+         "plan.among.sharding: contradicts plan.fix, which fixes the same name; omit one"),
         (("plan__fix__tp", 0), "plan.fix.tp: got 0; must be at least 1"),
         (("plan__among__tp", [1, "two"]), "plan.among.tp.1: got 'two'; must be a whole number"),
         (("plan__among__gpus", [4, 16]), (
@@ -98,7 +98,7 @@ def test_a_batch_is_tokens_or_sequences(written: Any, sequences: int | None) -> 
         (("plots", ["timeline"]), "plots: describes points, but a plan has its own answer; remove the key"),
         (("plan__fix__sharding", "parameter_server"),
          (
-             "plan.fix.sharding: got 'parameter_server', whose servers hold states that no rank holds; a plan does "
+             "plan.fix.sharding: got 'parameter_server', whose servers hold states outside the ranks; a plan does "
              "not support servers"
          )),
     ],

@@ -372,7 +372,7 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ),
         ({"precision": {"params": "bf16"}}, f"precision.params: got 'bf16'; {DTYPES}; did you mean 'bfloat16'?"),
         ({"precision": {"params": "tf32"}},
-         "precision.params: got 'tf32', in which only matmuls run; write it at training.precision.matmul"),
+         "precision.params: got 'tf32', a dtype only for matmuls; write the dtype at training.precision.matmul"),
         ({"precision": {"reduce": None}}, f"precision.reduce: got nothing; {DTYPES.replace('of', 'of auto,')}"),
         ({"precision": {"master": "bfloat16"}},
          (
@@ -576,7 +576,7 @@ SERVER = {"strategy": "parameter_server"}
         ({"activation_checkpointing": {}}, {}, "activation_checkpointing: got an empty mapping; write {every: 2}"),
         ({"sharding": {"layers_per_unit": 0}}, {}, "sharding.layers_per_unit: got 0; must be at least 1"),
         ({"sharding": {"keep_below": -1}}, {}, "sharding.keep_below: got -1; must be at least 0"),
-        ({"sharding": SERVER}, {"world_size": 1}, "sharding.strategy: got 'parameter_server', which takes at least 2"),
+        ({"sharding": SERVER}, {"world_size": 1}, "sharding.strategy: got 'parameter_server', which needs at least 2"),
         ({"sharding": SERVER}, {"topology": "dgx_h100"}, "sharding.servers_on: got 'own', but dgx_h100 has no ports"),
         (
             {"sharding": {**SERVER, "servers": 9, "servers_on": "workers"}},

@@ -123,7 +123,7 @@ def test_a_model_has_the_name_of_its_file_however_it_is_asked_for() -> None:
             "global_batch_size",
             ("write global_batch: 512seq (sequences of all ranks together) or global_batch: 4M (tokens)"),
         ),
-        ("batch_size", "or micro_batch_size for sequences of a rank at a time"),
+        ("batch_size", "or micro_batch_size for the sequences in a micro-batch of each rank"),
         ("learning_rate", "write learning: {rate: 1e-3}"),
         ("lr", "write learning: {rate: 1e-3}"),
         ("epochs", "one step is simulated; write the length of the training as budget: {tokens: 1e12}"),

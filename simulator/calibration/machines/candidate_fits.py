@@ -104,7 +104,9 @@ def _names(cluster: Cluster, sweep: SweepTimes, algorithm: str | None) -> list[s
     if algorithm is not None:
         if sweep.operation not in ALGORITHMS.find(algorithm).plans:
             able = ", ".join(ALGORITHMS.operations(algorithm))
-            raise ScenarioError(f"algorithm: got {algorithm!r}, which has no {sweep.operation}; it has {able}")
+            raise ScenarioError(
+                f"algorithm: got {algorithm!r}, which has no {sweep.operation}; its operations are {able}"
+            )
         return [algorithm]
     wanted = _PREFERRED if len(cluster.nodes) < 2 else _OVER_NODES
     return [name for name in wanted if sweep.operation in ALGORITHMS.find(name).plans]

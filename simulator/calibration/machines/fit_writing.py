@@ -46,13 +46,13 @@ def fit_text(fit: Fit) -> str:
     lines += [f"assumed: {text}" for text in fit.assumed]
     lines += ["", f"{'size':>10}  {'measured':>10}  {'simulated':>10}  {'error':>7}"]
     for row in fit.rows:
-        mark = "" if row.played else "  (not played)"
+        mark = "" if row.played else "  (not simulated)"
         lines.append(
             f"{format_bytes(row.size):>10}  {format_time(row.measured):>10}  {format_time(row.simulated):>10}  "
             f"{row.error:>+7.1%}{mark}"
         )
     lines += ["", f"{_range(fit)}: {summary(fit)}"]
-    lines += [f"also tried: {tried.text}" for tried in fit.tried[1:]]
+    lines += [f"also tested: {tried.text}" for tried in fit.tried[1:]]
     return "\n".join(lines)
 
 
@@ -84,8 +84,8 @@ def _written(name: str, value: float) -> str:
 def machine_text(found: MachineFit) -> str:
     """Return a machine's fits as text, with the checks and the constants that no sweep determines."""
     lines = ["\n\n".join(map(fit_text, found.fits)), ""] if found.fits else []
-    lines += [f"not fitted, played: {check.sweep}: median |error| {check.median:.1%}" for check in found.checks]
-    lines += [f"not told: {text}" for text in found.untold]
+    lines += [f"simulated, but not fitted: {check.sweep}: median |error| {check.median:.1%}" for check in found.checks]
+    lines += [f"not determined: {text}" for text in found.untold]
     return "\n".join(lines).rstrip()
 
 

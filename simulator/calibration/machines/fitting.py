@@ -114,7 +114,7 @@ def _best(
 
 
 def _none(sweep: SweepTimes, topology: str, algorithm: str | None, slow: list[str]) -> str:
-    what = f"got {algorithm!r}; it cannot" if algorithm else "none of the known ones can"
+    what = f"got {algorithm!r}, which cannot" if algorithm else "no known algorithm can"
     why = f" in the measured time (without any cap {', '.join(slow)})" if slow else ""
     return (
         f"{sweep.source}: algorithm: {what} carry out {sweep.operation} on {topology}{why}; "

@@ -71,7 +71,9 @@ def _from_log(text: str, path: Path | str) -> Header:
     numbers = sorted({int(number) for number, _, _ in ranks})
     # Missing numbers mean that lines were lost, and the number of ranks would be wrong.
     if numbers and numbers != list(range(len(numbers))):
-        raise ScenarioError(f"{path}: ranks: got numbers {numbers}; must be 0 to {len(numbers) - 1}: is the log whole?")
+        raise ScenarioError(
+            f"{path}: ranks: got numbers {numbers}; must be 0 to {len(numbers) - 1}; is the log complete?"
+        )
     named = [operation_of(name) for name in _PROGRAM.findall(text)]
     # A log may mention several programs; then the operation is unknown.
     operations = {name for name in named if name}

@@ -56,7 +56,7 @@ def fit_all(
     sweeps = [sweep for path in paths for sweep in read_sweeps(path, world_size=world_size, operation=operation)]
     if len(sweeps) > 1 and topology is None:
         told = ", ".join(sorted({f"{sweep.operation} of {sweep.world_size} ranks" for sweep in sweeps}))
-        raise ScenarioError(f"topology: needed, since there are {len(sweeps)} sweeps ({told}) of one machine")
+        raise ScenarioError(f"topology: missing; {len(sweeps)} sweeps ({told}) of one machine need a topology")
     # A place is (operation, over several nodes or not).
     by_place: dict[tuple[str, bool], list[SweepTimes]] = {}
     for sweep in sweeps:
@@ -94,9 +94,11 @@ def _untold(fits: Sequence[Fit], topology: str | None) -> list[str]:
     for fit in fits:
         where = _where(fit.nodes > 1)
         if fit.rows[-1].size < _TELLS_A_RATE:
-            told.append(f"{fit.operation} {where}: its rate, since no array has {format_bytes(_TELLS_A_RATE)}")
+            told.append(f"{fit.operation} {where}: the rate, because no array has {format_bytes(_TELLS_A_RATE)}")
         if fit.rows[0].size > LARGE:
-            told.append(f"{fit.operation} {where}: its start-up, since no array is smaller than {format_bytes(LARGE)}")
+            told.append(
+                f"{fit.operation} {where}: the start-up time, because no array is smaller than {format_bytes(LARGE)}"
+            )
     # Without a fit over nodes, nothing is claimed about several nodes.
     for across in (False, True) if over_nodes else (False,):
         known = {fit.operation for fit in fits if (fit.nodes > 1) is across}
@@ -106,7 +108,10 @@ def _untold(fits: Sequence[Fit], topology: str | None) -> list[str]:
         told += [f"{name} {_where(across)}: {_stands_for(name, known, there, across=across)}" for name in missing]
     if over_nodes:
         most = max(fit.nodes for fit in fits)
-        told.append(f"more than {most} nodes: sums take the steps of trees, gathers those of rings, at the same rates")
+        told.append(
+            f"more than {most} nodes: reductions use the steps of trees and gathers the steps of rings, at the same "
+            "rates"
+        )
     return told
 
 
@@ -116,8 +121,8 @@ def _where(across: bool) -> str:
 
 def _stands_for(operation: str, known: set[str], there: set[str], *, across: bool) -> str:
     if operation in there:
-        return "it stays as the topology file has it"
+        return "the constants of the topology file remain"
     # Sums resemble the all-reduce; over nodes, gathers and exchanges resemble the gather more.
     nearest = ["all_reduce", "all_gather"] if operation in REDUCING or not across else ["all_gather", "all_reduce"]
     able = [name for name in nearest if name in known | there]
-    return f"{able[0]}'s constants stand for it" if able else "links alone bound it"
+    return f"the constants of {able[0]} apply" if able else "only links limit the rate"

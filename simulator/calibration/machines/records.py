@@ -79,8 +79,8 @@ class TrialSummary:
         if self.median == float("inf"):
             return f"{name} takes {1 + self.at_largest:.3g} times as long"
         if self.share > BEST_SHARE:
-            return f"{name} needs {self.share:.0%} of what its links are rated at"
-        return f"{name} {self.median:.1%}, at the largest {self.at_largest:+.1%}"
+            return f"{name} needs {self.share:.0%} of the rated bandwidth of its links"
+        return f"{name} median |error| {self.median:.1%}, at the largest size {self.at_largest:+.1%}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,9 @@ def read_sweep(path: Path | str, *, world_size: int | None = None, operation: st
     sweeps = read_sweeps(path, world_size=world_size, operation=operation)
     if len(sweeps) > 1:
         held = ", ".join(f"{sweep.operation} of {sweep.world_size} ranks" for sweep in sweeps[:_MOST_NAMED])
-        raise ScenarioError(f"{path}: holds {len(sweeps)} sweeps ({held}, ...); must be one here; fit_all takes all")
+        raise ScenarioError(
+            f"{path}: holds {len(sweeps)} sweeps ({held}, ...); must be one here; fit_all accepts several sweeps"
+        )
     return sweeps[0]
 
 
@@ -132,7 +134,7 @@ def _world_size(
     assumed: list[str],
 ) -> int:
     if given is not None and header.world_size is not None and given != header.world_size:
-        raise ScenarioError(f"{path}: world_size: got {given}; the file says {header.world_size}; leave it out")
+        raise ScenarioError(f"{path}: world_size: got {given}; the file has {header.world_size}; omit world_size")
     if given is not None and not 2 <= given <= MOST_RANKS:
         bound = "at least 2" if given < 2 else f"at most {MOST_RANKS}"
         raise ScenarioError(f"{path}: world_size: got {given}; must be {bound}")
@@ -143,7 +145,7 @@ def _world_size(
         if ranks is not None:
             assumed.append(f"{ranks} ranks, from busbw / algbw = {2 * (ranks - 1) / ranks:.4g} of an all_reduce")
     if ranks is None:
-        raise ScenarioError(f"{path}: does not say how many ranks it was measured on; give world_size")
+        raise ScenarioError(f"{path}: has no number of ranks; give world_size")
     return ranks
 
 
@@ -170,13 +172,13 @@ def _operation(path: Path | str, ranks: int, rows: Sequence[NcclRow], assumed: l
         assumed.append(f"operation all_reduce, from busbw / algbw = {ratio:.4g}")
         return "all_reduce"
     allowed = ", ".join(OPERATIONS)
-    raise ScenarioError(f"{path}: does not say which operation was measured; give operation: one of {allowed}")
+    raise ScenarioError(f"{path}: has no operation; give operation: one of {allowed}")
 
 
 def _dtype(path: Path | str, rows: Sequence[NcclRow], assumed: list[str]) -> str:
     names = {row.dtype for row in rows if row.dtype}
     if len(names) != 1:
-        assumed.append("float32, because the file names no dtype or several")
+        assumed.append("float32, because the file has no dtype or several dtypes")
         return "float32"
     # Only the size matters: unsigned types are simulated like signed types of equal size.
     name = names.pop().replace("uint64", "int64").replace("uint32", "int32")

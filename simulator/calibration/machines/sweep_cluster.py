@@ -59,9 +59,9 @@ def cluster_for(sweep: SweepTimes, topology: str | None) -> SweepCluster:
     if sweep.nodes is not None and cluster.nodes and len(cluster.nodes) != sweep.nodes:
         raise ScenarioError(
             f"{sweep.source}: {sweep.world_size} ranks on {sweep.nodes} hosts, "
-            f"but {cluster.name} puts them into {len(cluster.nodes)}; give the topology that was measured"
+            f"but {cluster.name} places these ranks in {len(cluster.nodes)} nodes; give the measured topology"
         )
-    placed = f"{len(cluster.nodes)} node(es), as {cluster.name} places {sweep.world_size} ranks"
+    placed = f"{len(cluster.nodes)} node(s), because {cluster.name} places {sweep.world_size} ranks in this way"
     return SweepCluster(cluster, topology, () if sweep.nodes else (placed,))
 
 
@@ -69,7 +69,7 @@ def _assumed(sweep: SweepTimes) -> SweepCluster:
     nodes = sweep.nodes or 1
     if sweep.world_size % nodes:
         raise ScenarioError(
-            f"{sweep.source}: {sweep.world_size} ranks on {nodes} hosts, not the same number on each; give a topology"
+            f"{sweep.source}: {sweep.world_size} ranks on {nodes} hosts, which is not a multiple; give a topology"
         )
     gpu = _gpu(sweep.gpu)
     keys = _star(sweep) if nodes == 1 else _nodes(sweep, nodes)
@@ -83,8 +83,8 @@ def _assumed(sweep: SweepTimes) -> SweepCluster:
         keys,
         (
             f"{where}{because}",
-            f"links of {links}, {_SPARE:g} times what the fastest row needs; name a topology for the real ones",
-            f"GPU {gpu}" if gpu else "a GPU whose memory never holds back, since no known one is named",
+            f"links of {links}, {_SPARE:g} times the need of the fastest row; give a topology for the real links",
+            f"GPU {gpu}" if gpu else "a GPU without memory limit, because the sweep has no known GPU",
         ),
     )
 

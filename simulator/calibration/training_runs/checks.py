@@ -22,7 +22,7 @@ def fitted_system(outcomes: Sequence[PlayedRow], framework: Framework) -> Linear
     """Return the fitted rows among the outcomes as linear system; raise ValueError if there are none."""
     fitted = [outcome for outcome in outcomes if is_fitted(outcome.row)]
     if not fitted:
-        raise ValueError("no row that constants are fitted to was played; play the foundry table")
+        raise ValueError("no simulated row belongs to the fit of the constants; simulate the foundry table")
     return linear(fitted, framework)
 
 

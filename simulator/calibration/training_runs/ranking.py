@@ -56,11 +56,11 @@ def choices(outcomes: Sequence[PlayedRow]) -> tuple[Choice, ...]:
 
 
 def said(found: Sequence[Choice]) -> str:
-    """Return a text: '9 of 10 groups, the preferred run within 10 % of the fastest; ranks agree by 0.905 ...'."""
+    """Return a text: '9 of 10 groups, the predicted fastest run within 10% of the measured fastest; ...'."""
     good = sum(one.behind <= GOOD for one in found)
     ranks = [one.agreement for one in found if one.agreement is not None]
-    agree = f"; ranks agree by {median(ranks):.3f} in the median" if ranks else ""
-    return f"{good} of {len(found)} groups, the preferred run within {GOOD:.0%} of the fastest{agree}"
+    agree = f"; median rank correlation {median(ranks):.3f}" if ranks else ""
+    return f"{good} of {len(found)} groups, the predicted fastest run within {GOOD:.0%} of the measured fastest{agree}"
 
 
 def _kind(row: MeasuredRow) -> Hashable:

@@ -159,20 +159,20 @@ def reason(outcome: PlayedRow, rows: Sequence[MeasuredRow]) -> str:
     longer = [r for r in rows if _like(r, row) and r.seq_len > row.seq_len and r.tokens_per_s > row.tokens_per_s]
     if outcome.error > 0 and longer:
         seq = min(r.seq_len for r in longer)
-        return f"measured slower than sequence {seq}, which is more work a token; the source does not say why"
+        return f"measured slower than sequence {seq}, which has more work per token; the source gives no reason"
     if outcome.error > 0 and outcome.peak > _NEARLY_FULL * outcome.capacity:
-        return "memory is nearly full: perhaps an allocator that gives blocks back and asks again, which is not played"
+        return "memory is nearly full: perhaps the allocator releases and requests blocks again, which is not simulated"
     if outcome.error > _STOOD_STILL:
-        return "took several times as long as its neighbours: something stood still; its source calls the cluster noisy"
+        return "took several times as long as similar runs: an unknown interruption; the source calls its cluster noisy"
     if row.eight_bit:
-        return "every cast to eight bits is played as a pass of its own; the library joins some with norms"
+        return "every cast to 8 bits is simulated as a separate pass; the library fuses some casts with norms"
     if row.table == "torchtitan" and row.gpus > 8:
         return "the network of the measured machine is not stated"
     if row.seq_len >= _LONG:
-        return "attention of long sequences; its kernels' year and version are not stated"
+        return "attention of long sequences; the version of the kernels is not stated"
     if row.gpus > 8:
-        return "communication over nodes; the measured network is not the played one"
-    return "kernels: shapes of this size lie off the middle of the constants"
+        return "communication between nodes; the measured network differs from the simulated network"
+    return "kernels: the constants fit shapes of this size less well"
 
 
 def _like(other: MeasuredRow, row: MeasuredRow) -> bool:

@@ -57,7 +57,7 @@ def overview(
         )
         rows.append((*found[:4], found[5], *(f"{errors(name, other).median:.1%}" for other in others)))
     head = (title, "rows", "median", "90 % below", "middle", "source unseen", "MFU as said", "MFU of such runs")
-    return Table(f"error of a step's time by {title}, beside rules of thumb", head, tuple(rows))
+    return Table(f"error of a step's time by {title}, compared with rules of thumb", head, tuple(rows))
 
 
 def of_frameworks(known: Mapping[str, Framework]) -> Table:
@@ -108,8 +108,8 @@ def of_choices(outcomes: Sequence[PlayedRow]) -> Table | None:
         (one.name, str(one.runs), f"{one.behind:.1%}", "" if one.agreement is None else f"{one.agreement:.3f}")
         for one in found
     )
-    head = ("runs of as many tokens a step", "runs", "behind the fastest", "ranks agree")
-    return Table(f"what would be chosen among measured runs: {said_of_choices(found)}", head, rows) if found else None
+    head = ("runs with equal tokens per step", "runs", "behind the fastest", "rank correlation")
+    return Table(f"predicted choice among measured runs: {said_of_choices(found)}", head, rows) if found else None
 
 
 def memory(outcomes: Sequence[PlayedRow], table: str) -> Table | None:
@@ -189,7 +189,7 @@ def ablated(taken: Iterable[AblationRow]) -> Table:
         for one in taken
     ]  # fmt: skip
     head = ("framework", "without", "rows", "time: median", "90 % below", "middle", "memory: median")
-    return Table("each number and fact of the frameworks taken away", head, tuple(rows))
+    return Table("errors without each number and fact of the frameworks", head, tuple(rows))
 
 
 def kernels_removed(outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2) -> Table:
@@ -199,21 +199,25 @@ def kernels_removed(outcomes: Sequence[PlayedRow], framework: Framework, jobs: i
         tables = tuple(f"{100 * errors.median:.1f}, {100 * errors.most:.1f}" for errors in without.tables.values())
         rows.append((without.name, *tables, f"{100 * without.rows.median:.1f}, {100 * without.rows.most:.1f}"))
     head = ("constants of kernels", "table, bfloat16", "table, tf32", "table, fp8", "training rows")
-    return Table("each constant of the kernels taken away: median and 90 % of errors, per cent", head, tuple(rows))
+    return Table("errors without each constant of the kernels: median and 90 % quantile, per cent", head, tuple(rows))
 
 
 def kept_back(system: LinearSystem) -> Table:
-    """Return the cross-validation: each model size kept back from the fit."""
+    """Return the cross-validation: cross-validation: each model size excluded from the fit."""
     rows = [
         (one.name, str(one.count), f"{one.median:.1%}", f"{other.median:.1%}", f"{other.median - one.median:+.1%}")
         for one, other in left_out(system)
     ]
-    head = ("model left out", "rows", "median, fitted", "median, kept back", "difference")
-    return Table("each model size kept back from the fit", head, tuple(rows))
+    head = ("excluded model", "rows", "median, fitted", "median, excluded", "difference")
+    return Table("cross-validation: each model size excluded from the fit", head, tuple(rows))
 
 
 def removed(system: LinearSystem, outcomes: Sequence[PlayedRow], framework: Framework) -> Table:
     """Return the errors without each constant or fact, the rest fitted again."""
     head = ("constants", "rows", "median", "90 % below", "bias", "middle")
     summaries = without_any(system, outcomes, framework)
-    return Table("each constant or fact taken away, the others fitted again", head, tuple(map(_row, summaries)))
+    return Table(
+        "errors without each constant or fact, after a new fit of the remaining constants",
+        head,
+        tuple(map(_row, summaries)),
+    )

@@ -58,7 +58,7 @@ def _policy(text: object) -> object:
     if isinstance(text, str) and text.isdigit():
         return int(text)
     if text not in POLICIES:
-        raise ValueError(f"{one_of(POLICIES, str(text))}, or a number for every so many layers")
+        raise ValueError(f"{one_of(POLICIES, str(text))}, or a number k for every k-th layer")
     return text
 
 
@@ -75,51 +75,63 @@ class UserRow(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    model: Annotated[str, _known("model")] = Field(description="A model of the catalog (`simulator list models`)")
-    layers: Count | None = Field(None, description="Where only the first so many of its layers ran")
-    gpu: Annotated[str, _known("gpu")] = Field(description="A GPU of the catalog")
-    topology: Annotated[str, _known("topology")] = Field(description="A shipped topology, whose boxes come nearest")
-    gpus: Count = Field(description="GPUs in all")
-    framework: Annotated[str, _known("framework", "bare")] = Field("torchtitan", description="Whose constants it has")
-    seq_len: Count = Field(description="Tokens of a sequence")
-    micro_batch_size: Count = Field(description="Sequences of a micro-batch")
-    accumulation: Count = Field(1, description="Micro-batches of a step and replica")
+    model: Annotated[str, _known("model")] = Field(description="Model: a catalog name (`simulator list models`)")
+    layers: Count | None = Field(None, description="Number of layers, if fewer than the model's layers ran")
+    gpu: Annotated[str, _known("gpu")] = Field(description="GPU: a catalog name")
+    topology: Annotated[str, _known("topology")] = Field(description="Shipped topology with the most similar nodes")
+    gpus: Count = Field(description="Total number of GPUs")
+    framework: Annotated[str, _known("framework", "bare")] = Field(
+        "torchtitan", description="Framework whose constants apply"
+    )
+    seq_len: Count = Field(description="Sequence length in tokens")
+    micro_batch_size: Count = Field(description="Sequences per micro-batch on each rank")
+    accumulation: Count = Field(1, description="Micro-batches per step and replica")
     step_time_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Measured time of a step [s]")
-    tokens_per_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Or tokens a second of all GPUs")
+    tokens_per_s: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Measured tokens per second of all GPUs together; alternative to `step_time_s`"
+    )
     peak_gib: Annotated[float, Field(gt=0)] | None = Field(None, description="Measured peak memory of a GPU [GiB]")
-    sharding: Annotated[str, _among(STRATEGIES.names())] = Field("zero3", description="ddp, zero1, zero2, zero3, ...")
-    reshard: bool = Field(True, description="Whether zero3 frees parameters between the passes")
+    sharding: Annotated[str, _among(STRATEGIES.names())] = Field(
+        "zero3", description="Sharding strategy: ddp, zero1, zero2, zero3, ..."
+    )
+    reshard: bool = Field(True, description="Whether zero3 frees parameters between forward and backward")
     tp: Count = Field(1, description="Tensor-parallel ranks")
     pp: Count = Field(1, description="Pipeline stages")
     cp: Count = Field(1, description="Context-parallel ranks")
     ep: Count = Field(1, description="Expert-parallel ranks")
-    sequence_parallel: bool = Field(True, description="Whether tensor-parallel ranks cut sequences too")
-    context: Literal["ring", "ulysses"] = Field("ring", description="How context-parallel ranks cut attention")
-    schedule: Annotated[str, _among(SCHEDULES.names())] = Field("1f1b", description="Of the pipeline")
-    virtual_stages: Count = Field(1, description="Stages of each rank")
+    sequence_parallel: bool = Field(True, description="Whether tensor-parallel ranks also split sequences")
+    context: Literal["ring", "ulysses"] = Field(
+        "ring", description="Partition of attention over context-parallel ranks"
+    )
+    schedule: Annotated[str, _among(SCHEDULES.names())] = Field("1f1b", description="Pipeline schedule")
+    virtual_stages: Count = Field(1, description="Stages per rank")
     stages: Annotated[tuple[Count, ...], BeforeValidator(_stages)] = Field(
-        (), description="Layers of each stage, separated by blanks, where they are not equal"
+        (), description="Layers of each stage, separated by blanks, if the numbers differ"
     )
     params: Dtype = Field("bfloat16", description="Dtype of parameters and activations")
-    grads: Dtype = Field("float32", description="Dtype in which gradients are added up")
+    grads: Dtype = Field("float32", description="Dtype of accumulated gradients")
     matmul: Dtype = Field("bfloat16", description="Dtype of matmuls' inputs, such as float8_e4m3fn")
-    reduce: Dtype = Field("float32", description="Dtype of gradients on the wire")
+    reduce: Dtype = Field("float32", description="Dtype of gradients in communication")
     checkpointing: Annotated[str | int, BeforeValidator(_policy)] = Field(
-        "none", description="none, full, sqrt, attention, selective_op, or k for every k-th layer"
+        "none",
+        description="Activation checkpointing: none, full, sqrt, attention, selective_op, or k for every k-th layer",
     )
-    attention: Literal["flash", "flash3", "standard"] = Field("flash", description="Kernels of attention")
+    attention: Literal["flash", "flash3", "standard"] = Field("flash", description="Attention kernels")
     compiled: bool = Field(False, description="Whether a compiler merged kernels")
-    buckets: bool = Field(True, description="Whether gradients travel beside the backward pass")
-    fused_loss: bool = Field(False, description="Whether the loss is one kernel, whatever the framework's is")
+    buckets: bool = Field(True, description="Whether the communication of gradients overlaps the backward pass")
+    fused_loss: bool = Field(False, description="Whether the loss is a single kernel, regardless of the framework")
     optimizer_implementation: Implementation | None = Field(
-        None, description="fused, foreach or for_loop: how the optimizer's update ran, where not as the framework's"
+        None,
+        description=(
+            "Implementation of the optimizer's update: fused, foreach or for_loop; the framework's default if omitted"
+        ),
     )
-    source: str = Field("", description="Where the figures are from")
+    source: str = Field("", description="Source of the figures")
 
     def measured(self, table: str, line: int) -> MeasuredRow:
         """Return the row for simulation; raise ValueError if settings contradict each other."""
         if (self.step_time_s is None) == (self.tokens_per_s is None):
-            raise ValueError("step_time_s: give it, or tokens_per_s, and not both")
+            raise ValueError("step_time_s: give either step_time_s or tokens_per_s")
         if self.gpus % (self.tp * self.pp * self.cp):
             raise ValueError(
                 f"gpus: got {self.gpus}; must be a multiple of tp x pp x cp, {self.tp * self.pp * self.cp}"
@@ -196,7 +208,7 @@ def user_rows(path: Path) -> tuple[MeasuredRow, ...]:
         except ValueError as error:
             faults.append(f"{path} line {number}: {error}")
     if not rows and not faults:
-        faults.append(f"{path}: has no rows; the first line names columns, each other line is a run")
+        faults.append(f"{path}: has no rows; the first line names columns, every further line is a run")
     if faults:
         raise ScenarioError("\n".join(faults))
     return tuple(rows)
@@ -205,7 +217,7 @@ def user_rows(path: Path) -> tuple[MeasuredRow, ...]:
 def _fault(error: Any) -> str:
     column = ".".join(str(part) for part in error["loc"][:1])
     if error["type"] == "missing":
-        return f"{column}: is missing; every run needs it"
+        return f"{column}: is missing; every run needs this column"
     if error["type"] == "extra_forbidden":
         return f"{column}: no such column; {one_of(tuple(sorted(UserRow.model_fields)), column)}"
     return f"{column}: got {error['input']!r}; {error['msg'].removeprefix('Value error, ')}"
@@ -213,7 +225,7 @@ def _fault(error: Any) -> str:
 
 def columns() -> str:
     """Return the documentation's table of columns, in Markdown."""
-    lines = ["| column | default | what it is |", "|---|---|---|"]
+    lines = ["| column | default | meaning |", "|---|---|---|"]
     for name, field in UserRow.model_fields.items():
         default = "needed" if field.is_required() else "" if field.default in (None, (), "") else f"{field.default}"
         lines.append(
