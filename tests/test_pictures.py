@@ -147,7 +147,10 @@ def test_more_than_eight_points_are_looked_at_only_if_all_are_asked_for() -> Non
 @pytest.mark.parametrize(
     ("plotted", "message"),
     [
-        ([{"cluster.world_size": 3}], "plots.points.0: got {cluster.world_size: 3}, which no point has; points differ"),
+        (
+            [{"cluster.world_size": 3}],
+            "plots.points.0: got {cluster.world_size: 3}, which no point has; the points differ",
+        ),
         ([{"cluster.world_sizes": 3}], "plots.points.0.cluster.world_sizes: unknown key; "),
         ([{"collective.size": 3}], "plots.points.0.collective.size: got 3, which has no unit; "),
         ([4], "plots.points.0: got 4; must be a mapping"),

@@ -218,7 +218,7 @@ def ring_steps(request: CollectiveRequest) -> Steps:
 
     Examples
     --------
-    >>> ring_steps(Request("all_reduce", 16, 1, nodes=(tuple(range(8)), tuple(range(8, 16)))))
+    >>> ring_steps(CollectiveRequest("all_reduce", 16, 1, nodes=(tuple(range(8)), tuple(range(8, 16)))))
     Steps(inside=28, across=2)
     """
     times, across = _times(request), max(1, len(request.nodes)) - 1

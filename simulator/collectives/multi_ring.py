@@ -61,7 +61,7 @@ def orders(request: CollectiveRequest) -> list[tuple[int, ...]]:
 
     Examples
     --------
-    >>> orders(Request("all_reduce", 4, 8, nodes=((0, 1), (2, 3))))
+    >>> orders(CollectiveRequest("all_reduce", 4, 8, nodes=((0, 1), (2, 3))))
     [(0, 1, 3, 2), (1, 0, 2, 3)]
     """
     nodes = equal_nodes(request)

@@ -70,8 +70,10 @@ class ServerLayout:
 
         Examples
         --------
-        >>> Party(4, 2, own=False, nodes=((0, 1), (2, 3))).hosts, Party(4, 2, own=False).hosts, Party(4, 2).hosts
-        ((0, 2), (0, 1), (4, 5))
+        >>> ServerLayout(4, 2, own=False, nodes=((0, 1), (2, 3))).hosts
+        (0, 2)
+        >>> ServerLayout(4, 2, own=False).hosts, ServerLayout(4, 2).hosts
+        ((0, 1), (4, 5))
         """
         if self.own:
             return tuple(range(self.workers, self.workers + self.servers))

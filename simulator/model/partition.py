@@ -200,7 +200,7 @@ class ModelPartition:
         Examples
         --------
         >>> from simulator.model.load import load_model
-        >>> [Cut(tensor).vocabulary(load_model("gpt2")) for tensor in (1, 2, 8)]
+        >>> [ModelPartition(tensor).vocabulary(load_model("gpt2")) for tensor in (1, 2, 8)]
         [50257, 50432, 51200]
         """
         together = _ROWS_TOGETHER * self.tensor

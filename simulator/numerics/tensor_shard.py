@@ -69,7 +69,7 @@ class TensorShard:
 
         Examples
         --------
-        >>> Share(context=4).tokens_of
+        >>> TensorShard(context=4).tokens_of
         (0, 7, 1, 6, 2, 5, 3, 4)
         """
         c = self.context
@@ -84,7 +84,7 @@ class TensorShard:
 
         Examples
         --------
-        >>> [Share(context=2, context_place=place).positions(8).tolist() for place in range(2)]
+        >>> [TensorShard(context=2, context_place=place).positions(8).tolist() for place in range(2)]
         [[0, 1, 6, 7], [2, 3, 4, 5]]
         """
         if self.context == 1:

@@ -161,9 +161,9 @@ class Schedule:
 
         Examples
         --------
-        >>> from simulator.collectives.algorithm import Request
+        >>> from simulator.collectives.algorithm import CollectiveRequest
         >>> from simulator.collectives.ring import all_reduce
-        >>> sum(len(r) for r in all_reduce(Request("all_reduce", 4, 8)).rounds())
+        >>> sum(len(r) for r in all_reduce(CollectiveRequest("all_reduce", 4, 8)).rounds())
         24
         """
         for part in self._walk():

@@ -38,7 +38,7 @@ class RuleViolation:
 def first_duplicate(values: Sequence[int]) -> int | None:
     """Return the index of the first repeated value; None if every value is distinct.
 
-    >>> repeated([3, 1, 3]), repeated([3, 1])
+    >>> first_duplicate([3, 1, 3]), first_duplicate([3, 1])
     (2, None)
     """
     # `values` may hold many thousands of ranks: a set keeps this linear.

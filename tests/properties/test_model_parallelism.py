@@ -29,7 +29,7 @@ from tests.engines import GROWS, growth, simulated_alike
 from tests.training import WITHOUT_SERVERS, step
 
 DRAWN, BLOCKS = 8, 2
-SCHEDULES = list(SCHEDULES.names())
+SCHEDULE_NAMES = list(SCHEDULES.names())
 FRAMEWORKS = (BARE, *(load_framework(name) for name in registry.names("framework")))
 
 
@@ -50,7 +50,7 @@ def drawn(seed: int) -> Cut | None:
         return choices[int(generator.integers(len(choices)))]
 
     t, p = pick(1, 1, 2, 4), pick(1, 2, 2, 3, 4)
-    name = pick(*SCHEDULES)
+    name = pick(*SCHEDULE_NAMES)
     schedule = SCHEDULES.find(name)
     v = schedule.chunks or pick(1, 2)
     m = pick(1, p, 2 * p, 2 * p + 1, 2 * p + 2)

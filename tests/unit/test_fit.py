@@ -12,7 +12,7 @@ import pytest
 from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.calibration.machines import (
     Fit,
-    Sweep,
+    SweepTimes,
     fit,
     fit_all,
     fit_sweep,
@@ -65,14 +65,14 @@ def known_machine() -> MachineCollective:
     return MachineCollective("ring", startup=30e-6, rate_cap=200e9, half_size=10e6, exponent=0.6)
 
 
-def played_sweep(machine: MachineCollective, topology: str, n: int) -> Sweep:
+def played_sweep(machine: MachineCollective, topology: str, n: int) -> SweepTimes:
     """Times that the engine itself gives for known constants."""
     cluster = replace(build(topology, n), collectives={"all_reduce": machine})
     rows = []
     for size in SIZES:
         task = Task(CollectiveRequest("all_reduce", n, size // 4), machine.algorithm, tuple(range(n)))
         rows.append((size, execute(plan(cluster, task).program, cluster).end))
-    return Sweep("all_reduce", n, tuple(rows), source="a play")
+    return SweepTimes("all_reduce", n, tuple(rows), source="a play")
 
 
 @pytest.fixture(scope="module")

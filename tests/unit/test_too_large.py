@@ -147,7 +147,7 @@ def test_the_core_does_not_follow_what_memory_cannot_hold(monkeypatch: pytest.Mo
     """Everybody sends to everybody over shared ports: 2 x 4 x 3 transfers, of which the core holds 12 B each."""
     program = planned(star(4), "direct", CollectiveRequest("all_reduce", 4, 1000)).program
     assert play("auto", program, star(4)).end > 0
-    monkeypatch.setattr("simulator.engine.compiled.engine.lacking", lambda nbytes: f"{nbytes} B")
+    monkeypatch.setattr("simulator.engine.compiled.engine.shortage_text", lambda nbytes: f"{nbytes} B")
     with pytest.raises(SimulationError, match=r"a collective of 24 transfers whose flows share links .* about 288 B"):
         play("auto", program, star(4))
 
