@@ -163,7 +163,7 @@ def test_a_point_that_ends_every_worker_fails_and_the_others_go_on(tmp_path: Pat
             outcomes = play_points(numbered(6), Backend(scheduler=five.scheduler_address), keep)
             found = {outcome.index: outcome.error for outcome in outcomes}
     assert sorted(found) == list(range(6))
-    assert str(found[1]).startswith("its worker was ended from outside")
+    assert str(found[1]).startswith("the worker of this point was killed")
     assert [index for index, error in found.items() if error] == [1]
 
 
@@ -204,7 +204,7 @@ def test_a_cluster_without_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -
         warnings.simplefilter("ignore")
         with LocalCluster(n_workers=0, dashboard_address=None) as empty:
             address = empty.scheduler_address
-            with pytest.raises(ScenarioError, match="has no workers; start some with `dask worker"):
+            with pytest.raises(ScenarioError, match="has no workers; start workers with `dask worker"):
                 list(play_points(numbered(2), Backend(scheduler=address)))
 
 
@@ -245,8 +245,8 @@ def test_ctrl_c_and_sigterm_keep_what_had_ended(
             "--scheduler: got '127.0.0.1:1'; must be tcp://HOST:PORT, as `dask scheduler`",
         ),
         (("--scheduler", "tcp://host"), "--scheduler: got 'tcp://host'; must be tcp://HOST:PORT"),
-        (("--scheduler", "tcp://h:1", "--jobs", "2"), "--scheduler: goes without --jobs, for a cluster has its own"),
-        (("--scheduler", "tcp://h:1", "--jobs", "1"), "--scheduler: goes without --jobs, for a cluster has its own"),
+        (("--scheduler", "tcp://h:1", "--jobs", "2"), "--scheduler: excludes --jobs, because a Dask cluster has its own"),
+        (("--scheduler", "tcp://h:1", "--jobs", "1"), "--scheduler: excludes --jobs, because a Dask cluster has its own"),
     ],
 )
 def test_what_is_no_cluster_is_refused(cli: Command, tmp_path: Path, options: tuple[str, ...], told: str) -> None:

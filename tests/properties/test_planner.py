@@ -286,7 +286,7 @@ def test_parts_of_a_difference_add_up_to_it() -> None:
         difference = step_difference(best, other)
         assert sum(difference.parts.values()) == pytest.approx(difference.whole, abs=1e-9)
         assert difference.whole == other.step_time - best.step_time
-    assert difference(best, best).text == ""
+    assert step_difference(best, best).text == ""
 
 
 @pytest.mark.long
@@ -341,7 +341,7 @@ def test_the_command_leaves_a_scenario_that_plays_to_the_same_report(tmp_path: P
     answer = cli("plan", "model.json", *options, *narrow, "--out", "here")
     assert answer.code == 0
     assert "settings considered" in answer.out
-    assert "The best ties with " in " ".join(answer.out.split())
+    assert "The best setting ties with " in " ".join(answer.out.split())
     told = json.loads((tmp_path / "here" / "plan.json").read_text(encoding="utf-8"))
     run = simulate(load_scenario(tmp_path / "here" / "best.yaml"))
     assert json.dumps(run.report.to_dict()) == json.dumps(told["best"][0]["report"])
@@ -385,7 +385,7 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
         "--resume: here holds no interrupted plan; omit --resume"
     ]
     assert cli("plan", "model.json", *options, "--resume").faults == [
-        "--resume: needs --out DIR, the directory of the interrupted plan"
+        "--resume: needs the directory of the interrupted plan; give --out DIR"
     ]
 
 
@@ -394,7 +394,7 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
     [
         (("--fix", "tp=3", "--fix", "tp=4"), "--fix tp=4: contradicts --fix tp=3; omit one"),
         (("--fix", "sharding=zero1", "--without", "zero1"),
-         "--without zero1: leaves no sharding; it contradicts --fix sharding=zero1"),
+         "--without zero1: leaves no sharding; contradicts --fix sharding=zero1"),
         (("--global-batch", "5000"), (
             "--global-batch 5000: 5,000 tokens are not a multiple of seq_len 2,048; write 4096, or 2seq"
         )),
@@ -420,18 +420,21 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
              "virtual stages"
          )),
         (("--fix", "shard_size=4", "--fix", "cp=1", "--fix", "sharding=zero1"),
-         "--fix shard_size=4, --fix sharding=zero1: contradict each other with 8 GPUs and 2,048 sequences a step: "
+         "--fix shard_size=4, --fix sharding=zero1: contradict each other with 8 GPUs and 2,048 sequences per step: "
          "zero1 on 8 data-parallel ranks cannot form shard groups of 4 ranks"),
         (("--fix", "tp=4", "--without", "zero3", "--fix", "pp=4", "--fix", "micro_batch=1"),
-         "--fix tp=4, --fix pp=4: contradict each other with 8 GPUs and 2,048 sequences a step: "
+         "--fix tp=4, --fix pp=4: contradict each other with 8 GPUs and 2,048 sequences per step: "
          "tp 4 x pp 4 x cp 1 = 16 does not divide 8 GPUs"),
         (("--among", "schedule=zb_v,1f1b", "--fix", "tp=3", "--without", "zb_v"),
-         "--fix tp=3: cannot be with 8 GPUs and 2,048 sequences a step: tp 3 x pp 1 x cp 1 = 3 does not divide 8 GPUs"),
+         (
+             "--fix tp=3: is impossible with 8 GPUs and 2,048 sequences per step: tp 3 x pp 1 x cp 1 = 3 does not "
+             "divide 8 GPUs"
+         )),
         (("--fix", "ep=2"),
-         "--fix ep=2: cannot be with 8 GPUs and 2,048 sequences a step: parallelism.ep: got 2; llama3_8b has no "
+         "--fix ep=2: is impossible with 8 GPUs and 2,048 sequences per step: parallelism.ep: got 2; llama3_8b has no "
          "experts; leave it at 1"),
         (("--fix", "micro_batch=6", "--fix", "pp=1"),
-         "--fix micro_batch=6: cannot be with 8 GPUs and 2,048 sequences a step: "
+         "--fix micro_batch=6: is impossible with 8 GPUs and 2,048 sequences per step: "
          "dp 8 x micro-batch 6 = 48 does not divide 2,048 sequences"),
         (("--among", "gpus=4,16"), (
             "--gpus 8: contradicts --among gpus=4,16; write a number from this list (the report describes this "
@@ -469,7 +472,7 @@ def test_where_nothing_fits_the_nearest_miss_and_what_would_fit_are_told(planned
     options += ["--among", "tp=1,4", "--fix", "micro_batch=1", "--among", "sharding=zero3"]
     answer = cli("plan", "model.json", "--gpus", "4", *options)
     assert answer.code == 1
-    assert "No setting of model.json fits on 4 GPUs. The nearest needs" in answer.out
+    assert "No setting of model.json fits on 4 GPUs. The setting with the smallest need takes" in answer.out
     # 38.7 billion parameters: 16 B each in all, 621 GB, over 4 GPUs 155 GB; with 12 B of them on the host 39 GB.
     assert "--among offload=optimizer: " in answer.out
     ways = json.loads(cli("plan", "model.json", "--gpus", "4", *options, "--json").out)["ways"]
@@ -488,7 +491,7 @@ def test_numbers_that_no_setting_has_are_told_with_possible_ones(planned: PlanRe
     answer = cli(*asked, *gpus, *batch, "--out", "nothing")
     possible = "--gpus 32, --gpus 64, --global-batch 60seq, --global-batch 75seq"
     assert answer.code == 1
-    assert f"with 64 sequences a step: the reasons follow. Possible: {possible}." in " ".join(answer.out.split())
+    assert f"with 64 sequences per step; the reasons follow. Possible: {possible}." in " ".join(answer.out.split())
     told = json.loads(Path("nothing/plan.json").read_text(encoding="utf-8"))
     assert told["possible"] == possible.split(", ")
     assert "--global-batch 60seq" in Path("nothing/report.html").read_text(encoding="utf-8")

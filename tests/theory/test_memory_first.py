@@ -199,7 +199,10 @@ def test_what_comes_nearest_needs_less_than_what_failed(data: dict[str, object])
     error = refusal(data)
     loaded = load_scenario(data)
     failed = simulate(loaded, limit_memory=False).report.peak_memory_bytes
-    nearest = re.search(r"no two changes that were tried fit; nearest: .* \(needs about ([0-9.e+]+) GiB\)", str(error))
+    nearest = re.search(
+        r"no tested pair of changes is enough; the change with the smallest need: .* \(needs about ([0-9.e+]+) GiB\)",
+        str(error),
+    )
     assert nearest is not None, str(error)
     assert error.capacity < float(nearest[1]) * 2**30 < failed
 
@@ -211,8 +214,8 @@ def test_a_change_that_takes_long_to_try_is_named_with_what_it_needs_at_least() 
     assert loaded.training is not None
     told = advice(clusters.of(loaded), to_step(loaded.training, 8, loaded.base), Jitter())
     nearest = re.search(
-        r"changes that take long to simulate were not tried; "
-        r"nearest: .*zero3.* \(needs at least ([0-9.]+) GiB\)$",
+        r"changes with a long simulation were not tested; "
+        r"the change with the smallest need: .*zero3.* \(needs at least ([0-9.]+) GiB\)$",
         told,
     )
     assert nearest is not None, told
