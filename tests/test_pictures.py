@@ -149,7 +149,7 @@ def test_more_than_eight_points_are_looked_at_only_if_all_are_asked_for() -> Non
     [
         (
             [{"cluster.world_size": 3}],
-            "plots.points.0: got {cluster.world_size: 3}, which no point has; the points differ",
+            "plots.points.0: got {cluster.world_size: 3}, which no point has; the points d",
         ),
         ([{"cluster.world_sizes": 3}], "plots.points.0.cluster.world_sizes: unknown key; "),
         ([{"collective.size": 3}], "plots.points.0.collective.size: got 3, which has no unit; "),

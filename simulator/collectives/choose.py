@@ -49,7 +49,7 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
     Examples
     --------
     >>> choose([Candidate("ring", 2e-3), Candidate("tree", 5e-3, exact=False), Candidate("chain", None)])
-    ('ring', 'fastest estimate: ring 2 ms, tree about 5 ms; no estimate: chain')
+    ('ring', 'fastest estimate: ring 2 ms, tree about 5 ms; without an estimate: chain')
     """
     if not candidates:
         raise ValueError("no algorithm supports this operation here")

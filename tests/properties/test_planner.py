@@ -426,8 +426,10 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
          "--fix tp=4, --fix pp=4: contradict each other with 8 GPUs and 2,048 sequences per step: "
          "tp 4 x pp 4 x cp 1 = 16 does not divide 8 GPUs"),
         (("--among", "schedule=zb_v,1f1b", "--fix", "tp=3", "--without", "zb_v"),
-         "--fix tp=3: is impossible with 8 GPUs and 2,048 sequences per step: "
-         "tp 3 x pp 1 x cp 1 = 3 does not divide 8 GPUs"),
+         (
+             "--fix tp=3: is impossible with 8 GPUs and 2,048 sequences per step: tp 3 x pp 1 x cp 1 = 3 does not "
+             "divide 8 GPUs"
+         )),
         (("--fix", "ep=2"),
          "--fix ep=2: is impossible with 8 GPUs and 2,048 sequences per step: parallelism.ep: got 2; llama3_8b has no "
          "experts; leave it at 1"),
