@@ -138,8 +138,8 @@ def _times(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -
     measure = compared.measure("time")
     steps = next(one["steps"] for row, one in zip(rows, facts, strict=True) if row is first)
     return (
-        f"{compared.name(first.setting)} completes {steps} steps first, after {measure.text(soonest)}; "
-        f"{compared.name(last.setting)} completes last, after {measure.text(latest)}"
+        f"{clause(compared.name(first.setting), f'completes {steps} steps first')}, after {measure.text(soonest)}; "
+        f"{clause(compared.name(last.setting), 'completes last')}, after {measure.text(latest)}"
     )
 
 
