@@ -192,7 +192,7 @@ def test_run_prints_the_answer_a_table_and_where_results_are(cli: Command) -> No
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("How fast is a small ring?")
     assert answer.out.splitlines()[-1] == "report: runs/small-0001/report.html"
-    assert "\nWhy: gpu0->switch0 carries 1.5 times the array" in answer.out
+    assert "\nWhy: Bottleneck: link gpu0->switch0, " in answer.out
     assert "\x1b" not in answer.out
 
 

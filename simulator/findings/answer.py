@@ -81,11 +81,11 @@ class Answer:
 
 
 def answer(compared: Comparison) -> Answer:
-    """Answer a scenario's question; points between its own may be simulated to find where the lead changes."""
+    """Answer a scenario's question; points between its own may be simulated to find crossovers."""
     scenario, outcomes = compared.scenario, compared.outcomes
     # Nothing to compare: report the first failure instead.
     if not any(row.report is not None for row in compared.rows):
-        error = f"No point could be played: {outcomes[0].error}." if outcomes else "No point was played."
+        error = f"No point could be simulated: {outcomes[0].error}." if outcomes else "No point was simulated."
         return Answer(scenario.question, (error,), "", (), (), [], [], 0, {})
     # Explicit requests, else findings that suit the axes.
     asked = scenario.answer or _usual(compared)
@@ -130,15 +130,17 @@ def _nothing_fits(compared: Comparison) -> list[str]:
     report = closest.report or {}
     name = compared.name({**closest.setting, **closest.condition})
     needs = format_memory(report["capacity_bytes"] + report["shortfall_bytes"])
-    which = f"; closest is {name}, which needs {needs}" if len(rows) > 1 else f": it needs {needs}"
-    return [f"Nothing fits into {format_memory(report['capacity_bytes'])}{which}."]
+    capacity = format_memory(report["capacity_bytes"])
+    if len(rows) == 1:
+        return [f"The job needs {needs} and does not fit in {capacity}."]
+    return [f"No setting fits in {capacity}; the closest setting, {name}, needs {needs}."]
 
 
 def _untold(asked: FindingSpec) -> str:
     """Return the sentence for a requested finding that the simulated points do not give."""
     along = f" along {asked.along}" if asked.along else ""
     of = f" of {', '.join(asked.of)}" if asked.of else ""
-    return f"Not told: {asked.finding}{of}{along}, for the points that could be played do not tell it."
+    return f"No result for {asked.finding}{of}{along}: the simulated points do not determine the answer."
 
 
 def _usual(compared: Comparison) -> tuple[FindingSpec, ...]:
@@ -168,4 +170,4 @@ def _upper(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:] if sentence.partition(" ")[0] in _PLAIN else sentence
 
 
-_PLAIN: Final = frozenset(("against", "all", "auto", "checks", "with", "over", "nothing", "no", "the"))
+_PLAIN: Final = frozenset(("all", "auto", "no", "the"))

@@ -54,13 +54,14 @@ def sentence(compared: Comparison, rows: list[dict[str, Any]], point: int) -> st
         return ""
     row = compared.rows[point]
     length = f"{tokens_text(budget.tokens)} tokens" if budget.tokens is not None else _steps(budget, row)
-    return f"{compared.name({**row.setting, **row.condition})} for {length}, estimated: {amounts_text(one, budget)}"
+    name = compared.name({**row.setting, **row.condition})
+    return f"Estimate for {length} with {name}: {amounts_text(one, budget)}"
 
 
 def amounts_text(one: Mapping[str, Any], budget: BudgetSpec) -> str:
-    """Write the result of `amounts`: '26.2 days, 322,000 GPU hours, 805,000 at 2.5 a GPU hour'."""
+    """Write the result of `amounts`: '26.2 days, 322,000 GPU hours, cost 805,000 at 2.5 per GPU hour'."""
     parts = [_duration(one["days"]), f"{amount_text(one['gpu_hours'])} GPU hours"]
-    parts += [f"{amount_text(one['cost'])} at {budget.price:g} a GPU hour"] if one["cost"] is not None else []
+    parts += [f"cost {amount_text(one['cost'])} at {budget.price:g} per GPU hour"] if one["cost"] is not None else []
     parts += [_energy(one["energy_kwh"])] if one["energy_kwh"] is not None else []
     return ", ".join(parts)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from simulator.basics.counts import number_of
 from simulator.findings.comparison import Comparison, Row
 from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.summary import BETWEEN
@@ -51,8 +52,8 @@ def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
             taken.setdefault(report["algorithm"], []).append(report)
     several = sum(map(len, taken.values())) > 1
     for name, reports in list(taken.items())[:_MOST]:
-        where = f" in {len(reports)} point{'' if len(reports) == 1 else 's'}" if several else ""
-        yield Caveat("auto", f"auto took {name}{where}: {reports[0]['why']}")
+        where = f" for {number_of(len(reports), 'point')}" if several else ""
+        yield Caveat("auto", f"auto chose {name}{where}: {reports[0]['why']}")
 
 
 def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
@@ -87,8 +88,8 @@ def is_best_case(report: Report) -> bool:
 def best_case(names: str) -> str:
     """Return the sentence about topologies without measurements."""
     return (
-        f"no collective that ran was measured on {names}: links carry all that they are rated at and nothing is paid "
-        "to start, which is a best case"
+        f"no collective of this run was measured on {names}; times are a best case: rated link bandwidths, no start-up "
+        "cost"
     )
 
 
@@ -106,11 +107,11 @@ def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:
     near = (
         f"{100 * half:.0f} %" if round(100 * less) == round(100 * half) else f"{100 * less:.0f} to {100 * half:.0f} %"
     )
-    text = f"80 % of measured runs like these lie within ±{near} of the predicted step time"
+    text = f"uncertainty (80 %) of the step time: ±{near}, from the errors of comparable measured runs"
     # No measurement covers these runs: the interval uses errors from other frameworks or chips.
     if any(report["carried_over"] for _, report in known):
-        text += "; no run of this framework or chip was measured, so that errors of others stand for it"
+        text += "; this framework or chip was never measured, therefore errors of other frameworks or chips are used"
     # Communication on an unmeasured network may be slower than its rated speed.
     if any(is_best_case(report) and report["exposed_comm_time_s"] > 0 for _, report in known):
-        text += "; where no collective was measured, exposed communication may take as much longer as measured ones do"
+        text += "; on unmeasured networks, exposed communication adds the error of measured collectives"
     yield Caveat("interval", text)

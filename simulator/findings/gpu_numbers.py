@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simulator.basics.counts import number_of
 from simulator.basics.units import format_time
 from simulator.findings.budget import amount_text
+from simulator.findings.text import clause
 
 
 def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -21,19 +23,20 @@ def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     if any(one["meets"] is not None for one in rows):
         enough = next((one["gpus"] for one in rows if one["meets"]), None)
         if enough is None:
-            return f"None of {numbers} GPUs meets the deadline."
-        return f"The fewest GPUs that meet the deadline, of {numbers}: {enough:,}."
+            return f"No tested number of GPUs meets the deadline (tested: {numbers})."
+        return f"The deadline needs at least {number_of(enough, 'GPU')} (tested: {numbers})."
     found = [one for one in rows if one["setting"] is not None]
     if not found:
-        return f"Nothing fits on any of {numbers} GPUs."
+        return f"No setting fits in memory with {numbers} GPUs."
     fastest = min(found, key=lambda one: one["step_time_s"])
     # GPU hours per token are the inverse of tokens/s per GPU, so the most tokens/s per GPU is the cheapest.
     cheapest = max(found, key=lambda one: one["tokens_per_s_per_gpu"])
-    told = f"Of {numbers} GPUs {fastest['gpus']:,} are the fastest, {format_time(fastest['step_time_s'])} a step"
+    told = clause(number_of(fastest["gpus"], "GPU"), f"is fastest with {format_time(fastest['step_time_s'])} per step")
     if cheapest is fastest:
-        return f"{told}, and take the fewest GPU hours."
+        return f"{told} and the fewest GPU hours (tested: {numbers})."
     fewer = 1 - fastest["tokens_per_s_per_gpu"] / cheapest["tokens_per_s_per_gpu"]
-    return f"{told}; {cheapest['gpus']:,} take {100 * fewer:.1f} % fewer GPU hours."
+    less = clause(number_of(cheapest["gpus"], "GPU"), f"needs {100 * fewer:.1f} % fewer GPU hours")
+    return f"{told}; {less} (tested: {numbers})."
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from simulator.basics.units import format_memory, format_time
 from simulator.findings.comparison import Comparison, Row, key_of
-from simulator.findings.text import join_list
+from simulator.findings.text import clause, join_list
 from simulator.records.measures import arrays_text
 from simulator.records.setting_text import labelled
 from simulator.report.numbers.bottleneck import Bottleneck
@@ -27,8 +27,8 @@ _MOST_PARTS: Final = 3
 _ALIKE: Final = 0.01
 # Measures explained by the categories of memory.
 _OF_MEMORY: Final = ("memory", "reserved", "least_stage")
-# Wording in sentences: "more time in kernels", yet "more idle time".
-_IN: Final = {"kernels": "in kernels", "optimizer": "in the optimizer"}
+# Wording in sentences, if a part's name in report.json is another word.
+_WORDS: Final = {"recomputation": "recompute"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +102,12 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
         return None
     # The largest parts first.
     told = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(whole)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
-    texts = [f"{format_time(abs(parts[n]))} {'less' if parts[n] < 0 else 'more'} {_IN.get(n, n)}" for n in told]
+    texts = [f"{_WORDS.get(n, n)} {'-' if parts[n] < 0 else '+'}{format_time(abs(parts[n]))}" for n in told]
     if told[:1] == ["optimizer"]:
         texts[0] += _implementations(rows[:2])
     change = f"{format_time(abs(whole))} {'less' if whole < 0 else 'more'}"
-    if abs(scale - 1) > _ALIKE:
-        change += " for as many tokens"
-    sentence = f"{_contrast(compared, rows, change)}: {', '.join(texts)}"
+    tokens = " for the same number of tokens" if abs(scale - 1) > _ALIKE else ""
+    sentence = f"{_contrast(compared, rows, change, 'takes', tokens)}: {', '.join(texts)}"
     return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
 
 
@@ -124,7 +123,7 @@ def _implementations(rows: list[Row]) -> str:
     )
     if not names:
         return ""
-    return f" (its update runs {join_list(list(names))}; training.optimizer.implementation chooses how)"
+    return f" (update: {join_list(list(names))}, selected by training.optimizer.implementation)"
 
 
 def _of_memory(compared: Comparison, rows: list[Row]) -> Cause | None:
@@ -135,22 +134,22 @@ def _of_memory(compared: Comparison, rows: list[Row]) -> Cause | None:
     if not whole:
         return None
     told = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(whole)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
-    texts = [f"{format_memory(abs(parts[n]))} {'less' if parts[n] < 0 else 'more'} {n}" for n in told]
-    change = f"{format_memory(abs(whole))} {'less' if whole < 0 else 'more'}"
-    sentence = f"{_contrast(compared, rows, change, 'holds')}: {', '.join(texts)}"
+    texts = [f"{n} {'-' if parts[n] < 0 else '+'}{format_memory(abs(parts[n]))}" for n in told]
+    change = f"{format_memory(abs(whole))} {'less' if whole < 0 else 'more'} memory"
+    sentence = f"{_contrast(compared, rows, change, 'needs')}: {', '.join(texts)}"
     return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole_bytes": whole, "parts_bytes": parts})
 
 
-def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str = "takes") -> str:
+def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, tokens: str = "") -> str:
     """Write the contrast of the first two points: "ring takes 3 ms less than tree (8 GPUs)"."""
     first, second = (compared.name(row.setting) for row in rows[:2])
     here, there = (labelled(row.condition) for row in rows[:2])
     # The same setting under two conditions: name the conditions instead.
     if rows[0].setting == rows[1].setting:
         of = f" ({first})" if len(compared.settings) > 1 else ""
-        return f"{change} with {here} than with {there}{of}"
+        return f"the step {verb} {change} with {here} than with {there}{tokens}{of}"
     place = f" ({here})" if here and here == there else ""
-    return f"{first} {verb} {change} than {second}{place}"
+    return f"{clause(first, f'{verb} {change} than {second}')}{tokens}{place}"
 
 
 def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
@@ -208,4 +207,6 @@ def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:
     sending = join_list([f"{sends} of {whole}{name}" for sends, whole, name in texts])
     alike = join_list([f"{whole}{name}" for _, whole, name in texts])
     told = sending if sent > 1 else f"{texts[0][0]} of {alike}"
-    return Cause(f"the busiest link sends for {told}{place}; the rest is latencies and waiting", {"parts": parts})
+    return Cause(
+        f"the busiest link sends for {told}{place}; the remaining time is latency and waiting", {"parts": parts}
+    )

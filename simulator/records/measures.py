@@ -41,7 +41,9 @@ class Measure:
     best : {"least", "most"}
         Direction of improvement.
     superlative : str
-        Adjective for the best value: "fastest".
+        Adjective for the best value: "fastest", or an adjective of the noun ("highest" bus bandwidth).
+    verb : str
+        Verb between a setting and the value: "takes" 3 ms, "reaches" 40 % MFU.
     interval : str
         Key of the report's prediction interval for the value: "step_time_s", "peak_memory_bytes"; empty if there is
         none.
@@ -56,10 +58,21 @@ class Measure:
     best: Literal["least", "most"] = "least"
     superlative: str = "lowest"
     interval: str = ""
+    verb: str = "has"
 
     def text(self, value: float) -> str:
         """Format the value for a sentence."""
         return self.phrase.format(self.number(value))
+
+    def amount_text(self, value: float) -> str:
+        """Format the value with its unit, without the noun: "23.5 GiB", "57,659 tokens/s".
+
+        Examples
+        --------
+        >>> find("memory", "training").amount_text(2**30), find("speed", "training").amount_text(57659.0)
+        ('1 GiB', '57,659 tokens/s')
+        """
+        return self.text(value) if "/s" in self.phrase else self.number(value)
 
     def uncertainty(self, report: Report) -> float:
         """Return the largest relative error for 80 % of comparable measured runs; 0 without such runs."""
@@ -80,7 +93,7 @@ class Measure:
         """
         # A change relative to 0 is undefined: state the value instead.
         if before == 0 or abs(value - before) <= SAME * abs(before):
-            return f"the same {self.noun}" if value == before or before else f"{self.text(value)} {self.noun}"
+            return f"the same {self.noun}" if value == before or before else self.text(value)
         change = value / before - 1
         if change >= 1:
             return f"{factor_text(value / before)} the {self.noun}"
@@ -140,10 +153,9 @@ def arrays_text(number: float) -> str:
     Examples
     --------
     >>> arrays_text(1.0), arrays_text(63 / 32)
-    ('the array once', '1.97 times the array')
+    ('1x the array', '1.97x the array')
     """
-    text = f"{number:.3g}"
-    return "the array once" if text == "1" else f"{text} times the array"
+    return f"{number:.3g}x the array"
 
 
 def factor_text(ratio: float) -> str:
@@ -173,32 +185,33 @@ _TIME: Final = "step_time_s"
 _COLLECTIVE: Final = ("collective",)
 # Names occur twice if both kinds of scenarios have the measure; `find` distinguishes them by kind.
 MEASURES: Final = (
-    Measure("time", _COLLECTIVE, itemgetter("time_s"), format_time, "time", superlative="fastest"),
-    Measure("busbw", _COLLECTIVE, itemgetter("busbw"), format_bandwidth, "bus bandwidth", "{}", "most", "highest"),
-    Measure("error", _COLLECTIVE, itemgetter("max_abs_error"), "{:.2g}".format, "error", "an error of {}",
-            superlative="most exact"),
-    Measure("time", _STEP, itemgetter("step_time_s"), format_time, "time", superlative="fastest", interval=_TIME),
-    Measure("time_per_token", _STEP, lambda r: 1 / r["tokens_per_s"], lambda v: f"{1 / v:,.0f}", "time a token",
-            "{} tokens/s", superlative="fastest", interval=_TIME),
+    Measure("time", _COLLECTIVE, itemgetter("time_s"), format_time, "time", superlative="fastest", verb="takes"),
+    Measure("busbw", _COLLECTIVE, itemgetter("busbw"), format_bandwidth, "bus bandwidth", "{}", "most", "highest",
+            verb="reaches"),
+    Measure("error", _COLLECTIVE, itemgetter("max_abs_error"), "{:.2g}".format, "error", "an error of {}"),
+    Measure("time", _STEP, itemgetter("step_time_s"), format_time, "time", superlative="fastest", interval=_TIME,
+            verb="takes"),
+    Measure("time_per_token", _STEP, lambda r: 1 / r["tokens_per_s"], lambda v: f"{1 / v:,.0f}", "time per token",
+            "{} tokens/s", superlative="fastest", interval=_TIME, verb="takes"),
     Measure("speed", _STEP, itemgetter("tokens_per_s"), "{:,.0f}".format, "tokens/s", "{} tokens/s", "most", "fastest",
-            _TIME),
-    Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f}".format, "tokens/s a GPU",
-            "{} tokens/s a GPU", "most", "fastest", _TIME),
-    Measure("mfu", _STEP, itemgetter("mfu"), share_text, "MFU", "{} MFU", "most", "best used", _TIME),
+            _TIME, verb="reaches"),
+    Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f}".format, "tokens/s per GPU",
+            "{} tokens/s per GPU", "most", "fastest", _TIME, verb="reaches"),
+    Measure("mfu", _STEP, itemgetter("mfu"), share_text, "MFU", "{} MFU", "most", "highest", _TIME, verb="reaches"),
     Measure("model_flops", _STEP, itemgetter("model_flops_per_s_per_gpu"), lambda v: f"{v / 1e12:,.0f}",
-            "model FLOP/s a GPU", "{} model TFLOP/s a GPU", "most", "best used", _TIME),
+            "model FLOP/s per GPU", "{} model TFLOP/s per GPU", "most", "highest", _TIME, verb="reaches"),
     Measure("memory", _STEP, itemgetter("peak_memory_bytes"), format_memory, "peak memory", "{} of memory",
-            superlative="smallest", interval="peak_memory_bytes"),
+            interval="peak_memory_bytes", verb="needs"),
     Measure("least_stage", _STEP, lambda r: min(r["peak_memory_by_stage"], default=None), format_memory,
-            "memory of the least stage", "{} on the stage that holds least"),
-    Measure("reserved", _STEP, itemgetter("peak_reserved_bytes"), format_memory, "reserved memory", "{} reserved",
-            superlative="smallest"),
-    Measure("bubble", _STEP, _idle, share_text, "idle time", "{} idle", superlative="least idle"),
+            "memory of the emptiest stage", "{} on the emptiest stage", verb="needs"),
+    Measure("reserved", _STEP, itemgetter("peak_reserved_bytes"), format_memory, "reserved memory",
+            "{} of reserved memory", verb="needs"),
+    Measure("bubble", _STEP, _idle, share_text, "idle time", "{} idle time"),
     Measure("exposed", _STEP, itemgetter("exposed_comm_time_s"), format_time, "exposed communication",
             "{} of exposed communication"),
     Measure("communication", _STEP, itemgetter("comm_time_s"), format_time, "communication", "{} of communication"),
-    Measure("recompute", _STEP, itemgetter("recompute_time_s"), format_time, "recomputation", "{} of recomputation"),
-    Measure("loss", _STEP, _last_loss, "{:.4g}".format, "loss", "a loss of {}", superlative="lowest in loss"),
+    Measure("recompute", _STEP, itemgetter("recompute_time_s"), format_time, "recompute", "{} of recompute"),
+    Measure("loss", _STEP, _last_loss, "{:.4g}".format, "loss", "a loss of {}"),
 )  # fmt: skip
 
 

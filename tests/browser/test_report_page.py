@@ -496,7 +496,7 @@ def test_every_colour_is_seen_on_a_dark_page_and_what_is_idle_stays_behind(
         seen = one.value(
             "Object.fromEntries(Object.keys(data.colours).map(n => [n, contrast(colourOf(n), themed('--panel'))]))"
         )
-        quiet = {name: seen.pop(name) for name in ("idle", "latencies and waiting", "all others")}
+        quiet = {name: seen.pop(name) for name in ("idle", "latencies and waiting", "other")}
         assert min(seen.values()) >= 3
         assert max(quiet.values()) < min(seen.values())
         assert min(quiet.values()) > 1.3

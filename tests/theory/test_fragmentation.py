@@ -24,7 +24,7 @@ def test_a_step_that_fails_with_caching_fits_with_expandable_segments() -> None:
     assert not played_on.fits  # type: ignore[union-attr]
     assert played_on.peak_reserved_bytes > report.peak_reserved_bytes  # type: ignore[union-attr]
     # Fewer bytes than the GPU has, and yet too many: whoever reads the share must learn why.
-    assert "fragments take the rest, so it does not fit" in played_on.because
+    assert "), does not fit because of fragmentation" in played_on.because
     assert "does not fit" not in report.because
 
 

@@ -62,7 +62,7 @@ def test_the_title_says_how_long_stages_are_idle() -> None:
     fig = pipeline.figure(CloseUp(timeline, 80e9))
     assert fig is not None
     title = fig.get_suptitle().replace("\n", " ")
-    assert title.startswith("4 stages are idle for ")
+    assert title.startswith("Mean idle time of 4 stages: ")
     assert [label.get_text() for label in fig.axes[0].get_yticklabels()] == [f"stage {r} (rank {r})" for r in range(4)]
 
 
@@ -75,7 +75,7 @@ def test_memory_by_stage_has_each_stages_peak() -> None:
     bars = [patch for patch in fig.axes[0].patches if patch.get_width() > 0]
     ends = [max(bar.get_x() + bar.get_width() for bar in bars if round(bar.get_y() + 0.375) == row) for row in range(4)]
     assert ends == pytest.approx(most)
-    assert fig.get_suptitle().startswith(f"stage {most.index(max(most))} holds most")
+    assert fig.get_suptitle().startswith(f"stage {most.index(max(most))} needs the most memory (")
     assert memory_by_stage.figure(CloseUp(played(Parallelism(tp=2), 2), 80e9)) is None
 
 

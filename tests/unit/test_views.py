@@ -117,23 +117,23 @@ def test_every_place_of_a_page_prints_the_same_idle_time() -> None:
         share = share_text(report["bubble_time_s"] / report["step_time_s"])
         assert cells[small.columns.index("idle time")].partition(" (")[0] == share
         assert f'<td data-v="{report["bubble_time_s"] / report["step_time_s"]!r}">{share}</td>' in line
-        assert f", {share} idle; " in point["because"]
+        assert f", idle {share}; " in point["because"]
         drawn = dict(point["parts"])
         assert share_text(drawn["idle"] / sum(drawn.values())) == share
         run = simulate(numbered[row.index][1].scenario, keep=None)
         picture = pipeline.PLOT.figure(CloseUp(run.timeline, 8e10))
         assert picture is not None
-        assert f"4 stages are idle for {share} of " in picture.get_suptitle()
+        assert f"Mean idle time of 4 stages: {share} of " in picture.get_suptitle()
     best = min((row.report or {})["bubble_time_s"] / (row.report or {})["step_time_s"] for row in compared.rows)
-    assert f"is least idle, {share_text(best)} idle: " in told.sentences[0]
+    assert f"has the lowest idle time ({share_text(best)}); " in told.sentences[0]
 
 
 def test_why_tells_of_bytes_that_come_back() -> None:
     compare = {"collective.algorithm": ["ring", "parameter_server"]}
     served = {key: value for key, value in SERVED["collective"].items() if key != "algorithm"} | {"size": "64 MiB"}
     told = answer(compared_of(SERVED | {"collective": served, "compare": compare, "answer": ["best"]}))
-    assert "4 times the array, then 4 times the array back with parameter_server (server0->switch0)" in told.why
-    assert told.why.startswith("The busiest link carries 1.5 times the array with ring (gpu0->switch0)")
+    assert "4x the array, then 4x the array back with parameter_server (server0->switch0)" in told.why
+    assert told.why.startswith("The busiest link carries 1.5x the array with ring (gpu0->switch0)")
 
 
 EXPERTS: dict[str, Any] = {
@@ -202,7 +202,7 @@ def test_a_page_that_is_put_elsewhere_links_to_no_file_beside_it(tmp_path: Path)
 def test_collectives_that_closed_forms_keep_off_the_links_are_told_with_the_links() -> None:
     step = {"model": "gpt2", "seq_len": 256, "sharding": "zero1"}
     _, view = looked_at({"name": "step", "cluster": {"topology": "dgx_h100", "world_size": 8}, "training": step})
-    assert view["links"]["off_links"].startswith("closed forms stand for ")
+    assert view["links"]["off_links"].startswith("closed forms replace ")
     assert not view["links"]["complete"]  # nobody knows what a link that closed forms left out has carried
     _, view = looked_at(SERVED)
     assert view["links"]["off_links"] == ""

@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from simulator.basics.counts import number_of
 from simulator.findings.comparison import Comparison, Row, Settings, amount, key_of
 from simulator.findings.crossovers import Axis, axis_of, changes
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
-from simulator.findings.text import bracket_text, bracketed, join_list, joined
+from simulator.findings.text import bracket_text, bracketed, clause, join_list, joined
 from simulator.records.measures import Measure, Report, factor_text, for_reports, percent_text
 from simulator.records.setting_text import label, labelled
 from simulator.scenario.answer_spec import FindingSpec
@@ -128,7 +129,7 @@ def _ahead(measure: Measure, rows: Sequence[Row]) -> float:
 
 def _factor(ratio: float) -> str:
     """Write a ratio, also an infinite one."""
-    return factor_text(ratio) if math.isfinite(ratio) else "more than any factor, for its own is 0"
+    return factor_text(ratio) if math.isfinite(ratio) else "an infinite factor (the best value is 0)"
 
 
 def _place(measure: Measure, condition: Settings, rows: Sequence[Row]) -> dict[str, Any]:
@@ -163,25 +164,37 @@ def _alone(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
     """Report a single condition: the best setting, its ties, and how far the others are behind."""
     equal, leaders, value = _equals(measure, rows), _leaders(measure, rows), _value(measure, rows[0])
     if len(equal) == len(rows):
-        return f"all {len(rows)} have {measure.text(value)}"
+        return f"all {len(rows)} settings have {measure.text(value)}"
     names = join_list([compared.name(row.setting) for row in equal])
     tied, behind = (_changes(compared, measure, own, value) for own in (leaders[len(equal) :], rows[len(leaders) :]))
+    best = clause(names, _is_best(measure, measure.amount_text(value)))
     if not tied:
-        return f"{names} {'is' if len(equal) == 1 else 'are'} {measure.superlative}, {measure.text(value)}: {behind}"
-    within = f"±{percent_text(measure.uncertainty(rows[0].report or {}))} of measured runs"
-    lead = (
-        f"{names} {'leads' if len(equal) == 1 else 'lead'} with {measure.text(value)}, a tie within the {within} with"
-    )
-    return f"{lead} {tied}{f'; behind: {behind}' if behind else ''}"
+        return f"{best}; next: {behind}"
+    within = f"tied within the uncertainty of ±{percent_text(measure.uncertainty(rows[0].report or {}))}"
+    return f"{best}; {within}: {tied}{f'; next: {behind}' if behind else ''}"
+
+
+def _is_best(measure: Measure, value: str = "") -> str:
+    """Write the predicate of the best setting: 'is fastest with 3 ms', 'has the lowest idle time, 15.4 %'."""
+    if measure.superlative == "fastest":
+        return f"is fastest{f' with {value}' if value else ''}"
+    return f"has the {measure.superlative} {measure.noun}{f' ({value})' if value else ''}"
 
 
 def _changes(compared: Comparison, measure: Measure, rows: Sequence[Row], value: float) -> str:
-    """Write how far settings are behind a value; of many, only the first few and the last."""
-    others = [(compared.name(row.setting), measure.change_text(_value(measure, row), value)) for row in rows]
+    """Write values of settings and their distance from the best; of many, only the first few and the last."""
+    others: list[tuple[str, str]] = []
+    for row in rows:
+        own = _value(measure, row)
+        change = measure.change_text(own, value)
+        # Only the first change names the measure.
+        short = change.removesuffix(f" the {measure.noun}").removesuffix(f" {measure.noun}") if others else change
+        others.append((compared.name(row.setting), f"{measure.amount_text(own)} ({short})"))
     # Hiding a single setting would save nothing, hence the + 1.
     told = others if len(others) <= _MOST_OTHERS + 1 else [*others[:_MOST_OTHERS], others[-1]]
     left = len(others) - len(told)
-    return f"{joined(told)}{f' ({left} more between)' if left else ''}"
+    omitted = f" ({left} settings in between omitted)" if left else ""
+    return f"{joined(told, ' with ')}{omitted}"
 
 
 def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
@@ -195,7 +208,7 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
     # Conditions in which every setting has the same value, e.g. because a link limits all.
     exact = sum(len(_equals(measure, rows)) == len(rows) for _, rows in contests)
     if not wins and exact == total:
-        return f"all have the same {measure.noun} under all {total} conditions"
+        return f"all settings have the same {measure.noun} under all {total} conditions"
     if not wins:
         return _tie(compared, measure, contests)
     order = sorted(wins, key=lambda name: -len(wins[name]))
@@ -204,54 +217,48 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
         least, most = min(wins[order[0]], key=lambda one: one[0]), max(wins[order[0]], key=lambda one: one[0])
         ends = [(_factor(ratio), labelled(where)) for ratio, where in (least, most)]
         told = f"{ends[0][0]} ({ends[0][1]}) to {ends[1][0]} ({ends[1][1]})" if ends[0][0] != ends[1][0] else ends[0][0]
-        return f"{order[0]} {_are(order[0])} {measure.superlative} everywhere, ahead of the next by {told}"
+        best = clause(order[0], _is_best(measure))
+        several = "both conditions" if total == 2 else f"all {total} conditions"
+        return f"{best} under {several}, ahead of the runner-up by {told}"
     parts = []
     for name in order:
         ratio, where = max(wins[name], key=lambda one: one[0])
+        best = clause(name, _is_best(measure))
         if len(wins[name]) == 1:
-            # Only the first part names the superlative; later parts refer to it.
-            verb, ahead = (
-                (f" {_are(name)} {measure.superlative}", "ahead of the next by") if name == order[0] else ("", "by")
-            )
-            parts.append(f"{name}{verb} at {labelled(where)}, {ahead} {_factor(ratio)}")
+            parts.append(f"{best} with {labelled(where)}, ahead of the runner-up by {_factor(ratio)}")
             continue
-        count = f"{len(wins[name])} of {total} conditions" if name == order[0] else str(len(wins[name]))
-        verb = f"{_are(name)} {measure.superlative} in" if name == order[0] else "in"
-        parts.append(f"{name} {verb} {count}, ahead of the next by up to {_factor(ratio)} ({labelled(where)})")
+        count = f"in {len(wins[name])}{f' of {total}' if name == order[0] else ''} conditions"
+        parts.append(f"{best} {count}, ahead of the runner-up by up to {_factor(ratio)} ({labelled(where)})")
     if exact:
-        parts.append(f"all equal in {exact}")
+        parts.append(f"all settings are equal in {number_of(exact, 'condition')}")
     if ties > exact:
-        parts.append(f"all tied in {ties - exact}, within {_margin(measure, contests)}")
+        number = number_of(ties - exact, "condition")
+        parts.append(f"all settings tie in {number}, within {_margin(measure, contests)}")
     return "; ".join(parts)
 
 
 def _tie(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
     """Report a tie under every condition: the leader all the same, and its largest lead."""
     condition, rows = max(contests, key=lambda one: _ratio(measure, one[1][0], one[1][-1]))
-    most = f"{_factor(_ratio(measure, rows[0], rows[-1]))} at most ({labelled(condition)})"
+    most = f"at most {_factor(_ratio(measure, rows[0], rows[-1]))} ({labelled(condition)})"
     names = list(dict.fromkeys(compared.name(own[0].setting) for _, own in contests))
-    first = f"{names[0]} leads everywhere" if len(names) == 1 else f"{join_list(names)} take turns to lead"
-    return f"all tie in {measure.noun} within {_margin(measure, contests)}: {first}, by {most}"
-
-
-def _are(names: str) -> str:
-    """Return "are" for several names, else "is"."""
-    return "are" if " and " in names else "is"
+    first = f"{names[0]} leads under all conditions" if len(names) == 1 else f"{join_list(names)} lead in turn"
+    return f"all settings tie in {measure.noun} within {_margin(measure, contests)}: {first}, by {most}"
 
 
 def _margin(measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
     """Write the widest uncertainty of a lead."""
     widest = max(measure.uncertainty(rows[0].report or {}) for _, rows in contests)
-    return f"the ±{percent_text(widest)} of measured runs"
+    return f"the uncertainty of ±{percent_text(widest)}"
 
 
 def _lost(compared: Comparison) -> str:
     """Write how many points do not fit, or failed."""
     failed = sum(row.report is None for row in compared.rows)
     short = sum(row.report is not None and not row.fits for row in compared.rows)
-    parts = [f"{short} of {len(compared.rows)} do not fit"] if short else []
-    parts += [f"{failed} of {len(compared.rows)} failed"] if failed else []
-    return f" ({', '.join(parts)})" if parts else ""
+    parts = [f"{short} of {len(compared.rows)} points do not fit in memory"] if short else []
+    parts += [f"{failed} of {len(compared.rows)} points failed"] if failed else []
+    return "".join(f"; {part}" for part in parts)
 
 
 def _crossings(
@@ -318,9 +325,11 @@ def _lead_changes(compared: Comparison, measure: Measure, crossings: Sequence[Ma
         shown, others = _shown_first(compared, places, texts)
         before, after = compared.name(places[0]["before"]), compared.name(places[0]["after"])
         rest = f" ({join_list(others)})" if others else ""
-        # "overtakes" means faster; other measures are named.
-        what = "" if measure.superlative == "fastest" else f" in {measure.noun}"
-        sentences.append(f"{after} overtakes {before}{what} at {shown}{rest}")
+        # "beats" means faster; other measures are named.
+        measured = "" if measure.superlative == "fastest" else f" in {measure.noun}"
+        # A place known to 2 % is a limit; an exact place is the first value at which the new leader is ahead.
+        start = "above" if all(one["at"] is not None and not one["exact"] for one in places) else "from"
+        sentences.append(f"Crossover: {after} beats {before}{measured} {start} {shown}{rest}")
     return sentences
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.found import Finding, FindingResult
-from simulator.findings.text import join_list
+from simulator.findings.text import clause, join_list
 from simulator.records.measures import SAME, Measure, for_reports
 from simulator.records.setting_text import label, labelled
 from simulator.scenario.answer_spec import FindingSpec
@@ -118,7 +118,7 @@ def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str
         parts = [f"with {compared.name(one['setting'])}"] if several[0] else []
         parts += [f"at {labelled(one['fixed'])}"] if several[1] else []
         measure = compared.measure(one["measure"])
-        lacks = "" if one["fits"] else ", which does not fit,"
+        lacks = "" if one["fits"] else " (does not fit in memory)"
         texts.setdefault(" ".join(parts), []).append(measure.change_text(one["after"], one["before"]) + lacks)
     # Settings with the same text share it.
     where: dict[str, list[str]] = {}
@@ -129,8 +129,9 @@ def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str
     told = (f"{text} {join_list(names)}".rstrip(" ,") for text, names in where.items())
     first, at = (label(key, one) for one in (_values(compared, key)[0], value))
     # State plainly that an option has no effect, before the list of equal values.
-    nothing = " changes nothing" if all(abs(one["change"]) <= SAME for one in own) else ""
-    return f"{at}{nothing} against {first}: {'; '.join(told)}"
+    nothing = all(abs(one["change"]) <= SAME for one in own)
+    head = clause(at, f"has no effect vs {first}") if nothing else f"{at} vs {first}"
+    return f"{head}: {'; '.join(told)}"
 
 
 FINDING = Finding("effect", find)

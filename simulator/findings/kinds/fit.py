@@ -10,7 +10,7 @@ from simulator.basics.units import format_memory
 from simulator.findings.comparison import Comparison, Row, Settings
 from simulator.findings.crossovers import Axis, axis_of, sign_changes
 from simulator.findings.found import Finding, FindingResult
-from simulator.findings.text import at_text, bracket_text, bracketed, joined
+from simulator.findings.text import at_text, bracket_text, bracketed, clauses
 from simulator.records.measures import Report
 from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
@@ -36,7 +36,10 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
         for row in rows
     ]  # fmt: skip
     where = labelled(condition)
-    sentence = (f"{where}: " if where else "") + (texts[0][1] if len(texts) == 1 else joined(texts))
+    # A single unnamed setting is called "the job".
+    if not rows[0].setting:
+        texts = [(f"{'the' if where else 'The'} job", texts[0][1])]
+    sentence = (f"With {where}, " if where else "") + clauses(texts)
     return FindingResult(
         "fit", (sentence,), {"condition": dict(condition), "fits": numbers}, tuple(row.index for row in rows)
     )
@@ -46,11 +49,12 @@ def _text(row: Row) -> str:
     """Write whether a point fits: peak of allocations, reserved memory, capacity and shortfall."""
     report: Report = row.report or {}
     peak, reserved, capacity = (report[f"{k}_bytes"] for k in ("peak_memory", "peak_reserved", "capacity"))
-    held = format_memory(peak)
     # Mention the allocator's reserved memory only if fragmentation adds more than 0.5 %.
-    kept = f", {format_memory(reserved)} with the holes between them" if reserved > 1.005 * peak else ""
-    of = f"{'fits, ' if row.fits else ''}allocations peak at {held}{kept}, of {format_memory(capacity)}"
-    return of if row.fits else f"does not fit, lacks {format_memory(report['shortfall_bytes'])}; {of}"
+    kept = f", reserved memory with fragmentation {format_memory(reserved)}" if reserved > 1.005 * peak else ""
+    held = f"peak memory {format_memory(peak)}{kept}"
+    if row.fits:
+        return f"fits in {format_memory(capacity)} ({held})"
+    return f"does not fit in {format_memory(capacity)}: {format_memory(report['shortfall_bytes'])} are missing ({held})"
 
 
 def _along(compared: Comparison, axis: Axis) -> FindingResult | None:
@@ -65,18 +69,18 @@ def _along(compared: Comparison, axis: Axis) -> FindingResult | None:
         name = compared.name(setting)
         if ends is not None:
             kept = bracketed(ends)
-            texts.append((name, f"no longer fits from {bracket_text(axis.key, kept)} on"))
+            texts.append((name, f"does not fit from {bracket_text(axis.key, kept)} on"))
             numbers.append({"setting": dict(setting)} | kept)
         elif last is not None:
             until = at_text(axis.key, axis.numbers[-1], exact=True)
-            texts.append((name, f"fits up to {until}" if last <= 0 else "never fits"))
+            texts.append((name, f"fits up to {until}" if last <= 0 else "does not fit at any value"))
             numbers.append({"setting": dict(setting), "at": None, "last": axis.numbers[-1], "fits": last <= 0})
     if not texts:
         return None
     fixed = {k: v for k, v in compared.shown_condition.items() if k != axis.key}
     where = labelled(fixed)
     spoken = tuple(row.index for row in compared.under(compared.shown_condition))
-    told = f"{where}: {joined(texts, ' ')}" if where else joined(texts, " ")
+    told = f"With {where}, {clauses(texts)}" if where else clauses(texts)
     return FindingResult("fit", (told,), {"along": axis.key, "fixed": fixed, "places": numbers}, spoken)
 
 

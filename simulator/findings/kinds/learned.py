@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.found import Finding, FindingResult
-from simulator.findings.text import join_list, joined
+from simulator.findings.text import clause, join_list, joined
 from simulator.scenario.answer_spec import FindingSpec
 
 # Last losses that differ by more than 0.5 % are visible on a curve.
@@ -24,7 +24,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     sentences = [_losses(compared, rows, facts)]
     if lowest is not None:
         loss = compared.measure("loss").value(lowest.report or {}) or 0.0
-        sentences.insert(0, f"{compared.name(lowest.setting)} ends lowest, at a loss of {loss:.4g}")
+        sentences.insert(0, clause(compared.name(lowest.setting), f"has the lowest last loss ({loss:.4g})"))
     if any(one["seen"] for one in facts):
         sentences.append(_seen(compared, rows, facts))
     times = _times(compared, rows, facts)
@@ -91,48 +91,39 @@ def _losses(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) 
         texts.append((compared.name(row.setting), _end(one)))
     shown = [text for text, one in zip(texts, facts, strict=True) if one["shows"]]
     alike = [name for (name, _), one in zip(texts[1:], facts[1:], strict=True) if not one["shows"]]
-    # A colon: "no fault ends at ..." would say the opposite.
-    first = f"{texts[0][0]}: {texts[0][1]}"
-    if len(rows) == 1:
-        return first
-    parts = [first]
-    if shown:
-        parts.append(f"the loss shows {joined(shown, ', which ')}" if alike else joined(shown, " "))
+    parts = [joined([texts[0], *shown], " ")]
     if alike:
         most = max(one["apart"] or 0.0 for one in facts if not one["shows"])
-        same = "to the last digit" if most == 0 else f"within {most:.2g}"
-        parts.append(f"{_few(alike)} end{'s' if len(alike) == 1 else ''} there too, {same}")
-    return "; ".join(parts)
+        same = "exactly" if most == 0 else f"within {most:.2g}"
+        parts.append(f"{_few(alike)} equal to {texts[0][0]} {same}")
+    return f"Last loss: {'; '.join(parts)}"
 
 
 def _end(one: Mapping[str, Any]) -> str:
     """Write how a run ends."""
     if one["stopped"]:
-        return f"stops before step {one['steps']}"
+        return f"none (stopped before step {one['steps']})"
     if one["last_loss"] is None:
-        return "ends at NaN"
-    skipped = f", {one['skipped']} steps skipped" if one["skipped"] else ""
-    return f"ends at a loss of {one['last_loss']:.4g}{skipped}"
+        return "NaN"
+    skipped = f" ({one['skipped']} steps skipped)" if one["skipped"] else ""
+    return f"{one['last_loss']:.4g}{skipped}"
 
 
 def _few(names: list[str]) -> str:
     """Write up to five names, else their number."""
-    return join_list(names) if len(names) <= 5 else f"all {len(names)} others"
+    return join_list(names) if len(names) <= 5 else f"the other {len(names)} runs"
 
 
 def _seen(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
     """Write the checks' findings by run, and the runs without findings."""
     texts = [
-        (
-            compared.name(row.setting),
-            "by " + join_list([f"{check} (step {step})" for check, step in one["seen"].items()]),
-        )
+        (compared.name(row.setting), join_list([f"{check} (step {step})" for check, step in one["seen"].items()]))
         for row, one in zip(rows, facts, strict=True)
         if one["seen"]
     ]
     unseen = [compared.name(r.setting) for r, one in zip(rows[1:], facts[1:], strict=True) if not one["seen"]]
-    nobody = f"; {join_list(unseen)} by no check" if unseen else ""
-    return f"checks saw {joined(texts, ' ')}{nobody}"
+    nobody = f"; no check detected {join_list(unseen)}" if unseen else ""
+    return f"Detected faults: {joined(texts, ' by ')}{nobody}"
 
 
 def _times(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
@@ -149,8 +140,8 @@ def _times(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -
     measure = compared.measure("time")
     steps = next(one["steps"] for row, one in zip(rows, facts, strict=True) if row is first)
     return (
-        f"{compared.name(first.setting)} has done its {steps} steps first, after {measure.text(soonest)}; "
-        f"{compared.name(last.setting)} last, after {measure.text(latest)}"
+        f"{clause(compared.name(first.setting), f'completes {steps} steps first')}, after {measure.text(soonest)}; "
+        f"{clause(compared.name(last.setting), 'completes last')}, after {measure.text(latest)}"
     )
 
 

@@ -10,7 +10,7 @@ from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.crossovers import Axis, axis_of, changes, log_ratio
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
-from simulator.findings.text import bracket_text, bracketed, join_list
+from simulator.findings.text import bracket_text, bracketed, clause, join_list
 from simulator.records.measures import Measure, for_reports, percent_text
 from simulator.records.setting_text import label, labelled
 from simulator.scenario.answer_spec import FindingSpec
@@ -141,7 +141,7 @@ def _lacking(compared: Comparison, setting: str, key: str) -> str:
         if key_of(row.setting) in (setting, key_of(compared.settings[0])) and row.report is not None and not row.fits:
             at = labelled(row.condition)
             lacking.setdefault(compared.name(row.setting), []).append(at)
-    return "".join(f"; {name} does not fit at {join_list(where)}" for name, where in lacking.items())
+    return "".join(f"; {clause(name, 'does not fit')} with {join_list(where)}" for name, where in lacking.items())
 
 
 def _without(setting: Settings, key: str) -> Settings:
@@ -175,23 +175,21 @@ def _sentence(
 ) -> tuple[str, str]:
     """Return the statement and its place."""
     name, baseline = names
-    less = "more" if measure.best == "least" else "less"
-    by = f"over {percent_text(margin)} " if margin else ""
-    worse = f"takes {by}{less} {measure.noun} than {baseline}"
-    near = (
-        f"within {percent_text(margin)} of {baseline}'s {measure.noun}, or ahead," if margin else f"ahead of {baseline}"
-    )
+    more = "more" if measure.best == "least" else "less"
+    than = f"{more} {measure.noun} than {baseline}"
+    worse = f"{measure.verb} over {percent_text(margin)} {than}" if margin else f"{measure.verb} {than}"
+    near = f"{measure.verb} at most {percent_text(margin)} {than}" if margin else f"{measure.verb} no {than}"
     ends = (axis.settings(number)[axis.key] for number in (axis.numbers[0], axis.numbers[-1]))
     first, last = (label(axis.key, end) for end in ends)
     if not places and all(abs(ratio) <= _EQUAL for ratio in ratios.values()):
-        return f"{name} takes the same {measure.noun} as {baseline}", f"from {first} to {last}"
+        return clause(name, f"{measure.verb} the same {measure.noun} as {baseline}"), f"from {first} to {last}"
     if not places:
-        stays = worse if next(iter(ratios.values())) > math.log1p(margin) else f"stays {near}"
-        return f"{name} {stays}", f"from {first} to {last}"
-    said = [worse if now else f"is {near}" for _, now in places]
+        stays = worse if next(iter(ratios.values())) > math.log1p(margin) else near
+        return clause(name, stays), f"from {first} to {last}"
+    said = [worse if now else near for _, now in places]
     at = [f"from {bracket_text(axis.key, bracketed(one))} on" for one, _ in places]
     before = "".join(f"{text} {where}, and " for text, where in zip(said[:-1], at[:-1], strict=True))
-    return f"{name} {before}{said[-1]}", at[-1]
+    return clause(name, f"{before}{said[-1]}"), at[-1]
 
 
 FINDING = Finding("threshold", find)

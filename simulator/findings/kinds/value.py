@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from simulator.findings.comparison import Comparison
 from simulator.findings.found import Finding, FindingResult
-from simulator.findings.text import joined
+from simulator.findings.text import clauses, predicates
 from simulator.records.measures import for_reports
 from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
 
+_NOUNS = {"collective": "collective", "training": "job"}
 _USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
 
 
@@ -22,17 +23,21 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     for row in rows:
         report = row.report or {}
         values = {measure.name: measure.value(report) for measure in measures}
-        told = [measure.text(value) for measure in measures if (value := values[measure.name]) is not None]
-        lacks = "" if row.fits else ", does not fit"
-        texts.append((compared.name(row.setting), ", ".join(told) + lacks))
+        told = [
+            (measure.verb, measure.text(value)) for measure in measures if (value := values[measure.name]) is not None
+        ]
+        lacks = "" if row.fits else ", but does not fit in memory"
+        if told:
+            texts.append((compared.name(row.setting), predicates(told) + lacks))
         numbers.append({"setting": dict(row.setting), "point": row.index, "fits": row.fits, **values})
     if not texts:
         return None
     where = labelled(condition)
-    prefix = f"{where}: " if where else ""
-    # A single unnamed setting: the values alone, without "reaches".
-    alone = len(texts) == 1 and not rows[0].setting
-    sentence = prefix + (texts[0][1] if alone else joined(texts, " reaches "))
+    prefix = f"With {where}, " if where else ""
+    # A single unnamed setting is called by its kind.
+    if not rows[0].setting:
+        texts = [(f"{'the' if where else 'The'} {_NOUNS[compared.kind]}", texts[0][1])]
+    sentence = prefix + clauses(texts)
     return FindingResult(
         "value", (sentence,), {"condition": dict(condition), "values": numbers}, tuple(r.index for r in rows)
     )

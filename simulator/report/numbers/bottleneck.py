@@ -114,7 +114,7 @@ def turns_text(busiest: Bottleneck, end: float, whole: str = "the time", nbytes:
     Examples
     --------
     >>> turns_text(Bottleneck("b->a", 4.0, 0.5, 1.0, 4.0, 1.0, 2.0, "b"), 2.0, nbytes=1)
-    'receives 4 times the array for 50 % of the time and sends 4 times the array for 50 %'
+    'receives 4x the array for 50 % of the time and sends 4x the array for 50 %'
     """
     own = (busiest.bytes, busiest.bandwidth_time_s)
     back = (busiest.reverse_bytes, busiest.reverse_time_s)

@@ -212,7 +212,7 @@ def _sentence(points: list[ScalingPoint], *, short: bool, known: Sequence[Crossi
     # Only places with at least two algorithms can be compared.
     contested = {place: times for place, times in table.items() if len(times) > 1}
     if not contested:
-        return "no two lines share a setting, so nothing can be compared"
+        return "no comparison: no two lines share a number of GPUs and an array size"
     # Algorithms that are the fastest, or tied, at every contested place.
     unbeaten = [
         name
@@ -246,7 +246,7 @@ def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, flo
     # A title has no room for each loser: give the range of leads over the second fastest.
     if short and len(names) > 2 and len(table) > 1 and not any(_equal(lead, 1.0) for lead in leads):
         ahead = f"{factor_text(min(leads))} to {factor_text(max(leads))}"
-        return f"{name}: fastest everywhere, ahead of the next by {ahead}; the lead never changes"
+        return f"{name} is fastest everywhere, ahead of the runner-up by {ahead}"
     parts: list[str] = []
     for other in names:
         ratios = sorted((times[other] / times[name], place) for place, times in table.items() if other in times)
@@ -259,17 +259,17 @@ def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, flo
         elif short:
             parts.append(f"{other} everywhere, by {factor_text(least)} to {factor_text(most)}")
         elif ties == len(ratios):
-            parts.append(f"{other} nowhere: equal at all {ties}")
+            parts.append(f"{other} nowhere (equal in all {ties} conditions)")
         elif ties:
-            parts.append(f"{other} by up to {factor_text(most)} ({place_text(far)}), equal at {ties} of {len(ratios)}")
+            parts.append(
+                f"{other} by up to {factor_text(most)} ({place_text(far)}), equal in {ties} of {len(ratios)} conditions"
+            )
         else:
             span = f"{factor_text(least)} ({place_text(near)}) to {factor_text(most)} ({place_text(far)})"
             parts.append(f"{other} everywhere, by {span}")
     if len(table) == 1:
         return f"{name} beats {_listed(parts)}"
-    # With two algorithms there is nothing else to cross.
-    end = "no crossing" if len(names) == 2 else "the lead never changes"
-    return f"{name} beats {_listed(parts)}; {end}"
+    return f"{name} beats {_listed(parts)}; no crossover"
 
 
 def _shared_lead(
@@ -305,14 +305,14 @@ def _changes(crossed: Sequence[Crossing], most: int) -> str:
         if crossing.along == along:
             pairs.setdefault((crossing.after, crossing.before), []).append(crossing)
     if not pairs:
-        return "the lead never changes along one axis"
+        return "no crossover along a single axis"
     changes: list[str] = []
     # Pairs with the most crossovers first; a title names one pair, a sentence three.
     for (after, before), places in sorted(pairs.items(), key=lambda item: -len(item[1]))[:most]:
         first, last = places[0], places[-1]
         until = "" if first is last else f" to {last.text()}"
-        changes.append(f"{after} overtakes {before} at {first.text()}{until}")
-    more = f" (and {len(pairs) - most} more)" if len(pairs) > most else ""
+        changes.append(f"{after} beats {before} above {first.text()}{until}")
+    more = f" (and {len(pairs) - most} more crossovers)" if len(pairs) > most else ""
     return _listed(changes) + more
 
 

@@ -178,19 +178,17 @@ def _share(op: Collective, parts: tuple[str, ...]) -> int:
 def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str:
     """Write which part limits the collective: a link's bandwidth, or latency and waiting."""
     if busiest is None:
-        return "only latency: no link carries any bytes"
+        return "Bottleneck: latency; no link carries any bytes"
     # The busiest cable's time at its bandwidth, as a share of the run.
     full = busiest.cable_time_s / timeline.end
     holds = full >= HOLDS_UP
+    bottleneck_text = "Bottleneck: " if holds else "Bottleneck: latency and waiting; "
     if busiest.takes_turns:
-        why = "its bandwidth holds" if holds else "latencies and waiting hold"
-        return f"{busiest.end} {turns_text(busiest, timeline.end, nbytes=nbytes)}: {why} the collective up"
-    load = f"{busiest.link} carries {arrays_text(busiest.bytes / nbytes)}" if nbytes else busiest.link
+        return f"{bottleneck_text}{busiest.end} {turns_text(busiest, timeline.end, nbytes=nbytes)}"
+    carries = f", carries {arrays_text(busiest.bytes / nbytes)}" if nbytes else ""
     if holds:
-        return (
-            f"{load} and is busy {100 * busiest.busy_fraction:.0f} % of the time: its bandwidth holds the collective up"
-        )
-    return f"{load}, {100 * full:.0f} % of what it could: latencies and waiting hold the collective up, not bandwidth"
+        return f"{bottleneck_text}link {busiest.link}, {100 * busiest.busy_fraction:.0f} % busy{carries}"
+    return f"{bottleneck_text}the busiest link, {busiest.link}, uses {100 * full:.0f} % of its bandwidth{carries}"
 
 
 def _peak_buffer(op: Collective, log: TransferLog) -> int:

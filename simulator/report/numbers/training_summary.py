@@ -263,7 +263,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         closed_form_collectives=plan.closed_forms,
         played_collectives=plan.played,
         bottleneck=bottleneck(timeline),
-        because=_because(time, parts, _room(timeline, peak.nbytes / capacity)),
+        because=_because(time, parts, _room(timeline, peak.nbytes, capacity)),
         exposed_comm_time_by_kind=_shared([_exposed(work, lambda span: span.kind) for work in works], rounds),
         comm_time_by_dimension=_shared([_by_dimension(work) for work in works], rounds),
         exposed_comm_time_by_dimension=_shared(exposed_by, rounds),
@@ -322,7 +322,7 @@ def _parts(work: _Work, time: float) -> dict[str, float]:
         # An update on the host may overlap passes; only the rest lengthens the step.
         "optimizer": outside(work.of_kind("optimizer"), work.passes),
         "kernels": length(kernels),
-        "the host's update": outside(compute, kernels),
+        "host update": outside(compute, kernels),
     }
 
 
@@ -413,16 +413,17 @@ def _of(spans: Iterable[Span], kind: str) -> list[Interval]:
 
 def _because(time: float, parts: Mapping[str, float], room: str) -> str:
     """Write the parts of the step's time and the memory's state."""
-    names = ("kernels", "the host's update", "exposed communication", "idle")
-    texts = {name: share_text(parts[name] / time) for name in names}
+    names = {"kernels": "compute", "host update": "host update", "exposed communication": "exposed communication",
+             "idle": "idle"}  # fmt: skip
+    shares = {word: share_text(parts[name] / time) for name, word in names.items()}
     # Parts below 0.05 % are omitted.
-    told = ", ".join(f"{text} {name}" for name, text in texts.items() if text != share_text(0.0))
-    return f"{told}; {room}"
+    told = ", ".join(f"{word} {text}" for word, text in shares.items() if text != share_text(0.0))
+    return f"{told[:1].upper()}{told[1:]}; {room}"
 
 
-def _room(timeline: Timeline, share: float) -> str:
+def _room(timeline: Timeline, peak: int, capacity: int) -> str:
     """Write how full the GPU's memory is; allocations that fit may still exceed the capacity with fragmentation."""
-    peak = f"memory peaks at {100 * share:.0f} % of the GPU's"
+    used = f"peak memory {format_memory(peak)} of {format_memory(capacity)} ({100 * peak / capacity:.0f} %)"
     if not timeline.short_of_memory:
-        return peak
-    return f"{peak}, so it does not fit" if share > 1 else f"{peak} and fragments take the rest, so it does not fit"
+        return used
+    return f"{used}, does not fit" if peak > capacity else f"{used}, does not fit because of fragmentation"

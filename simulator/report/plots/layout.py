@@ -75,7 +75,7 @@ def layout(cluster: Cluster) -> Layout:
     drawing = _of_nodes(cluster, graph, kinds, nodes) if len(nodes) > 1 else _of_switches(graph, gpus)
     whole = len(drawing.at) == len(graph)
     note = (
-        f"+n: n more that are alike; {len(drawing.at):,} of {len(graph):,} vertices are drawn, and the links among them"
+        f"+n: n more equal vertices; drawn: {len(drawing.at):,} of {len(graph):,} vertices and the links between them"
     )
     return Layout(drawing, "levels", "" if whole else note)
 
@@ -101,13 +101,11 @@ def _of_gpus(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], gpus: Seq
     lengths = dimensions(graph, by_number) if len(gpus) <= _GRID_UP_TO else ()
     if lengths:
         size = " x ".join(map(str, lengths))
-        layers = "; each GPU of a layer is joined with its like of the next" if len(lengths) > 2 else ""
-        note = f"torus of {size}: short lines at the edges come back on the other side{layers}"
+        layers = "; each GPU is linked with the same GPU of the next layer" if len(lengths) > 2 else ""
+        note = f"torus of {size}: short lines at an edge continue at the opposite edge{layers}"
         return Layout(Drawing(grid_places(lengths, by_number)), "grid", note)
     chosen, _ = selected(cluster, _CLOUD_UP_TO)
-    note = (
-        "" if len(chosen) == len(graph) else f"{len(chosen)} of {len(graph):,} GPUs are drawn: those nearest to rank 0"
-    )
+    note = "" if len(chosen) == len(graph) else f"drawn: the {len(chosen)} of {len(graph):,} GPUs nearest to rank 0"
     part: Graph = graph.subgraph(chosen)
     return Layout(Drawing(places(part, kinds, [gpu for gpu in gpus if gpu in chosen])), "round", note)
 

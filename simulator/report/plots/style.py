@@ -75,7 +75,7 @@ OPERATIONS: Final = {
     "issue": LIGHT,
     "idle": PALE,
 }
-REST: Final = "all others"
+REST: Final = "other"
 # In stacking order: long-lived memory at the bottom, temporary memory at the top.
 MEMORY: Final = {
     "parameters": BLUE,

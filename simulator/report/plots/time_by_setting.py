@@ -30,16 +30,16 @@ def finding(points: Sequence[ScalingPoint]) -> str:
     Examples
     --------
     >>> finding([ScalingPoint("ring", 8, 1024, 2e-3), ScalingPoint("tree", 8, 1024, 1e-3)])
-    'tree is fastest: 1 ms; ring takes longest: 2 ms, 2.0x'
+    'tree is fastest (1 ms); ring is slowest (2 ms, 2.0x)'
     """
     best, worst = min(points, key=lambda p: p.time), max(points, key=lambda p: p.time)
     equal = [point.algorithm for point in points if point.time <= best.time * (1 + _EQUAL)]
     if len(equal) == len(points):
         return f"all {len(points)} settings take {format_time(best.time)}"
     others = len(equal) - 1
-    first = f"{best.algorithm} and {others} more are fastest" if others else f"{best.algorithm} is fastest"
-    slow = f"{worst.algorithm} takes longest: {format_time(worst.time)}, {worst.time / best.time:.1f}x"
-    return f"{first}: {format_time(best.time)}; {slow}"
+    first = f"{best.algorithm} and {others} more settings are fastest" if others else f"{best.algorithm} is fastest"
+    slow = f"{worst.algorithm} is slowest ({format_time(worst.time)}, {worst.time / best.time:.1f}x)"
+    return f"{first} ({format_time(best.time)}); {slow}"
 
 
 def time_by_setting(points: Sequence[ScalingPoint]) -> Figure:
@@ -51,7 +51,7 @@ def time_by_setting(points: Sequence[ScalingPoint]) -> Figure:
     with style.applied():
         fig = style.new_figure(9.0, 1.6 + 0.38 * len(shown))
         axes = fig.subplots()
-        axes.barh(range(len(shown)), [point.time for point in shown], height=0.7, color=style.BLUE, label="played")
+        axes.barh(range(len(shown)), [point.time for point in shown], height=0.7, color=style.BLUE, label="simulated")
         for row, point in enumerate(shown):
             axes.text(1.01, row, format_time(point.time), transform=axes.get_yaxis_transform(), va="center")
         known = [(point.predicted, row) for row, point in enumerate(shown) if point.predicted is not None]

@@ -115,9 +115,9 @@ def finding(cluster: Cluster) -> str:
     if not rates:
         links = "no links"
     elif len(rates) == 1:
-        links = f"every link {format_bandwidth(rates[0])} each way"
+        links = f"every link {format_bandwidth(rates[0])} per direction"
     else:
-        links = f"links of {format_bandwidth(rates[0])} to {format_bandwidth(rates[-1])} each way"
+        links = f"links of {format_bandwidth(rates[0])} to {format_bandwidth(rates[-1])} per direction"
     return f"{cluster.name}: {', '.join(parts)}; {links}"
 
 
@@ -251,7 +251,7 @@ def _legend(fig: Figure, counts: Mapping[str, int], classes: Mapping[_Class, str
     handles = []
     for kind in sorted(counts, key=_rank_of_kind):
         marker, colour = _LOOKS.get(kind, ("h", style.PURPLE))
-        name = f"{gpu} (its rank)" if kind == "gpu" else {"nic": "NIC"}.get(kind, kind)
+        name = f"{gpu} (number: rank)" if kind == "gpu" else {"nic": "NIC"}.get(kind, kind)
         handles.append(
             Line2D(
                 [],

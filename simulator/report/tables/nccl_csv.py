@@ -193,5 +193,5 @@ def _number(cells: Mapping[str, str], column: tuple[str, float] | None, least: f
         raise ValueError(f"{name}: got {cells[name]!r}; must be {least:g} or more, and finite")
     # Absurd magnitudes would overflow later computations.
     if not units.within(abs(value * factor)):
-        raise ValueError(f"{name}: got {cells[name]!r}; larger or smaller than anything that is measured")
+        raise ValueError(f"{name}: got {cells[name]!r}; outside the range of measured values")
     return value * factor

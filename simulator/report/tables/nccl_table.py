@@ -295,7 +295,7 @@ def _figure(text: str, column: str) -> float:
     if not _is_number(text) or float(text) < 0:
         raise ValueError(f"{column}: got {text!r}; must be a number, 0 or more")
     if not units.within(float(text)):
-        raise ValueError(f"{column}: got {text!r}; larger or smaller than anything that is measured")
+        raise ValueError(f"{column}: got {text!r}; outside the range of measured values")
     return float(text)
 
 

@@ -40,14 +40,14 @@ _COLLECTIVE: Final = (
     _Column("time", lambda r: format_time(r["time_s"])),
     _Column("closed form", lambda r: _or_dash(r["predicted_s"], format_time)),
     _Column("busbw", lambda r: _or_dash(r["busbw"], format_bandwidth)),
-    _Column("on the wire", lambda r: format_bytes(r["wire_bytes"])),
+    _Column("bytes sent", lambda r: format_bytes(r["wire_bytes"])),
     _Column("wrong", lambda r: _or_dash(r["wrong"], str)),
     _Column("max error", lambda r: _or_dash(r["max_abs_error"], "{:.2g}".format)),
     _Column("busiest link", lambda r: _or_dash(r["bottleneck"], _busiest), left=True),
 )
 _TRAINING: Final = (
     _Column("step", lambda r: format_time(r["step_time_s"])),
-    _Column("80 % within", _within),
+    _Column("uncertainty (80 %)", _within),
     _Column("tokens/s", lambda r: f"{r['tokens_per_s']:,.0f}"),
     _Column("MFU", lambda r: share_text(r["mfu"])),
     _Column("exposed comm", lambda r: share_text(r["exposed_comm_time_s"] / r["step_time_s"])),
@@ -60,9 +60,9 @@ _LEARNING: Final = (
     _TRAINING[0],
     _Column("steps", lambda r: str(len(r["learning"]["losses"]))),
     _Column("last loss", lambda r: _last(r["learning"]["losses"])),
-    _Column("skipped", lambda r: str(len(r["learning"]["skipped"]))),
-    _Column("others between", lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
-    _Column("seen by", lambda r: _seen(r["learning"]["seen"]), left=True),
+    _Column("skipped steps", lambda r: str(len(r["learning"]["skipped"]))),
+    _Column("mean staleness", lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
+    _Column("detected by", lambda r: _seen(r["learning"]["seen"]), left=True),
     *_TRAINING[-2:],
 )
 # Axes with words as values, aligned left.

@@ -50,7 +50,7 @@ def lanes(
     last = timeline.last_rank if timeline.last_rank in ranks else None
     shown = _chosen(firsts, last, slow)
     if len(shown) < len(firsts):
-        notes.append(f"{len(shown)} of {len(firsts)} unlike ranks are shown")
+        notes.append(f"{len(shown)} of {len(firsts)} different ranks are shown")
     texts: dict[str, dict[str, int]] = {"names": {}, "kinds": {}}
     # Too many transfers would make the page heavy, and be invisible anyway.
     moved = traffic(timeline, groups) if groups is not None and timeline.transfers <= _MOST_TRANSFERS else {}
@@ -165,7 +165,7 @@ def _others(
             alike.setdefault(repr(looks), []).append(who)
     shown = list(alike.values())[:_MOST_OTHERS]
     if len(shown) < len(alike):
-        notes.append(f"{len(shown)} of {len(alike)} unlike servers and switches are shown")
+        notes.append(f"{len(shown)} of {len(alike)} different servers and switches are shown")
     return [_moved(names[0], len(names), one, unit, texts) for names in shown for one in moved[names[0]]]
 
 

@@ -44,7 +44,7 @@ def links(timeline: Timeline, notes: list[str]) -> dict[str, Any]:
     alike = equivalent_links(timeline.links, timeline.end)
     rows = [_row(own, timeline.end, courses) for own in alike]
     if len(rows) > _MOST_ROWS:
-        notes.append(f"the {_MOST_ROWS} fullest of {len(rows)} unlike kinds of links are shown")
+        notes.append(f"the {_MOST_ROWS} most used of {len(rows)} groups of links are shown")
     shown, rest = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
     # Very large runs record only the bottleneck, and closed forms record no link.
     complete = (

@@ -102,7 +102,7 @@ def _few_lanes(view: dict[str, Any]) -> dict[str, Any]:
     chosen = [lane for lane in view["lanes"]["lanes"] if lane["rank"] in kept or isinstance(lane["rank"], str)]
     if len(chosen) == len(view["lanes"]["lanes"]):
         return view
-    note = f"{len(kept & set(ranks))} of {len(ranks)} unlike ranks are shown here, to keep this page small"
+    note = f"{len(kept & set(ranks))} of {len(ranks)} different ranks are shown to keep this page small"
     return view | {"lanes": view["lanes"] | {"lanes": chosen}, "notes": [*view["notes"], note]}
 
 
@@ -115,7 +115,7 @@ def _merged(view: dict[str, Any]) -> dict[str, Any]:
     width = max(1, view["end"] // _BINS)
     names = list(view["lanes"]["names"])
     merged = [_merge(lane, width, names) for lane in view["lanes"]["lanes"]]
-    note = f"neighbours of one kind within {width * view['unit_s']:.3g} s are drawn as one, to keep this page small"
+    note = f"spans of the same kind within {width * view['unit_s']:.3g} s are merged to keep this page small"
     return view | {"lanes": view["lanes"] | {"lanes": merged, "names": names}, "notes": [*view["notes"], note]}
 
 

@@ -80,11 +80,11 @@ def _title(timeline: Timeline, uses: Sequence[LinkUse]) -> str:
     unplayed = on_links(timeline)
     if unplayed:
         most_used = percent_text(max(used(use, timeline.end) for use in uses))
-        return f"{unplayed}, so no bottleneck is named; the other collectives use at most {most_used} of a link"
+        return f"No bottleneck named: {unplayed}; the other collectives use at most {most_used} of a link's bandwidth"
     if timeline.transfers > _MOST_TRANSFERS:
         most = max(uses, key=lambda use: used(use, timeline.end))
         said = finding([most], timeline.end, all_known=False)
-        return f"{said}; of {timeline.transfers:,} transfers those over it are drawn"
+        return f"{said}; drawn: transfers over this link, of {timeline.transfers:,} transfers"
     return finding(uses, timeline.end, bottleneck(replace(timeline, links=tuple(uses))))
 
 
@@ -94,7 +94,7 @@ def on_links(timeline: Timeline) -> str:
     played = {sent.collective for sent in timeline.sent} & collectives
     if len(played) == len(collectives):
         return ""
-    return f"closed forms stand for {len(collectives) - len(played)} of {len(collectives)} collectives"
+    return f"closed forms replace {len(collectives) - len(played)} of {len(collectives)} collectives"
 
 
 def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = None, *, all_known: bool = True) -> str:
@@ -115,12 +115,12 @@ def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = No
     Examples
     --------
     >>> finding([LinkUse("a->b", 1e9, 1e9, 2.0), LinkUse("b->a", 1e9, 2e9, 2.0)], 2.0)
-    'b->a is the bottleneck: 100 % of its bandwidth used over 2 s; the other link at most 50 %'
+    'Bottleneck: b->a uses 100 % of its bandwidth over 2 s; the other link uses at most 50 %'
     >>> finding([LinkUse("a->b", 1e9, 1e8, 2.0)], 2.0)
-    'No link is a bottleneck: a->b, the only link used, uses 5 % of its bandwidth over 2 s'
+    'No bottleneck: the only link used, a->b, uses 5 % of its bandwidth over 2 s'
     """
     if not uses or end <= 0.0:
-        return "no link carried anything"
+        return "no link carried any bytes"
     ranked = sorted(uses, key=lambda use: (-used(use, end), -use.busy, natural(use.name)))
     # Directions that take turns use the cable fully together, although neither direction does alone.
     if busiest is not None and busiest.takes_turns and busiest.cable_time_s >= HOLDS_UP * end:
@@ -131,29 +131,30 @@ def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = No
     low, high = percent_text(shares[alike - 1]), percent_text(shares[0])
     share = high if low == high else f"{low} to {high}"
     rest = len(ranked) - alike
-    other = f"the other {f'{rest} links' if rest > 1 else 'link'} at most {percent_text(shares[alike])}" if rest else ""
+    rest_text = f"{rest} links use" if rest > 1 else "link uses"
+    other = f"the other {rest_text} at most {percent_text(shares[alike])}" if rest else ""
     if shares[0] < HOLDS_UP:
         return _none(ranked, alike, share, end, other, all_known=all_known)
-    over = f"bandwidth used over {format_time(end)}"
+    over = f"bandwidth over {format_time(end)}"
     if len(ranked) == 1:
-        role = "the only link used" if all_known else "the bottleneck"
-        return f"{ranked[0].name} is {role}: {share} of its {over}"
+        role = ", the only link used," if all_known else ""
+        return f"Bottleneck: {ranked[0].name}{role} uses {share} of its {over}"
     if not rest:
-        return f"all {alike} links are used evenly: {share} of their {over}"
+        return f"All {alike} links use {share} of their {over}"
     if alike == 1:
-        return f"{ranked[0].name} is the bottleneck: {share} of its {over}; {other}"
-    return f"{_together(ranked[:alike], end)} are the bottleneck: {share} of their {over}; {other}"
+        return f"Bottleneck: {ranked[0].name} uses {share} of its {over}; {other}"
+    return f"Bottleneck: {_together(ranked[:alike], end)} use {share} of their {over}; {other}"
 
 
 def _none(ranked: Sequence[LinkUse], alike: int, share: str, end: float, other: str, *, all_known: bool) -> str:
     """Write that no link is a bottleneck, and how much the busiest links use."""
     if len(ranked) == 1:
-        who = f"{ranked[0].name}, {'the only link used' if all_known else 'the busiest'}, uses {share} of its"
+        who = f"the {'only link used' if all_known else 'busiest link'}, {ranked[0].name}, uses {share} of its"
     elif alike == 1:
-        who = f"{ranked[0].name}, the busiest, uses {share} of its"
+        who = f"the busiest link, {ranked[0].name}, uses {share} of its"
     else:
-        who = f"the busiest, {_together(ranked[:alike], end)}, use {share} of their"
-    return f"No link is a bottleneck: {who} bandwidth over {format_time(end)}{f', {other}' if other else ''}"
+        who = f"the busiest links, {_together(ranked[:alike], end)}, use {share} of their"
+    return f"No bottleneck: {who} bandwidth over {format_time(end)}{f'; {other}' if other else ''}"
 
 
 def _in_turn(ranked: Sequence[LinkUse], end: float, busiest: Bottleneck) -> str:
@@ -161,7 +162,7 @@ def _in_turn(ranked: Sequence[LinkUse], end: float, busiest: Bottleneck) -> str:
     cable = {busiest.link, reverse_of(busiest.link)}
     others = [used(use, end) for use in ranked if use.name not in cable]
     tail = f"; the other {len(others)} links use at most {percent_text(max(others))}" if others else ""
-    return f"{busiest.end} is the bottleneck: it {turns_text(busiest, end, format_time(end))}{tail}"
+    return f"Bottleneck: {busiest.end} {turns_text(busiest, end, format_time(end))}{tail}"
 
 
 def _together(links: Sequence[LinkUse], end: float) -> str:
@@ -186,7 +187,7 @@ def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[Equ
     )  # fmt: skip
     style.time_axis(axes, end)
     bar = fig.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
-    bar.set_label("share of the link's bandwidth (mean of each 1/400 of the time)")
+    bar.set_label("used share of the bandwidth (mean per 1/400 of the time)")
 
 
 def _shares(traffic: LinkTraffic, shown: Sequence[EquivalentLinks]) -> Floats:
@@ -227,10 +228,8 @@ def _rows(axes: Axes, shown: Sequence[EquivalentLinks], total: int) -> None:
     caps = sorted({row.links[0].bandwidth for row in shown})
     bandwidth = format_bandwidth(caps[0]) + (f" to {format_bandwidth(caps[-1])}" if len(caps) > 1 else "")
     drawn = sum(len(row.links) for row in shown)
-    left_out = f"; and {total - drawn} more" if total > drawn else ""
-    axes.set_title(
-        f"{drawn} {'link' if drawn == 1 else 'links'} of {bandwidth}, the most used first{left_out}", loc="left"
-    )
+    left_out = f" ({total - drawn} more not shown)" if total > drawn else ""
+    axes.set_title(f"{drawn} {'link' if drawn == 1 else 'links'} of {bandwidth}, most used first{left_out}", loc="left")
 
 
 def _of_point(close_up: CloseUp) -> Figure | None:
@@ -238,7 +237,7 @@ def _of_point(close_up: CloseUp) -> Figure | None:
     timeline = close_up.timeline
     unplayed = on_links(timeline)
     if unplayed and _most_used(timeline) < _VISIBLE:
-        return _sentence(f"{unplayed}: links carry next to nothing, and no bottleneck can be named")
+        return _sentence(f"No bottleneck named: {unplayed}, and links carry almost no bytes")
     return figure(timeline) if timeline.transfers else None
 
 

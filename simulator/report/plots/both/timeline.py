@@ -142,11 +142,11 @@ def _others(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple
         if isinstance(who, str):
             alike.setdefault(_look(own, pixel), []).append(who)
     named = [
-        (names[0] if len(names) == 1 else f"{names[0]} ({len(names)} alike)", names[0]) for names in alike.values()
+        (names[0] if len(names) == 1 else f"{names[0]} ({len(names)} equal)", names[0]) for names in alike.values()
     ]
     blocks = [_Block(name, _lanes((), moved[first], end)) for name, first in named[:_MOST_OTHERS]]
     left = len(named) - len(blocks)
-    return blocks, f"{left} more unlike servers or switches" if left else ""
+    return blocks, f"{left} more servers or switches not shown" if left else ""
 
 
 def finding(timeline: Timeline) -> str:
@@ -159,14 +159,14 @@ def finding(timeline: Timeline) -> str:
     'rank 0 ends last, at 4 s: 75 % compute, 25 % exposed communication, 0 % idle'
     >>> finding(Timeline("events", 4.0, (Span(0, "issue", "issue a", "issue", 0.0, 3.0),
     ...                                  Span(0, "compute", "a", "forward", 3.0, 4.0))))
-    'rank 0 ends last, at 4 s: 25 % compute, 75 % waiting for its host, 0 % exposed communication, 0 % idle'
+    'rank 0 ends last, at 4 s: 25 % compute, 75 % waiting for the host, 0 % exposed communication, 0 % idle'
     """
     ends = _ends(timeline.spans)
     slowest = _slowest(ends)
     spans = [span for span in timeline.spans if span.rank == slowest]
     total = max(timeline.end, max(span.end for span in spans))
     if total <= 0.0:
-        return f"rank {slowest}: nothing takes any time"
+        return f"rank {slowest}: all operations take 0 s"
     kernels = [s for s in spans if not _communicates(s) and s.stream not in (HOST, ISSUE)]
     work = [s for s in spans if s.stream != ISSUE]
     # Unions of intervals, from the smallest to the largest:
@@ -189,8 +189,8 @@ def finding(timeline: Timeline) -> str:
     idle = f"{percents[2]} idle{'' if waits > 0.0 else _mean_idle(timeline, total, percents[2])}"
     if compute == 0.0:
         return f"{who}: {percents[1]} communication, {idle}"
-    host = f"{percents[3]} the host's update, " if computed > compute else ""
-    host += f"{percents[4]} waiting for its host, " if waits > 0.0 else ""
+    host = f"{percents[3]} host update, " if computed > compute else ""
+    host += f"{percents[4]} waiting for the host, " if waits > 0.0 else ""
     return f"{who}: {percents[0]} compute, {host}{percents[1]} exposed communication, {idle}"
 
 
@@ -199,7 +199,7 @@ def _mean_idle(timeline: Timeline, total: float, told: str) -> str:
     if not timeline.at_work:
         return ""
     mean = style.percent(max(0.0, 1.0 - fmean(timeline.at_work.values()) / total))
-    return "" if mean == told else f" ({mean} in the mean of all ranks)"
+    return "" if mean == told else f" (mean of all ranks: {mean})"
 
 
 def _communicates(span: Span) -> bool:
@@ -246,8 +246,8 @@ def _chosen(
     places = sorted(dict.fromkeys([*wanted, *evenly]).keys(), key=lambda place: (place not in wanted, place))[:most]
     shown = [alike[place] for place in sorted(places)]
     drawn = sum(map(len, shown))
-    choice = f"the one that ends last (rank {slowest}){', slow ones' if slow else ''}, others evenly chosen"
-    return shown, f"{drawn} of {len(by_rank)} ranks: {choice}"
+    choice = f"the last to end (rank {slowest}){', slow ranks' if slow else ''} and evenly chosen ranks"
+    return shown, f"{drawn} of {len(by_rank)} ranks shown: {choice}"
 
 
 def _lanes(spans: Sequence[Span], moved: Sequence[Traffic], end: float) -> tuple[_Lane, ...]:
@@ -355,13 +355,13 @@ def _named(ranks: Sequence[int], slow: Collection[int]) -> str:
     Examples
     --------
     >>> _named((3,), {3}), _named((0, 1, 2, 3), ()), _named((0, 2, 5), ())
-    ('rank 3 (slow)', 'ranks 0-3 (4 alike)', 'rank 0 (3 alike)')
+    ('rank 3 (slow)', 'ranks 0-3 (4 equal)', 'rank 0 (3 equal)')
     """
     if len(ranks) == 1:
         return f"rank {ranks[0]}{' (slow)' if ranks[0] in slow else ''}"
     if ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"ranks {ranks[0]}-{ranks[-1]} ({len(ranks)} alike)"
-    return f"rank {ranks[0]} ({len(ranks)} alike)"
+        return f"ranks {ranks[0]}-{ranks[-1]} ({len(ranks)} equal)"
+    return f"rank {ranks[0]} ({len(ranks)} equal)"
 
 
 def _legend(fig: Figure, palette: dict[str, str], note: str) -> None:

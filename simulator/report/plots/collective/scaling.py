@@ -30,7 +30,7 @@ _MOST_LINES: Final = 6
 _MOST_APART: Final = 12
 # Letters per line of a panel's title.
 _TITLE: Final = 42
-_ALONG: Final = {"world_size": "GPUs", "nbytes": "size of the array at one rank"}
+_ALONG: Final = {"world_size": "GPUs", "nbytes": "array size per rank"}
 
 
 def figures(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> dict[str, Figure]:
@@ -107,7 +107,7 @@ def _draw(points: Sequence[ScalingPoint], along: Axis, known: Sequence[Crossing]
                 axes.set_xlabel(_ALONG[along])
                 axes.tick_params(axis="x", labelbottom=True)
             if number % columns == 0:
-                axes.set_ylabel("time of one operation")
+                axes.set_ylabel("time per operation")
         _ticks(grid[0][0], sorted({getattr(point, along) for point in points}), along)
         note = f" ({len(shown)} of {len(values)} panels shown)" if len(shown) < len(values) else ""
         style.set_title(fig, headline(points, known) + note)
@@ -139,10 +139,10 @@ def _draw_apart(points: Sequence[ScalingPoint], along: Axis, names: Sequence[str
                 axes.set_xlabel(_ALONG[along])
                 axes.tick_params(axis="x", labelbottom=True)
             if number % columns == 0:
-                axes.set_ylabel("time of one operation")
+                axes.set_ylabel("time per operation")
         _ticks(grid[0][0], sorted({getattr(point, along) for point in here}), along)
         left_out = f", {len(shown)} of {len(names)} settings shown" if len(shown) < len(names) else ""
-        style.set_title(fig, f"{headline(points)} ({_fixed_text(fixed_name, fixed)}{left_out}; pale: the others)")
+        style.set_title(fig, f"{headline(points)} ({_fixed_text(fixed_name, fixed)}{left_out}; pale: other settings)")
     return fig
 
 
@@ -193,18 +193,18 @@ def _panel(
 
 
 def _mark(axes: Axes, crossed: Sequence[Crossing], compared: bool) -> None:
-    """Mark each crossover; write the places of lead changes, or "no crossing"."""
+    """Mark each crossover; write the places of lead changes, or "no crossover"."""
     for crossing in crossed:
         axes.plot([crossing.at], [crossing.time], linestyle="none", marker="o", markersize=11 if crossing.leads else 8,
                   markerfacecolor="none", markeredgecolor=style.BLACK, markeredgewidth=1.2)  # fmt: skip
     leads = [crossing for crossing in crossed if crossing.leads]
-    lines = [f"{crossing.after} leads from {crossing.place()}" for crossing in leads[:2]]
+    lines = [f"{crossing.after} fastest above {crossing.place()}" for crossing in leads[:2]]
     if len(leads) > 2:
-        lines.append(f"and {len(leads) - 2} more times")
+        lines.append(f"and {len(leads) - 2} more crossovers")
     if not leads and crossed:
-        lines.append("the lead does not change")
+        lines.append("fastest setting unchanged")
     if compared and not crossed:
-        lines.append("no crossing")
+        lines.append("no crossover")
     if lines:
         axes.text(0.03, 0.97, "\n".join(lines), transform=axes.transAxes, ha="left", va="top", fontsize=8.5,
                   bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5})  # fmt: skip
@@ -240,10 +240,10 @@ def _legend(
     if any(point.predicted is not None for point in points):
         handles.append(Line2D([], [], color=style.GREY, linewidth=1.6, label="line: closed form"))
     if any(point.predicted is None for point in points):
-        handles.append(Line2D([], [], color=style.GREY, linewidth=0.9, linestyle=":", label="dotted: runs joined"))
+        handles.append(Line2D([], [], color=style.GREY, linewidth=0.9, linestyle=":", label="dotted: no closed form"))
     if crossed:
         handles.append(Line2D([], [], color=style.BLACK, marker="o", markersize=9, markerfacecolor="none",
-                              linestyle="none", label="circle: crossing"))  # fmt: skip
+                              linestyle="none", label="circle: crossover"))  # fmt: skip
     room = max(2, int(fig.get_figwidth() / 1.9))
     fig.legend(handles=handles, loc="outside lower left", ncols=min(room, len(handles)))
 

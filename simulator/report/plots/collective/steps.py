@@ -130,7 +130,7 @@ def _promise(schedule: Schedule) -> str:
         "gather": f"{root} holds every chunk",
         "broadcast": f"every rank holds {root}'s array",
         "scatter": f"every rank holds its own chunk of {root}'s array",
-    }.get(schedule.operation, "every rank holds what was meant for it")
+    }.get(schedule.operation, "every rank holds all chunks sent to it")
 
 
 def replay(schedule: Schedule, most: int) -> tuple[Step, ...]:
@@ -298,12 +298,12 @@ def _name(schedule: Schedule, participant: int) -> str:
 def _key(schedule: Schedule, *, named: bool) -> str:
     """Return the text that explains cells and colours."""
     if named:
-        cell = "cell: ranks whose parts are in it; bold: what the rank must end with; "
-        return cell + "shaded: written in this step, ← from whom"
+        cell = "cell: ranks whose parts the chunk contains; bold: required at the end; "
+        return cell + "shaded: written in this step, ← sender"
     return (
-        f"darker: parts of more ranks (white: none, darkest: all {schedule.world_size}); orange: written in this step"
+        f"darker: parts of more ranks (white: 0, darkest: {schedule.world_size}); orange: written in this step"
         if schedule.operation in ("all_reduce", "reduce_scatter", "reduce")
-        else "blue: held, white: not held; orange: written in this step"
+        else "blue: chunk held, white: not held; orange: written in this step"
     )
 
 

@@ -76,7 +76,7 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
         axes.set_xlim(0, farthest * 1.03)
         style.time_axis(axes, farthest)
         if set(shares) != {1.0}:
-            axes.set_xlabel(axes.get_xlabel().replace("time", "time of a GPU for each of its tokens"))
+            axes.set_xlabel(axes.get_xlabel().replace("time", "GPU time per token"))
         fig.legend(loc="outside lower left", ncols=5)
         left_out = f" (the fastest {len(shown)} of {len(rows)} runs)" if len(shown) < len(rows) else ""
         style.set_title(fig, finding(rows) + left_out)
@@ -112,7 +112,7 @@ def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]], shares: Sequenc
         if report.get("intervals")
     ]
     for place, low, high in known:
-        told = "80 % prediction interval of its end" if place == known[0][0] else None
+        told = "uncertainty (80 %) of the step time" if place == known[0][0] else None
         axes.plot([low, high], [place, place], color=style.BLACK, linewidth=1.4, marker="|", markersize=8, label=told)
     return max((high for _, _, high in known), default=0.0)
 
@@ -154,13 +154,13 @@ def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     rate = "tokens_per_s" if one_size else "tokens_per_s_per_gpu"
     label, best = max(fitting, key=lambda row: row[1][rate])
     exposed = best["exposed_comm_time_s"] / best["step_time_s"]
-    among = "" if len(fitting) == len(rows) else " of those that fit"
+    among = "" if len(fitting) == len(rows) else " among fitting runs"
     # Steps with different numbers of tokens have no fastest; compare rates.
     unequal = set(_shares([report for _, report in rows])) != {1.0}
-    most = f"{label} has the highest rate{among}: " if unequal or not one_size else f"{label} is fastest{among}: "
+    most = f"{label} has the highest throughput{among}: " if unequal or not one_size else f"{label} is fastest{among}: "
     name = f"{label}: " if len(rows) == 1 else most
-    hidden = f"{style.percent(exposed)} of its step is exposed communication"
-    return f"{name}{best[rate]:,.0f} tokens/s{'' if one_size else ' a GPU'}; {hidden}"
+    hidden = f"{style.percent(exposed)} of the step is exposed communication"
+    return f"{name}{best[rate]:,.0f} tokens/s{'' if one_size else ' per GPU'}; {hidden}"
 
 
 def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:

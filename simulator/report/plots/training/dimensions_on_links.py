@@ -79,16 +79,14 @@ def finding(means: Carried) -> str:
     Examples
     --------
     >>> finding({"gpu - nvswitch": {"tp": 3 * 2**30, "dp": 2**30}, "leaf - nic": {"tp": 0, "dp": 2**20}})
-    'gpu - nvswitch links carry most, 4 GiB each, 75 % of it for tp; leaf - nic links 1 MiB, all of it for dp'
+    'gpu - nvswitch links carry most: 4 GiB per link, 75 % for tp; leaf - nic links carry 1 MiB per link, all for dp'
     """
     parts = []
     for number, (kind, own) in enumerate(list(means.items())[:2]):
         whole, (most, nbytes) = sum(own.values()), max(own.items(), key=lambda item: item[1])
         share = "all" if nbytes == whole else style.percent(nbytes / whole)
-        carry = "carry most, " if number == 0 else ""
-        parts.append(
-            f"{kind} links {carry}{format_bytes(whole)}{' each' if number == 0 else ''}, {share} of it for {most}"
-        )
+        carry = "carry most:" if number == 0 else "carry"
+        parts.append(f"{kind} links {carry} {format_bytes(whole)} per link, {share} for {most}")
     return "; ".join(parts)
 
 
@@ -115,7 +113,7 @@ def figure(close_up: CloseUp) -> Figure | None:
         left = stacked_bars(axes, list(means.values()), names, style.DIMENSIONS)
         axes.set_yticks(range(len(means)), list(means))
         axes.set_xlim(0, 1.05 * max(left))
-        bytes_axis(axes.xaxis, max(left), "carried by a link in the mean")
+        bytes_axis(axes.xaxis, max(left), "mean bytes per link")
         fig.legend(loc="outside lower left", ncols=6, frameon=False)
         style.set_title(fig, finding(means))
     return fig

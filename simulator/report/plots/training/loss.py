@@ -45,13 +45,13 @@ def figure(rows: Sequence[Row]) -> Figure:
         # With equal times, the second panel shows the runs that the first panel cannot separate.
         apart = _apart(runs) if _same_times(runs) else runs
         for (label, learning), width in zip(apart, _widths(apart), strict=True):
-            near = f", and {len(runs) - len(apart)} within {100 * _APART:g} %" if label == runs[0][0] else ""
+            near = f" ({len(runs) - len(apart)} more within {100 * _APART:g} %)" if label == runs[0][0] else ""
             shown = f"{label}{near if len(apart) < len(runs) else ''}"
             _line(by_step, range(len(learning["losses"])), learning, colours[label], width, shown)
             if not _same_times(runs):
                 _line(second, learning["ended_s"], learning, colours[label], width, label)
         _step_axis(by_step)
-        by_step.set_ylabel("loss (nats a token)")
+        by_step.set_ylabel("loss (nats per token)")
         if _same_times(runs):
             _distances(fig, second, runs, colours)
         else:
@@ -66,7 +66,7 @@ def _step_axis(axes: Axes) -> None:
     """Label an axis of steps."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_xlabel("step, the first is 0")
+    axes.set_xlabel("step (from 0)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -109,10 +109,10 @@ def _distances(fig: Figure, axes: Axes, runs: Sequence[Learned], colours: Mappin
     _step_axis(axes)
     axes.set_yscale("symlog", linthresh=_NOTHING)
     axes.set_ylim(0)
-    axes.set_ylabel(f"distance from {runs[0][0]!r} (nats)")
+    axes.set_ylabel(f"loss difference from {runs[0][0]} (nats)")
     handles, labels = axes.get_legend_handles_labels()
     handles += [Line2D([], [], linestyle="none") for _ in equal]
-    words = [*labels, *(f"{label}: no distance" for label in equal)]
+    words = [*labels, *(f"{label}: no difference" for label in equal)]
     fig.legend(handles, words, loc="outside lower right", ncols=_columns(words, _LEGEND // 2), alignment="left")
 
 
@@ -175,12 +175,12 @@ def finding(rows: Sequence[Row]) -> str:
     known = [(label, _numbers(report["learning"])) for label, report in rows if report["learning"]["losses"]]
     whole = [(label, learning) for label, learning in known if not learning["stopped"]]
     cut = [(label, learning) for label, learning in known if learning["stopped"]]
-    ends = [f"{label} ends before step {len(learning['losses'])}" for label, learning in cut]
+    ends = [f"{label} stops before step {len(learning['losses'])}" for label, learning in cut]
     lost = [label for label, learning in whole if not np.isfinite(learning["losses"][-1])]
-    ends += [f"{label} ends at NaN" for label in lost]
+    ends += [f"{label} ends with loss NaN" for label in lost]
     sound = [(label, learning) for label, learning in whole if label not in lost]
     if not sound:
-        return "; ".join(ends) or "nothing was learned"
+        return "; ".join(ends) or "no run completed a step"
     return "; ".join([*_sound(sound), *ends])
 
 
@@ -188,25 +188,24 @@ def _sound(runs: Sequence[Learned]) -> list[str]:
     """Write the finding about runs that end at a finite loss."""
     first, best = min(runs, key=lambda run: run[1]["ended_s"][-1])
     soon = best["ended_s"][-1]
-    steps = f"{len(best['losses'])} steps after {format_time(soon)}"
+    steps = f"{len(best['losses'])} steps"
     if len(runs) == 1:
-        return [f"{first} has done {steps}: loss {best['losses'][-1]:.4g}"]
+        return [f"{first} completes {steps} after {format_time(soon)} with loss {best['losses'][-1]:.4g}"]
     last = [learning["losses"][-1] for _, learning in runs]
     apart = max(last) - min(last)
-    when = [] if _same_times(runs) else [f"{first} has done {steps}, first of all"]
+    when = [] if _same_times(runs) else [f"{first} completes {steps} first, after {format_time(soon)}"]
     if apart <= _APART * min(last):
-        alike = "one loss to the last digit" if apart == 0 else f"losses within {apart:.1g} of each other"
-        return [f"{alike} at the end", *when]
+        return ["all last losses are equal" if apart == 0 else f"last losses differ by at most {apart:.1g}", *when]
     low, high = runs[int(np.argmin(last))][0], runs[int(np.argmax(last))][0]
     half = soon / 2
     # The losses at half of the fastest run's time may have another order than the last losses.
     midway = [_at(learning, half) for _, learning in runs]
     ahead = runs[int(np.argmin(midway))][0]
     if ahead == low or not when:
-        return [f"{low} ends at a loss of {min(last):.3g}, {high} at {max(last):.3g}", *when]
+        return [f"last loss: {low} {min(last):.3g} (lowest), {high} {max(last):.3g} (highest)", *when]
     return [
-        f"{ahead} is ahead at first ({min(midway):.3g} after {format_time(half)})",
-        f"{low} ends lowest, at {min(last):.3g}",
+        f"{ahead} is ahead at first (loss {min(midway):.3g} after {format_time(half)})",
+        f"{low} has the lowest last loss ({min(last):.3g})",
     ]
 
 

@@ -59,13 +59,13 @@ def finding(samples: Sequence[MemorySample], capacity: float = float("inf")) -> 
     >>> gib = 2**30
     >>> sample = MemorySample(0, 0.5, 6 * gib, (("activations", 4 * gib), ("parameters", 2 * gib)))
     >>> finding([sample], 8 * gib)
-    'rank 0 peaks at 6 GiB at 500 ms, 67 % of it activations; 2 GiB of 8 GiB (25 %) stays free'
+    'rank 0 peaks at 6 GiB after 500 ms (67 % activations); 2 GiB of 8 GiB (25 %) free'
     """
     peak = peak_of(samples)
-    sentence = f"rank {peak.rank} peaks at {format_memory(peak.nbytes)} at {format_time(peak.time)}"
+    sentence = f"rank {peak.rank} peaks at {format_memory(peak.nbytes)} after {format_time(peak.time)}"
     if peak.nbytes:
         name, most = max(peak.by_category, key=lambda item: item[1])
-        sentence += f", {style.percent(most / peak.nbytes)} of it {name}"
+        sentence += f" ({style.percent(most / peak.nbytes)} {name})"
     return sentence + distance(peak.nbytes, capacity)
 
 
@@ -74,10 +74,10 @@ def distance(nbytes: float, capacity: float) -> str:
     if not isfinite(capacity):
         return ""
     if nbytes > capacity:
-        return f"; that is {format_memory(nbytes - capacity)} more than its {format_memory(capacity)}"
+        return f"; {format_memory(nbytes - capacity)} above the capacity of {format_memory(capacity)}"
     left = capacity - nbytes
     share = f"{100 * left / capacity:.2g}" if left < 0.99 * capacity else "more than 99"
-    return f"; {format_memory(left)} of {format_memory(capacity)} ({share} %) stays free"
+    return f"; {format_memory(left)} of {format_memory(capacity)} ({share} %) free"
 
 
 def over_time(
@@ -145,7 +145,7 @@ def over_time(
         ]
         # Reversed: the legend's order from the top is the stack's order from the top.
         axes.legend(handles[::-1], entries[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0),
-                    title="bytes at the peak", alignment="left")  # fmt: skip
+                    title="memory at the peak", alignment="left")  # fmt: skip
         style.set_title(fig, title or finding(samples, capacity))
     return fig
 
@@ -198,8 +198,8 @@ def _capacity_line(axes: Axes, capacity: float, highest: float, *, left: bool) -
     if not isfinite(capacity):
         return highest
     if capacity > FARTHEST_LINE * highest:
-        axes.text(place, 0.985, f"capacity {format_memory(capacity)}, far above", transform=axes.transAxes, ha=side,
-                  va="top", color=style.GREY, fontsize=8.5,
+        axes.text(place, 0.985, f"capacity {format_memory(capacity)} (beyond the axis)", transform=axes.transAxes,
+                  ha=side, va="top", color=style.GREY, fontsize=8.5,
                   bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0})  # fmt: skip
         return highest
     axes.axhline(capacity, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)))
@@ -253,7 +253,7 @@ def _of_point(close_up: CloseUp) -> Figure | None:
     taken = close_up.timeline.reserved.get(peak.rank, 0)
     if taken <= _HOLES * peak.nbytes:
         return over_time(samples, capacity, end=end)
-    with_holes = f"; {format_memory(taken)} with the holes between allocations{distance(taken, capacity)}"
+    with_holes = f"; {format_memory(taken)} reserved with fragmentation{distance(taken, capacity)}"
     return over_time(samples, capacity, end=end, reserved=[(0.0, taken)], title=finding(samples) + with_holes)
 
 

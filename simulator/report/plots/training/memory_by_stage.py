@@ -36,15 +36,15 @@ def finding(peaks: list[MemorySample], capacity: float) -> str:
     --------
     >>> samples = [MemorySample(0, 0.0, 3 * 2**30, (("activations", 3 * 2**30),)), MemorySample(1, 0.0, 2**30, ())]
     >>> finding(samples, float("inf"))
-    'stage 0 holds most: 3 GiB, 100 % of it activations; stage 1 least: 1 GiB'
+    'stage 0 needs the most memory (3 GiB, 100 % activations), stage 1 the least (1 GiB)'
     """
     order = sorted(range(len(peaks)), key=lambda stage: (-peaks[stage].nbytes, stage))
     most, least = peaks[order[0]], peaks[order[-1]]
     name, largest = max(most.by_category, key=lambda item: item[1])
     of_it = style.percent(largest / most.nbytes)
     return (
-        f"stage {order[0]} holds most: {format_memory(most.nbytes)}, {of_it} of it {name}; stage {order[-1]} least: "
-        f"{format_memory(least.nbytes)}{distance(most.nbytes, capacity)}"
+        f"stage {order[0]} needs the most memory ({format_memory(most.nbytes)}, {of_it} {name}), stage {order[-1]} the "
+        f"least ({format_memory(least.nbytes)}){distance(most.nbytes, capacity)}"
     )
 
 
@@ -67,7 +67,7 @@ def figure(close_up: CloseUp) -> Figure | None:
             highest = max(highest, close_up.capacity)
         axes.set_yticks(range(len(peaks)), [f"stage {stage} (rank {rank})" for stage, rank in enumerate(ranks)])
         axes.set_xlim(0, highest * 1.04)
-        bytes_axis(axes.xaxis, highest, "held when the stage holds most")
+        bytes_axis(axes.xaxis, highest, "peak memory of the stage")
         fig.legend(loc="outside lower left", ncols=4, frameon=False)
         style.set_title(fig, finding(peaks, close_up.capacity))
     return fig

@@ -63,18 +63,18 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
     --------
     >>> gib = 2**30
     >>> finding([Peak("ddp", (("optimizer", 12 * gib),)), Peak("zero3", (("optimizer", 3 * gib),))], 8 * gib)
-    'ddp peaks at 12 GiB, 4.0 times the 3 GiB of zero3; ddp does not fit into 8 GiB'
+    'ddp needs 12 GiB, 4.0x as much as zero3 (3 GiB); ddp does not fit in 8 GiB'
     """
     if not peaks:
         raise ValueError("no runs to compare; give the peak of at least one")
     low = min(peaks, key=lambda peak: peak.nbytes)
     high = max(peaks, key=lambda peak: peak.nbytes)
     if low.nbytes == high.nbytes:
-        who = f"all {len(peaks)} runs peak" if len(peaks) > 1 else f"{low.label} peaks"
-        return f"{who} at {format_memory(low.nbytes)}{distance(low.nbytes, capacity)}"
-    times = f"{high.nbytes / low.nbytes:.1f} times" if low.nbytes else "against"
+        who = f"all {len(peaks)} runs need" if len(peaks) > 1 else f"{low.label} needs"
+        return f"{who} {format_memory(low.nbytes)}{distance(low.nbytes, capacity)}"
+    times = f"{high.nbytes / low.nbytes:.1f}x as much as" if low.nbytes else "more than"
     return (
-        f"{high.label} peaks at {format_memory(high.nbytes)}, {times} the {format_memory(low.nbytes)} of {low.label}"
+        f"{high.label} needs {format_memory(high.nbytes)}, {times} {low.label} ({format_memory(low.nbytes)})"
         f"{_who_fits(peaks, capacity)}"
     )
 
@@ -85,11 +85,11 @@ def _who_fits(peaks: Sequence[Peak], capacity: float) -> str:
         return ""
     over = [peak.label for peak in peaks if peak.nbytes > capacity]
     if not over:
-        return f"; all fit into {format_memory(capacity)}"
+        return f"; all runs fit in {format_memory(capacity)}"
     if len(over) == len(peaks):
-        return f"; none fits into {format_memory(capacity)}"
+        return f"; no run fits in {format_memory(capacity)}"
     who = f"{', '.join(over[:-1])} and {over[-1]} do" if len(over) > 1 else f"{over[0]} does"
-    return f"; {who} not fit into {format_memory(capacity)}"
+    return f"; {who} not fit in {format_memory(capacity)}"
 
 
 def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title: str = "") -> Figure:
@@ -125,7 +125,7 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
         stacked_bars(axes, bars, names, style.colours(names), longest=highest, number=lambda n: f"{n / factor:.3g}")
         for place, peak in enumerate(peaks):
             over = peak.nbytes > capacity
-            axes.annotate(format_memory(peak.nbytes) + (", over" if over else ""), (peak.nbytes, place),
+            axes.annotate(format_memory(peak.nbytes) + (", too large" if over else ""), (peak.nbytes, place),
                           xytext=(4, 0), textcoords="offset points", ha="left", va="center", fontweight="bold",
                           fontsize=9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0})  # fmt: skip
         axes.set_yticks(range(len(peaks)), [peak.label for peak in peaks])

@@ -56,14 +56,14 @@ def finding(rows: Sequence[Row]) -> str:
     """Write the run with least memory and the fastest run, or a single run with both."""
     best = [rows[place] for place in front(rows)]
     if not best:
-        return "no run fits into memory"
+        return "no run fits in memory"
     (low, least), (high, fastest) = best[0], best[-1]
     held = format_memory(least["peak_memory_bytes"])
     if len(best) == 1:
-        return f"{low} is fastest and holds least: {held}, {_speed(best[0]):,.0f} tokens/s a GPU"
+        return f"{low} is fastest and needs the least memory: {held}, {_speed(best[0]):,.0f} tokens/s per GPU"
     times, more = _speed(best[-1]) / _speed(best[0]), fastest["peak_memory_bytes"] / least["peak_memory_bytes"]
-    faster = f"{100 * (times - 1):.1f} % faster" if times < 2 else f"{times:.3g} times as fast"
-    return f"{low} holds least, {held}; {high} is {faster} and holds {more:.3g} times as much"
+    faster = f"{100 * (times - 1):.1f} % faster" if times < 2 else f"{times:.3g}x as fast"
+    return f"{low} needs the least memory ({held}); {high} is {faster} and needs {more:.3g}x the memory"
 
 
 def figure(rows: Sequence[Row]) -> Figure:
@@ -84,7 +84,7 @@ def figure(rows: Sequence[Row]) -> Figure:
         # A staircase: between two front runs, the run with less memory is the best choice.
         axes.step([_speed(row) for row in line], [row[1]["peak_memory_bytes"] for row in line], where="post",
                   color=style.BLUE, linewidth=1.2,
-                  label="Pareto front: none is faster with less" if len(line) > 1 else None)  # fmt: skip
+                  label="Pareto front" if len(line) > 1 else None)  # fmt: skip
         for fits, face, label in ((True, style.BLUE, "fits"), (False, "white", "does not fit")):
             some = [row for row in rows if row[1]["fits"] is fits]
             if some:
@@ -93,8 +93,8 @@ def figure(rows: Sequence[Row]) -> Figure:
         highest = _capacity(axes, rows, highest)
         axes.margins(x=0.08)
         axes.set_ylim(0, 1.08 * highest)
-        bytes_axis(axes.yaxis, highest, "peak memory of a GPU")
-        axes.set_xlabel("tokens/s of a GPU")
+        bytes_axis(axes.yaxis, highest, "peak memory per GPU")
+        axes.set_xlabel("tokens/s per GPU")
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.grid(visible=True)
         points = [

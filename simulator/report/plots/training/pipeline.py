@@ -165,8 +165,8 @@ def _finding(idle: Sequence[float], end: float) -> str:
     least, most = (pick(range(len(idle)), key=idle.__getitem__) for pick in (min, max))
     mean = sum(idle) / len(idle)
     return (
-        f"{len(idle)} stages are idle for {share_text(mean)} of {format_time(end)} in the mean: stage {least} for "
-        f"{share_text(idle[least])}, stage {most} for {share_text(idle[most])}"
+        f"Mean idle time of {len(idle)} stages: {share_text(mean)} of {format_time(end)} (lowest: stage {least}, "
+        f"{share_text(idle[least])}; highest: stage {most}, {share_text(idle[most])})"
     )
 
 
@@ -206,7 +206,7 @@ def _legend(fig: Figure, stages: Sequence[Sequence[Span]]) -> None:
     made = [one for own in stages for one in passes(own)]
     there = {"send", "idle", *(one.kind for one in made)}
     handles = [Patch(facecolor=style.OPERATIONS[kind], label=kind) for kind in _SHOWN if kind in there]
-    later = "paler: a rank's later chunks of layers; " if any(one.chunk > 0 for one in made) else ""
+    later = "paler: later chunks of the rank's layers; " if any(one.chunk > 0 for one in made) else ""
     note = f"numbers: micro-batches; {later}below a row: sends and receives"
     fig.legend(handles=handles, loc="outside lower left", ncols=len(handles), title=note, alignment="left")
 

@@ -71,7 +71,7 @@ def _intervals(axes: Axes, lines: Mapping[str, Sequence[Throughput]], colours: M
         # Shift bars by a few hundredths of an octave: bars of equal points stay distinguishable.
         shift = 2.0 ** (_APART * (place - (len(lines) - 1) / 2))
         for gpus, low, high in known:
-            told = "80 % prediction interval" if place == 0 and gpus == known[0][0] else None
+            told = "uncertainty (80 %)" if place == 0 and gpus == known[0][0] else None
             axes.plot([gpus * shift] * 2, [low, high], color=colours[name], linewidth=5, alpha=0.3, label=told)
 
 
