@@ -245,8 +245,14 @@ def test_ctrl_c_and_sigterm_keep_what_had_ended(
             "--scheduler: got '127.0.0.1:1'; must be tcp://HOST:PORT, as `dask scheduler`",
         ),
         (("--scheduler", "tcp://host"), "--scheduler: got 'tcp://host'; must be tcp://HOST:PORT"),
-        (("--scheduler", "tcp://h:1", "--jobs", "2"), "--scheduler: excludes --jobs, because a Dask cluster has its own"),
-        (("--scheduler", "tcp://h:1", "--jobs", "1"), "--scheduler: excludes --jobs, because a Dask cluster has its own"),
+        (
+            ("--scheduler", "tcp://h:1", "--jobs", "2"),
+            "--scheduler: excludes --jobs, because a Dask cluster has its own processes; omit one option",
+        ),
+        (
+            ("--scheduler", "tcp://h:1", "--jobs", "1"),
+            "--scheduler: excludes --jobs, because a Dask cluster has its own processes; omit one option",
+        ),
     ],
 )
 def test_what_is_no_cluster_is_refused(cli: Command, tmp_path: Path, options: tuple[str, ...], told: str) -> None:
