@@ -247,11 +247,11 @@ def test_ctrl_c_and_sigterm_keep_what_had_ended(
         (("--scheduler", "tcp://host"), "--scheduler: got 'tcp://host'; must be tcp://HOST:PORT"),
         (
             ("--scheduler", "tcp://h:1", "--jobs", "2"),
-            "--scheduler: excludes --jobs, because a Dask cluster has its own",
+            "--scheduler: excludes --jobs, because a Dask cluster has its own processes; omit one option",
         ),
         (
             ("--scheduler", "tcp://h:1", "--jobs", "1"),
-            "--scheduler: excludes --jobs, because a Dask cluster has its own",
+            "--scheduler: excludes --jobs, because a Dask cluster has its own processes; omit one option",
         ),
     ],
 )
