@@ -503,7 +503,7 @@ def test_a_topology_without_more_gpus_is_told_without_them(
     assert {path.name for path in Path("nothing").iterdir()} == {"plan.json", "report.html"}
     assert json.loads(Path("nothing/plan.json").read_text(encoding="utf-8")) == told
     page = Path("nothing/report.html").read_text(encoding="utf-8")
-    assert "What comes nearest, and what would fit" in page
+    assert "Closest setting, and changes that would fit" in page
     assert "--among offload=optimizer" in page
     assert cli(*asked).code == 1
 

@@ -48,20 +48,20 @@ COLLECTIVE: Final = (
     Figure("time", "time_s", "s", lambda r: r["time_s"], format_time),
     Figure("closed form", "predicted_s", "s", lambda r: r["predicted_s"], format_time),
     Figure("bus bandwidth", "busbw", "B/s", lambda r: r["busbw"], format_bandwidth),
-    Figure("on the wire", "wire_bytes", "size", lambda r: r["wire_bytes"], format_bytes),
+    Figure("bytes sent", "wire_bytes", "size", lambda r: r["wire_bytes"], format_bytes),
     Figure("wrong elements", "wrong", "number", lambda r: r["wrong"], str),
     Figure("largest error", "max_abs_error", "number", lambda r: r["max_abs_error"], "{:.2g}".format),
 )
 TRAINING: Final = (
     Figure("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
-    Figure("80 % within", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
+    Figure("uncertainty (80 %)", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
     Figure("tokens/s", "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
     Figure("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
     Figure("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
-    Figure("idle", "bubble", "share", _share("bubble_time_s"), share_text),
-    Figure("recomputation", "recompute", "share", _share("recompute_time_s"), share_text),
+    Figure("idle time", "bubble", "share", _share("bubble_time_s"), share_text),
+    Figure("recompute", "recompute", "share", _share("recompute_time_s"), share_text),
     Figure("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
-    Figure("reserved", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
+    Figure("reserved memory", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
 )
 
 
@@ -97,7 +97,7 @@ def _why_dashes(compared: Comparison) -> list[str]:
         return []
     which = "no point" if without == len(compared.rows) else f"{len(compared.rows) - without} points"
     limit = format_bytes(PAYLOAD_LIMIT)
-    return [f"Real arrays were added up in {which}; payload: auto does so for at most {limit} over all ranks"]
+    return [f"Real arrays were summed in {which}; payload: auto sums arrays of at most {limit} over all ranks"]
 
 
 def _row(
