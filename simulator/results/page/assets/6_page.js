@@ -155,7 +155,7 @@ function front() {
       { name: "fits", colour: "#0072b2", line: false, points: fitting.filter((p) => !data.front.includes(p.index)) },
       ...(short.length ? [{ name: "does not fit", colour: "#d55e00", line: false, points: short }] : [])],
     x: { name: data.frontTime, log: true, write: (v) => write(v, "s") }, y: { name: "peak memory", zero: true, ticks: byteTicks, write: (v) => write(v, "B") },
-    title: "Peak memory against time", onPick: pick,
+    title: `Peak memory vs ${data.frontTime}`, onPick: pick,
   });
 }
 
