@@ -192,7 +192,8 @@ def test_run_prints_the_answer_a_table_and_where_results_are(cli: Command) -> No
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("How fast is a small ring?")
     assert answer.out.splitlines()[-1] == "report: runs/small-0001/report.html"
-    assert "\nWhy: Bottleneck: link gpu0->switch0, " in answer.out
+    assert "\nWhy: Bottleneck: latency and waiting; the busiest link, gpu0->switch0, uses 1 % of its " in answer.out
+    assert "carries 1.5x the array" in " ".join(answer.out.split())
     assert "\x1b" not in answer.out
 
 
@@ -256,7 +257,7 @@ def test_show_draws_another_gpu_and_files_by_path(cli: Command, tmp_path: Path) 
     assert (tmp_path / "mine.png").read_bytes().startswith(b"\x89PNG")
     cli("show", "mine.yaml", "--gpu", "l4", "--world-size", 2, "--out", "again.svg")
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "mine.svg").read_bytes()
-    assert "l4 (its rank)" in (tmp_path / "mine.svg").read_text(encoding="utf-8")
+    assert "l4 (number: rank)" in (tmp_path / "mine.svg").read_text(encoding="utf-8")
 
 
 def test_the_nccl_table_doubles_from_begin_to_end(cli: Command) -> None:

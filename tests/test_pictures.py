@@ -138,7 +138,7 @@ def test_more_than_eight_points_are_looked_at_only_if_all_are_asked_for() -> Non
     many = {"compare": {"collective.algorithm": ["ring"]}, "sweep": {"seed": list(range(12))}}
     named = scenario(**many, plots={"kinds": ["timeline"], "points": [{"collective.algorithm": "ring"}]})
     assert len(drawn_names(named)) == 8
-    assert plotted_points(named, outcomes(named)).left_out.startswith("pictures of one point show 8 of 12 points; ")
+    assert plotted_points(named, outcomes(named)).left_out.startswith("drew 8 of 12 points; for more: ")
     whole = scenario(**many, plots={"kinds": ["timeline"], "points": "all"})
     assert len(drawn_names(whole)) == 12
     assert plotted_points(whole, outcomes(whole)).left_out == ""

@@ -72,12 +72,12 @@ def _planned(scenario: Scenario) -> Plan | None:
 def _collective(scenario: Scenario) -> SimulatedRun | Undrawn:
     planned = _planned(scenario)
     if planned is None:
-        return Undrawn("it cannot be planned")
+        return Undrawn("the collective cannot be planned")
     schedules = [op.schedule for op in planned.program.collectives().values()]
     # The number of rows is known without building a schedule; transfers are counted only if rows are few.
     rows = sum(schedule.rows for schedule in schedules)
     if rows > _MOST_TRANSFERS or sum(schedule.length() for schedule in schedules) > _MOST_TRANSFERS:
-        return Undrawn(f"it has more than {_MOST_TRANSFERS:,} transfers, too many to be simulated again")
+        return Undrawn(f"the point has more than {_MOST_TRANSFERS:,} transfers, too many to be simulated again")
     spec = scenario.collective
     # A payload of real arrays changes no simulated time, and takes most of the simulation's time.
     bare = scenario.replaced(collective=spec.replaced(payload=False) if spec else None)
@@ -91,7 +91,7 @@ def _step(scenario: Scenario, *, links: bool) -> SimulatedRun | Undrawn:
     """Simulate a training step without real training, because its numbers are known already."""
     spec = scenario.training
     if spec is None:
-        return Undrawn("it has no training step")
+        return Undrawn("the point has no training step")
     # Attempts in order of preference: every collective simulated if needed, then the scenario's own choice.
     ways = [spec.replaced(numerics=False)]
     if spec.numerics or (links and scenario.cluster.world_size <= _MOST_RANKS):

@@ -26,7 +26,7 @@ from simulator.scenario.records import Scenario
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_NOTHING = "this point has nothing that it shows"
+_NOTHING = "the point has no data for this picture"
 # File name, figure (or reason for a missing figure), and description of the point in the picture.
 _Picture = tuple[str, "Figure | Undrawn", str]
 

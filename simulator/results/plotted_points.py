@@ -112,6 +112,6 @@ def _left_out(shown: int, there: int) -> str:
     if shown == there:
         return ""
     return (
-        f"pictures of one point show {shown} of {there} points; `plots: {{points: all}}` draws all, "
-        "`simulator plot RUN --kind KIND --point KEY=VALUE` another one"
+        f"drew {shown} of {there} points; for more: `simulator plot RUN --kind KIND --point KEY=VALUE`, or "
+        "`plots: {points: all}` in the scenario"
     )

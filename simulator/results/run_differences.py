@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics import document, yaml_dialect
+from simulator.basics.counts import number_of
 from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.basics.sections import SECTIONS, flat
@@ -114,13 +115,14 @@ class RunDifferences:
         Examples
         --------
         >>> RunDifferences((), (CommonPoint({}, (0, 0), ()),), (({"seed": 1},), ())).sentences(("A", "B"))
-        ('No figure differs over 1 common point.', '1 point is only in A.')
+        ('1 common point is equal.', '1 point is only in A.')
         """
-        common = f"{len(self.common):,} common point{'' if len(self.common) == 1 else 's'}"
+        common = number_of(len(self.common), "common point")
         figures = f"{self.figures:,} figures differ" if self.figures > 1 else "1 figure differs"
-        said = [f"{figures if self.figures else 'No figure differs'} over {common}."]
+        equal = f"{common} {'is' if len(self.common) == 1 else 'are'} equal."
+        said = [f"{figures} in {common}." if self.figures else equal]
         if not self.common:
-            said = ["No point is in both runs, so no figure can be compared."]
+            said = ["The runs have no common point; no figure can be compared."]
         for name, own in zip(names, self.only, strict=True):
             said += [f"{len(own):,} point{' is' if len(own) == 1 else 's are'} only in {name}."] if own else []
         return tuple(said)

@@ -105,18 +105,20 @@ def _winners(compared: Comparison, answer: Answer, measure: Measure, down: str, 
     # A column with crossovers is added only if any row has a crossover.
     changes = [_lead_changes(compared, answer, across, {down: value}) for value in values_down]
     if any(changes):
-        columns = (*columns, "the lead changes")
+        columns = (*columns, "crossover")
         rows = [(name, (*cells, change or "-")) for (name, cells), change in zip(rows, changes, strict=True)]
         points = [(*own, None) for own in points]
-    title = f"{measure.superlative}, and how far ahead of the next"
-    return SmallTable(f"{measure.noun}: {title}", _axis_name(down), columns, tuple(rows), tuple(points))
+    # The ratio to the second-best setting stands behind the name.
+    title = f"{measure.noun}: {measure.superlative} setting, and lead over the runner-up"
+    return SmallTable(title, _axis_name(down), columns, tuple(rows), tuple(points))
 
 
 def _lead_changes(compared: Comparison, answer: Answer, along: str, fixed: Settings) -> str:
     """Return text with the crossovers along an axis, for fixed values on the other axes."""
     found = (one for finding in answer.findings for one in finding.numbers.get("crossings", ()))
     return ", ".join(
-        f"{compared.name(one['after'])} from {at_text(along, one['at'], exact=one['exact'])} on"
+        f"{compared.name(one['after'])} {'from' if one['exact'] else 'above'} "
+        f"{at_text(along, one['at'], exact=one['exact'])}"
         for one in found
         if one["along"] == along and one["fixed"] == fixed and one["at"] is not None
     )
@@ -128,21 +130,21 @@ def _winner(compared: Comparison, measure: Measure, condition: Settings) -> tupl
     rows = [row for row in compared.under(ordered) if row.fits and measure.value(row.report or {}) is not None]
     # Rows without a value (failed points, missing measures) cannot win.
     if not rows:
-        return "none fits", None
+        return "no setting fits", None
     sign = 1 if measure.best == "least" else -1
     rows.sort(key=lambda row: sign * (measure.value(row.report or {}) or 0.0))
     name = compared.name(rows[0].setting)
     if len(rows) == 1:
-        return f"{name} alone", rows[0].index
+        return f"only {name}", rows[0].index
     one, two = (measure.value(row.report or {}) or 0.0 for row in rows[:2])
     # Equal up to rounding: a tie. Without both values, no ratio can be computed.
     if one == two or (one and two and abs(one / two - 1) <= SAME):
-        return f"{name} tied", rows[0].index
+        return f"{name} (tie)", rows[0].index
     if not one or not two:
         return name, rows[0].index
     ratio = two / one if measure.best == "least" else one / two
     # A lead within the prediction's uncertainty is a tie.
-    tie = " (a tie)" if ratio - 1 <= measure.uncertainty(rows[0].report or {}) else ""
+    tie = " (tie)" if ratio - 1 <= measure.uncertainty(rows[0].report or {}) else ""
     return f"{name} {factor_text(ratio)}{tie}", rows[0].index
 
 

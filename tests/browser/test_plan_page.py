@@ -112,7 +112,7 @@ def test_each_number_of_gpus_has_its_front_and_its_row(running: Any, tmp_path: P
     with opened(running, page) as one:
         one.until("state.drawn === 0")
         told = one.text("#planfront")
-        assert [f"front of {gpus} GPUs" in told for gpus in (2, 4, 8, 16)] == [True, True, True, False]
+        assert [f"Pareto front with {gpus} GPUs" in told for gpus in (2, 4, 8, 16)] == [True, True, True, False]
         assert one.value("data.plan.played.filter((one) => one.front).map((one) => one.gpus).sort()") == sorted(
             front["gpus"]
         )

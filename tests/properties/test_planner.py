@@ -517,7 +517,7 @@ def test_a_topology_without_more_gpus_is_told_without_them(
     assert {path.name for path in Path("nothing").iterdir()} == {"plan.json", "report.html"}
     assert json.loads(Path("nothing/plan.json").read_text(encoding="utf-8")) == told
     page = Path("nothing/report.html").read_text(encoding="utf-8")
-    assert "What comes nearest, and what would fit" in page
+    assert "Closest setting, and changes that would fit" in page
     assert "--among offload=optimizer" in page
     assert cli(*asked).code == 1
 
@@ -595,7 +595,7 @@ def test_a_deadline_tells_the_fewest_gpus_that_meet_it(planned: PlanResult) -> N
     assert [one["gpus"] for one in tight] == [4, 8]
     assert all(one["days"] == pytest.approx(one["gpu_hours"] / one["gpus"] / 24) for one in [*loose, *tight])
     said = cli("plan", "model.json", *options, *few[:-1], "--deadline", f"{2.5 * days:.6f}").out
-    assert "The fewest GPUs that meet the deadline, of 1, 2, 4: 2." in said
+    assert "The deadline needs at least 2 GPUs (tested: 1, 2, 4)." in said
 
 
 def test_each_number_of_gpus_is_planned_by_itself(planned: PlanResult) -> None:

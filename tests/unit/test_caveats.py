@@ -101,19 +101,22 @@ def test_measured_constants_need_no_caveat_and_those_of_another_machine_do() -> 
 def test_a_page_says_whose_runs_constants_were_fitted_to() -> None:
     page = simulator.play(training("dgx_h100", 8)).to_html()
     assert rows_of(page, "constants") == [
-        "those of torchtitan, which slow kernels down; fitted to its own measured runs: none; taken over from "
-        "llm_foundry: elementwise, parameter_bytes, sustained of H100; taken over from nanotron: streaming; assumed: "
+        "constants of torchtitan, which slow kernels down; fitted to measured runs of torchtitan: none; taken from "
+        "llm_foundry: elementwise, parameter_bytes, sustained of H100; taken from nanotron: streaming; assumed: "
         "attention_masked (docs/validation.md)"
     ]
     assert "constants fitted to measured runs of torchtitan" not in page
     compiled = rows_of(simulator.play(training("dgx_h100", 8, compile=True)).to_html(), "constants")[0]
-    assert "fitted to its own measured runs: compiled;" in compiled
+    assert "fitted to measured runs of torchtitan: compiled;" in compiled
     own = rows_of(simulator.play(training("dgx_h100", 8, framework="llm_foundry")).to_html(), "constants")[0]
-    assert "fitted to its own measured runs: attention_masked, elementwise, parameter_bytes, sustained of H100 (" in own
+    assert (
+        "fitted to measured runs of llm_foundry: attention_masked, elementwise, parameter_bytes, sustained of H100 ("
+        in own
+    )
     bare = rows_of(simulator.play(training("dgx_h100", 8, framework="bare")).to_html(), "constants")
     assert bare == ["no fitted constants (framework: bare)"]
     other = rows_of(simulator.play(training("mi300x_box", 8)).to_html(), "constants")[0]
-    assert "; what mi300x loses under sustained load: the middle of other chips (" in other
+    assert "; loss of mi300x under sustained load: median of other chips (" in other
 
 
 @pytest.mark.parametrize("name", registry.names("framework"))

@@ -210,16 +210,16 @@ def test_diff_says_keys_first_and_counts_the_points_of_one_run_alone(cli: Comman
     assert lines[:4] == [
         "Scenario keys that differ:",
         "  cluster.world_size: [2, 3, 4, 5] -> 3",
-        "No figure differs over 2 common points.",
+        "2 common points are equal.",
         "6 points are only in one.",
     ]
     assert lines[4] == "  only in one: collective.algorithm=ring, cluster.world_size=2"
     assert (len(lines), lines[-1]) == (10, "  only in one: 1 more")
     assert cli("diff", "two", "one", "--html", "page.html").out == (
-        "No figure differs over 2 common points. 6 points are only in one. Page: page.html\n"
+        "2 common points are equal. 6 points are only in one. Page: page.html\n"
     )
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert '<p class="answer">No figure differs over 2 common points. 6 points are only in one.</p>' in page
+    assert '<p class="answer">2 common points are equal. 6 points are only in one.</p>' in page
     assert '<td class="text">cluster.world_size</td>' in page
     assert 'id="differences"' not in page
 
@@ -230,7 +230,7 @@ def test_reports_without_scenarios_are_compared_by_what_was_written(cli: Command
     lines = cli("diff", "one.json", "two.json").out.splitlines()
     assert lines[:2] == [
         "Scenario keys were not compared, because a single report file has no scenario.",
-        "No point is in both runs, so no figure can be compared.",
+        "The runs have no common point; no figure can be compared.",
     ]
     assert cli("diff", "one.json", "one.json", "--json").data["scenario"] is None
 

@@ -248,7 +248,7 @@ def test_the_finding_tells_height_moment_largest_category_and_distance() -> None
     )
     assert plot_memory.finding(STAIRS, 5 * GIB).endswith("activations); 1 GiB above the capacity of 5 GiB")
     assert plot_memory.finding(STAIRS).endswith("(67 % activations)")
-    assert plot_memory.finding([sample(0.0)]) == "rank 3 peaks at 0 B at 0 s"
+    assert plot_memory.finding([sample(0.0)]) == "rank 3 peaks at 0 B after 0 s"
 
 
 def test_of_several_equal_peaks_the_first_is_meant() -> None:

@@ -82,7 +82,7 @@ def test_a_servers_bar_has_receiving_and_sending_and_next_to_no_waiting() -> Non
     (point,) = data["points"]
     parts = dict(point["parts"])
     sending = 4 * 64 * 2**20 / 12.5e9
-    assert parts == pytest.approx({"receiving": sending, "sending": sending, "latencies and waiting": 20e-6}, rel=1e-6)
+    assert parts == pytest.approx({"receiving": sending, "sending": sending, "latency and waiting": 20e-6}, rel=1e-6)
     assert all(data["colours"][name] for name in parts)
 
 
@@ -165,7 +165,7 @@ def test_time_is_weighed_against_memory_only_where_both_differ_and_by_the_step_w
     data = paged(staged)
     times = {row["figures"]["step_time_s"] for row in data["points"]}
     assert bool(data["front"]) == (len(times) > 1)
-    assert (data["frontKeys"][0], data["frontTime"]) == ("step_time_s", "time of a step")
+    assert (data["frontKeys"][0], data["frontTime"]) == ("step_time_s", "step time")
     larger = staged | {"compare": {"training.micro_batch_size": [1, 2]}}
     assert paged(larger)["frontKeys"][0] == "time_per_token_s"
 
@@ -184,7 +184,7 @@ def test_a_table_names_the_baseline_and_says_why_numbers_are_missing() -> None:
     )
     assert "<th>vs ring</th>" in html
     assert html.count(">baseline</td>") == 2
-    assert "Real arrays were added up in 2 points; payload: auto does so for at most 256 MiB over all ranks" in html
+    assert "Real arrays were summed in 2 points; payload: auto sums arrays of at most 256 MiB over all ranks" in html
 
 
 def test_a_page_that_is_put_elsewhere_links_to_no_file_beside_it(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ _MOST_BYTES: Final = 60_000
 _MOST_PAIRS: Final = 30
 _CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls" id="pairs"></div>
 <div class="controls"><label>search <input id="search" type="search" size="18"></label>
-<button class="plain" id="closer">closer</button><button class="plain" id="wider">wider</button>
-<button class="plain" id="whole">whole</button>
-<span class="note">both share one window of time and one cursor; shift and drag sums up</span></div>"""
+<button class="plain" id="closer">Zoom in</button><button class="plain" id="wider">Zoom out</button>
+<button class="plain" id="whole">Reset</button>
+<span class="note">Both timelines share time window and cursor. Shift+drag: statistics of a range.</span></div>"""
 
 
 def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
@@ -37,7 +37,11 @@ def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
     data = {"pairs": pairs, "colours": style.OPERATIONS | style.MEMORY}
     said = found.sentences((str(folders[0]), str(folders[1])))
     left = len(points) - _MOST_PAIRS
-    note = f'<p class="note">The first {_MOST_PAIRS} points are shown, {left:,} more are not.</p>' if left > 0 else ""
+    note = (
+        f'<p class="note">Shown: the first {_MOST_PAIRS} points; {left:,} more points are not shown.</p>'
+        if left > 0
+        else ""
+    )
     head = f'<h1>{first} and {second}</h1><p class="answer">{escape(" ".join(said))}</p>{note}'
     parts = [head, _key_table(found), f"{_CONTROLS}{timelines}</section>", _figure_table(points[:_MOST_PAIRS])]
     return document(f"{folders[0]} and {folders[1]}: {said[0]}", parts, data)
@@ -69,13 +73,13 @@ def _key_table(found: RunDifferences) -> str:
         "<tr>" + "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells) + "</tr>"
         for cells in ((change.key, key_text(change.first), key_text(change.second)) for change in found.keys)
     )
-    return _table("Scenario keys that differ", "keys", ("key", "first", "second"), rows)
+    return _table("Changed scenario keys", "keys", ("key", "first", "second"), rows)
 
 
 def _figure_table(points: Sequence[CommonPoint]) -> str:
     """Return a table with the differing figures (HTML); empty if no figure differs."""
     rows = "".join(_row(number, change) for number, point in enumerate(points) for change in point.changes)
-    return _table("Figures that differ", "differences", ("figure", "first", "second", "change"), rows) if rows else ""
+    return _table("Changed figures", "differences", ("figure", "first", "second", "change"), rows) if rows else ""
 
 
 def _table(heading: str, name: str, columns: Sequence[str], rows: str) -> str:

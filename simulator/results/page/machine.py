@@ -68,7 +68,7 @@ def _machine(cluster: Cluster) -> dict[str, Any]:
         # The two directed links of a cable are drawn as a single line.
         cables.setdefault((min(a, b), max(a, b)), []).append(f"{a}->{b}")
     left = len(cluster.graph) - len(graph)
-    rest = f", {left} of its {len(cluster.graph)} parts are left out" if left else ""
+    rest = f", {left} of {len(cluster.graph)} vertices not drawn" if left else ""
     return {
         "title": f"{len(cluster.ranks)} GPUs on {cluster.name}{rest}",
         "levels": len({round(place[1], 2) for place in at.values()}),

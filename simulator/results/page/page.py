@@ -60,9 +60,9 @@ def report_page(compared: Comparison, answer: Answer, kept: Mapping[int, bytes],
             asset("panels.html"),
             _budgets(compared, answer),
             _table(compared),
-            _facts("How far to trust it", trust(compared, answer)),
-            _facts("How to play it again", reproduction(scenario), _beside(compared, linked=folder is not None)),
-            _file("The scenario, every default written out", to_yaml(scenario)),
+            _facts("How far to trust the results", trust(compared, answer)),
+            _facts("Reproduce this run", reproduction(scenario), _beside(compared, linked=folder is not None)),
+            _file("Full scenario with defaults", to_yaml(scenario)),
         ],
         page_data(folder, compared, answer, _views(kept)),
     )
@@ -96,7 +96,9 @@ def _views(kept: Mapping[int, bytes]) -> dict[int, str]:
 
 def _head(compared: Comparison, answer: Answer) -> str:
     scenario = compared.scenario
-    count = f"; {len(compared.rows)} points" if len(compared.rows) > 1 else ""
+    # The only place where the page explains what a point is.
+    explained = f"; {len(compared.rows)} points (a point is one combination of compared and swept values)"
+    count = explained if len(compared.rows) > 1 else ""
     sentences = "".join(f'<p class="answer">{escape(sentence)}</p>' for sentence in answer.sentences)
     why = f'<p class="why"><b>Why:</b> {escape(answer.why)}</p>' if answer.why else ""
     drawn = small_tables(compared, answer)
@@ -143,10 +145,11 @@ def _budgets(compared: Comparison, answer: Answer) -> str:
         + "</tr>"
         for one in answer.budget
     )
-    caption = "Estimates: the step repeated, without failures, evaluation, checkpoints and starts."
+    caption = "Estimates from the step time, without failures, evaluation, checkpoints and start-up."
     table = f'<table class="sortable"><caption>{caption}</caption><thead><tr><th>setting</th>{heads}</tr></thead>'
     body = f"{table}<tbody>{rows}</tbody></table>"
-    return f'<section class="panel"><h2>What a whole training takes</h2><div class="scroll tall">{body}</div></section>'
+    title = "<h2>Estimate for the whole training</h2>"
+    return f'<section class="panel">{title}<div class="scroll tall">{body}</div></section>'
 
 
 def _cell(text: str) -> str:

@@ -25,7 +25,7 @@ _MOST_RANKS: Final = 100_000
 # A step's parts in stacking order, and the operation kind for each part's colour.
 _PARTS: Final = {
     "forward and backward": "forward", "recompute": "recompute", "optimizer": "optimizer", "idle": "idle",
-    "sending": "transfer", "receiving": "received", "latencies and waiting": "idle",
+    "sending": "transfer", "receiving": "received", "latency and waiting": "idle",
 }  # fmt: skip
 
 PART_COLOURS: Final = style.OPERATIONS | style.MEMORY | {name: style.OPERATIONS[kind] for name, kind in _PARTS.items()}
@@ -49,7 +49,7 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
         "crossings": _crossings(compared, answer, axes),
         "front": _front(compared, answer),
         "frontKeys": ["time_per_token_s" if per_token else "step_time_s", "peak_memory_bytes"],
-        "frontTime": "time of a token, over all GPUs" if per_token else "time of a step",
+        "frontTime": "time per token (all GPUs)" if per_token else "step time",
         "parts": _parts_title(compared),
         "partOrder": part_order(kinds),
         "mostMemory": _most_memory(compared),
@@ -122,7 +122,7 @@ def _crossings(compared: Comparison, answer: Answer, axes: list[str]) -> list[di
                 for key, value in one["fixed"].items()
             }
             at = at_text(one["along"], one["at"], exact=one["exact"])
-            text = f"{compared.name(one['after'])} overtakes at {at}"
+            text = f"{compared.name(one['after'])} best {'from' if one['exact'] else 'above'} {at}"
             marks.append({"axis": axes.index(one["along"]), "fixed": fixed, "at": one["at"], "text": text})
     return marks
 
@@ -148,7 +148,7 @@ def _point(
         "fits": row.fits,
         "figures": {},
         "topology": machine,
-        "noview": "What happened when was not kept of this point; play it alone with `simulator run` and --set.",
+        "noview": "No timeline was stored for this point. Simulate the point alone with `simulator run` and --set.",
         "files": _files(folder, compared, row),
     }
     if report is None:
@@ -165,7 +165,8 @@ def _point(
             point["losses"] = list(report["learning"]["losses"])
         if not report["played_collectives"]:
             point["links"] = (
-                "Collectives stand as closed forms here and fill no link; --set training.collectives=played plays them."
+                "Closed forms replace the collectives of this point, and links carry no bytes; "
+                "--set training.collectives=played simulates the collectives."
             )
     return point
 
@@ -210,9 +211,8 @@ def _per_token(compared: Comparison) -> bool:
 
 def _parts_title(compared: Comparison) -> str:
     if compared.kind != "training":
-        return "Time by what the end of the busiest cable does"
-    what = "token, over all GPUs," if _per_token(compared) else "step"
-    return f"Time of a {what} by what it goes to"
+        return "Time the busiest link is sending or receiving"
+    return "Time per token (all GPUs), broken down" if _per_token(compared) else "Step time, broken down"
 
 
 def _parts(compared: Comparison, report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[str, float]]:
@@ -220,7 +220,7 @@ def _parts(compared: Comparison, report: Mapping[str, Any], kinds: Sequence[str]
     if compared.kind != "training":
         parts = Bottleneck.of(report["bottleneck"]).parts if report["bottleneck"] else {}
         # The remainder after the bottleneck's parts is latency and waiting.
-        return [*sorted(parts.items()), ("latencies and waiting", report["time_s"] - sum(parts.values()))]
+        return [*sorted(parts.items()), ("latency and waiting", report["time_s"] - sum(parts.values()))]
     scale = 1 / (report["tokens_per_s"] * report["step_time_s"]) if _per_token(compared) else 1.0
     return [(name, scale * seconds) for name, seconds in step_parts(report, kinds)]
 
@@ -237,7 +237,7 @@ def exposed_kinds(reports: Sequence[Mapping[str, Any]]) -> list[str]:
 def part_order(kinds: Sequence[str]) -> list[str]:
     """Return the order for every part, in bars and legend."""
     first = ("forward and backward", "recompute", "optimizer", "receiving", "sending")
-    return [*first, *kinds, "idle", "latencies and waiting"]
+    return [*first, *kinds, "idle", "latency and waiting"]
 
 
 def step_parts(report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[str, float]]:

@@ -25,7 +25,7 @@ _MOST_TOLD: Final = 12
 def reproduction(scenario: Scenario) -> list[tuple[str, str]]:
     """Return the commands to repeat the run, with seed and version."""
     return [
-        ("the same again", "simulator rerun DIRECTORY, where this page lies; or simulator run scenario.yaml"),
+        ("command", "simulator rerun DIRECTORY (the directory of this page), or simulator run scenario.yaml"),
         ("seed", str(scenario.seed)),
         ("simulator", simulator.__version__),
     ]
@@ -34,7 +34,7 @@ def reproduction(scenario: Scenario) -> list[tuple[str, str]]:
 def files_beside(compared: Comparison) -> list[tuple[str, str]]:
     """Return the files beside a run's page: relative paths, and a few words on the content."""
     several = len(compared.rows) > 1
-    files = [("report.json", "all figures"), ("scenario.yaml", "every default written out"), ("run.json", "versions")]
+    files = [("report.json", "all figures"), ("scenario.yaml", "scenario with all defaults"), ("run.json", "versions")]
     files += [("table.csv", "a row for each point")] if several else []
     files += [("plots/", "pictures")] if compared.scenario.plotted.kinds else []
     own = "spans and transfers of each point"
@@ -48,12 +48,14 @@ def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
     facts = [("engine", ", ".join(engines))]
     if compared.kind == "collective":
         wrong = [report["wrong"] for report in rows if report["wrong"] is not None]
-        facts.append(("transfers", "every one is played as an event; times come out of routes, latencies and shares"))
+        facts.append(
+            ("transfers", "every transfer is an event; times follow from routes, latencies and shares of bandwidth")
+        )
         if wrong:
             facts.append(
                 (
                     "numbers",
-                    f"real arrays were added up in {number_of(len(wrong), 'point')}; wrong elements: {sum(wrong):,}",
+                    f"real arrays were summed in {number_of(len(wrong), 'point')}; wrong elements: {sum(wrong):,}",
                 )
             )
         # Only points with an exact closed form have a prediction to compare.
@@ -63,7 +65,7 @@ def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
             facts.append(
                 (
                     "closed forms",
-                    f"exact formulas: of {number_of(len(exact), 'point')}; the largest difference is {off:.1e}",
+                    f"exact formulas for {number_of(len(exact), 'point')}; largest relative difference {off:.1e}",
                 )
             )
     else:
@@ -74,7 +76,7 @@ def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
         facts.append(
             (
                 "thresholds",
-                f"found by playing {number_of(answer.further, 'point')} between those of the table, to 2 % or exactly",
+                f"found by simulating {number_of(answer.further, 'further point')}, to 2 % or exactly",
             )
         )
     facts.append(("not modelled", "packets, congestion control, switch buffers, adaptive routing; see docs/design.md"))
@@ -91,7 +93,7 @@ def _of_collectives(rows: Sequence[Report]) -> list[tuple[str, str]]:
     )
     measured = dict.fromkeys(source for report in rows for source in sources(report))
     told = [("algorithms", text) for text in ran] + [("constants of collectives", source) for source in measured]
-    return told if len(told) <= _MOST_TOLD else [*told[:_MOST_TOLD], ("and more", "report.json has them all")]
+    return told if len(told) <= _MOST_TOLD else [*told[:_MOST_TOLD], ("more", "report.json has the complete list")]
 
 
 def _of_training(compared: Comparison) -> list[tuple[str, str]]:
@@ -100,7 +102,7 @@ def _of_training(compared: Comparison) -> list[tuple[str, str]]:
         return []
     played, closed = (sum(report[f"{kind}_collectives"] for report in rows) for kind in ("played", "closed_form"))
     return [
-        ("collectives", f"{played:,} were played transfer by transfer, {closed:,} by exact closed forms"),
+        ("collectives", f"{played:,} simulated transfer by transfer, {closed:,} computed by exact closed forms"),
         *(("constants", text) for text in dict.fromkeys(_constants(row) for row in compared.rows)),
     ]
 
@@ -118,11 +120,15 @@ def _constants(row: Row) -> str:
         by = {whose: [name for name in names if name != "compiled"] for whose, names in by.items()}
     own = ", ".join(by.pop(framework.name, [])) or "none"
     assumed = ", ".join(by.pop("", []))
-    taken = [f"taken over from {whose}: {', '.join(names)}" for whose, names in by.items() if names]
-    texts = [f"fitted to its own measured runs: {own}", *taken, *([f"assumed: {assumed}"] if assumed else [])]
+    taken = [f"taken from {whose}: {', '.join(names)}" for whose, names in by.items() if names]
+    texts = [
+        f"fitted to measured runs of {framework.name}: {own}",
+        *taken,
+        *([f"assumed: {assumed}"] if assumed else []),
+    ]
     if gpu is not None and framework.chip(gpu) is None:
-        texts.append(f"what {gpu.name} loses under sustained load: the middle of other chips")
-    return f"those of {framework.name}, which slow kernels down; {'; '.join(texts)} (docs/validation.md)"
+        texts.append(f"loss of {gpu.name} under sustained load: median of other chips")
+    return f"constants of {framework.name}, which slow kernels down; {'; '.join(texts)} (docs/validation.md)"
 
 
 def _gpu(point: Scenario) -> Gpu | None:

@@ -48,20 +48,20 @@ COLLECTIVE: Final = (
     ReportColumn("time", "time_s", "s", lambda r: r["time_s"], format_time),
     ReportColumn("closed form", "predicted_s", "s", lambda r: r["predicted_s"], format_time),
     ReportColumn("bus bandwidth", "busbw", "B/s", lambda r: r["busbw"], format_bandwidth),
-    ReportColumn("on the wire", "wire_bytes", "size", lambda r: r["wire_bytes"], format_bytes),
+    ReportColumn("bytes sent", "wire_bytes", "size", lambda r: r["wire_bytes"], format_bytes),
     ReportColumn("wrong elements", "wrong", "number", lambda r: r["wrong"], str),
     ReportColumn("largest error", "max_abs_error", "number", lambda r: r["max_abs_error"], "{:.2g}".format),
 )
 TRAINING: Final = (
     ReportColumn("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
-    ReportColumn("80 % within", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
+    ReportColumn("uncertainty (80 %)", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
     ReportColumn("tokens/s", "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
     ReportColumn("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
     ReportColumn("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
-    ReportColumn("idle", "bubble", "share", _share("bubble_time_s"), share_text),
-    ReportColumn("recomputation", "recompute", "share", _share("recompute_time_s"), share_text),
+    ReportColumn("idle time", "bubble", "share", _share("bubble_time_s"), share_text),
+    ReportColumn("recompute", "recompute", "share", _share("recompute_time_s"), share_text),
     ReportColumn("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
-    ReportColumn("reserved", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
+    ReportColumn("reserved memory", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
 )
 
 
@@ -97,7 +97,7 @@ def _why_dashes(compared: Comparison) -> list[str]:
         return []
     which = "no point" if without == len(compared.rows) else f"{len(compared.rows) - without} points"
     limit = format_bytes(PAYLOAD_LIMIT)
-    return [f"Real arrays were added up in {which}; payload: auto does so for at most {limit} over all ranks"]
+    return [f"Real arrays were summed in {which}; payload: auto sums arrays of at most {limit} over all ranks"]
 
 
 def _row(
