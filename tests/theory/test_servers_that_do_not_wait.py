@@ -207,7 +207,7 @@ def test_an_overflow_of_one_worker_ends_everybodys_training() -> None:
 
 def test_a_push_that_is_not_that_workers_is_told() -> None:
     fault = {"step": 3, "what": "dropped", "rank": 1, "collective": "push bucket 0 2 (worker 1)"}
-    with pytest.raises(ScenarioError, match="is no push of rank 1 in step 3; its first is 'push bucket 0 3"):
+    with pytest.raises(ScenarioError, match="is no push of rank 1 in step 3; the first push is 'push bucket 0 3"):
         run(faults=[fault])
 
 
