@@ -22,7 +22,9 @@ EXPERTS = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 6, "num_experts_per_tok": 2,
 }  # fmt: skip
 # What a line says beside what was given: a bound, a list of what fits, or what to write.
-SAYS_WHAT_FITS = re.compile(r"must|may be|write|leave|omit|fits|one of|cannot be cut into|not built yet|did you mean")
+SAYS_WHAT_FITS = re.compile(
+    r"must|may be|write|leave|omit|fits|one of|cannot be cut into|not supported yet|did you mean"
+)
 
 
 def drawn(seed: int) -> dict[str, Any]:
