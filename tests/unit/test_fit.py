@@ -213,8 +213,8 @@ def test_a_topology_keeps_its_own_text_and_its_other_section(found: Fit) -> None
         ),
         ("size,time\n8," + "1" * 200_000 + "\n", {}, "field larger than field limit"),
         ('size,time,op\n8,1,"x\n' + "1,1,x\n" * 30_000, {}, "field larger than field limit"),
-        ("size_gib,time\n1e308,1\n16,2\n", {}, "size_gib: got '1e308'; larger or smaller than anything"),
-        ("size,time\n8,1e-36\n16,2\n", {}, "time: got '1e-36'; larger or smaller than anything"),
+        ("size_gib,time\n1e308,1\n16,2\n", {}, "size_gib: got '1e308'; outside the range of measured values"),
+        ("size,time\n8,1e-36\n16,2\n", {}, "time: got '1e-36'; outside the range of measured values"),
         ("size,time,ranks,hosts,op\n8,1,5,2,all_reduce\n16,2,5,2,all_reduce\n", {}, "5 ranks on 2 hosts"),
     ],
 )
