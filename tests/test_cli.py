@@ -97,14 +97,14 @@ WRONG_COMMANDS = [
     (("show", "nogpu.yaml"), "--gpu: topology nogpu has no GPU", "--gpu a100_sxm_80gb"),
     (("show", "star_100g", "--out", "star.txt"), "--out: got star.txt; must end with one of .png, .svg, .pdf", ""),
     (("show", "star_100g", "--out", "small.yaml/x.png"), "--out: small.yaml/x.png: cannot be written", ""),
-    (("diff", "a", "b"), "a/report.json: is no report of a run", "the directory that `simulator run` printed"),
-    (("rerun", "."), ".: holds no finished run", "give a run's directory"),
-    (("run", "small.yaml", "--out", "small.yaml"), "--out: small.yaml is a file", "give another name"),
+    (("diff", "a", "b"), "a/report.json: is not the report of a run", "the directory that `simulator run` printed"),
+    (("rerun", "."), ".: has no finished run", "give a run's directory"),
+    (("run", "small.yaml", "--out", "small.yaml"), "--out: small.yaml is a file", "choose a directory"),
     (("run", "small.yaml", "--out", "small.yaml/x"), "--out: small.yaml/x: cannot be written: Not a directory", ""),
-    (("run", "small.yaml", "--out", "full"), "--out: full is there and not empty", "--resume to go on with it"),
-    (("run", "small.yaml", "--svg", "--json"), "--svg: excludes --json", "omit one option"),
-    (("sweep", "small.yaml", "--resume"), "--resume: needs the directory", "give --out DIR"),
-    (("sweep", "small.yaml", "--resume", "--out", "gone"), "--resume: gone holds no scenario.yaml", "nothing to go on"),
+    (("run", "small.yaml", "--out", "full"), "--out: full exists and is not empty", "continue the run with --resume"),
+    (("run", "small.yaml", "--svg", "--json"), "--svg: goes without --json", "leave one of the two out"),
+    (("sweep", "small.yaml", "--resume"), "--resume: goes on with the directory that --out names", "give --out DIR"),
+    (("sweep", "small.yaml", "--resume", "--out", "gone"), "--resume: gone has no scenario.yaml", "no run to continue"),
 ]
 
 

@@ -130,7 +130,7 @@ def test_notes_that_outlived_their_run_are_removed(cli: Command, tmp_path: Path)
     assert cli("sweep", "both.yaml", "--out", "here", "--jobs", 1).code == 0
     (tmp_path / "here" / NAME).write_bytes(line(PointOutcome(0, {}, None, None)))
     ended = cli("sweep", "both.yaml", "--out", "here", "--resume")
-    assert (ended.code, ended.err) == (2, "--resume: the run in here has ended; nothing is missing\n")
+    assert (ended.code, ended.err) == (2, "--resume: the run in here has ended; no point is missing\n")
     assert not (tmp_path / "here" / NAME).exists()
 
 
@@ -162,12 +162,12 @@ def test_going_on_with_something_else_is_refused(cli: Command, tmp_path: Path, m
     begun(cli, tmp_path, monkeypatch)
     again = ("sweep", "own.yaml", "--out", "torn", "--resume", "--jobs", 1)
     assert cli(*again, "--set", "seed=1").faults == [
-        "--resume: torn/scenario.yaml is another scenario than this one; repeat its options, or give another --out"
+        "--resume: torn/scenario.yaml is another scenario; repeat the options of the first call, or choose a new --out"
     ]
-    refused = "--resume: torn was begun with something else: "
-    assert cli(*again, "--trace").faults == [f"{refused}trace was false then and is true now; give another --out"]
+    refused = "--resume: torn was started with other inputs: "
+    assert cli(*again, "--trace").faults == [f"{refused}trace was false and is now true; choose a new --out"]
     (tmp_path / "own_star.yaml").write_text(star + "# slower\n", encoding="utf-8")
-    assert cli(*again).faults == [f"{refused}./own_star.yaml changed since; give another --out"]
+    assert cli(*again).faults == [f"{refused}./own_star.yaml changed; choose a new --out"]
     (tmp_path / "own_star.yaml").write_text(star, encoding="utf-8")
     with monkeypatch.context() as patched:
         patched.setattr("simulator.__version__", "9.9")

@@ -49,7 +49,7 @@ def test_pictures_that_are_not_drawn_are_told(cli: Command) -> None:
     )
     sizes = "plots: {kinds: [timeline], points: all}\nsweep: {cluster.world_size: [4, 400]}"
     Path("large.yaml").write_text(SMALL.replace("plots: []", sizes), encoding="utf-8")
-    line = "not drawn: timeline_400: it has more than 200,000 transfers, too many to be simulated again"
+    line = "not drawn: timeline_400: the point has more than 200,000 transfers, too many to be simulated again"
     assert line in cli("run", "large.yaml", "--out", "two").out.splitlines()
     told = cli("plot", "two", "--kind", "timeline", "--point", "cluster.world_size=400")
     assert told.code == 2
@@ -91,4 +91,4 @@ def test_a_fault_is_one_line(cli: Command, arguments: tuple[str, ...], fault: st
 def test_what_is_no_run_is_refused(cli: Command) -> None:
     told = cli("plot", "nowhere", "--kind", "timeline")
     assert told.code == 2
-    assert told.err.startswith("nowhere: holds no finished run")
+    assert told.err.startswith("nowhere: has no finished run")

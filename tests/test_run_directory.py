@@ -191,7 +191,7 @@ def test_rerun_says_when_a_figure_differs(cli: Command, tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_finished_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="holds no finished run"):
+    with pytest.raises(ScenarioError, match="has no finished run"):
         run_directory.load(tmp_path)
 
 
@@ -210,10 +210,10 @@ def test_resume_plays_what_is_missing_and_leaves_the_same_bytes(cli: Command, tm
     assert "2/2" in resumed.err
     assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
     ended = cli("sweep", "both.yaml", "--out", "torn", "--resume")
-    assert (ended.code, ended.err) == (2, "--resume: the run in torn has ended; nothing is missing\n")
+    assert (ended.code, ended.err) == (2, "--resume: the run in torn has ended; no point is missing\n")
     other = cli("sweep", "both.yaml", "--out", "torn", "--resume", "--set", "seed=1")
     assert other.code == 2
-    assert "torn/scenario.yaml is another scenario than this one" in other.err
+    assert "torn/scenario.yaml is another scenario; " in other.err
 
 
 def interrupt(process: subprocess.Popen[str], folder: Path, *, after: int) -> tuple[str, str]:

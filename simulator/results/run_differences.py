@@ -145,7 +145,7 @@ def read_run(run: Path) -> ReportedRun:
         if isinstance(error, ScenarioError) and error.__cause__ is None:
             raise
         raise ScenarioError(
-            f"{path}: is no report of a run; give the directory that `simulator run` printed"
+            f"{path}: is not the report of a run; give the directory that `simulator run` printed"
         ) from error
     scenario = path.parent / "scenario.yaml"
     # A report with another name may have been copied next to any scenario.
@@ -153,7 +153,9 @@ def read_run(run: Path) -> ReportedRun:
         return ReportedRun(path.parent, outcomes)
     data = document.load(scenario).data
     if not isinstance(data, Mapping):
-        raise ScenarioError(f"{scenario}: is no scenario of a run; give the directory that `simulator run` printed")
+        raise ScenarioError(
+            f"{scenario}: is not the scenario of a run; give the directory that `simulator run` printed"
+        )
     return ReportedRun(path.parent, outcomes, data)
 
 

@@ -62,10 +62,12 @@ def create(name: str, out: Path | None) -> Path:
     try:
         if out is not None:
             if out.exists() and not out.is_dir():
-                raise ScenarioError(f"--out: {out} is a file; results go into a directory, so give another name")
+                raise ScenarioError(f"--out: {out} is a file; choose a directory for the results")
             # An empty directory is accepted; a directory with files may hold another run's results.
             if out.exists() and any(out.iterdir()):
-                raise ScenarioError(f"--out: {out} is there and not empty; give another, or --resume to go on with it")
+                raise ScenarioError(
+                    f"--out: {out} exists and is not empty; choose a new directory, or continue the run with --resume"
+                )
             out.mkdir(parents=True, exist_ok=True)
             return out
         # The first free number; runs may be deleted, so the number need not follow the last run.
@@ -114,18 +116,18 @@ def going_on(folder: Path, scenario: Scenario, circumstances: dict[str, Any]) ->
     if not left.is_file():
         # begun.json alone: the run was interrupted between its first two files, and can begin again.
         if not folder.is_dir() or {path.name for path in folder.iterdir()} - {"begun.json"}:
-            raise ScenarioError(f"--resume: {folder} holds no scenario.yaml, so there is nothing to go on with")
+            raise ScenarioError(f"--resume: {folder} has no scenario.yaml; there is no run to continue")
         begin(folder, scenario, circumstances)  # interrupted before scenario.yaml was written
         return
     # The resolved text is compared: every default is written out, so equal text means an equal scenario.
     if read_text(left) != to_yaml(scenario):
         raise ScenarioError(
-            f"--resume: {left} is another scenario than this one; repeat its options, or give another --out"
+            f"--resume: {left} is another scenario; repeat the options of the first call, or choose a new --out"
         )
     if (folder / "run.json").is_file():
         # The process may have ended between writing run.json and removing the journal.
         _clear(folder)
-        raise ScenarioError(f"--resume: the run in {folder} has ended; nothing is missing")
+        raise ScenarioError(f"--resume: the run in {folder} has ended; no point is missing")
     _refuse_changes(folder / "begun.json", circumstances)
 
 
@@ -135,7 +137,7 @@ def _refuse_changes(begun: Path, now: dict[str, Any]) -> None:
         return
     before = read_json(begun)
     if not isinstance(before, dict):
-        raise ScenarioError(f"{begun}: says not with what the run was begun; give another --out")
+        raise ScenarioError(f"{begun}: does not say how the run was started; choose a new --out")
     for key, value in now.items():
         if before.get(key) == value:
             continue
@@ -143,10 +145,10 @@ def _refuse_changes(begun: Path, now: dict[str, Any]) -> None:
         # Digests of named files: report which files changed, not their digests.
         if isinstance(value, dict) and isinstance(then, dict):
             changed = sorted(name for name in {*value, *then} if value.get(name) != then.get(name))
-            change = f"{', '.join(changed)} changed since"
+            change = f"{', '.join(changed)} changed"
         else:
-            change = f"{key} was {_brief(then)} then and is {_brief(value)} now"
-        raise ScenarioError(f"--resume: {begun.parent} was begun with something else: {change}; give another --out")
+            change = f"{key} was {_brief(then)} and is now {_brief(value)}"
+        raise ScenarioError(f"--resume: {begun.parent} was started with other inputs: {change}; choose a new --out")
 
 
 def _brief(value: Any) -> str:
@@ -165,7 +167,7 @@ def load(folder: Path) -> Scenario:
     missing = [name for name in ("scenario.yaml", "report.json", "run.json") if not (folder / name).is_file()]
     if missing:
         raise ScenarioError(
-            f"{folder}: holds no finished run (scenario.yaml, report.json, run.json); give a run's directory"
+            f"{folder}: has no finished run (scenario.yaml, report.json, run.json); give a run's directory"
         )
     return parse_scenario(document.load(folder / "scenario.yaml"), _base(folder / "run.json"))
 

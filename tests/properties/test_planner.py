@@ -370,7 +370,9 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
     assert (whole.code, ended.code) == (0, 130)
     assert sum(path.is_file() for path in (tmp_path / "here" / "outcomes").rglob("*")) == 2
     again = cli("plan", "model.json", *options, *narrow, "--out", "here")
-    assert again.faults == ["--out: here is there and not empty; give another, or --resume to go on with it"]
+    assert again.faults == [
+        "--out: here exists and is not empty; choose a new directory, or continue the run with --resume"
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(one_by_one, "play_point", counted)
         on = cli("plan", "model.json", *options, *narrow, "--out", "here", "--resume")

@@ -265,7 +265,7 @@ def test_what_is_no_report_is_refused_in_one_line(cli: Command, tmp_path: Path, 
     (tmp_path / "report.json").write_text(text, encoding="utf-8")
     answer = cli("diff", ".", "report.json")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.faults == ["report.json: is no report of a run; give the directory that `simulator run` printed"]
+    assert answer.faults == ["report.json: is not the report of a run; give the directory that `simulator run` printed"]
 
 
 def test_a_point_that_failed_differs_by_its_error(cli: Command, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_shared_lead_tells_how_often_by_how_much_and_where_it_changes() -> Non
 @pytest.mark.parametrize(
     ("points", "expected"),
     [
-        ([], "nothing was run"),
+        ([], "no run to compare"),
         ([ScalingPoint("ring", 2, 1024, 1e-3)], "ring takes 1 ms (2 GPUs, 1 KiB)"),
         (
             [ScalingPoint("a", 2, 1024, 1.0), ScalingPoint("b", 2, 1024, 1.0)],

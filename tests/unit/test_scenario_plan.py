@@ -157,7 +157,7 @@ def test_numbers_of_gpus_are_told_alike_in_a_file_and_in_python() -> None:
     assert set(of_file.front()["gpus"]) <= {4, 8}
     assert len(of_file.best) == 3
     assert {one.setting.gpus for one in of_file.best} == {8}
-    assert "Of 4, 8 GPUs " in of_file.to_html()
+    assert "GPU hours (tested: 4, 8)." in of_file.to_html()
     assert simulator.plan(BASE).sizes().empty
 
 

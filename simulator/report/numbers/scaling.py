@@ -205,7 +205,7 @@ def _sentence(points: list[ScalingPoint], *, short: bool, known: Sequence[Crossi
     """Write the finding: equal times, a winner everywhere, or a shared lead."""
     table = by_place(points)
     if not table:
-        return "nothing was run"
+        return "no run to compare"
     names = list(dict.fromkeys(point.algorithm for point in points))
     if len(names) == 1:
         return _alone(names[0], table)

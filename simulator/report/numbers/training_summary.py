@@ -231,7 +231,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     parts = _means([_parts(work, time) for work in works])
     peak = timeline.peak
     if peak is None:
-        raise ValueError("the timeline holds no memory, so it is not a training step's")
+        raise ValueError("the timeline has no memory samples and is no training step")
     capacity = cluster.gpus[peak.rank].hbm_bytes
     # MFU compares with the dense peak in the matmuls' dtype.
     available = ranks * cluster.gpus[0].peak_flops[plan.step.precision.matmul]

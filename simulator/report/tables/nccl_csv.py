@@ -83,7 +83,7 @@ def parse_csv(text: str, source: str = "<text>", bus_factor: float | None = None
     # Bus bandwidth alone gives a time only with the operation's factor.
     if bus_factor is None and _column(names, _TIME | _ALGBW, _OUT) is None:
         raise ScenarioError(
-            f"{source}:{lines[0][0]}: has bus bandwidth and no time; give world_size and operation, which relate them"
+            f"{source}:{lines[0][0]}: has bus bandwidth and no time; give world_size and operation to compute the time"
         )
     rows: list[NcclRow] = []
     faults: list[str] = []

@@ -114,7 +114,7 @@ def _best(told: Mapping[str, Any]) -> str:
     heads = [
         "setting",
         "step",
-        "uncertainty (80 %)",
+        "uncertainty (80&nbsp;%)",
         "tokens/s/GPU",
         "MFU",
         "memory",

@@ -187,7 +187,7 @@ def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[Equ
     )  # fmt: skip
     style.time_axis(axes, end)
     bar = fig.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
-    bar.set_label("used share of the bandwidth (mean per 1/400 of the time)")
+    bar.set_label("bandwidth used (mean per 1/400 of the time)")
 
 
 def _shares(traffic: LinkTraffic, shown: Sequence[EquivalentLinks]) -> Floats:

@@ -124,13 +124,13 @@ def _promise(schedule: Schedule) -> str:
     root = f"rank {schedule.root}"
     return {
         "all_reduce": "every rank holds the whole sum",
-        "reduce_scatter": "every rank holds the sum of its own chunk",
+        "reduce_scatter": "rank i holds the sum of chunk i",
         "reduce": f"{root} holds the whole sum",
         "all_gather": "every rank holds every chunk",
         "gather": f"{root} holds every chunk",
         "broadcast": f"every rank holds {root}'s array",
-        "scatter": f"every rank holds its own chunk of {root}'s array",
-    }.get(schedule.operation, "every rank holds all chunks sent to it")
+        "scatter": f"rank i holds chunk i of {root}'s array",
+    }.get(schedule.operation, "rank i holds chunk i of every rank")
 
 
 def replay(schedule: Schedule, most: int) -> tuple[Step, ...]:

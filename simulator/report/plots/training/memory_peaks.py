@@ -66,7 +66,7 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
     'ddp needs 12 GiB, 4.0x as much as zero3 (3 GiB); ddp does not fit in 8 GiB'
     """
     if not peaks:
-        raise ValueError("no runs to compare; give the peak of at least one")
+        raise ValueError("no runs to compare; give the peak of at least one run")
     low = min(peaks, key=lambda peak: peak.nbytes)
     high = max(peaks, key=lambda peak: peak.nbytes)
     if low.nbytes == high.nbytes:
