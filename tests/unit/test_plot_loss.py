@@ -54,12 +54,8 @@ def test_runs_on_one_line_are_drawn_once_and_each_panel_has_its_own_legend() -> 
     assert [text.get_text() for text in figure.legends[1].get_texts()] == [*lines, "then NaN"]
     assert beside.get_ylabel() == "loss difference from sound (nats)"
     own = figure.legends[0]
-    assert [text.get_text() for text in own.get_texts()] == [
-        "near",
-        "far",
-        "same: no difference",
-        "lost: no difference",
-    ]
+    words = ["near", "far", "same: no difference", "lost: no difference"]
+    assert [text.get_text() for text in own.get_texts()] == words
 
 
 def test_time_is_drawn_where_it_differs_and_the_distance_from_the_first_where_not() -> None:
