@@ -102,8 +102,12 @@ WRONG_COMMANDS = [
     (("run", "small.yaml", "--out", "small.yaml"), "--out: small.yaml is a file", "choose a directory"),
     (("run", "small.yaml", "--out", "small.yaml/x"), "--out: small.yaml/x: cannot be written: Not a directory", ""),
     (("run", "small.yaml", "--out", "full"), "--out: full exists and is not empty", "continue the run with --resume"),
-    (("run", "small.yaml", "--svg", "--json"), "--svg: goes without --json", "leave one of the two out"),
-    (("sweep", "small.yaml", "--resume"), "--resume: goes on with the directory that --out names", "give --out DIR"),
+    (
+        ("run", "small.yaml", "--svg", "--json"),
+        "--svg: excludes --json, because --json draws no pictures",
+        "omit one option",
+    ),
+    (("sweep", "small.yaml", "--resume"), "--resume: needs the directory of the interrupted run", "give --out DIR"),
     (("sweep", "small.yaml", "--resume", "--out", "gone"), "--resume: gone has no scenario.yaml", "no run to continue"),
 ]
 
