@@ -62,8 +62,8 @@ wheel: $(VENV)/test-installed
 
 # Fit the shipped machines again, and write the page that compares measured with simulated collectives, with its picture.
 measured: $(VENV)/test-installed
-	$(BIN)/python -m simulator.calibration.machines.shipped
-	$(BIN)/python -m simulator.calibration.machines.page
+	$(BIN)/python -m tools.validation.shipped_machines
+	$(BIN)/python -m tools.validation.machines_page
 
 # The site in build/site/html. Scenarios whose runs are not kept there are played, which takes minutes at first.
 docs: $(VENV)/test-installed

@@ -1,1 +1,1 @@
-"""Speed, as ratios to a baseline of the same run. `make bench` prints them and fails where an aim is missed."""
+"""Speed, as ratio to a baseline in the same run. `make bench` prints the figures and fails if an aim is missed."""

@@ -1,7 +1,7 @@
-"""`make bench`: every figure beside its baseline and its aim.
+"""`make bench`: prints every figure with its baseline and its aim.
 
-Exit code 1 where an aim is missed, or where a figure is 30 % worse beside its baseline than `recorded.json` says;
-`--record` writes that file anew.
+The exit code is 1 if an aim is missed, or if a figure's ratio to its baseline is 30 % worse than in `recorded.json`;
+`--record` writes this file again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.timing import best_of
 from tests.browser.chromium import CHROMIUM
 
 RECORDED = Path(__file__).with_name("recorded.json")
-# What a shared machine may add to a ratio of two times.
+# Tolerance for ratios of two times on a shared machine.
 _WORSE = 1.3
 _MIB = 2**20
 
@@ -43,12 +43,13 @@ class Line:
     Attributes
     ----------
     text : str
+        Line to print.
     met : bool
-        Whether it meets its aim.
+        Whether the figure meets its aim.
     name : str
-        Under which its ratio is recorded; empty where it has no baseline.
+        Key in recorded.json; empty without a baseline.
     ratio : float
-        Over a baseline that was measured in the same run; less is better.
+        Ratio to a baseline measured in the same run; less is better.
     """
 
     text: str
@@ -58,15 +59,18 @@ class Line:
 
 
 def lines() -> Iterator[Line]:
-    """What was measured, and whether it meets its aim."""
+    """Yield every measured figure."""
+    # The engine must cost no more than a bare SimPy loop that computes the same times.
     for kind in ("ring", "star"):
         ours, bare, apart = events.ratio(256, kind)
         text = f"events engine, {kind} of 256: {ours:.3f} s, bare SimPy loop {bare:.3f} s, ratio {ours / bare:.2f}"
         met = ours <= bare and apart <= 1e-9
         yield Line(f"{text} (aim 1.0); finish within {apart:.1e} (aim 1e-9)", met, f"events {kind}", ours / bare)
+    # Absolute times, in a separate process: memory counts too.
     large = events.large()
     text = f"events engine, ring of 1,024: {large['seconds']:.2f} s (aim 6), {large['mib']:.0f} MiB (aim 300)"
     yield Line(text, large["seconds"] <= 6 and large["mib"] <= 300)
+    # Both engines must agree to rounding, as well as differ in speed.
     quick, slow, apart = compiled.ring(1024)
     text = f"compiled engine, ring of 1,024 unlike links: {quick:.3f} s, events {slow:.2f} s, ratio {slow / quick:.0f}"
     met = slow >= 10 * quick and apart <= 1e-9
@@ -77,10 +81,12 @@ def lines() -> Iterator[Line]:
     yield from _cut()
     yield from _commands()
     yield from _pages()
+    # The floor is the arithmetic itself, on the same arrays.
     play, least, drawing, judging, wrong = payload.engine(64, 16 * _MIB)
     text = f"payload, 64 ranks x 16 MiB: {play:.3f} s, numpy alone {least:.3f} s, ratio {play / least:.2f} (aim 1.3)"
     text = f"{text}; drawing {drawing:.2f} s, judging {judging:.2f} s, wrong {wrong}"
     yield Line(text, play <= 1.3 * least, "payload", play / least)
+    # In step, many flows change rate at the same moment; with jitter, each changes alone.
     for jittered in (False, True):
         cost = sharing.microseconds_a_flow(jittered=jittered)
         name = "jittered" if jittered else "in step"
@@ -89,16 +95,20 @@ def lines() -> Iterator[Line]:
         seconds, mib = routing.seconds(machine)
         text = f"{machine} of 16,384 GPUs: built, ring and random pairs routed in {seconds:.2f} s (aim 5)"
         yield Line(f"{text}, {mib:.0f} MiB (aim 1,024)", seconds <= 5 and mib <= 1024)
+    # The best of three runs each, because the machine is shared.
     ours, bare = (min(measure() for _ in range(3)) for measure in (learning.played, learning.bare))
     text = f"real training, 20 steps of a small GPT on 4 ranks, zero3: {ours:.2f} s (aim 4)"
     met = ours <= min(4, 2.5 * bare)
     yield Line(f"{text}, bare numpy {bare:.2f} s, ratio {ours / bare:.2f} (aim 2.5)", met, "learning", ours / bare)
+    # The difference has an aim; the ratio is recorded.
     swept, bare, count = sweeping.overhead()
     text = f"sweep of {count:,} small points: {1e3 * swept:.1f} ms each, played bare {1e3 * bare:.1f} ms"
     yield Line(f"{text}, overhead {1e3 * (swept - bare):.1f} ms (aim 5)", swept - bare <= 5e-3, "sweep", swept / bare)
+    # Start-up counts, therefore the aim is below 2.
     one, two = sweeping.two_processes()
     text = f"the same as a command: {one:.1f} s on one process, {two:.1f} s on two, ratio {one / two:.2f} (aim 1.7)"
     yield Line(text, one >= 1.7 * two, "two processes", two / one)
+    # A factor of 3 is what `check` promises.
     for what, ratios in (("shipped scenarios", estimates.shipped()), ("drawn points", estimates.drawn(100))):
         good = sum(1 / 3 <= ratio <= 3 for ratio in ratios)
         text = f"time that check tells, {what}: {good} of {len(ratios)} within a factor of 3 (aim 90 %)"
@@ -106,7 +116,8 @@ def lines() -> Iterator[Line]:
 
 
 def _rings() -> Iterator[Line]:
-    """Rings over unlike links beside following every round with plain numpy."""
+    """Yield the times of rings over unequal links, beside all rounds in plain numpy."""
+    # The floor in numpy serves as baseline for every ring below.
     small = scale.ring(1024, 4 * _MIB)
     ours, floor = best_of(5, partial(scale.play, small), partial(scale.rounds, small))
     text = (
@@ -115,9 +126,11 @@ def _rings() -> Iterator[Line]:
     yield Line(text, ours <= 4e-3, "ring 1024", ours / floor)
     for ranks, nbytes, alike, aim in (
         (16_384, 16 * _MIB, False, 0.15),
+        # Chunks of 32 elements: latencies dominate.
         (131_072, 16 * _MIB, False, 1.0),
         (131_072, 128 * 1024 * _MIB, False, 1.0),
         (131_072, 8 * 1024 * _MIB, False, 5.0),
+        # With equal links, every rank does the same.
         (131_072, 16 * _MIB, True, 0.3),
     ):
         seconds = scale.ring_seconds(ranks, nbytes // 4, alike=alike)
@@ -125,17 +138,18 @@ def _rings() -> Iterator[Line]:
         name = f"ring {ranks} {nbytes // _MIB} MiB {links}"
         text = f"compiled ring of {ranks:,}, {nbytes // _MIB:,} MiB a rank, {links}: {seconds:.3f} s (aim {aim})"
         yield Line(text, seconds <= aim, name, seconds / floor)
-    # A chunk of the small ring as long as one of 131,072 ranks.
+    # The same chunk sizes as in the rings of 131,072 ranks, on 1,024 ranks, where every round can be followed.
     distance = max(scale.apart(nbytes // 4 // 128) for nbytes in (16 * _MIB, 128 * 1024 * _MIB, 8 * 1024 * _MIB))
     yield Line(f"the same three chunks on 1,024 ranks, beside all rounds: {distance:.1e} (aim 1e-9)", distance <= 1e-9)
 
 
 def _steps() -> Iterator[Line]:
-    """Training steps, everything from the scenario to the report."""
+    """Yield the times of training steps, from scenario to report."""
     for ranks, collectives, aim in ((64, "played", 10), (512, "auto", 3)):
         seconds = training.seconds(ranks, collectives)
         text = f"Llama 3 8B, zero3, {ranks} GPUs, collectives {collectives}: {seconds:.2f} s (aim {aim})"
         yield Line(text, seconds <= aim)
+    # Growth is fitted over a factor of 16 in ranks.
     sizes = (1024, 2048, 4096, 8192, 16_384)
     taken = [scale.step("llama3_70b", size, "zero3", 8192) for size in sizes]
     text = f"Llama 3 70B, zero3, 2,048 GPUs: {taken[1]['seconds']:.2f} s (aim 3), {taken[1]['mib']:.0f} MiB"
@@ -144,10 +158,12 @@ def _steps() -> Iterator[Line]:
     told = ", ".join(f"{one['seconds']:.1f}" for one in taken)
     text = f"the same on 1,024 to 16,384 GPUs: {told} s, as (N log N)^{power:.2f} (aim 1)"
     yield Line(text, power <= 1.0)
+    # Many groups at once: 512 ranks share a copy, 32 copies are summed.
     hybrid = scale.step("llama3_405b", 16_384, {"strategy": "zero3", "shard_size": 512}, 4096)
     text = f"Llama 3 405B, zero3 over 512 ranks, 32 copies, 16,384 GPUs: {hybrid['seconds']:.1f} s (aim 20)"
     text = f"{text}, {hybrid['mib']:,.0f} MiB (aim 2,048), {hybrid['transfers']:.3g} transfers"
     yield Line(text, hybrid["seconds"] <= 20 and hybrid["mib"] <= 2048)
+    # On a star, the collectives of both kinds of groups contend at every port.
     shared = scale.step("llama3_8b", 1024, {"strategy": "zero3", "shard_size": 64}, 8192, "star_100g")
     text = (
         f"Llama 3 8B, zero3 over 64 ranks, 16 copies, every port shared, 1,024 GPUs: {shared['seconds']:.1f} s (aim 5)"
@@ -156,7 +172,7 @@ def _steps() -> Iterator[Line]:
 
 
 def _jobs() -> Iterator[Line]:
-    """Steps whose flows share links or whose ranks draw noise, and how symmetric ones grow."""
+    """Yield the times of steps with shared links or noise, and the growth of symmetric steps."""
     for name, job in jobs.JOBS.items():
         found = jobs.figures(job.scenario())
         text = f"Llama 3 8B, zero3, {name}, {job.ranks:,} GPUs: {found['seconds']:.1f} s (aim {job.seconds})"
@@ -167,6 +183,7 @@ def _jobs() -> Iterator[Line]:
         f"all_to_all, direct, fat tree of 1,024: {found['seconds']:.1f} s (aim 3), {found['mib']:,.0f} MiB (aim 1,024)"
     )
     yield Line(text, found["seconds"] <= 3 and found["mib"] <= 1024)
+    # Without shared links and noise, one rank per class is simulated: time must hardly grow.
     for name, job in jobs.GROWING.items():
         taken, power = jobs.exponent(job)
         told = ", ".join(f"{one:.2f}" for one in taken)
@@ -175,12 +192,13 @@ def _jobs() -> Iterator[Line]:
 
 
 def _cut() -> Iterator[Line]:
-    """Steps of models that are cut over ranks, and what their stages hold without playing them."""
+    """Yield the times of steps with partitioned models, and of their memory by stage without simulation."""
     for name, job in jobs.CUT.items():
         found = jobs.figures(job.scenario())
         text = f"{name}, {job.ranks:,} GPUs: {found['seconds']:.1f} s (aim {job.seconds})"
         met = found["seconds"] <= job.seconds and found["mib"] <= job.mib
         yield Line(f"{text}, {found['mib']:,.0f} MiB", met)
+    # The same jobs again: memory is known from the plan.
     for name, job in jobs.CUT.items():
         found = jobs.told(job)
         text = f"memory by stage, {name}, {job.ranks:,} GPUs: {found['seconds']:.2f} s (aim 0.5)"
@@ -188,7 +206,8 @@ def _cut() -> Iterator[Line]:
 
 
 def _pages() -> Iterator[Line]:
-    """A page in a browser, where there is one."""
+    """Yield a page's loading time in Chromium, if installed."""
+    # Not every machine has a browser.
     if CHROMIUM is not None:
         seconds, heap = pages.load()
         text = f"a page of 100,000 spans in Chromium: {seconds:.2f} s (aim 3), heap {heap:.0f} MB (aim 250)"
@@ -196,13 +215,14 @@ def _pages() -> Iterator[Line]:
 
 
 def _commands() -> Iterator[Line]:
-    """What somebody waits for who types a command, or asks what cannot be."""
+    """Yield the times that a user waits for a command, or for a refusal."""
     seconds = jobs.figures(jobs.DOES_NOT_FIT, "short")["seconds"]
     yield Line(f"8B with ddp on 16,384 GPUs: known not to fit in {seconds:.2f} s (aim 2)", seconds <= 2)
     seconds = jobs.figures(jobs.SWEEP, "sweep")["seconds"]
     yield Line(f"200 training points of 16 to 256 GPUs in a sweep: {seconds:.1f} s (aim 16)", seconds <= 16)
     seconds = jobs.figures(jobs.PAYLOAD)["seconds"]
     yield Line(f"payload, 64 ranks x 16 MiB, from scenario to verdict: {seconds:.2f} s (aim 1.5)", seconds <= 1.5)
+    # Pictures import matplotlib.
     drawn = ("run", "small.yaml", "--set", "plots=[breakdown, memory, timeline]")
     for name, arguments, aim in (
         ("run of a small scenario with its page", ("run", "small.yaml"), 1.2),
@@ -221,6 +241,7 @@ if __name__ == "__main__":
     known = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else {}
     failed, ratios = False, {}
     for line in lines():
+        # An aim may be met and the ratio still be worse than recorded.
         worse = _worse(line, known)
         note = f"; {line.ratio / known[line.name]:.2f} times the recorded ratio" if worse else ""
         print(("ok      " if line.met and not worse else "MISSED  ") + line.text + note, flush=True)

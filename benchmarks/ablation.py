@@ -1,7 +1,7 @@
-"""What each mechanism of the compiled engine is worth: every job with all of them, and without one at a time.
+"""How much does each mechanism of the compiled engine save? An ablation: every job with every mechanism, then without.
 
-`python -m benchmarks.ablation` prints the table of docs/speed.md. A mechanism is whatever is not simply following
-transfers by a clock.
+`python -m benchmarks.ablation` prints the table in docs/speed.md. Mechanisms are everything beyond following transfers
+event by event.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from unittest.mock import patch
 
 from benchmarks import scale
 from simulator.engine import collective_routing, link_pruning
-from simulator.engine.compiled import engine, library, playable
+from simulator.engine.compiled import engine, library
+from simulator.engine.compiled import sized_collective as playable
 from simulator.engine.jitter import Jitter
-from simulator.playing.scenario_cluster import build_cluster
+from simulator.run.scenario_cluster import build_cluster
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.step.plan import plan_step
 
-# Who takes longer is not waited for [s].
+# Longest time per cell [s]; slower jobs are stopped.
 MOST: Final = 30.0
 
 
@@ -37,12 +38,14 @@ def _job(world_size: int, topology: Any, model: str = "llama3_8b", **training: A
 
 
 def _noisy(world_size: int, **jitter: float) -> dict[str, Any]:
+    # Closed forms have no transfers and draw no latencies.
     job = _job(world_size, "dgx_h100", collectives="played")
     return job | {"cluster": job["cluster"] | {"jitter": jitter}}
 
 
+# Two kinds of groups share links: shards, and copies over shards.
 _SHARDED_8: Final[dict[str, Any]] = {"strategy": "zero3", "shard_size": 8}
-# A ring all-reduce of 4 Mi elements, every hop with a latency and a rate of its own.
+# A ring all-reduce over 4 Mi elements; latency and rate differ from hop to hop.
 _RING: Final = "a ring over 65,536 unlike hops"
 JOBS: Final[dict[str, dict[str, Any]]] = {
     "8B, 64 H100, all played": _job(64, "dgx_h100", collectives="played"),
@@ -57,30 +60,32 @@ JOBS: Final[dict[str, dict[str, Any]]] = {
 
 
 def _compiled(setting: str) -> Iterator[Any]:
-    """The core with one of its constants set otherwise."""
+    """Compile the core with a changed constant, and use this core."""
+    # Loaded libraries stay mapped after the folder is removed.
     with tempfile.TemporaryDirectory() as folder:
         core = library.opened(library.compile_core(Path(folder) / "core.so", f"-D{setting}"))
     yield patch.object(library, "load", lambda: core)
 
 
 def _without_recurrences() -> Iterator[Any]:
-    """Rings are computed round by round."""
+    """Compute rings round by round, without closed recurrences."""
     return _compiled("SOLVE_FROM=INT64_MAX")
 
 
 def _all_shares() -> Iterator[Any]:
-    """Every change opens the rates of all flows on the links that it reaches."""
+    """After every change, solve the rates of the whole connected component of flows."""
     return _compiled("MOST_ROUNDS=0")
 
 
 def _followed() -> Iterator[Any]:
-    """Everything by the clock."""
+    """Follow every transfer event by event."""
+    # Both modules import the function by name.
     yield patch.object(playable, "may_be_in_order", lambda _: False)
     yield patch("simulator.engine.compiled.quotient.may_be_in_order", lambda _: False)
 
 
 def _without_lanes() -> Iterator[Any]:
-    """Whatever takes the same link may meet there."""
+    """Let all transfers on the same link contend."""
 
     def lanes(_: Any, potential: Any, contends: Any, __: Any) -> Any:
         return dict.fromkeys(contends, (-1, False))
@@ -89,12 +94,13 @@ def _without_lanes() -> Iterator[Any]:
 
 
 def _all_links() -> Iterator[Any]:
-    """Every link is watched."""
+    """Watch every link."""
     yield patch.object(collective_routing, "prune_links", lambda every, _: link_pruning.all_links(every))
 
 
 def _all_ranks() -> Iterator[Any]:
-    """Nobody stands for anybody."""
+    """Simulate every rank, without representatives of equivalence classes."""
+    # Representatives are used from this number of transfers on: never.
     yield patch.dict(engine.execute.__kwdefaults__, reduced_from=sys.maxsize)
 
 
@@ -110,15 +116,18 @@ MECHANISMS: Final[dict[str, Callable[[], Iterator[Any]]]] = {
 
 
 def cell(job: str, mechanism: str) -> str:
-    """CPU time of routing and playing, in a process of its own [s]; or what it needs more of than there is."""
+    """Return the CPU time of routing and simulating in a separate process [s]; or the reason for no time."""
+    # A separate process: a mechanism is disabled by patching modules, and memory limits belong to the process.
     command = [sys.executable, "-m", "benchmarks.ablation", job, mechanism]
     try:
         told = subprocess.run(
             command, cwd=Path(__file__).parents[1], check=True, capture_output=True, text=True, timeout=MOST + 10
         ).stdout
+    # Such cells read "over 30" in the table.
     except subprocess.TimeoutExpired:
         return f"over {MOST:.0f}"
     except subprocess.CalledProcessError as error:
+        # Any other failure is a bug in this benchmark.
         if "too little memory" in error.stderr:
             return "out of memory"
         raise
@@ -126,17 +135,19 @@ def cell(job: str, mechanism: str) -> str:
 
 
 def _played(job: str, mechanism: str) -> float:
+    # Planning is not timed: mechanisms belong to routing and simulation.
     play = partial(scale.play, scale.ring(65_536, 2**22)) if job == _RING else _step(JOBS[job])
     with ExitStack() as stack:
         for changed in MECHANISMS[mechanism]():
             stack.enter_context(changed)
+        # CPU time, because the machine is shared.
         began = time.process_time()
         play()
         return time.process_time() - began
 
 
 def _step(job: dict[str, Any]) -> Callable[[], Any]:
-    """A planned step, to be routed and played."""
+    """Plan a step; return the function that routes and simulates it."""
     scenario = load_scenario(job)
     cluster = build_cluster(scenario)
     drawn = scenario.cluster.jitter
@@ -149,7 +160,7 @@ def _step(job: dict[str, Any]) -> Callable[[], Any]:
 
 
 def rows() -> Iterator[str]:
-    """The table in Markdown: a row a job, a column for each mechanism left out [s]."""
+    """Yield the table in Markdown: a row per job, a column per missing mechanism [s]."""
     yield f"| job | {' | '.join(MECHANISMS)} |"
     yield "|---" * (len(MECHANISMS) + 1) + "|"
     for job in (*JOBS, _RING):

@@ -1,4 +1,4 @@
-"""Measuring in a process of its own, so that nobody else's memory counts."""
+"""Runs measurements in a separate process, because earlier work would count in the process's memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def alone(module: str, *arguments: str) -> dict[str, float]:
-    """Run a module of the benchmarks that prints its figures as JSON, and return them."""
+    """Run a benchmark module in a separate process; return the figures printed as JSON."""
     command = [sys.executable, "-m", module, *arguments]
     told = subprocess.run(command, cwd=Path(__file__).parents[1], check=True, capture_output=True, text=True).stdout
     found: dict[str, float] = json.loads(told)
@@ -17,7 +17,8 @@ def alone(module: str, *arguments: str) -> dict[str, float]:
 
 
 def peak_memory() -> float:
-    """Most memory this process ever had resident [MiB]. Linux's ru_maxrss would include the process that started it."""
+    """Return this process's peak resident memory [MiB]. ru_maxrss on Linux would include the parent process."""
+    # VmHWM is the high-water mark of resident memory [kB].
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024

@@ -1,23 +1,25 @@
-"""The compiled engine against the events engine: one ring over unlike links, transfer by transfer."""
+"""The compiled engine against the events engine: a ring over unequal links, transfer by transfer."""
 
 from __future__ import annotations
 
 import time
 
 from simulator.cluster.build import build
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 
 
 def ring(ranks: int) -> tuple[float, float, float]:
-    """CPU time of both engines [s], and how far their ends are apart, over the end."""
+    """Return the CPU times of both engines [s], and the relative difference between their ends."""
+    # Multiplying by a prime spreads slow links over the ring.
     slower = {f"gpu{rank}->switch0": 0.5 + 0.5 * ((rank * 7919) % ranks) / ranks for rank in range(ranks)}
     cluster = build("star_100g", ranks, link_factors=slower)
-    task = Task(Request("all_reduce", ranks, 4 * 2**20), "ring", tuple(range(ranks)), "float32")
+    task = Task(CollectiveRequest("all_reduce", ranks, 4 * 2**20), "ring", tuple(range(ranks)), "float32")
     program = plan(cluster, task).program
     times, ends = [], []
+    # The events engine takes seconds: a single run suffices.
     for execute, rounds in ((compiled, 3), (events, 1)):
         taken = []
         for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""What `simulator check` says that playing takes, beside what it takes: shipped scenarios and drawn points."""
+"""Times estimated by `simulator check`, beside real times: for shipped scenarios and for random points."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.alone import alone
 from simulator.basics import registry
-from simulator.errors import SimulatorError
-from simulator.playing.effort import effort
+from simulator.basics.errors import SimulatorError
+from simulator.run.cost_estimate import effort
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point
 from simulator.sweeps.sweep import play_points
@@ -29,21 +29,21 @@ _TOPOLOGIES = (
 
 
 def shipped() -> list[float]:
-    """Estimated over real CPU time of each shipped scenario."""
+    """Return estimated / real CPU time for each shipped scenario."""
     return list(alone("benchmarks.estimates", "shipped").values())
 
 
 def drawn(count: int) -> list[float]:
-    """The same of drawn points."""
+    """Return estimated / real CPU time for random points."""
     return list(alone("benchmarks.estimates", "drawn", str(count)).values())
 
 
 def _draw(draw: random.Random) -> dict[str, Any]:
-    """A point: a collective or a training step, on any network, now and then with noise or a slow rank."""
+    """Draw a point: a collective or a training step on any network, sometimes with noise or a slow rank."""
     ranks = draw.choice([4, 8, 16, 64, 256])
     cluster: dict[str, Any] = {"topology": draw.choice(_TOPOLOGIES), "world_size": ranks}
     if draw.random() < 0.15:
-        # Where latencies are drawn and everybody sends to everybody, 256 ranks take minutes.
+        # With random latencies, an exchange of 256 ranks takes minutes.
         cluster["jitter"] = draw.choice([{"compute": 0.05}, {"latency": 0.1}][: 2 if ranks <= 64 else 1])
     if draw.random() < 0.15:
         cluster["stragglers"] = {1: 0.8}
@@ -68,9 +68,11 @@ def _draw(draw: random.Random) -> dict[str, Any]:
 
 
 def _ratio(found: tuple[Point, ...]) -> float:
-    effort(found[0].scenario)  # once for nothing, for what is imported on the way
+    # The first call imports modules.
+    effort(found[0].scenario)
     told = sum(effort(point.scenario).seconds for point in found)
     began = time.process_time()
+    # In this process, for its CPU time.
     list(play_points(list(enumerate(found))))
     return told / (time.process_time() - began)
 
@@ -79,12 +81,14 @@ def _ratios(which: str, count: int) -> dict[str, float]:
     warnings.simplefilter("ignore")
     if which == "shipped":
         return {name: _ratio(points(load_scenario(name))) for name in registry.names("scenario")}
+    # A fixed seed: the same points on every run.
     draw, ratios = random.Random(0), dict[str, float]()
     while len(ratios) < count:
         try:
             ratios[str(len(ratios))] = _ratio(points(load_scenario(_draw(draw))))
         except SimulatorError:
-            continue  # what cannot be here: an algorithm that needs other numbers of ranks
+            # Skip an invalid draw, such as an algorithm without support for this number of ranks.
+            continue
     return ratios
 
 

@@ -1,8 +1,8 @@
-"""Time against the number of ranks for one ring all-reduce: prints the table of docs/speed.md and draws its picture.
+"""Time against number of ranks for a ring all-reduce: prints the table in docs/speed.md and draws its picture.
 
     python -m benchmarks.growth
 
-Four ways to the same numbers: a bare SimPy loop, the events engine, every round by plain numpy, the compiled engine.
+Four methods with the same result: a bare SimPy loop, the events engine, every round in numpy, the compiled engine.
 """
 
 from __future__ import annotations
@@ -20,39 +20,40 @@ from simulator.collectives.recurrence import by_rounds
 from simulator.engine.events import execute
 from simulator.report.plots import style
 
-# Up to so many ranks each way is tried: beyond, it takes minutes.
+# Most ranks for each method; with more, it takes minutes.
 MOST = {"bare SimPy loop": 1024, "events engine": 1024, "every round by numpy": 16_384, "compiled engine": 131_072}
 SIZES = (64, 256, 1024, 4096, 16_384, 65_536, 131_072)
 _ELEMENTS = 4 * 2**20
 
 
 def seconds(way: str, ranks: int) -> float:
-    """CPU time, the best of a few [s]."""
+    """Return the CPU time, the best of a few runs [s]."""
     return best_of(3 if ranks <= 1024 else 1, _ready(way, ranks))[0]
 
 
 def _ready(way: str, ranks: int) -> Callable[[], Any]:
-    """Everything prepared but the playing."""
+    """Prepare everything except the simulation; return the function that simulates."""
     if way == "bare SimPy loop":
         return partial(lean_ring.play, lean_ring.draw(ranks), 4 * _ELEMENTS)
     if way == "events engine":
         return partial(execute, events.program(ranks), events.cluster(lean_ring.draw(ranks), "ring"))
     if way == "compiled engine":
         return partial(scale.play, scale.ring(ranks, _ELEMENTS))
+    # Only the cost matters here; the numbers are arbitrary.
     generator = np.random.default_rng(0)
     latency, takes = generator.uniform(5e-6, 15e-6, ranks), generator.uniform(1e-6, 2e-6, ranks)
     return partial(by_rounds, latency + takes, latency, [takes] * (2 * (ranks - 1) - 1))
 
 
 def table() -> dict[str, dict[int, float]]:
-    """Seconds by way and number of ranks."""
+    """Return times by method and number of ranks [s]."""
     return {way: {n: seconds(way, n) for n in SIZES if n <= most} for way, most in MOST.items()}
 
 
 def draw(found: dict[str, dict[int, float]]) -> None:
-    """One line a way, both axes by powers of ten."""
+    """Draw a line per method, with logarithmic axes."""
     last = found["compiled engine"][131_072]
-    # A ring has 2 N (N - 1) transfers, each an event.
+    # The number of events grows with the number of transfers, 2 N (N - 1).
     hours = found["events engine"][1024] * (131_072 / 1024) ** 2 / 3600
     with style.applied():
         figure = style.new_figure(8, 5)
@@ -73,6 +74,7 @@ def draw(found: dict[str, dict[int, float]]) -> None:
 if __name__ == "__main__":
     measured = table()
     draw(measured)
+    # Missing cells mean that the method would take minutes.
     for size in SIZES:
         cells = [f"{taken[size]:.3g}" if size in taken else "-" for taken in measured.values()]
         print(f"| {size:,} | " + " | ".join(cells) + " |")

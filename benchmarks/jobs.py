@@ -1,4 +1,4 @@
-"""Jobs that share links, draw noise, are cut, do not fit or come by the hundred, each in a process of its own."""
+"""Jobs with shared links, noise, partitioned models, too little memory, or many points, each in a separate process."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.alone import alone, peak_memory
-from simulator.errors import OutOfMemoryError
+from simulator.basics.errors import OutOfMemoryError
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training step, everything from the scenario to the report.
+    """A training step, from scenario to report.
 
     Attributes
     ----------
     ranks : int
+        Number of GPUs.
     topology : str or mapping
+        The machine.
     seconds, mib : float
-        Aims [s], [MiB].
+        Aims for CPU time [s] and memory [MiB].
     cluster, training : mapping
-        What is not as usual: Llama 3 8B, ZeRO-3, sequences of 2,048, full checkpointing, every collective played.
+        Changes to the default: Llama 3 8B, ZeRO-3, sequences of 2,048, full checkpointing, every collective simulated.
     """
 
     ranks: int
@@ -42,7 +44,7 @@ class Job:
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def scenario(self, ranks: int | None = None) -> dict[str, Any]:
-        """To be loaded; on so many ranks."""
+        """Return the scenario as a dict, optionally on another number of ranks."""
         usual = {"model": "llama3_8b", "seq_len": 2048, "sharding": "zero3", "activation_checkpointing": "full"}
         return {
             "name": "job",
@@ -59,16 +61,18 @@ def _drawn(**jitter: float) -> dict[str, Any]:
     return {"jitter": jitter}
 
 
+# The numbers after the topology are aims [s], and [MiB] if present.
 JOBS: Final[dict[str, Job]] = {
     "dragonfly": Job(256, "dragonfly", 5),
     "fat tree, routes by hash": Job(1024, "fat_tree_1024", 15, cluster={"ecmp": {"hash": 7}}),
     "torus_3d, shards of 16": Job(128, "torus_3d", 20, training=_sharded(16)),
     "star, shards of 8": Job(4096, "star_100g", 20, training=_sharded(8)),
     "leaf-spine, shards of 8": Job(4096, "leaf_spine_100g", 20, training=_sharded(8)),
+    # With noise, no two ranks are equal, and every rank is simulated.
     "kernels and latencies drawn": Job(1024, "dgx_h100", 20, 1024, _drawn(compute=0.05, latency=0.1)),
     "kernels drawn": Job(4096, "dgx_h100", 10, cluster=_drawn(compute=0.05)),
 }
-# Symmetric jobs whose time is looked at as they grow.
+# Symmetric jobs, simulated at several sizes to measure growth.
 GROWING: Final[dict[str, Job]] = {
     f"{topology}, {name}": Job(64, topology, 0, training=training | {"collectives": "auto"})
     for topology in ("dgx_h100", "dgx_a100", "star_100g", "leaf_spine_100g")
@@ -78,11 +82,11 @@ SIZES: Final = (64, 256, 1024, 4096)
 
 
 def _cut(training: Mapping[str, Any], **parallelism: Any) -> dict[str, Any]:
-    """What is not as usual where a model is cut: collectives as the planner has them, and a step of zero1."""
+    """Return the keys of a partitioned model: collectives chosen by the planner, and ZeRO-1."""
     return {"sharding": "zero1", "collectives": "auto", **training, "parallelism": parallelism}
 
 
-# Models that are cut over ranks, as they were trained.
+# Partitioned models with their published layouts.
 CUT: Final[dict[str, Job]] = {
     # arXiv:2407.21783, table 4.
     "Llama 3 405B, tp 8, pp 16, 1f1b, 16 micro-batches": Job(
@@ -138,23 +142,21 @@ CUT: Final[dict[str, Job]] = {
 }
 
 
-# arXiv:2412.19437, section 3.2; 120 micro-batches are 15,360 sequences a step.
+# "play" simulates, "short" stops at the known lack of memory, "sweep" simulates every point, "tell" estimates memory.
 def figures(scenario: Mapping[str, Any], what: str = "play") -> dict[str, float]:
-    """CPU time [s] and largest memory [MiB] of a scenario that is played.
-
-    "short" where it is known not to fit, "tell" where only memory is asked for.
-    """
+    """Return CPU time [s] and peak memory [MiB] for a scenario; `what` selects the work, see above."""
     return alone("benchmarks.jobs", what, json.dumps(scenario))
 
 
 def told(job: Job) -> dict[str, float]:
-    """CPU time [s] and largest memory [MiB] of telling what each stage holds, from the scenario on, nothing played."""
+    """Return CPU time [s] and peak memory [MiB] for estimating each stage's memory, without simulation."""
     return figures(job.scenario(), "tell")
 
 
 def exponent(job: Job) -> tuple[list[float], float]:
-    """CPU time on each of the sizes [s], and the power of the ranks with which it grows from 256 on."""
+    """Return the CPU time at each size [s], and the exponent of its growth with the ranks, from 256 on."""
     taken = [figures(job.scenario(ranks))["seconds"] for ranks in SIZES]
+    # The smallest size is left out: constant costs dominate there.
     power = np.polyfit(np.log(SIZES[1:]), np.log(taken[1:]), 1)[0]
     return taken, float(power)
 
@@ -164,6 +166,7 @@ ALL_TO_ALL: Final = {
     "cluster": {"topology": "fat_tree_1024", "world_size": 1024},
     "collective": {"operation": "all_to_all", "algorithm": "direct", "size": "64 MiB", "payload": False},
 }
+# Known before simulation: ddp holds the whole model's states on each GPU.
 DOES_NOT_FIT: Final = {
     "name": "job",
     "cluster": {"topology": "dgx_h100", "world_size": 16_384},
@@ -193,17 +196,19 @@ training: {model: llama3_8b, seq_len: 2048, sharding: zero3, activation_checkpoi
 
 
 def command(*arguments: str) -> float:
-    """CPU time of a command as somebody types it, the best of three [s]."""
+    """Return the CPU time of a command as typed by a user, the best of three [s]."""
     best = float("inf")
     for _ in range(3):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "small.yaml").write_text(SMALL, encoding="utf-8")
+            # A small parent process measures the CPU time of its only child.
             program = (
                 "import os, subprocess, sys; "
                 "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); "
                 "times = os.times(); print(times.children_user + times.children_system)"
             )
             whole = [sys.executable, "-c", program, sys.executable, "-m", "simulator", *arguments]
+            # An empty environment, apart from this: settings of the caller must not count.
             environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
             told = subprocess.run(whole, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
             best = min(best, float(told))
@@ -228,6 +233,7 @@ def _played(what: str, scenario: dict[str, Any]) -> dict[str, float]:
     import simulator
     from simulator.scenario.load import load_scenario
 
+    # Warnings about long simulations are expected here.
     warnings.simplefilter("ignore")
     loaded = load_scenario(scenario)
     began = time.process_time()
@@ -235,6 +241,7 @@ def _played(what: str, scenario: dict[str, Any]) -> dict[str, float]:
         simulator.sweep(loaded)
     else:
         with suppress(OutOfMemoryError):
+            # "short" needs the memory limit; other jobs may exceed the GPU's memory.
             simulator.simulate(loaded, limit_memory=what == "short")
     return {"seconds": time.process_time() - began, "mib": peak_memory()}
 

@@ -1,4 +1,4 @@
-"""Real training on the played step, against the bare mathematics of the same four ranks."""
+"""Real training on the simulated step, against the bare arithmetic of the same four ranks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from simulator.numerics import task
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
 STEPS, RANKS, BATCH, LENGTH = 20, 4, 4, 32
 
 
 def played() -> float:
-    """CPU time of a scenario that plays a step and trains on it [s]."""
+    """Return the CPU time for a scenario that simulates a step and trains [s]."""
     model = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": 128}
     training = {"model": model | {"tie_word_embeddings": False}, "seq_len": LENGTH, "micro_batch_size": BATCH}
     training |= {"sharding": "zero3", "precision": "fp32", "numerics": True, "steps": STEPS}
@@ -31,13 +31,15 @@ def played() -> float:
 
 
 def bare() -> float:
-    """CPU time of forward, backward and update alone [s]."""
+    """Return the CPU time of forward, backward and update alone [s]."""
     gpt = Gpt(128, 64, 4, 32, 2, arithmetic("float32"), "flash")
     parameters = {u: {n: v.astype(np.float32) for n, v in own.items()} for u, own in task.initial(gpt, 0).items()}
     states = {n: fresh(Adam(), v) for own in parameters.values() for n, v in own.items()}
+    # The same setting as in real training.
     with threadpool_limits(1, user_api="blas"):
         began = time.process_time()
         for number in range(STEPS):
+            # Each rank's part of the batch, in sequence.
             rows = np.split(task.sequences(0, number, RANKS * BATCH, LENGTH + 1, gpt.vocabulary), RANKS)
             total: dict[str, Array] = {}
             for part in rows:

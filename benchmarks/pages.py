@@ -1,4 +1,4 @@
-"""What does report.html cost to load, in Chromium with 100,000 spans?"""
+"""How long does report.html take to load, in Chromium with 100,000 spans?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPANS, _RANKS = 10_000, 10
 
 
 def load() -> tuple[float, float]:
-    """Seconds until a page of 100,000 spans is drawn in Chromium, the best of three, and its heap then [MB]."""
+    """Return the time until a page of 100,000 spans is drawn [s], the best of three, and the heap size [MB]."""
     from tests.browser.chromium import browser, opened
 
     with tempfile.TemporaryDirectory() as scratch, browser() as running:
@@ -26,6 +26,7 @@ def load() -> tuple[float, float]:
         page.write_text(_page(), encoding="utf-8")
         found = []
         for _ in range(3):
+            # Wall time: the browser is another process.
             began = time.perf_counter()
             with opened(running, page) as one:
                 one.drawn()
@@ -41,7 +42,8 @@ def _page() -> str:
 
 
 def many_spans(ranks: int, each: int) -> dict[str, Any]:
-    """A view of so many ranks with so many spans each."""
+    """Return a view with this number of ranks, and of spans per rank."""
+    # Starts are differences to the previous start, in units of 1 ns.
     lane = {
         "stream": "compute", "alike": 1, "start": [0] + [1000] * (each - 1), "duration": [700] * each,
         "name": [i % 500 for i in range(each)], "kind": [i % 3 for i in range(each)],

@@ -1,4 +1,4 @@
-"""Real arrays through the events engine beside the numpy work that must be: n(n-1) adds and as many copies."""
+"""Real arrays through the events engine, against the necessary numpy work: n(n-1) additions and n(n-1) copies."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from benchmarks.events import program
 from benchmarks.timing import best_of
 from simulator.basics.dtypes import find
 from simulator.cluster.build import build
-from simulator.collectives import inputs
-from simulator.collectives.expected import Numbers, judge
 from simulator.engine.events import execute
-from simulator.engine.payload import Payload, ended_order
+from simulator.payload import inputs
+from simulator.payload.carry import Payload, ended_order
+from simulator.payload.judge import Numbers, judge
 from simulator.records.timeline import Timeline
 
 
 def engine(world_size: int, nbytes: int) -> tuple[float, float, float, float, int]:
-    """CPU times [s] of the play from inputs in memory to results, of its floor, drawing and judging; wrong elements."""
+    """Return the CPU times of simulation, its floor, drawing and judging [s], and the number of wrong elements."""
     began = time.process_time()
     played, dtype = program(world_size, nbytes), find("float32")
     op = played.collectives()["all_reduce"]
@@ -29,9 +29,10 @@ def engine(world_size: int, nbytes: int) -> tuple[float, float, float, float, in
     buffers = [array.copy() for array in drawn]
     payload = Payload(buffers, dtype, "sum", dtype.numpy)
     there, timelines = build("star_100g", world_size), list[Timeline]()
+    # The floor overwrites the buffers, therefore inputs are copied again before each simulation.
     best, least = float("inf"), float("inf")
     for _ in range(5):
-        # On the same memory: pages that were touched before are faster, whoever touched them.
+        # On the same memory, because pages touched before are faster.
         least = min(least, best_of(1, partial(_floor, buffers))[0])
         for buffer, array in zip(buffers, drawn, strict=True):
             buffer[...] = array
@@ -44,11 +45,12 @@ def engine(world_size: int, nbytes: int) -> tuple[float, float, float, float, in
 
 
 def _floor(buffers: list[Any]) -> None:
-    """The adds and copies of a ring, n(n-1) each."""
+    """Do the additions and copies of a ring, n(n-1) each."""
     n = len(buffers)
     chunks = [np.array_split(buffer, n) for buffer in buffers]
     for step in range(n - 1):
         for c in range(n):
+            # The arithmetic of a ring: in step s, chunk c is added on the next rank.
             into = chunks[(c + step + 2) % n][c]
             np.add(into, chunks[(c + step + 1) % n][c], out=into)
     for step in range(n - 1):

@@ -1,4 +1,4 @@
-"""Building 16,384 GPUs and routing every ring neighbour and as many random pairs."""
+"""Builds 16,384 GPUs, and routes every ring neighbour and equally many random pairs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ MACHINES: dict[str, str | dict[str, Any]] = {"fat tree": _FAT_TREE, "rail-optimi
 
 
 def seconds(machine: str) -> tuple[float, float]:
-    """CPU time of building and routing [s], and what it adds to a process's memory [MiB]."""
+    """Return the CPU time of building and routing [s], and the memory added to the process [MiB]."""
     found = alone("benchmarks.routing", machine)
     return found["seconds"], found["mib"]
 
 
 def _routed(machine: str) -> dict[str, float]:
     drawn = random.Random(0)
+    # Memory of the imports does not count.
     before, began = peak_memory(), time.process_time()
     cluster = build(MACHINES[machine], RANKS)
     names = cluster.ranks

@@ -1,4 +1,4 @@
-"""Large jobs: rings over unlike links up to 131,072 ranks, and training steps up to 16,384 GPUs."""
+"""Large jobs: rings over unequal links up to 131,072 ranks, and training steps up to 16,384 GPUs."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ import numpy as np
 from benchmarks.alone import alone, peak_memory
 from benchmarks.timing import best_of
 from simulator.cluster.build import build
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.recurrence import by_rounds
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
 from simulator.engine.compiled.core import Times, run
 from simulator.engine.compiled.operation_lists import Lists
-from simulator.engine.compiled.playable import PlayableMaker
-from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.problem import problem_of
+from simulator.engine.compiled.simulated_kinds import SimulatedKind
+from simulator.engine.compiled.sized_collective import SizedCollectiveMaker
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Collective
 
+# A star: every hop is an uplink and a downlink, and no two hops share a link.
 _FABRIC: dict[str, Any] = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "5 us"}}
 
 
-# A collective that is planned, with its routes.
+# A planned collective with its routes.
 Routed = tuple[Collective, RoutedCollective]
 
 
 def ring(ranks: int, elements: int, *, alike: bool = False) -> Routed:
-    """A ring all-reduce of float32 on a star; every hop with a latency and a rate of its own, unless all are alike.
+    """Return a ring all-reduce of float32 on a star; hops are unequal unless `alike`.
 
-    Hops have 5 to 15 us and 6.25 to 12.5 GB/s, drawn with seed 0.
+    Latencies are 5 to 15 us and rates 6.25 to 12.5 GB/s, drawn with seed 0.
     """
     cluster = build(_FABRIC, ranks, gpu="h100_sxm")
-    task = Task(Request("all_reduce", ranks, elements), "ring", tuple(range(ranks)), "float32")
+    task = Task(CollectiveRequest("all_reduce", ranks, elements), "ring", tuple(range(ranks)), "float32")
     (op,) = plan(cluster, task).ops
     routed = route_collectives(cluster, [op], capacities(cluster))[0]
     if alike:
         return op, routed
+    # Drawn per rank, and used for the route that starts at the rank.
     generator = np.random.default_rng(0)
     hop = routed.traffic.route_keys[:, 0]
     latency, rate = generator.uniform(5e-6, 15e-6, ranks)[hop], generator.uniform(6.25e9, 12.5e9, ranks)[hop]
@@ -52,26 +54,28 @@ def ring(ranks: int, elements: int, *, alike: bool = False) -> Routed:
 
 
 def times(made: Routed, *, followed: bool = False) -> Times:
-    """Write it down for the core and play it; event by event if `followed`."""
+    """Prepare the collective for the core and simulate; event by event if `followed`."""
     op, routed = made
-    playable = PlayableMaker().make(op, routed)
+    playable = SizedCollectiveMaker().make(op, routed)
+    # Out of order means event by event.
     if followed:
         playable = replace(playable, in_order=False)
     ranks = np.arange(len(op.group))
     lists = Lists([(op,)], [(0,)], [0], 0 * ranks, np.ones(len(ranks)))
-    kind = PlayedKind([op], [op.group], [playable], 0 * ranks, ranks)
+    kind = SimulatedKind([op], [op.group], [playable], 0 * ranks, ranks)
     return run(problem_of(lists, [kind], np.array(routed.capacity), Jitter()))
 
 
 def play(made: Routed, *, followed: bool = False) -> float:
-    """Write it down for the core and play it; when the last rank is through [s]."""
+    """Prepare the collective for the core and simulate; return the end of the last rank [s]."""
     return float(times(made, followed=followed).end.max())
 
 
 def rounds(made: Routed) -> float:
-    """The same by plain numpy, round by round: the floor of who follows every round."""
+    """Return the same end by plain numpy, round by round: the floor for following every round."""
     _, routed = made
     routes, part = routed.routes, routed.traffic.parts[0]
+    # Rows in order of the sending rank.
     row = part.route_of[np.argsort(part.repeat.round.src)]
     latency, rate = routes.latency[row], routes.rate[row]
     takes = int(routed.traffic.chunk_sizes[0]) * routed.traffic.itemsize / rate
@@ -80,18 +84,18 @@ def rounds(made: Routed) -> float:
 
 
 def ring_seconds(ranks: int, elements: int, *, alike: bool = False) -> float:
-    """CPU time of laying out and playing, best of five [s]."""
+    """Return the CPU time of preparing and simulating, the best of five [s]."""
     return best_of(5, partial(play, ring(ranks, elements, alike=alike)))[0]
 
 
 def apart(elements: int) -> float:
-    """How far the ring of 1,024 and its rounds are apart, over the end."""
+    """Return the relative difference between the ring of 1,024 ranks and its rounds."""
     routed = ring(1024, elements)
     return abs(play(routed) - rounds(routed)) / rounds(routed)
 
 
 def step(model: str, world_size: int, sharding: Any, seq_len: int, topology: str = "dgx_h100") -> dict[str, float]:
-    """A training step in a process of its own: CPU time of simulate() [s], and the process's largest memory [MiB]."""
+    """Simulate a training step in a separate process; return CPU time [s], peak memory [MiB], and transfers."""
     scenario = {
         "name": "bench",
         "cluster": {"topology": topology, "world_size": world_size},
@@ -101,7 +105,8 @@ def step(model: str, world_size: int, sharding: Any, seq_len: int, topology: str
 
 
 def growth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
-    """The power of N log N that the times grow with: a straight line through their logarithms."""
+    """Return the exponent p in time ~ (N log N)^p: the slope of a line through the logarithms."""
+    # A schedule of N ranks in log N levels.
     work = [math.log(size * math.log(size)) for size in sizes]
     return float(np.polyfit(work, np.log(seconds), 1)[0])
 
@@ -109,7 +114,7 @@ def growth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 def _step(scenario: dict[str, Any]) -> dict[str, float]:
     import time
 
-    from simulator.run import simulate
+    from simulator.run.simulate import simulate
     from simulator.scenario.load import load_scenario
 
     loaded = load_scenario(scenario)

@@ -1,4 +1,4 @@
-"""Flows that share links: 8 rings over one NIC a node."""
+"""Flows on shared links: 8 rings over a single NIC per node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.routing import Router
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Collective
@@ -19,7 +19,7 @@ NODES, GPUS = 8, 8
 
 
 def cluster() -> Cluster:
-    """Nodes of 8 GPUs with one 25 GB/s NIC each, all at one switch."""
+    """Build nodes of 8 GPUs with a 25 GB/s NIC each, all at a single switch."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     names = tuple(f"gpu{r}" for r in range(NODES * GPUS))
     graph.add_nodes_from(names, kind="gpu", forwards=False)
@@ -37,20 +37,21 @@ def cluster() -> Cluster:
 
 
 def program() -> Program:
-    """One ring through the i-th GPU of every node, for each i."""
+    """Return a program with a ring through the i-th GPU of every node, for each i."""
     lists: dict[int, tuple[Collective, ...]] = {}
     for i in range(GPUS):
         group = tuple(node * GPUS + i for node in range(NODES))
-        schedule = ring.all_reduce(Request("all_reduce", NODES, 2**20))
+        schedule = ring.all_reduce(CollectiveRequest("all_reduce", NODES, 2**20))
         op = Collective(f"ring {i}", group, schedule, 2**20, 4, 4)
         lists |= dict.fromkeys(group, (op,))
     return Program(tuple(lists[rank] for rank in range(NODES * GPUS)))
 
 
 def microseconds_a_flow(*, jittered: bool) -> float:
-    """CPU time of each flow [us], in step or with jittered latencies."""
+    """Return the CPU time per flow [us], in step or with random latencies."""
     there, played = cluster(), program()
     jitter = Jitter(latency=0.2 if jittered else 0.0, seed=1)
     (seconds,) = best_of(5, lambda: execute(played, there, jitter=jitter))
+    # Each transfer is a flow.
     flows = sum(op.schedule.length() for op in played.collectives().values())
     return seconds / flows * 1e6

@@ -1,4 +1,4 @@
-"""A sweep against its points played bare, and two processes against one."""
+"""A sweep against its points simulated directly, and two processes against a single process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from simulator.cli.app import app, guarded
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 
-# A thousand small collectives of 8 to 32 ranks, sizes varied: some ten milliseconds each.
+# A thousand small collectives of 8 to 32 ranks with varying sizes: some ten milliseconds each.
 SCENARIO = """\
 name: small_points
 cluster: {topology: dgx_a100, world_size: 8}
@@ -29,12 +29,13 @@ plots: []
 
 
 def overhead() -> tuple[float, float, int]:
-    """CPU time a point of a sweep here [s] and played bare [s], the better of two rounds; and how many there were."""
+    """Return CPU time per point in a sweep and without [s], the better of two rounds, and the number of points."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, "s.yaml")
         file.write_text(SCENARIO, encoding="utf-8")
         found = points(load_scenario(file))
         bare, swept = [], []
+        # In turn with the direct simulation, for equal conditions.
         for number in range(2):
             bare.append(_cpu(lambda: [simulate(point.scenario) for point in found]))
             command = ["sweep", str(file), "--jobs", "1", "--json", "--out", str(Path(scratch, f"out{number}"))]
@@ -43,13 +44,14 @@ def overhead() -> tuple[float, float, int]:
 
 
 def two_processes() -> tuple[float, float]:
-    """Wall time of the command on one process and on two, start-up counted [s]; the best of three rounds."""
+    """Return the wall time of the command on one process and on two, with start-up [s]; the best of three rounds."""
     taken: dict[str, list[float]] = {"1": [], "2": []}
     for _ in range(3):
         for jobs, times in taken.items():
             with tempfile.TemporaryDirectory() as scratch:
                 Path(scratch, "s.yaml").write_text(SCENARIO, encoding="utf-8")
                 command = [sys.executable, "-m", "simulator", "sweep", "s.yaml", "--jobs", jobs, "--json"]
+                # One BLAS thread per process: otherwise a single process could use both cores.
                 environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
                 began = time.perf_counter()
                 subprocess.run(command, cwd=scratch, env=environment, check=True, capture_output=True)
@@ -64,7 +66,7 @@ def _cpu(work: Callable[[], Any]) -> float:
 
 
 def _quietly(command: list[str]) -> None:
-    """Run a command in this process, its output thrown away."""
+    """Run a command in this process, and discard its output."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         before = sys.stdout, sys.stderr
         sys.stdout = sys.stderr = nowhere

@@ -1,4 +1,4 @@
-"""Timing two things side by side: CPU time, interleaved, best of several, because the machine is shared."""
+"""Times several functions side by side: CPU time, in turn, best of several, because the machine is shared."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 
 def best_of(times: int, *things: Callable[[], Any]) -> list[float]:
-    """Least CPU time of each thing [s], all of them run in turn."""
+    """Return the least CPU time of each function [s]; the functions run in turn."""
     best = [float("inf")] * len(things)
     for _ in range(times):
+        # In turn: a slow moment of the machine hits all functions alike.
         for i, thing in enumerate(things):
             began = time.process_time()
             thing()

@@ -1,16 +1,16 @@
-"""A training step: Llama 3 8B, zero3, every collective played transfer by transfer, and by closed forms on 512 GPUs."""
+"""A training step of Llama 3 8B under zero3: every collective simulated, and by closed forms on 512 GPUs."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
 
 def seconds(world_size: int, collectives: str) -> float:
-    """CPU time of one step, planning and report included [s]."""
+    """Return the CPU time of a step, including planning and report [s]."""
     scenario: dict[str, Any] = {
         "name": "bench",
         "cluster": {"topology": "dgx_h100", "world_size": world_size},

@@ -1,8 +1,8 @@
-"""A cluster simulator: what would this training job do on that cluster?
+"""Simulator of distributed training on GPU clusters: step time, memory and link traffic.
 
-from simulator import load_scenario, simulate, sweep
+from simulator import load_scenario, plan, simulate, sweep
 
-run = simulate(load_scenario("straggler"))       # one point: run.report, run.timeline, run.results
+run = simulate(load_scenario("straggler"))       # a single point: run.report, run.timeline, run.results
 table = sweep("ring_vs_parameter_server")        # many points: a pandas DataFrame
 best = plan("llama3_8b", topology="dgx_h100", gpus=8, seq_len=8192, global_batch="64seq").frame()  # the fastest layouts
 """
@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simulator.api import Run, Sweep, play, simulate
+    from simulator.api.plans import plan
+    from simulator.api.runs import Run, Sweep, play, simulate
     from simulator.cluster.build import build as build_cluster
-    from simulator.planner.planning import plan
     from simulator.scenario.from_python import collective_scenario, training_scenario
     from simulator.scenario.load import load_scenario
     from simulator.scenario.records import Scenario
@@ -37,23 +37,24 @@ __all__ = [
     "training_scenario",
 ]
 
+# Module and attribute of each public name.
 _HOMES = {
-    "Run": ("simulator.api", "Run"),
-    "Sweep": ("simulator.api", "Sweep"),
-    "plan": ("simulator.planner.planning", "plan"),
-    "play": ("simulator.api", "play"),
+    "Run": ("simulator.api.runs", "Run"),
+    "Sweep": ("simulator.api.runs", "Sweep"),
+    "plan": ("simulator.api.plans", "plan"),
+    "play": ("simulator.api.runs", "play"),
     "Scenario": ("simulator.scenario.records", "Scenario"),
     "build_cluster": ("simulator.cluster.build", "build"),
     "collective_scenario": ("simulator.scenario.from_python", "collective_scenario"),
     "load_scenario": ("simulator.scenario.load", "load_scenario"),
-    "simulate": ("simulator.api", "simulate"),
+    "simulate": ("simulator.api.runs", "simulate"),
     "sweep": ("simulator.sweeps.sweep", "sweep"),
     "training_scenario": ("simulator.scenario.from_python", "training_scenario"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when first used, so that `simulator --help` does not wait for numpy.
+    # Imported on first use: `simulator --help` must not wait for numpy.
     if name not in _HOMES:
         raise AttributeError(f"module 'simulator' has no attribute {name!r}")
     module, attribute = _HOMES[name]
@@ -61,5 +62,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # What is imported when first used is not there before: completion and dir() list it all the same.
+    # Names appear in the module only after first use; completion and dir() list them anyway.
     return sorted(__all__)

@@ -1,6 +1,6 @@
-"""Which parts of a played scenario can be used alone: schedules, models, kernels, arithmetic?
+"""Which parts of a simulated scenario can be used alone? Schedules, models, kernels and arithmetic, by name.
 
-Rule: names alone, each imported from its home when it is used; `simulator` plays whole scenarios with the same parts.
+Each name is imported from its module on first use; `simulator` runs whole scenarios with the same parts.
 """
 
 from __future__ import annotations
@@ -8,29 +8,29 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
-_HOMES: Final = {
-    # Collectives without a clock: what an algorithm sends, and whether it is right.
+_HOMES: Final[dict[str, str | tuple[str, str]]] = {
+    # Collectives without a clock: an algorithm's transfers, and their verification.
     "OPERATIONS": "simulator.collectives.algorithm",
-    "Request": "simulator.collectives.algorithm",
+    "Request": ("simulator.collectives.algorithm", "CollectiveRequest"),
     "least_volume": "simulator.collectives.algorithm",
-    "algorithms": "simulator.collectives.catalog",
+    "algorithms": ("simulator.collectives.algorithm", "ALGORITHMS"),
     "verify": "simulator.collectives.verify",
     "write_out": "simulator.records.transfers",
     "chunk_sizes": "simulator.records.chunks",
     "transfer_elements": "simulator.records.chunks",
-    # Their arrays: what ranks begin with, what they should end with, and the additions of a schedule.
+    # Arrays of collectives: inputs, exact results, and a schedule's additions.
     "DTYPES": "simulator.basics.dtypes",
-    "buffers": "simulator.collectives.inputs",
-    "exact": "simulator.collectives.reduction",
-    "Payload": "simulator.engine.payload",
-    "carry": "simulator.engine.payload",
-    # Their times: points of a sweep, where two lines cross, and a ring of many unlike links.
+    "buffers": "simulator.payload.inputs",
+    "exact": "simulator.payload.reduction",
+    "Payload": "simulator.payload.carry",
+    "carry": "simulator.payload.carry",
+    # Times of collectives: points of a sweep, crossovers, and a ring over unequal links.
     "ScalingPoint": "simulator.report.numbers.scaling",
     "crossings": "simulator.report.numbers.scaling",
     "finding": "simulator.report.numbers.scaling",
     "advance": "simulator.collectives.recurrence",
     "by_rounds": "simulator.collectives.recurrence",
-    # Models: shapes, operations, parameters, and what is kept for the backward pass.
+    # Models: shapes, operations, parameters and saved tensors.
     "Batch": "simulator.model.operation",
     "active": "simulator.model.parameters",
     "conventions": "simulator.model.conventions",
@@ -41,17 +41,17 @@ _HOMES: Final = {
     "modules": "simulator.model.parameters",
     "saved_bytes": "simulator.model.operation",
     "total": "simulator.model.parameters",
-    # Kernels: what they read and write, and how long they take.
+    # Kernels: HBM traffic and durations.
     "Attention": "simulator.model.kernel",
     "attention_bytes": "simulator.step.kernels.attention_time",
     "duration": "simulator.step.kernels.kernel_time",
     "load_gpu": "simulator.cluster.gpu_file",
-    # Steps: who holds what at a moment, and the orders of pipelines.
-    "held_at": "simulator.report.numbers.holders",
+    # Training steps: allocations at a time, and pipeline orders.
+    "held_at": ("simulator.report.numbers.memory_at", "allocations_at"),
     "PassTimes": "simulator.step.pipelines.schedule",
     "PipelineShape": "simulator.step.pipelines.schedule",
-    "pipelines": "simulator.step.pipelines.catalog",
-    # The arithmetic of real training.
+    "pipelines": ("simulator.step.pipelines.schedule", "SCHEDULES"),
+    # Arithmetic of real training.
     "Gpt": "simulator.numerics.gpt",
     "HbmCounter": "simulator.numerics.hbm_counter",
     "arithmetic": "simulator.numerics.arithmetic",
@@ -59,14 +59,14 @@ _HOMES: Final = {
     "flash_backward": "simulator.numerics.flash",
     "fused": "simulator.numerics.softmax",
     "online": "simulator.numerics.softmax",
-    "scored": "simulator.numerics.counted_attention",
-    "scored_backward": "simulator.numerics.counted_attention",
+    "scored": ("simulator.numerics.unfused_attention", "unfused_attention"),
+    "scored_backward": ("simulator.numerics.unfused_attention", "unfused_attention_backward"),
     "task": "simulator.numerics.task",
     "three_pass": "simulator.numerics.softmax",
     "tiles": "simulator.numerics.flash",
 }
-# Names that are modules themselves, whose functions are `names`, `find` and the like.
-_MODULES: Final = ("algorithms", "conventions", "pipelines", "task")
+# Names of whole modules, with functions `names`, `find` and so on.
+_MODULES: Final = ("conventions", "task")
 
 __all__ = sorted(_HOMES)
 
@@ -74,5 +74,7 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'simulator.parts' has no attribute {name!r}; it has {', '.join(__all__)}")
-    home = import_module(_HOMES[name])
-    return home if name in _MODULES else getattr(home, name)
+    home = _HOMES[name]
+    module, attribute = home if isinstance(home, tuple) else (home, name)
+    loaded = import_module(module)
+    return loaded if name in _MODULES else getattr(loaded, attribute)

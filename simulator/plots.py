@@ -1,6 +1,6 @@
 """Which figures can be drawn from runs, in a notebook or a script? Each function returns a matplotlib figure.
 
-Rule: these are doors to the plots of `simulator run`, for who has runs in hand; nothing is drawn or chosen here.
+The functions call the plots of `simulator run`, for users with runs in hand; they draw and choose nothing themselves.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from simulator.cluster.cluster import Cluster
-    from simulator.playing.played import Played
     from simulator.records.schedule import Schedule
     from simulator.report.numbers.scaling import ScalingPoint
     from simulator.report.plots.plot import CloseUp
+    from simulator.run.point_result import PointResult
 
 __all__ = [
     "bandwidth",
@@ -35,113 +35,122 @@ __all__ = [
 ]
 
 
-def bandwidth(run: Played) -> Figure:
-    """How well is each link used over time? The busiest links of a run."""
-    from simulator.report.plots.bandwidth import figure
+def bandwidth(run: PointResult) -> Figure:
+    """Draw the use of a run's busiest links over time."""
+    # Plots are imported late in every function: matplotlib takes long to load.
+    from simulator.report.plots.both.bandwidth_utilization import figure
 
     return figure(run.timeline)
 
 
-def timeline(run: Played, ranks: Collection[int] | None = None) -> Figure:
-    """What does each rank do when? All ranks' streams, or some ranks'."""
-    from simulator.report.plots.timeline import figure
+def timeline(run: PointResult, ranks: Collection[int] | None = None) -> Figure:
+    """Draw each rank's streams over time, for every rank or for `ranks`."""
+    from simulator.report.plots.both.timeline import figure
 
     told = run.timeline
     if ranks is not None:
+        # The plot draws every rank with a span.
         told = replace(told, spans=tuple(span for span in told.spans if span.rank in ranks))
     return figure(told)
 
 
-def breakdown(runs: Mapping[str, Played]) -> Figure:
-    """Where does the time of a training step go? A bar for each run, by its label."""
-    from simulator.report.plots.breakdown import figure
+def breakdown(runs: Mapping[str, PointResult]) -> Figure:
+    """Draw the parts of a training step's time: a bar for each run, by label."""
+    from simulator.report.plots.training.breakdown import figure
+
+    # The plot takes reports as plain data, as stored by a sweep.
+    return figure(_rows(runs))
+
+
+def loss(runs: Mapping[str, PointResult]) -> Figure:
+    """Draw the loss over steps and over simulated time: a line for each run of real training."""
+    from simulator.report.plots.training.loss import figure
 
     return figure(_rows(runs))
 
 
-def loss(runs: Mapping[str, Played]) -> Figure:
-    """How does the loss fall, over steps and over simulated time? A line for each run of a real training."""
-    from simulator.report.plots.loss import figure
-
-    return figure(_rows(runs))
-
-
-def memory(run: Played, rank: int = 0) -> Figure:
-    """What does one rank of a training step hold over time, against what its GPU has?"""
-    from simulator.report.plots.memory import over_time
+def memory(run: PointResult, rank: int = 0) -> Figure:
+    """Draw a rank's memory over time in a training step, with its GPU's capacity."""
+    from simulator.report.plots.training.memory import over_time
 
     samples = [sample for sample in run.timeline.memory if sample.rank == rank]
     return over_time(samples, _capacity(run), end=run.timeline.end)
 
 
-def memory_peaks(runs: Mapping[str, Played]) -> Figure:
-    """What is held when most is held? A bar for each training step, by its label."""
-    from simulator.report.plots.memory_peaks import Peak, composition
+def memory_peaks(runs: Mapping[str, PointResult]) -> Figure:
+    """Draw the memory categories at the peak: a bar for each training step, by label."""
+    from simulator.report.plots.training.memory_peaks import Peak, composition
 
     reports = {label: run.report.to_dict() for label, run in runs.items()}
+    # Categories at the peak, not each category's own peak.
     peaks = [Peak(label, tuple(report["peak_memory_by_category"].items())) for label, report in reports.items()]
+    # Runs may use different GPUs: draw the largest capacity.
     return composition(peaks, max(report["capacity_bytes"] for report in reports.values()))
 
 
-def memory_by_stage(run: Played) -> Figure | None:
-    """What does each stage of a pipeline hold at its peak? None where layers are not cut over ranks."""
-    from simulator.report.plots.memory_by_stage import figure
+def memory_by_stage(run: PointResult) -> Figure | None:
+    """Draw each pipeline stage's memory at its peak; return None without pipeline parallelism."""
+    from simulator.report.plots.training.memory_by_stage import figure
 
     return figure(_close_up(run))
 
 
-def pipeline(run: Played) -> Figure | None:
-    """Which micro-batch passes through which stage when? None where layers are not cut over ranks, or over too many."""
-    from simulator.report.plots.pipeline import figure
+def pipeline(run: PointResult) -> Figure | None:
+    """Draw micro-batches passing through pipeline stages; return None without a pipeline, or with too many ranks."""
+    from simulator.report.plots.training.pipeline import figure
 
     return figure(_close_up(run))
 
 
 def topology(cluster: Cluster) -> Figure:
-    """What is joined to what? A cluster as `simulator.build_cluster` gives it."""
+    """Draw the links of a cluster returned by `simulator.build_cluster`."""
     from simulator.report.plots.topology import figure
 
     return figure(cluster)
 
 
 def steps(schedule: Schedule) -> Figure:
-    """Who holds what after each step of a collective's schedule?"""
-    from simulator.report.plots.steps import figure
+    """Draw the chunks held by each rank after each step of a collective's schedule."""
+    from simulator.report.plots.collective.steps import figure
 
     return figure(schedule)
 
 
 def time_against_workers(points: Iterable[ScalingPoint]) -> Figure:
-    """How does the time of a collective grow with workers? A panel for each size."""
-    from simulator.report.plots import scaling
+    """Draw a collective's time over the number of workers, with a panel for each size."""
+    from simulator.report.plots.collective import scaling
 
+    # Sizes and numbers of workers come from the points themselves.
     return scaling.time_against_workers(tuple(points))
 
 
 def time_against_size(points: Iterable[ScalingPoint]) -> Figure:
-    """How does the time of a collective grow with the array? A panel for each number of workers."""
-    from simulator.report.plots import scaling
+    """Draw a collective's time over the array size, with a panel for each number of workers."""
+    from simulator.report.plots.collective import scaling
 
     return scaling.time_against_size(tuple(points))
 
 
 def throughput(rows: Iterable[tuple[str, int, float, float]]) -> Figure:
-    """How does training scale with GPUs? From (label of the line, GPUs, tokens/s, MFU) of each point."""
+    """Draw training throughput over GPUs; each row is (line label, GPUs, tokens/s, MFU)."""
     from simulator.report.plots.plot import Throughput
-    from simulator.report.plots.training_scaling import figure
+    from simulator.report.plots.training.scaling import figure
 
     return figure([Throughput(*row) for row in rows])
 
 
-def _rows(runs: Mapping[str, Played]) -> list[tuple[str, dict[str, Any]]]:
+def _rows(runs: Mapping[str, PointResult]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the label and the report of each run."""
     return [(label, run.report.to_dict()) for label, run in runs.items()]
 
 
-def _capacity(run: Played) -> float:
+def _capacity(run: PointResult) -> float:
+    """Return the GPU's memory capacity [B]."""
     return float(run.report.to_dict()["capacity_bytes"])
 
 
-def _close_up(run: Played) -> CloseUp:
+def _close_up(run: PointResult) -> CloseUp:
+    """Return a run in the form used by plots of a single point."""
     from simulator.report.plots.plot import CloseUp
 
     return CloseUp(run.timeline, _capacity(run))

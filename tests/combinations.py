@@ -8,21 +8,21 @@ from typing import Any, Final
 
 import numpy as np
 
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog as algorithms
+from simulator.collectives.algorithm import ALGORITHMS
 from simulator.engine.jitter import Jitter
-from simulator.errors import ScenarioError
-from simulator.playing.scenario_cluster import Clusters
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
+from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_shape import frameworks
-from simulator.step.pipelines import catalog as pipelines
+from simulator.scenario.training_spec import frameworks
+from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import plan_step
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
+from simulator.step.spec import Updater
+from simulator.step.strategies.strategy import STRATEGIES
 from tests.engines import simulated_alike
 
 MOST_RANKS: Final = 48
@@ -88,8 +88,8 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
     while tp * cp * pp * dp > most:
         tp, cp, pp, dp = (max(1, size - 1) if size == max(tp, cp, pp, dp) else size for size in (tp, cp, pp, dp))
     ranks = tp * cp * pp * dp
-    schedule = fixed.pop("schedule", None) or draw.pick(*pipelines.names())
-    chunks = pipelines.find(schedule).chunks or draw.pick(1, 2)
+    schedule = fixed.pop("schedule", None) or draw.pick(*SCHEDULES.names())
+    chunks = SCHEDULES.find(schedule).chunks or draw.pick(1, 2)
     micro_batches = draw.pick(1, pp, 2 * pp, 2 * pp, 2 * pp + 1, 2 * pp + 2)
     experts = draw.chance(0.35)
     sharding = _sharding(draw, dp * cp, whole=tp * pp * cp > 1 or experts)
@@ -100,7 +100,7 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
     parallelism: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp}
     if pp > 1:
         parallelism |= {"schedule": schedule}
-        if pipelines.find(schedule).chunks is None:
+        if SCHEDULES.find(schedule).chunks is None:
             parallelism |= {"virtual_stages": chunks} | draw.some(0.2, microbatch_group=(1, pp, pp + 1))
         parallelism |= {"stages": lost} if lost else {}
     if experts:
@@ -135,7 +135,7 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         dropout=(True, False),
         allocator=("caching", "expandable_segments"),
     )
-    if strategies.find(sharding["strategy"]).updater is Updater.OWNERS:
+    if STRATEGIES.find(sharding["strategy"]).updater is Updater.OWNERS:
         training |= draw.some(0.25, offload=("optimizer",), clip_norm=(1.0,))
     return {"name": "drawn", "seed": seed, "cluster": _cluster(draw, ranks), "training": training | fixed}
 
@@ -163,13 +163,13 @@ def _model(draw: Draw, experts: bool, heads: int, layers: int) -> dict[str, Any]
 
 def _algorithms(strategy: str) -> list[str]:
     """Return the algorithms that have all collective operations of a sharding strategy."""
-    needed = set(strategies.find(strategy).operations)
-    return [name for name in algorithms.names() if needed <= set(algorithms.operations(name))]
+    needed = set(STRATEGIES.find(strategy).operations)
+    return [name for name in ALGORITHMS.names() if needed <= set(ALGORITHMS.operations(name))]
 
 
 def _sharding(draw: Draw, copies: int, *, whole: bool) -> dict[str, Any]:
     """Return a sharding; a model that is split over ranks cannot have parameter servers (`whole`)."""
-    names = [name for name in strategies.names() if not (whole and name == "parameter_server")]
+    names = [name for name in STRATEGIES.names() if not (whole and name == "parameter_server")]
     strategy = draw.pick(*names, "zero3", "zero3")
     made: dict[str, Any] = {"strategy": strategy}
     if strategy == "parameter_server":

@@ -11,15 +11,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simulator.cluster.build import build
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.clock import Clock
 from simulator.engine.compiled.core import run
 from simulator.engine.compiled.operation_lists import Lists
-from simulator.engine.compiled.playable import Playable
-from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.problem import problem_of
 from simulator.engine.compiled.rows import Rows
+from simulator.engine.compiled.simulated_kinds import SimulatedKind
+from simulator.engine.compiled.sized_collective import SizedCollective
 from simulator.engine.fabric import Fabric, Flow
 from simulator.engine.jitter import Jitter
 from simulator.engine.path import Path
@@ -114,7 +114,7 @@ def fluid(flows: list[Sent], capacity: list[float]) -> list[float]:
 def in_core(flows: list[Sent], capacity: list[float]) -> list[float]:
     """When each flow ends in the compiled core: each is a collective of two ranks that come at its start."""
     cluster = build("star_100g", 2)
-    send = plan(cluster, Task(Request("all_reduce", 2, 2), "ring", (0, 1), "float32")).ops[0]
+    send = plan(cluster, Task(CollectiveRequest("all_reduce", 2, 2), "ring", (0, 1), "float32")).ops[0]
     zero, none, no = np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(1, np.bool_)
     times, one = np.ones(1, np.int64), np.ones(1, np.int64)
     rows = Rows(2, 2, times, zero, no, zero, one, zero, one, zero - 1, no, no, (none,) * 3, (none,) * 4)
@@ -131,8 +131,8 @@ def in_core(flows: list[Sent], capacity: list[float]) -> list[float]:
             np.array([path.rate]),
             np.ones(len(legs), np.bool_),
         )
-        playable = Playable(rows, zero, np.array([flow.nbytes]), True, routes, False, -1)
-        kinds.append(PlayedKind([op], [op.group], [playable], 0 * place, place))
+        playable = SizedCollective(rows, zero, np.array([flow.nbytes]), True, routes, False, -1)
+        kinds.append(SimulatedKind([op], [op.group], [playable], 0 * place, place))
         lists.append((Compute("wait", flow.start, stream="host"), op))
     numbers = range(len(flows))
     own = Lists(lists, [(-1, number) for number in numbers], numbers, np.arange(ranks) // 2, np.ones(ranks))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from simulator.run import Run, simulate
+from simulator.run.simulate import SimulatedRun, simulate
 from simulator.sweeps.artifacts import ArtifactWriter
 from tests.interrupting import PATIENCE_S
 
@@ -23,7 +23,7 @@ class Held(ArtifactWriter):
     first: int = 0
     go: Path = Path()
 
-    def __call__(self, index: int, run: Run) -> None:
+    def __call__(self, index: int, run: SimulatedRun) -> None:
         while index >= self.first and not self.go.exists():
             simulate(run.scenario)
         ArtifactWriter.__call__(self, index, run)

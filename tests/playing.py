@@ -18,14 +18,14 @@ import pytest
 from simulator.basics import dtypes
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog, inputs
-from simulator.collectives.algorithm import Auxiliary, Request
+from simulator.collectives.algorithm import ALGORITHMS, Auxiliary, CollectiveRequest
 from simulator.collectives.example import Example
-from simulator.collectives.expected import Numbers, Verdict, judge
 from simulator.collectives.plan import Plan, Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
-from simulator.engine.payload import Payload, ended_order
+from simulator.payload import inputs
+from simulator.payload.carry import Payload, ended_order
+from simulator.payload.judge import Numbers, Verdict, judge
 from simulator.records.operation import Collective
 from simulator.records.timeline import Timeline
 from simulator.records.transfers import Transfers
@@ -33,8 +33,8 @@ from simulator.records.transfers import Transfers
 Array = npt.NDArray[Any]
 
 # Algorithms that need to know which ranks share a node; of these some are told so by the request alone.
-NODED = tuple(name for name in catalog.names() if "nodes" in catalog.find(name).options)
-OVER_SWITCHES = tuple(name for name in NODED if catalog.find(name).auxiliary is Auxiliary.SWITCHES)
+NODED = tuple(name for name in ALGORITHMS.names() if "nodes" in ALGORITHMS.find(name).options)
+OVER_SWITCHES = tuple(name for name in NODED if ALGORITHMS.find(name).auxiliary is Auxiliary.SWITCHES)
 TOLD_NODES = tuple(name for name in NODED if name not in OVER_SWITCHES)
 
 # HBM so wide that it never counts, and nothing else of interest.
@@ -127,7 +127,7 @@ class Played:
         return judge(self.op.schedule, self.transfers, order, self.numbers, self.inputs, self.buffers)
 
 
-def planned(cluster: Cluster, algorithm: str, request: Request, **facts: Any) -> Plan:
+def planned(cluster: Cluster, algorithm: str, request: CollectiveRequest, **facts: Any) -> Plan:
     """Plan over the first ranks, or over `group`."""
     group = facts.pop("group", tuple(range(request.world_size)))
     return plan(cluster, Task(request, algorithm, group, **facts))
@@ -136,7 +136,7 @@ def planned(cluster: Cluster, algorithm: str, request: Request, **facts: Any) ->
 def played(
     cluster: Cluster,
     algorithm: str,
-    request: Request,
+    request: CollectiveRequest,
     *,
     start: Sequence[Array] | None = None,
     jitter: Jitter | None = None,
@@ -156,13 +156,19 @@ def played(
     return Played(made, op, log.transfers, timeline, before, after, Numbers(dtype, op.reduction, accumulate))
 
 
-def time_of(cluster: Cluster, algorithm: str, request: Request, **facts: Any) -> float:
+def time_of(cluster: Cluster, algorithm: str, request: CollectiveRequest, **facts: Any) -> float:
     """Simulated time without payload [s]."""
     return execute(planned(cluster, algorithm, request, **facts).program, cluster).end
 
 
 def assert_time(
-    expected: float, cluster: Cluster, algorithm: str, request: Request, *, foreseen: bool = True, **facts: Any
+    expected: float,
+    cluster: Cluster,
+    algorithm: str,
+    request: CollectiveRequest,
+    *,
+    foreseen: bool = True,
+    **facts: Any,
 ) -> None:
     """The played time is the expected one, and so is the planner's prediction, where one is to be given."""
     assert time_of(cluster, algorithm, request, **facts) == pytest.approx(expected, rel=1e-9)
@@ -187,7 +193,7 @@ def parts(elements: int, pieces: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(borders)]
 
 
-def starts(request: Request, dtype: str) -> list[Array]:
+def starts(request: CollectiveRequest, dtype: str) -> list[Array]:
     """Every rank's whole buffer before the operation, zero where it has nothing yet."""
     n, elements, operation = request.world_size, request.elements, request.operation
     kind = dtypes.find(dtype).numpy
@@ -204,7 +210,7 @@ def starts(request: Request, dtype: str) -> list[Array]:
     return found
 
 
-def _own(request: Request, rank: int) -> slice:
+def _own(request: CollectiveRequest, rank: int) -> slice:
     """What a rank has before the operation."""
     if request.operation in ("all_gather", "gather"):
         return parts(request.elements, request.world_size)[rank]
@@ -212,7 +218,7 @@ def _own(request: Request, rank: int) -> slice:
     return slice(0, 0) if rooted and rank != request.root else slice(0, request.elements)
 
 
-def share_of(request: Request, whole: Array | list[Array]) -> list[Array]:
+def share_of(request: CollectiveRequest, whole: Array | list[Array]) -> list[Array]:
     """What each rank is promised of the reduced (or gathered, or root's) array."""
     n, elements, operation = request.world_size, request.elements, request.operation
     if operation == "all_to_all":

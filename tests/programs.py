@@ -10,12 +10,11 @@ import numpy as np
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Collective, Compute, Op, content
-from simulator.records.program import Family, OperationLists, Program, RanksByList
+from simulator.records.program import CollectiveGroupFamily, OperationLists, Program, RanksByList
 from simulator.step.plan import plan_step
 from simulator.step.spec import LossScaling, Precision
 from tests.training import TINY, WITHOUT_SERVERS, step
@@ -65,7 +64,7 @@ def collective(generator: np.random.Generator, algorithms: tuple[str, ...]) -> C
     algorithm = str(generator.choice(algorithms))
     own = algorithm == "parameter_server" and name == "star_100g"
     cluster = drawn_cluster(generator, name, ranks, servers=1 if own else 0)
-    operation: Any = str(generator.choice(sorted(catalog.operations(algorithm))))
+    operation: Any = str(generator.choice(sorted(ALGORITHMS.operations(algorithm))))
     facts: dict[str, Any] = {}
     if algorithm in ("hierarchical", "blueconnect"):
         size = int(generator.choice([s for s in range(1, ranks + 1) if ranks % s == 0]))
@@ -78,7 +77,7 @@ def collective(generator: np.random.Generator, algorithms: tuple[str, ...]) -> C
     if algorithm == "ring" and generator.random() < 0.3:
         facts["rank_order"] = tuple(int(place) for place in generator.permutation(ranks))
     elements = int(generator.integers(1, 5000)) * (ranks if generator.random() < 0.5 else 1)
-    request = Request(operation, ranks, elements, **facts)
+    request = CollectiveRequest(operation, ranks, elements, **facts)
     planned = plan(cluster, Task(request, algorithm, tuple(range(ranks)), "float32"))
     ops: tuple[Op, ...] = planned.ops
     if generator.random() < 0.3:
@@ -148,7 +147,9 @@ def side_by_side(generator: np.random.Generator) -> Case:
     elements = [int(generator.integers(1_000, 1_000_000)) for _ in range(2)]
     layers = int(generator.integers(1, 4))
     planned = {
-        group: plan(cluster, Task(Request("all_reduce", len(group), count), algorithm, group, "bfloat16")).ops[0]
+        group: plan(
+            cluster, Task(CollectiveRequest("all_reduce", len(group), count), algorithm, group, "bfloat16")
+        ).ops[0]
         for groups, count in zip((inside, across), elements, strict=True)
         for group in groups
     }
@@ -177,9 +178,9 @@ def same_for_all(ranks: int, places: Sequence[Op | tuple[Collective, ...]]) -> P
 
     of_name = {place[0].name: place for place in places if isinstance(place, tuple)}
 
-    def family(_: int, op: Collective) -> tuple[Hashable, Callable[[], Family]]:
+    def family(_: int, op: Collective) -> tuple[Hashable, Callable[[], CollectiveGroupFamily]]:
         groups = of_name[op.name]
-        return op.name, lambda: Family(tuple(map(content, groups)), len(groups), groups.__getitem__)
+        return op.name, lambda: CollectiveGroupFamily(tuple(map(content, groups)), len(groups), groups.__getitem__)
 
     lists = OperationLists.made((ops,), (0,) * ranks, family)
     return Program(RanksByList(lists, own, lambda place, rank: own(place, rank).name))

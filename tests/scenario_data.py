@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario.load import load_scenario
 
 

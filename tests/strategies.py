@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.routing import Router
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import ROOTED, Request
+from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveRequest
 from tests.playing import TOLD_NODES, divisors, equal_nodes, nodes, regular, star
 
 world_sizes = st.integers(2, 9)
@@ -21,7 +20,7 @@ class Case:
 
     cluster: Cluster
     algorithm: str
-    request: Request
+    request: CollectiveRequest
 
 
 def rewired(cluster: Cluster, edges: dict[tuple[str, str], tuple[float, float]]) -> Cluster:
@@ -35,7 +34,7 @@ def rewired(cluster: Cluster, edges: dict[tuple[str, str], tuple[float, float]])
 @st.composite
 def cases(draw: st.DrawFn, *, unlike: bool = True, elements: tuple[int, ...] = (1, 7, 100, 1003)) -> Case:
     """Any algorithm and operation on any small cluster that can run it, links alike or not."""
-    algorithm, operation = draw(st.sampled_from(catalog.pairs()))
+    algorithm, operation = draw(st.sampled_from(ALGORITHMS.pairs()))
     n = draw(world_sizes)
     size = draw(st.sampled_from(divisors(n)))
     servers = draw(st.integers(1, n))
@@ -47,7 +46,7 @@ def cases(draw: st.DrawFn, *, unlike: bool = True, elements: tuple[int, ...] = (
     own = bool(cluster.servers) and draw(st.booleans())
     if unlike and draw(st.booleans()):
         cluster = draw(_unlike(cluster))
-    request = Request(
+    request = CollectiveRequest(
         operation,
         n,
         draw(st.sampled_from(elements)),

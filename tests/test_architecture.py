@@ -56,7 +56,7 @@ def test_no_text_counts_bytes_in_decimal_units() -> None:
                 "simulator/report/plots",
                 "simulator/calibration",
                 "simulator/results",
-                "simulator/api.py",
+                "simulator/api/runs.py",
                 "simulator/plots.py",
             ),
         ),
@@ -89,7 +89,8 @@ def loaded_by(statement: str) -> set[str]:
 def test_importing_the_package_for_its_names_loads_nothing_heavy() -> None:
     heavy = {"numpy", "matplotlib", "pandas", "networkx", "simpy", "pydantic", "yaml", "scipy"}
     assert (
-        loaded_by("import simulator, simulator.errors; from simulator.basics import units, registry, dtypes") & heavy
+        loaded_by("import simulator, simulator.basics.errors; from simulator.basics import units, registry, dtypes")
+        & heavy
         == set()
     )
 
@@ -103,12 +104,12 @@ def test_playing_a_scenario_draws_nothing() -> None:
 
 
 def test_an_algorithm_is_one_file_that_is_found_by_itself() -> None:
-    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import ALGORITHMS
 
     folder = ROOT / "simulator" / "collectives"
     declaring = {m.stem for m in folder.glob("*.py") if "\nALGORITHM = " in m.read_text()}
-    assert set(catalog.names()) == declaring
-    for name in catalog.names():
+    assert set(ALGORITHMS.names()) == declaring
+    for name in ALGORITHMS.names():
         # Nobody else knows it by name, but for the choice, which falls back on a ring where nothing is foreseen.
         users = [m.stem for m in folder.glob("*.py") if f'"{name}"' in m.read_text() and m.stem != name]
         assert set(users) <= {"choose"}, name
@@ -116,52 +117,41 @@ def test_an_algorithm_is_one_file_that_is_found_by_itself() -> None:
 
 def test_nobody_asks_for_a_strategy_by_its_name() -> None:
     """What differs between strategies stands in their records; comparing names is how one of them is forgotten."""
-    from simulator.step.strategies import catalog
+    from simulator.step.strategies.strategy import STRATEGIES
 
     asking = []
     for module in MODULES:
         for node in ast.walk(ast.parse(module.read_text())):
             parts = ast.walk(node) if isinstance(node, ast.Compare | ast.MatchValue) else ()
-            if any(isinstance(part, ast.Constant) and part.value in catalog.names() for part in parts):
+            if any(isinstance(part, ast.Constant) and part.value in STRATEGIES.names() for part in parts):
                 asking.append(f"{module.relative_to(ROOT)}:{node.lineno}")
     assert asking == []
 
 
 def test_a_strategy_is_one_file_that_is_found_by_itself() -> None:
-    from simulator.step.strategies import catalog
+    from simulator.step.strategies.strategy import STRATEGIES
 
     folder = ROOT / "simulator" / "step" / "strategies"
-    assert set(catalog.names()) == {m.stem for m in folder.glob("*.py") if "\nSTRATEGY = " in m.read_text()}
-    assert [name for name in catalog.names() if catalog.find(name).name != name] == []
+    assert set(STRATEGIES.names()) == {m.stem for m in folder.glob("*.py") if "\nSTRATEGY = " in m.read_text()}
+    assert [name for name in STRATEGIES.names() if STRATEGIES.find(name).name != name] == []
 
 
 def test_a_plot_is_one_file_that_is_found_by_itself() -> None:
     from simulator.report.plots import catalog as plot_catalog
+    from simulator.scenario import plot_names
 
-    folder = ROOT / "simulator" / "report" / "plots"
-    declaring = [m.stem for m in folder.glob("*.py") if "\nPLOT = " in m.read_text()]
-    kinds = [(kind, name) for kind in ("collective", "training") for name in plot_catalog.names_of(kind)]
-    assert len(set(kinds)) == len(kinds)
-    assert len(declaring) == len({plot for kind in ("collective", "training") for plot in plot_catalog.of(kind)})
+    # A module without a PLOT would be a name that scenarios may write and nothing draws.
+    for kind in ("collective", "training"):
+        assert tuple(plot_catalog.of(kind)) == plot_names.names_of(kind)
     # Who draws them brings what they need, and knows none by name.
     pictures = (ROOT / "simulator" / "results" / "pictures.py").read_text()
-    assert [name for name in plot_catalog.names() if f'"{name}"' in pictures] == []
+    assert [name for name in plot_names.names() if f'"{name}"' in pictures] == []
 
 
-def imports_when_run(module: Path) -> Iterator[str]:
-    """Modules of the package that a module imports, at its top or inside functions, but not for its types alone."""
-    tree = ast.parse(module.read_text())
-    for_types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
+def imports_of(module: Path) -> Iterator[str]:
+    """Return the modules of the package that a module imports: at its top, inside functions, or for its types alone."""
     names = {name_of(path) for path in MODULES}
-    for node in ast.walk(tree):
-        if id(node) in for_types:
-            continue
+    for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             wanted = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name if name in names else node.module for name in wanted)
@@ -173,15 +163,28 @@ def name_of(module: Path) -> str:
     return ".".join(module.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def test_no_modules_import_each_other_not_even_late() -> None:
+def import_graph() -> nx.DiGraph:
+    """Return the graph of modules, with an edge from each to the modules that it imports."""
     graph = nx.DiGraph()
     for module in MODULES:
-        found = (name for name in imports_when_run(module) if name.startswith("simulator."))
+        found = (name for name in imports_of(module) if name.startswith("simulator."))
         graph.add_edges_from((name_of(module), name) for name in found)
-    assert [sorted(ring) for ring in nx.strongly_connected_components(graph) if len(ring) > 1] == []
+    return graph
+
+
+def test_no_modules_import_each_other() -> None:
+    assert [sorted(ring) for ring in nx.strongly_connected_components(import_graph()) if len(ring) > 1] == []
+
+
+def test_packages_have_at_most_ten_layers() -> None:
+    """Packages on the longest chain of imports between packages; the single modules above them are doors."""
+    folders = {path.parent.name for path in (ROOT / "simulator").glob("*/__init__.py")}
+    ends = ((one.split(".")[1], other.split(".")[1]) for one, other in import_graph().edges if one != "simulator")
+    packages = nx.DiGraph(end for end in ends if end[0] != end[1] and folders.issuperset(end))
+    assert nx.dag_longest_path_length(packages) + 1 <= 10
 
 
 def test_the_whole_way_is_said_on_one_page() -> None:
-    assert len((ROOT / "simulator" / "run.py").read_text().splitlines()) <= 100
+    assert len((ROOT / "simulator" / "run" / "simulate.py").read_text().splitlines()) <= 100
     loose = {module.stem for module in (ROOT / "simulator").glob("*.py")}
-    assert loose == {"__init__", "__main__", "api", "errors", "parts", "plots", "run"}
+    assert loose == {"__init__", "__main__", "errors", "parts", "plots"}

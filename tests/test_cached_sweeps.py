@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps import cache as caching
@@ -62,7 +62,7 @@ def test_what_is_kept_is_not_played_again_and_the_report_is_the_same_to_the_byte
     assert cli("run", "both.yaml", "--out", "plain").code == 0
     assert cli("run", "both.yaml", "--out", "first", "--cache", "kept").code == 0
     assert contents(tmp_path / "first") == contents(tmp_path / "plain")
-    monkeypatch.setattr("simulator.sweeps.outcome.simulate", must_not_play)
+    monkeypatch.setattr("simulator.sweeps.outcome.simulate_point", must_not_play)
     assert cli("run", "both.yaml", "--out", "again", "--cache", "kept").code == 0
     left = contents(tmp_path / "again")
     # What happened when is not kept, so that the page has no timelines, and says so.
@@ -75,7 +75,7 @@ def test_sweep_gives_the_same_table_from_a_cache(tmp_path: Path, monkeypatch: py
     scenario = load_scenario(project(tmp_path) / "own.yaml")
     axes = {"cluster.world_size": [2, 4], "seed": [0, 1]}
     first = sweep(scenario, axes, cache=tmp_path / "kept")
-    monkeypatch.setattr("simulator.sweeps.outcome.simulate", must_not_play)
+    monkeypatch.setattr("simulator.sweeps.outcome.simulate_point", must_not_play)
     assert sweep(scenario, axes, cache=str(tmp_path / "kept")).equals(first)
     fewer = sweep(scenario, {"cluster.world_size": [4]}, cache=tmp_path / "kept")
     assert fewer["time_s"].tolist() == first["time_s"].tolist()[2:3]
@@ -189,7 +189,7 @@ def test_a_cache_that_is_a_file_is_told(cli: Command, tmp_path: Path) -> None:
 def test_who_wants_what_a_cache_does_not_keep_is_refused(cli: Command, tmp_path: Path, option: str) -> None:
     answer = cli("run", "both.yaml", "--out", "here", "--cache", "kept", option)
     name = option.partition("=")[0]
-    told = f"{name}: goes without --cache, whose points leave no such files; leave one of the two out\n"
+    told = f"{name}: excludes --cache, because cached points have no timeline; omit one option\n"
     assert (answer.code, answer.err) == (2, told)
     assert not (tmp_path / "here").exists()
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from simulator.basics.registry import find
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.verify import verify
 from simulator.records.transfers import write_out
 from simulator.report.plots.plot import CloseUp
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ def module(path: str) -> ModuleType:
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 7, 8, 13, 16])
 def test_the_algorithm_gathers_everything_and_sends_the_least(ranks: int) -> None:
     algorithm = module("simulator/collectives/bruck.py").ALGORITHM
-    request = Request("all_gather", ranks, 5 * ranks)
+    request = CollectiveRequest("all_gather", ranks, 5 * ranks)
     schedule = algorithm.plans["all_gather"](request)
     transfers = write_out(schedule)
     verify(schedule, transfers)
@@ -53,7 +53,7 @@ def test_the_plot_says_who_waits() -> None:
     cluster: dict[str, Any] = {"topology": "star_100g", "world_size": 2}
     collective = {"operation": "broadcast", "algorithm": "chain", "size": "1 MiB"}
     run = simulate(load_scenario({"name": "drawn", "cluster": cluster, "collective": collective}))
-    drawn = module("simulator/report/plots/idle.py").PLOT.figure(CloseUp(run.timeline, 0.0))
+    drawn = module("simulator/report/plots/both/idle.py").PLOT.figure(CloseUp(run.timeline, 0.0))
     assert "waits longest" in drawn.get_suptitle()
     assert drawn.axes[0].get_ylabel() == "idle time [s]"
 

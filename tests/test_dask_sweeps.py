@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
-from simulator.errors import ScenarioError, SimulationError
-from simulator.run import Run
+from simulator.basics.errors import ScenarioError, SimulationError
+from simulator.run.simulate import SimulatedRun
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps import dask_cluster
 from simulator.sweeps.artifacts import ArtifactWriter
@@ -146,7 +146,7 @@ class EndsItsProcess(ArtifactWriter):
 
     __slots__ = ()
 
-    def __call__(self, index: int, run: Run) -> None:
+    def __call__(self, index: int, run: SimulatedRun) -> None:
         if index == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -163,7 +163,7 @@ def test_a_point_that_ends_every_worker_fails_and_the_others_go_on(tmp_path: Pat
             outcomes = play_points(numbered(6), Backend(scheduler=five.scheduler_address), keep)
             found = {outcome.index: outcome.error for outcome in outcomes}
     assert sorted(found) == list(range(6))
-    assert str(found[1]).startswith("its worker was ended from outside")
+    assert str(found[1]).startswith("the worker of this point was killed")
     assert [index for index, error in found.items() if error] == [1]
 
 
@@ -204,7 +204,7 @@ def test_a_cluster_without_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -
         warnings.simplefilter("ignore")
         with LocalCluster(n_workers=0, dashboard_address=None) as empty:
             address = empty.scheduler_address
-            with pytest.raises(ScenarioError, match="has no workers; start some with `dask worker"):
+            with pytest.raises(ScenarioError, match="has no workers; start workers with `dask worker"):
                 list(play_points(numbered(2), Backend(scheduler=address)))
 
 
@@ -229,8 +229,9 @@ def test_ctrl_c_and_sigterm_keep_what_had_ended(
     assert "Traceback" not in err
     told = [text for text in err.splitlines() if word in text]
     assert len(told) == 1
-    assert told[0].endswith("2 of 8 points are in torn; go on with `simulator sweep ... --resume --out torn` and the "
-                            "same options")  # fmt: skip
+    assert told[0].endswith(
+        "2 of 8 points are in torn; to continue, use `simulator sweep ... --resume --out torn` and the same options"
+    )  # fmt: skip
     assert cli("sweep", "long.yaml", "--out", "torn", "--resume", *there).code == 0
     assert cli("run", "long.yaml", "--out", "whole").code == 0
     assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
@@ -244,8 +245,14 @@ def test_ctrl_c_and_sigterm_keep_what_had_ended(
             "--scheduler: got '127.0.0.1:1'; must be tcp://HOST:PORT, as `dask scheduler`",
         ),
         (("--scheduler", "tcp://host"), "--scheduler: got 'tcp://host'; must be tcp://HOST:PORT"),
-        (("--scheduler", "tcp://h:1", "--jobs", "2"), "--scheduler: goes without --jobs, for a cluster has its own"),
-        (("--scheduler", "tcp://h:1", "--jobs", "1"), "--scheduler: goes without --jobs, for a cluster has its own"),
+        (
+            ("--scheduler", "tcp://h:1", "--jobs", "2"),
+            "--scheduler: excludes --jobs, because a Dask cluster has its own processes; omit one option",
+        ),
+        (
+            ("--scheduler", "tcp://h:1", "--jobs", "1"),
+            "--scheduler: excludes --jobs, because a Dask cluster has its own processes; omit one option",
+        ),
     ],
 )
 def test_what_is_no_cluster_is_refused(cli: Command, tmp_path: Path, options: tuple[str, ...], told: str) -> None:
@@ -262,6 +269,7 @@ def test_an_address_that_nobody_answers_is_told_in_one_line(
     answer = cli("sweep", "both.yaml", "--out", "here", "--scheduler", "tcp://127.0.0.1:1")
     assert answer.code == 2
     assert answer.faults == [
-        "--scheduler: nobody answered at tcp://127.0.0.1:1 within 0.5 s; is `dask scheduler` running there?"
+        "--scheduler: no scheduler answered at tcp://127.0.0.1:1 within 0.5 s; is `dask scheduler` running on this "
+        "machine and port?"
     ]
     assert not (tmp_path / "here").exists()

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.basics.errors import DefectError
 from simulator.engine.compiled import engine
 from simulator.engine.compiled.core import Times
 from simulator.engine.compiled.core import run as run_core
 from simulator.engine.compiled.fields import Problem
-from simulator.errors import DefectError
-from simulator.playing import collective
 from simulator.records.timeline import Timeline
-from simulator.run import simulate
+from simulator.run import collective
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.commands import commands_in
 

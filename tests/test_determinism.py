@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -12,11 +11,12 @@ from matplotlib.text import Annotation
 from simulator.basics import registry
 from simulator.cli.show import usual_ranks
 from simulator.cluster.build import build, facts
-from simulator.report.plots import catalog, style
+from simulator.report.plots import style
 from simulator.report.plots.topology import figure as topology_figure
 from simulator.results.drawn import Undrawn
 from simulator.results.pictures import figures
 from simulator.results.plotted_points import plotted_points
+from simulator.scenario import plot_names
 from simulator.scenario.description import describe, describe_point
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
@@ -50,7 +50,7 @@ def check(figure: Figure, where: str) -> None:
 def test_a_picture_can_be_read_and_names_its_point(name: str) -> None:
     shipped = load_scenario(name)
     kind = "collective" if shipped.training is None else "training"
-    scenario = replace(shipped, plots=catalog.names_of(kind))
+    scenario = shipped.replaced(plots=plot_names.names_of(kind))
     outcomes = list(play_points(list(enumerate(points(scenario)))))
     drawn = {name: figure for name, figure in figures(scenario, outcomes) if not isinstance(figure, Undrawn)}
     assert drawn

@@ -60,8 +60,8 @@ SETTINGS = [
     ("cluster.link_factors={gpu0->switch0: 1e-320}", "got 1e-320; must be at least 1e-30"),
     ("cluster.stragglers={0: 1e-320}", "got 1e-320; must be at least 1e-30"),
     ("cluster.stragglers={0: " + "9" * 400 + "}", "must be a number"),
-    ("cluster.topology={builder: star, gpu: l4, options: {bandwidth: 1e-320 B/s, latency: 1 us}}", "larger or smaller"),
-    ("cluster.topology={builder: star, gpu: l4, options: {bandwidth: 1 GB/s, latency: 1e300 s}}", "larger or smaller"),
+    ("cluster.topology={builder: star, gpu: l4, options: {bandwidth: 1e-320 B/s, latency: 1 us}}", "outside the range"),
+    ("cluster.topology={builder: star, gpu: l4, options: {bandwidth: 1 GB/s, latency: 1e300 s}}", "outside the range"),
     ("cluster.topology={builder: fat_tree, gpu: l4, options: {k: 1000000, bandwidth: 1 GB/s, latency: 1 us}}",
      "make a machine of 250000000000000000 GPUs; must be at most 1000000"),
     ("cluster.topology={builder: hypercube, gpu: l4, options: {dimensions: 999999, bandwidth: 1 GB/s, latency: 1 us}}",
@@ -71,17 +71,17 @@ SETTINGS = [
      "got 1e+308; must be at most 10"),
     ("cluster.gpu={vector_flops: {float32: 1 TFLOP/s}, hbm_bytes: 1 GB, hbm_bandwidth: 1 GB/s, sms: 1, "
      "host_bandwidth: 1 GB/s, constants: {launch: -1e308}}", "got -1e+308; must be 0, or from 1e-30 to 1e+30"),
-    ('question="\\ud800"', "holds half a character"),
+    ('question="\\ud800"', "contains half of a character"),
 ]  # fmt: skip
 GRAPHS = [
-    (graph(latency=1e300), "edges.0.latency: got 1e+300; larger or smaller than anything that is simulated"),
-    (graph(bandwidth=1e-320), "edges.0.bandwidth: got 1e-320; larger or smaller than anything that is simulated"),
+    (graph(latency=1e300), "edges.0.latency: got 1e+300; outside the range that can be simulated"),
+    (graph(bandwidth=1e-320), "edges.0.bandwidth: got 1e-320; outside the range that can be simulated"),
     (graph(latency=7).replace("7", "9" * 400), "got a number of 400 digits; must have at most 308"),
     (DEEP["["], "nested too deeply"),
     (DEEP["{"], "nested too deeply"),
-    (graph(source="\ud800"), "holds \\ud800, half of a character"),
+    (graph(source="\ud800"), "contains \\ud800, half of a character"),
 ]
-NO_ARRAY = "is no array that numpy can read"
+NO_ARRAY = "is not readable as a numpy array"
 FEWER = "has fewer bytes than its header says"
 TOKENS = [
     (npy(SHAPE.format("(1000000000000,)")), FEWER),
@@ -194,8 +194,8 @@ def test_a_question_is_told_in_whatever_letters_there_are(tmp_path: Path, coding
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("run", "small.yaml", "--ranks", "9" * 5000), "must be ranks or rising ranges of them"),
-        (("run", "small.yaml", "--ranks", "²"), "must be ranks or rising ranges of them"),
+        (("run", "small.yaml", "--ranks", "9" * 5000), "must be ranks or ascending ranges of ranks"),
+        (("run", "small.yaml", "--ranks", "²"), "must be ranks or ascending ranges of ranks"),
         (("collective", "all_reduce", "--begin", "9" * 5000), "which has no unit"),
         (("collective", "all_reduce", "--begin", "²"), "must be a number and a unit"),
         (("run", "a\nb.yaml"), "'a\\nb.yaml': no such scenario file"),

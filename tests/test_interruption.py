@@ -220,7 +220,7 @@ def test_an_interruption_is_not_lost(moment: str, number: signal.Signals, code: 
     process = ended(program, number)
     word = {130: "interrupted", 143: "terminated"}[code]
     assert (process.returncode, process.stdout) == (code, printed)
-    assert process.stderr == f"{word}; nothing was left half written\n"
+    assert process.stderr == f"{word}; no file was left incomplete\n"
 
 
 def test_other_dropped_exceptions_are_printed_as_python_prints_them() -> None:

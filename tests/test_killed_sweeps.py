@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import SimulationError
+from simulator.basics.errors import SimulationError
 from simulator.results import run_directory
-from simulator.run import Run
+from simulator.run.outcome import PointOutcome
+from simulator.run.simulate import SimulatedRun
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps import process_pool
 from simulator.sweeps.journal import NAME, line, open_journal, read_journal
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome, RunHandler
+from simulator.sweeps.outcome import NumberedPoint, RunHandler
 from simulator.sweeps.sweep import play_points
 from tests.commands import SMALL, Command, commands_in
 from tests.interrupting import contents, ended, running, started, until, wait_for_points
@@ -129,7 +130,7 @@ def test_notes_that_outlived_their_run_are_removed(cli: Command, tmp_path: Path)
     assert cli("sweep", "both.yaml", "--out", "here", "--jobs", 1).code == 0
     (tmp_path / "here" / NAME).write_bytes(line(PointOutcome(0, {}, None, None)))
     ended = cli("sweep", "both.yaml", "--out", "here", "--resume")
-    assert (ended.code, ended.err) == (2, "--resume: the run in here has ended; nothing is missing\n")
+    assert (ended.code, ended.err) == (2, "--resume: the run in here has ended; no point is missing\n")
     assert not (tmp_path / "here" / NAME).exists()
 
 
@@ -161,12 +162,12 @@ def test_going_on_with_something_else_is_refused(cli: Command, tmp_path: Path, m
     begun(cli, tmp_path, monkeypatch)
     again = ("sweep", "own.yaml", "--out", "torn", "--resume", "--jobs", 1)
     assert cli(*again, "--set", "seed=1").faults == [
-        "--resume: torn/scenario.yaml is another scenario than this one; repeat its options, or give another --out"
+        "--resume: torn/scenario.yaml is another scenario; repeat the options of the first call, or choose a new --out"
     ]
-    refused = "--resume: torn was begun with something else: "
-    assert cli(*again, "--trace").faults == [f"{refused}trace was false then and is true now; give another --out"]
+    refused = "--resume: torn was started with other inputs: "
+    assert cli(*again, "--trace").faults == [f"{refused}trace was false and is now true; choose a new --out"]
     (tmp_path / "own_star.yaml").write_text(star + "# slower\n", encoding="utf-8")
-    assert cli(*again).faults == [f"{refused}./own_star.yaml changed since; give another --out"]
+    assert cli(*again).faults == [f"{refused}./own_star.yaml changed; choose a new --out"]
     (tmp_path / "own_star.yaml").write_text(star, encoding="utf-8")
     with monkeypatch.context() as patched:
         patched.setattr("simulator.__version__", "9.9")
@@ -182,7 +183,7 @@ def test_two_processes_do_not_play_for_one_directory(cli: Command, tmp_path: Pat
         refused = cli("sweep", "both.yaml", "--out", "here", "--resume")
     assert (refused.code, refused.faults) == (
         2,
-        ["--out: another process is playing in here; wait for it, or end it first"],
+        ["--out: another process writes to here; wait until the process ends, or stop the process"],
     )
     assert cli("sweep", "both.yaml", "--out", "here", "--resume", "--jobs", 1).code == 0
 
@@ -221,7 +222,7 @@ class DiesOnce:
     def __init__(self, marks: Path, at: int) -> None:
         self.marks, self.at = marks, at
 
-    def __call__(self, index: int, run: Run) -> None:
+    def __call__(self, index: int, run: SimulatedRun) -> None:
         mark = self.marks / f"{index}"
         if index == self.at and not mark.exists():
             mark.touch()
@@ -235,7 +236,7 @@ def test_a_lost_process_loses_no_point(tmp_path: Path) -> None:
     assert played == list(play_points(numbered(20), 1))
 
 
-def dies_at_three_and_five(index: int, run: Run) -> None:
+def dies_at_three_and_five(index: int, run: SimulatedRun) -> None:
     """End the process that simulates point 3 by a signal, and the one that simulates point 5 by an exit, always."""
     if index == 3:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -246,13 +247,13 @@ def dies_at_three_and_five(index: int, run: Run) -> None:
 def test_points_that_end_every_process_fail_and_the_others_go_on() -> None:
     played = {o.index: o for o in play_points(numbered(8), 2, dies_at_three_and_five)}
     assert sorted(played) == list(range(8))
-    told = "its process was ended from outside 3 times, perhaps because memory ran out; play fewer at once"
+    told = "the process of this point was killed 3 times, perhaps because memory ran out; use fewer processes"
     assert {index: o.error for index, o in played.items() if o.error} == {3: told, 5: told}
 
 
 def test_processes_that_cannot_start_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_pool, "_worker_main", ends_at_once)
-    with pytest.raises(SimulationError, match="3 processes ended before they could play a point; in a script"):
+    with pytest.raises(SimulationError, match="3 processes ended before simulating a point; in a script"):
         list(play_points(numbered(4), 2))
 
 
@@ -260,7 +261,7 @@ def ends_at_once(*_: object) -> None:
     """In place of a process's work."""
 
 
-def fails_otherwise(index: int, run: Run) -> None:
+def fails_otherwise(index: int, run: SimulatedRun) -> None:
     """Not a fault that is told in one line."""
     raise RuntimeError(f"point {index}")
 

@@ -62,7 +62,7 @@ def test_a_rerun_finds_the_files_from_anywhere(cli: Command, tmp_path: Path, mon
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     again = cli("rerun", tmp_path / "second", "--out", "third")
-    assert (again.code, again.out.splitlines()[-1].endswith("the report is the same to the byte")) == (0, True)
+    assert (again.code, again.out.splitlines()[-1].endswith("the report is identical")) == (0, True)
     assert contents(tmp_path / "second") == contents(tmp_path / "elsewhere" / "third")
     assert "parameters.npz" in contents(tmp_path / "second")
 
@@ -114,11 +114,11 @@ def test_what_cannot_be_read_is_one_line_with_its_place(cli: Command, tmp_path: 
     answer = cli(command, "bad.yaml")
     place = "bad.yaml:11:49: training.learning.initial"
     assert (answer.code, answer.out) == (2, "")
-    assert answer.faults == [f"{place}: bad.npz: is no .npz archive; write it with numpy.savez"]
+    assert answer.faults == [f"{place}: bad.npz: is not an .npz archive; write the file with numpy.savez"]
     both = cli(command, "learns.yaml", "--set", "training.learning.tokens=[1, 2, 3, 4, 5, 6, 7, 8, 9]")
     assert both.code == 2
     (fault,) = both.faults
-    assert fault.startswith("learns.yaml:11:14: training.learning.batches: stands beside tokens, but a training learns")
+    assert fault.startswith("learns.yaml:11:14: training.learning.batches: excludes tokens, because a training learns")
     assert not (tmp_path / "runs").exists()
 
 
@@ -131,6 +131,6 @@ def test_batches_for_other_ranks_are_told_at_the_axis(cli: Command) -> None:
 
 
 def test_an_editor_is_told_of_the_keys(cli: Command) -> None:
-    keys = cli("schema").data["$defs"]["LearningShape"]["properties"]
+    keys = cli("schema").data["$defs"]["LearningSpec"]["properties"]
     assert {"initial", "batches", "betas", "eps", "warmup", "schedule"} <= set(keys)
     assert keys["schedule"]["enum"] == ["constant", "linear", "cosine"]

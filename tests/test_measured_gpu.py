@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from simulator.basics.errors import ScenarioError
 from simulator.calibration.gpu_fit import FORMAT, GpuFigures, fit_gpu, read_figures
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import ScenarioError
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.step.kernels.kernel_time import duration
 from tests.commands import Command, commands_in
@@ -73,7 +73,7 @@ def test_the_share_of_elementwise_kernels_is_that_of_the_largest_arrays() -> Non
 
 
 def test_a_gpu_that_is_faster_than_its_data_sheet_is_another_one() -> None:
-    with pytest.raises(ScenarioError, match="above the peak of a100_sxm_80gb; give --base"):
+    with pytest.raises(ScenarioError, match="above the peak of a100_sxm_80gb; set --base"):
         fit_gpu(GpuFigures(**of(load_gpu("b200"))), "a100_sxm_80gb")
 
 

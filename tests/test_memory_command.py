@@ -26,13 +26,13 @@ def test_a_whole_model_is_told_in_closed_forms(cli: Command) -> None:
 def test_what_fits_comes_first_and_every_word_of_the_table_is_explained(cli: Command) -> None:
     fits = cli("memory", "llama3_8b", "--dp", 64).out
     assert fits.startswith("fits on h100_sxm from ZeRO stage 1 on, without checkpointing: ")
-    assert "fits: within the GPU's memory; over: more than it has" in fits
-    assert "attention is as none: --attention flash keeps no scores" in fits
+    assert "fits: within the GPU's memory; over: more than the GPU's memory" in fits
+    assert "attention equals none: --attention flash stores no scores" in fits
     standard = cli("memory", "llama3_8b", "--dp", 64, "--attention", "standard").out
     assert "attention is as none" not in standard
     short = cli("memory", "llama3_70b", "--dp", 8, "--gpu", "a100_sxm_80gb").out
     # 16 bytes of each of 70.55 billion parameters over 8 ranks are 131 GiB.
-    assert short.startswith("nothing fits on a100_sxm_80gb of 80 GiB; the least is 1")
+    assert short.startswith("the model does not fit on a100_sxm_80gb of 80 GiB; the smallest need is 1")
     assert "ZeRO stage 3 with sqrt checkpointing" in short.splitlines()[0]
 
 
@@ -42,7 +42,7 @@ def test_the_stage_that_holds_most_is_named_first(cli: Command) -> None:
     )
     assert (answer.code, answer.err) == (0, "")
     finding, asked, _, _, heads, *rows = answer.out.splitlines()
-    assert finding.startswith("stage 0 of 4 holds most, ")
+    assert finding.startswith("stage 0 of 4 needs the most memory: ")
     assert finding.endswith(" of the 79.6 GiB of h100_sxm: fits")
     assert "on 4 GPUs (dp 1, tp 1, pp 4, cp 1, ep 1), ddp, 8 micro-batches of 1 x 1024, 1f1b" in asked
     assert heads.split()[:5] == ["stage", "parameters", "gradients", "optimizer", "activations"]
@@ -113,12 +113,12 @@ def test_sequence_parallelism_holds_less(cli: Command) -> None:
             "mixtral_8x7b --dp 2 --tp 2 --ep 8",
             "--ep: got 8; must divide the 2 ranks of a stage (dp x cp x tp / etp 2): 1",
         ),
-        ("llama3_8b --etp 2", "--etp: got 2; llama3_8b has no experts; leave it out"),
+        ("llama3_8b --etp 2", "--etp: got 2; llama3_8b has no experts; omit the key"),
         ("llama3_8b --cp 3", "--cp: got 3; "),
         ("nope --tp 2", "MODEL: got 'nope'; one of deepseek_v2, "),
         ("llama3_8b --tp 2 --gpu h10", "--gpu: got 'h10'; one of "),
-        ("llama3_8b --sharding parameter_server", "--sharding: got 'parameter_server', whose servers hold what"),
-        ("llama3_8b --precision fp8 --gpu a100_sxm_80gb", "in which a100_sxm_80gb cannot compute; one of "),
+        ("llama3_8b --sharding parameter_server", "--sharding: got 'parameter_server', whose servers hold states"),
+        ("llama3_8b --precision fp8 --gpu a100_sxm_80gb", "which a100_sxm_80gb does not support; one of "),
         ("llama3_8b --micro-batches 0", "--micro-batches: got 0; must be at least 1"),
     ],
 )
@@ -134,7 +134,7 @@ def test_sizes_that_do_not_fit_are_one_line_each(cli: Command, options: str, sai
 def test_an_option_without_effect_is_told(cli: Command) -> None:
     answer = cli("memory", "gpt2", "--schedule", "gpipe", "--seq-len", 1024)
     assert answer.code == 0
-    assert answer.faults == ["warning: --schedule: changes no number here: counts with pp above 1"]
+    assert answer.faults == ["warning: --schedule: has no effect here: needs pp above 1"]
 
 
 def test_all_faults_of_the_closed_forms_come_in_one_round(cli: Command) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.calibration.training_runs.own_rows import OwnRow, columns, own_rows
+from simulator.basics.errors import ScenarioError
 from simulator.calibration.training_runs.rows import measured
-from simulator.errors import ScenarioError
+from simulator.calibration.training_runs.user_rows import UserRow, columns, user_rows
 from tests.commands import Command, commands_in
 
 HEAD = "model,gpu,topology,gpus,seq_len,micro_batch_size,accumulation,framework,sharding,tokens_per_s\n"
@@ -24,7 +24,7 @@ def test_a_run_that_the_tables_have_is_the_same_run(tmp_path: Path) -> None:
     row = next(row for row in measured("nanotron") if row.sharding == "ddp" and row.gpus == 8)
     cells = (row.model, row.gpu, row.topology, row.gpus, row.seq_len, row.micro_batch_size, row.accumulation)
     text = HEAD + ",".join(map(str, (*cells, row.framework, row.sharding, row.tokens_per_s))) + "\n"
-    (own,) = own_rows(written(tmp_path, text))
+    (own,) = user_rows(written(tmp_path, text))
     assert (own.transformer, own.step_time, own.name) == (row.transformer, row.step_time, row.name)
     assert own.parallelism == row.parallelism
 
@@ -34,25 +34,25 @@ def test_a_run_that_the_tables_have_is_the_same_run(tmp_path: Path) -> None:
     [
         ("gpt2,h100_sx,dgx_h100,8,1024,1,1,bare,ddp,5", "line 2: gpu: got 'h100_sx'; one of .*did you mean 'h100_sxm'"),
         ("gpt2,h100_sxm,dgx_h100,0,1024,1,1,bare,ddp,5", "line 2: gpus: got '0'; "),
-        ("gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,", "line 2: step_time_s: give it, or tokens_per_s"),
-        ("gpt2,h100_sxm,dgx_h100,8,,1,1,bare,ddp,5", "line 2: seq_len: is missing; every run needs it"),
+        ("gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,", "line 2: step_time_s: give either step_time_s or tokens_per_s"),
+        ("gpt2,h100_sxm,dgx_h100,8,,1,1,bare,ddp,5", "line 2: seq_len: is missing; every run needs this column"),
         ("gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,zero9,5", "line 2: sharding: got 'zero9'; one of"),
         ("gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,5,6", "line 2: got more cells than the 10 columns"),
     ],
 )
 def test_every_fault_is_a_line(tmp_path: Path, line: str, told: str) -> None:
     with pytest.raises(ScenarioError, match=told):
-        own_rows(written(tmp_path, HEAD + line + "\n"))
+        user_rows(written(tmp_path, HEAD + line + "\n"))
 
 
 def test_a_column_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"line 2: tpp: no such column; .*did you mean 'tp'"):
-        own_rows(written(tmp_path, "tpp," + HEAD + "2,gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,5\n"))
+        user_rows(written(tmp_path, "tpp," + HEAD + "2,gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,5\n"))
 
 
 def test_an_empty_file_says_what_it_should_hold(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="has no rows"):
-        own_rows(written(tmp_path, HEAD))
+        user_rows(written(tmp_path, HEAD))
 
 
 def test_the_command_plays_them(
@@ -67,4 +67,4 @@ def test_the_command_plays_them(
 def test_the_page_has_the_columns() -> None:
     page = (Path(__file__).parents[1] / "docs" / "validation.md").read_text(encoding="utf-8")
     assert columns() in page
-    assert all(field.description for field in OwnRow.model_fields.values())
+    assert all(field.description for field in UserRow.model_fields.values())

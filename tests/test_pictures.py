@@ -9,15 +9,15 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
+from simulator.results.highlighted_points import highlighted_points
 from simulator.results.pictures import draw, figures
 from simulator.results.plotted_points import plotted_points
 from simulator.results.scaling_points import scaling_points
-from simulator.results.spoken_of import spoken_of
+from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
-from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 
 LATENCY = 10e-6
@@ -121,8 +121,8 @@ def drawn_names(of: Scenario) -> list[str]:
 def test_the_points_that_the_answer_speaks_of_are_looked_at() -> None:
     # Without any bytes all send to all in a single step; a ring takes 6 and a tree 4.
     small = scenario({"size": "0 B"}, compare={"collective.algorithm": ["ring", "tree", "naive"]})
-    assert spoken_of(small, outcomes(small)) == [0, 2]
-    assert spoken_of(small, outcomes(small), known=[1]) == [1]
+    assert highlighted_points(small, outcomes(small)) == [0, 2]
+    assert highlighted_points(small, outcomes(small), known=[1]) == [1]
 
 
 def test_points_may_be_named_by_some_of_their_settings_however_these_are_written() -> None:
@@ -138,7 +138,7 @@ def test_more_than_eight_points_are_looked_at_only_if_all_are_asked_for() -> Non
     many = {"compare": {"collective.algorithm": ["ring"]}, "sweep": {"seed": list(range(12))}}
     named = scenario(**many, plots={"kinds": ["timeline"], "points": [{"collective.algorithm": "ring"}]})
     assert len(drawn_names(named)) == 8
-    assert plotted_points(named, outcomes(named)).left_out.startswith("pictures of one point show 8 of 12 points; ")
+    assert plotted_points(named, outcomes(named)).left_out.startswith("drew 8 of 12 points; for more: ")
     whole = scenario(**many, plots={"kinds": ["timeline"], "points": "all"})
     assert len(drawn_names(whole)) == 12
     assert plotted_points(whole, outcomes(whole)).left_out == ""
@@ -147,7 +147,10 @@ def test_more_than_eight_points_are_looked_at_only_if_all_are_asked_for() -> Non
 @pytest.mark.parametrize(
     ("plotted", "message"),
     [
-        ([{"cluster.world_size": 3}], "plots.points.0: got {cluster.world_size: 3}, which no point has; points differ"),
+        (
+            [{"cluster.world_size": 3}],
+            "plots.points.0: got {cluster.world_size: 3}, which no point has; the points d",
+        ),
         ([{"cluster.world_sizes": 3}], "plots.points.0.cluster.world_sizes: unknown key; "),
         ([{"collective.size": 3}], "plots.points.0.collective.size: got 3, which has no unit; "),
         ([4], "plots.points.0: got 4; must be a mapping"),

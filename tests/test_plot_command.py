@@ -44,14 +44,18 @@ def test_pictures_that_are_not_drawn_are_told(cli: Command) -> None:
     assert cli("run", "many.yaml", "--out", "nine").code == 0
     told = cli("plot", "nine", "--kind", "timeline", "--point", "cluster.world_size=4")
     assert (told.code, told.out.count("picture: ")) == (0, 8)
-    assert told.err == "not drawn: timeline_9: pictures of 8 points are drawn at once; one more --point draws fewer\n"
+    assert told.err == (
+        "not drawn: timeline_9: one command draws at most 8 points; select other points with a further --point\n"
+    )
     sizes = "plots: {kinds: [timeline], points: all}\nsweep: {cluster.world_size: [4, 400]}"
     Path("large.yaml").write_text(SMALL.replace("plots: []", sizes), encoding="utf-8")
-    line = "not drawn: timeline_400: it has more than 200,000 transfers, too many to be simulated again"
+    line = "not drawn: timeline_400: the point has more than 200,000 transfers, too many to be simulated again"
     assert line in cli("run", "large.yaml", "--out", "two").out.splitlines()
     told = cli("plot", "two", "--kind", "timeline", "--point", "cluster.world_size=400")
     assert told.code == 2
-    assert f"cluster.world_size=400 ({line.replace('timeline_400', 'timeline')})" in told.err
+    assert (
+        f"cluster.world_size=400 contain no data for this kind ({line.replace('timeline_400', 'timeline')})" in told.err
+    )
 
 
 def test_without_a_point_the_answers_points_are_drawn(cli: Command) -> None:
@@ -70,7 +74,10 @@ def test_without_a_point_the_answers_points_are_drawn(cli: Command) -> None:
         (("--kind", "timeline", "--point", "cluster.worldsize=2"), "--point cluster.worldsize=2: unknown key; "),
         (("--kind", "timeline", "--point", "2"), "--point 2: must be KEY=VALUE, such as "),
         (("--kind", "scaling", "--out", "all.pdf"), "--out: got all.pdf; must end with .png "),
-        (("--kind", "timeline", "--point", "cluster.world_size=2", "--out", "a.png"), "--out: there are 2 pictures "),
+        (
+            ("--kind", "timeline", "--point", "cluster.world_size=2", "--out", "a.png"),
+            "--out: got one file for 2 pictures ",
+        ),
     ],
 )
 def test_a_fault_is_one_line(cli: Command, arguments: tuple[str, ...], fault: str) -> None:
@@ -84,4 +91,4 @@ def test_a_fault_is_one_line(cli: Command, arguments: tuple[str, ...], fault: st
 def test_what_is_no_run_is_refused(cli: Command) -> None:
     told = cli("plot", "nowhere", "--kind", "timeline")
     assert told.code == 2
-    assert told.err.startswith("nowhere: holds no finished run")
+    assert told.err.startswith("nowhere: has no finished run")

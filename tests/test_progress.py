@@ -62,5 +62,5 @@ def test_the_core_stops_at_ctrl_c(tmp_path: Path) -> None:
             time.sleep(0.01)
         _, err = ended(process)
     assert process.returncode == 130
-    assert err.endswith("interrupted: no point had ended, so nothing is left\n")
+    assert err.endswith("interrupted: no point had ended, therefore no results are kept\n")
     assert not (tmp_path / "here").exists()

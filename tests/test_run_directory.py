@@ -14,14 +14,14 @@ import pytest
 
 import simulator
 from simulator.basics.atomic_files import write_atomically
+from simulator.basics.errors import ScenarioError
 from simulator.cli.interruption import TerminatedError
-from simulator.errors import ScenarioError
 from simulator.results import run_directory
-from simulator.run import simulate
+from simulator.run.outcome import PointOutcome
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.artifacts import ArtifactWriter, transfers_text
 from simulator.sweeps.journal import open_journal, read_journal
-from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 from tests.commands import RING, SMALL, Answer, Command, commands_in
 from tests.interrupting import contents, ended, held, running, started, until, wait_for_points
@@ -67,7 +67,7 @@ def test_operations_of_chosen_ranks_are_kept(cli: Command, tmp_path: Path) -> No
     header, *every = (tmp_path / "all" / "spans.csv").read_text(encoding="utf-8").splitlines()
     ranks = {int(line.split(",")[0]) for line in kept[1:]}
     told = ", ".join(map(str, sorted(ranks)))
-    assert first == f"# operations of ranks {told} of 4; `simulator run --ranks` keeps others"
+    assert first == f"# operations of ranks {told} of 4; `simulator run --ranks` selects other ranks"
     assert {1, 2} <= ranks
     assert len(ranks) <= 3
     assert kept == [header, *(line for line in every if int(line.split(",")[0]) in ranks)]
@@ -78,10 +78,10 @@ def test_operations_of_chosen_ranks_are_kept(cli: Command, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("ranks", "fault"),
     [
-        ("1-x", "--ranks 1-x: must be ranks or rising ranges of them, such as --ranks 0,8-15"),
-        ("3-1", "--ranks 3-1: must be ranks or rising ranges of them, such as --ranks 0,8-15"),
-        ("0-99999999999", "--ranks 0-99999999999: must be ranks or rising ranges of them, such as --ranks 0,8-15"),
-        ("2,4", "small.yaml: operations of rank 4 cannot be kept; ranks are 0 .. 3"),
+        ("1-x", "--ranks 1-x: must be ranks or ascending ranges of ranks, such as --ranks 0,8-15"),
+        ("3-1", "--ranks 3-1: must be ranks or ascending ranges of ranks, such as --ranks 0,8-15"),
+        ("0-99999999999", "--ranks 0-99999999999: must be ranks or ascending ranges of ranks, such as --ranks 0,8-15"),
+        ("2,4", "small.yaml: operations of rank 4 cannot be kept; the ranks are 0 .. 3"),
     ],
 )
 def test_ranks_that_are_not_there_are_refused(cli: Command, tmp_path: Path, ranks: str, fault: str) -> None:
@@ -116,7 +116,7 @@ def test_spans_and_transfers_read_back_exactly(cli: Command, tmp_path: Path) -> 
 
 def test_more_transfers_than_are_kept_are_left_out_and_the_file_says_so() -> None:
     run = simulate(load_scenario({**_small(), "plots": []}))
-    assert transfers_text(run, most=23).startswith("# 24 transfers left out; ")
+    assert transfers_text(run, most=23).startswith("# 24 transfers omitted; ")
     assert len(transfers_text(run, most=24).splitlines()) == 1 + 24
     assert transfers_text(run, most=None) == transfers_text(run, most=24)
 
@@ -167,7 +167,7 @@ def test_rerun_gives_the_report_to_the_byte_from_anywhere(
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     again = cli("rerun", tmp_path / "first", "--out", "second")
-    assert (again.code, again.out.splitlines()[-1].endswith("the report is the same to the byte")) == (0, True)
+    assert (again.code, again.out.splitlines()[-1].endswith("the report is identical")) == (0, True)
     first, second = contents(tmp_path / "first"), contents(elsewhere / "second")
     assert first == second
 
@@ -178,7 +178,7 @@ def test_rerun_leaves_traces_if_asked(cli: Command, tmp_path: Path) -> None:
     assert cli("rerun", "plain", "--trace", "--out", "again").code == 0
     assert contents(tmp_path / "again") == contents(tmp_path / "traced")
     answer = cli("rerun", "plain", "--trace")
-    assert answer == Answer(2, "", "--trace: goes with --out DIR, for without it nothing is kept\n")
+    assert answer == Answer(2, "", "--trace: needs --out DIR, because results are discarded without --out\n")
 
 
 def test_rerun_says_when_a_figure_differs(cli: Command, tmp_path: Path) -> None:
@@ -187,11 +187,11 @@ def test_rerun_says_when_a_figure_differs(cli: Command, tmp_path: Path) -> None:
     report.write_text(report.read_text(encoding="utf-8").replace('"wrong": 0', '"wrong": 1'), encoding="utf-8")
     answer = cli("rerun", "here")
     assert (answer.code, answer.out) == (1, "")
-    assert "the report differs; `rerun --out DIR` and `diff` show where" in answer.err
+    assert "the report differs; `rerun --out DIR` and `diff` show the differences" in answer.err
 
 
 def test_a_directory_without_a_finished_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="holds no finished run"):
+    with pytest.raises(ScenarioError, match="has no finished run"):
         run_directory.load(tmp_path)
 
 
@@ -210,10 +210,10 @@ def test_resume_plays_what_is_missing_and_leaves_the_same_bytes(cli: Command, tm
     assert "2/2" in resumed.err
     assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
     ended = cli("sweep", "both.yaml", "--out", "torn", "--resume")
-    assert (ended.code, ended.err) == (2, "--resume: the run in torn has ended; nothing is missing\n")
+    assert (ended.code, ended.err) == (2, "--resume: the run in torn has ended; no point is missing\n")
     other = cli("sweep", "both.yaml", "--out", "torn", "--resume", "--set", "seed=1")
     assert other.code == 2
-    assert "torn/scenario.yaml is another scenario than this one" in other.err
+    assert "torn/scenario.yaml is another scenario; " in other.err
 
 
 def interrupt(process: subprocess.Popen[str], folder: Path, *, after: int) -> tuple[str, str]:
@@ -243,8 +243,8 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
     done = len(read_journal(tmp_path / "torn"))
     assert done == 2
     assert told == [
-        f"interrupted: {done} of 8 points are in torn; go on with "
-        "`simulator sweep ... --resume --out torn` and the same options"
+        f"interrupted: {done} of 8 points are in torn; to continue, use `simulator sweep ... --resume --out torn` "
+        "and the same options"
     ]
     assert not (tmp_path / "torn" / "report.json").exists()
     wait_until_nobody_is_left(process.pid)
@@ -269,8 +269,8 @@ def test_sigterm_keeps_what_had_ended_as_ctrl_c_does(tmp_path: Path, command: tu
     assert (process.returncode, out, done) == (143, "", 2)
     assert "Traceback" not in err
     assert [line for line in err.splitlines() if "terminated" in line] == [
-        f"terminated: {done} of 8 points are in torn; go on with "
-        "`simulator sweep ... --resume --out torn` and the same options"
+        f"terminated: {done} of 8 points are in torn; to continue, use `simulator sweep ... --resume --out torn` and "
+        "the same options"
     ]
     wait_until_nobody_is_left(process.pid)
 
@@ -314,7 +314,7 @@ def test_ctrl_c_before_any_point_leaves_nothing(cli: Command, tmp_path: Path, mo
     monkeypatch.setattr("simulator.sweeps.sweep.play_point", interrupted)
     answer = cli("run", "both.yaml", "--out", "here")
     assert answer.code == 130
-    assert answer.faults[-1] == "interrupted: no point had ended, so nothing is left"
+    assert answer.faults[-1] == "interrupted: no point had ended, therefore no results are kept"
     assert not (tmp_path / "here").exists()
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 import simulator
 from simulator import plots
-from simulator.scenario.shape import axis_keys
+from simulator.scenario.records import axis_keys
 from tools.site import gallery_pages, key_pages
 from tools.site.__main__ import QUICK
 from tools.site.built_links import faults
@@ -79,14 +79,16 @@ def test_the_page_of_scenario_keys_tells_all_that_can_be_varied() -> None:
         assert f"\n| `{name}` |" in page, key
         assert not mapping or mapping in sections, key
     kind = "whole number, 1 to 1,000,000; or text, such as `8k`"
-    assert f"| `world_size` | {kind} | required | Number of ranks, one a GPU; 1k is 1000. |" in page
-    assert "| `engine` | `auto`, `events`, `compiled` | `auto` | What plays it. |" in page
+    assert f"| `world_size` | {kind} | required | Number of ranks, each on its own GPU; 1k is 1000. |" in page
+    assert "| `engine` | `auto`, `events`, `compiled` | `auto` | Simulation engine. |" in page
 
 
 def test_the_page_of_topology_keys_tells_every_builders_options() -> None:
     page = key_pages.topology_page()
     assert "## `options` of `fat_tree`" in page
-    assert "| `startup` | text, such as `5 us` | `0.0` | Paid once by every rank before its first transfer. |" in page
+    assert (
+        "| `startup` | text, such as `5 us` | `0.0` | Start-up time of every rank, once before its first transfer. |"
+    ) in page
 
 
 def test_code_of_the_site_can_be_copied() -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
-from simulator.run import simulate
+from simulator.basics.errors import ScenarioError
+from simulator.run.outcome import PointOutcome
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
-from simulator.sweeps.outcome import PointOutcome, play_alone, play_point
+from simulator.sweeps.outcome import play_alone, play_point
 from simulator.sweeps.sweep import play_points, sweep, with_axes
 from simulator.sweeps.table import row
 from tests.commands import Command, commands_in
@@ -127,5 +128,5 @@ def test_several_values_on_the_command_line_are_an_axis(cli: Command, command: t
 
 
 def test_a_scenario_of_many_points_is_not_simulated_as_one() -> None:
-    with pytest.raises(ScenarioError, match="has sweep, so it is many points"):
+    with pytest.raises(ScenarioError, match="has sweep, and therefore several points"):
         simulate(scenario(sweep={"seed": [0, 1]}))

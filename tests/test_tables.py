@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from simulator.basics.csv_text import csv_text
+from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import load_scenario
-from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import sweep
 from simulator.sweeps.table import frame, table_text, write_parquet
 from tests.commands import Command, commands_in

@@ -87,13 +87,13 @@ def test_columns_say_how_wide_a_line_may_be(monkeypatch: pytest.MonkeyPatch, col
 
 
 def test_a_table_of_the_validation_folds_its_texts() -> None:
-    reason = "communication over nodes; the measured network is not the played one"
+    reason = "communication between nodes; the measured network differs from the simulated network"
     table = Table("the worst rows", ("row", "error", "likely reason"), (("mpt_70b a100 x32", "+6.0%", reason),))
     assert table.text().splitlines()[2] == f"  mpt_70b a100 x32  +6.0%  {reason}"
     assert table.text(60).splitlines()[2:] == [
-        "  mpt_70b a100 x32  +6.0%  communication over nodes; the",
-        "                           measured network is not the",
-        "                           played one",
+        "  mpt_70b a100 x32  +6.0%  communication between nodes; the",
+        "                           measured network differs from the",
+        "                           simulated network",
     ]
 
 

@@ -17,14 +17,13 @@ from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import TrainingReport, summarize_step
 from simulator.step.plan import StepPlan, plan_step
-from simulator.step.spec import Sharding, TrainingStep
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
+from simulator.step.spec import Sharding, TrainingStep, Updater
+from simulator.step.strategies.strategy import STRATEGIES
 
-EVERY_STRATEGY = strategies.names()
+EVERY_STRATEGY = STRATEGIES.names()
 # Ranks that sum their gradients among themselves, and those of them that update a part each.
-WITHOUT_SERVERS = tuple(n for n in EVERY_STRATEGY if strategies.find(n).updater is not Updater.SERVERS)
-SHARDED = tuple(n for n in EVERY_STRATEGY if strategies.find(n).updater is Updater.OWNERS)
+WITHOUT_SERVERS = tuple(n for n in EVERY_STRATEGY if STRATEGIES.find(n).updater is not Updater.SERVERS)
+SHARDED = tuple(n for n in EVERY_STRATEGY if STRATEGIES.find(n).updater is Updater.OWNERS)
 TINY = Transformer("tiny", 4, 64, 4, 4, 16, 256, 512, 128)
 
 
@@ -53,7 +52,7 @@ def play(
     jitter: Jitter | None = None,
 ) -> Played:
     """Play a step on so many ranks, without a limit on memory."""
-    servers = strategies.find(made.sharding.strategy).servers(made.sharding)
+    servers = STRATEGIES.find(made.sharding.strategy).servers(made.sharding)
     cluster = _cluster(json.dumps([topology, ranks, servers, sorted((stragglers or {}).items())]))
     plan = plan_step(cluster, made, steady=jitter is None)
     timeline = with_link_use(execute(plan.program, cluster, jitter=jitter or Jitter(), limit_memory=False))

@@ -1,9 +1,9 @@
-"""The smoke tests in environments of their own: the lowest versions that pyproject.toml allows, and other Pythons.
+"""Run the smoke tests in fresh environments: on the lowest versions in pyproject.toml, and on other Pythons.
 
     python tools/environments.py lowest                            in .venv-lowest
     python tools/environments.py pythons python3.12 python3.13     in .venv-smoke-3.12 and .venv-smoke-3.13
 
-Rule: versions come from pyproject.toml alone; pip installs them from wherever it is told to.
+Versions come from pyproject.toml alone; pip installs from its configured index.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-# What a user may ask for besides, as far as the smoke tests play it.
+# Optional extras covered by the smoke tests.
 EXTRAS = ("distributed", "parquet")
-# A collective with its arrays, and training steps: every number of theirs is Python's or numpy's own.
+# Scenarios with equal reports on every Python: a collective with arrays, and training steps. Every number comes from
+# Python or numpy itself.
 SAME = ("n_servers", "stragglers")
 
 
 def lowest(project: dict[str, Any], extras: Sequence[str] = EXTRAS) -> list[str]:
-    """Exact versions of all that is needed, each at its lower bound.
+    """Return a pin for every dependency, at its lower bound.
 
     Examples
     --------
@@ -35,6 +36,7 @@ def lowest(project: dict[str, Any], extras: Sequence[str] = EXTRAS) -> list[str]
     wanted = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
     pins = []
     for line in wanted:
+        # Only plain lower bounds are understood; any other form fails, and must be added here.
         name, operator, bound = re.fullmatch(r"([\w.-]+)\s*(>=)?\s*([\w.]*)", line).groups()  # type: ignore[union-attr]
         if not operator:
             raise SystemExit(f"pyproject.toml: {line!r} has no lower bound; write for example '{name}>=1.0'")
@@ -43,7 +45,7 @@ def lowest(project: dict[str, Any], extras: Sequence[str] = EXTRAS) -> list[str]
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> None:
-    """Run a command, and end with its exit code where it fails."""
+    """Run a command; exit with the command's code after a failure."""
     done = subprocess.run(list(map(str, command)), cwd=cwd, check=False)
     if done.returncode:
         raise SystemExit(done.returncode)
@@ -54,6 +56,7 @@ def made(folder: Path, python: str, wanted: Iterable[str]) -> Path:
 
     Returns the environment's Python.
     """
+    # From scratch, because packages left from an earlier run would hide missing dependencies.
     shutil.rmtree(folder, ignore_errors=True)
     run(python, "-m", "venv", folder)
     inside = folder / "bin" / "python"
@@ -62,14 +65,15 @@ def made(folder: Path, python: str, wanted: Iterable[str]) -> Path:
 
 
 def smoke(inside: Path) -> None:
-    """The smoke tests; what packages warn of each other is no fault of this one."""
+    """Run the smoke tests; warnings between foreign packages are not errors here."""
     run(inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "-m", "smoke", "tests/test_smoke.py")
 
 
 def on_lowest() -> None:
-    """Exactly the lower bounds, on the oldest Python that is allowed."""
+    """Run the smoke tests on exactly the lower bounds, with the oldest allowed Python."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     oldest = project["requires-python"].removeprefix(">=")
+    # Old packages have no wheels for newer Pythons.
     if f"{sys.version_info.major}.{sys.version_info.minor}" != oldest:
         raise SystemExit(f"lower bounds are of Python {oldest}, and this is {sys.version.split()[0]}; set PYTHON=...")
     pins = lowest(project)
@@ -78,7 +82,7 @@ def on_lowest() -> None:
 
 
 def on_pythons(names: Iterable[str]) -> None:
-    """Each Python that is there, and the same reports to the byte from all of them."""
+    """Run the smoke tests on each available Python, and compare their reports byte by byte."""
     reports: dict[str, bytes] = {}
     for name in names:
         version = _version(name)
@@ -87,16 +91,19 @@ def on_pythons(names: Iterable[str]) -> None:
             continue
         print(f"{name}: {version}", flush=True)
         folder = ROOT / f".venv-smoke-{version.rpartition('.')[0]}"
+        # constraints.txt fixes every other version: differences then come from Python.
         inside = made(folder, name, ["--constraint", "constraints.txt", "--editable", f".[{','.join(EXTRAS)}]"])
         smoke(inside)
         reports[version] = b"".join(_report(inside, folder / "runs" / scenario, scenario) for scenario in SAME)
+    # Reports must not depend on the Python version.
     if len(set(reports.values())) > 1:
         raise SystemExit(f"reports of {', '.join(SAME)} differ between Python {' and '.join(reports)}")
     print(f"Python {', '.join(reports) or 'none'}: reports of {', '.join(SAME)} are the same to the byte")
 
 
 def _version(name: str) -> str | None:
-    """Of a Python, where it is there and runs: a shim of a version manager may be there and not run."""
+    """Return a Python's version; None if absent, or if a version manager's shim does not run."""
+    # `which` also finds a shim without a Python behind; only a run shows the difference.
     if shutil.which(name) is None:
         return None
     asked = [name, "-c", "import platform; print(platform.python_version())"]

@@ -1,12 +1,12 @@
 """Measure one GPU with PyTorch alone, for `simulator fit gpu FILE`.
 
-Run it where the GPU is; it needs this file and PyTorch, nothing else, and takes about two minutes:
+Run it on the machine with the GPU; it needs this file and PyTorch, nothing else, and takes about two minutes:
 
     python measure_gpu.py --out my_gpu.json
 
 It times matmuls, copies in HBM, attention, elementwise kernels, and steps of a small GPT with and without activation
-checkpointing, with their peak memory. Every time is the median of several runs after a warm-up; a GPU that others use
-at the same time gives figures that are too slow.
+checkpointing, with their peak memory. Each time is the median of several runs after a warm-up. On a GPU shared with
+other programs, times are too long.
 """
 
 from __future__ import annotations
@@ -21,30 +21,36 @@ import torch
 import torch.nn.functional as functional
 from torch.utils.checkpoint import checkpoint
 
+# (m, n, k), from launch-bound to compute-bound shapes.
 MATMULS = (
     (256, 256, 512), (512, 512, 512), (512, 2048, 1024), (1024, 1024, 1024), (1024, 4096, 1024), (2048, 2048, 2048),
     (2048, 512, 4096), (4096, 1024, 4096), (2048, 8192, 2048), (4096, 4096, 4096), (8192, 2048, 8192),
     (4096, 16384, 4096), (8192, 8192, 8192), (2048, 2048, 13312), (16384, 4096, 4096), (16384, 8192, 8192),
 )  # fmt: skip
+# (batch, heads, sequence length, head width).
 ATTENTION = ((8, 16, 1024, 64), (4, 32, 2048, 128), (1, 32, 8192, 128), (2, 16, 4096, 64))
+# (rows, columns); the largest array is far larger than a cache.
 ELEMENTWISE = ((4096, 1024), (8192, 4096), (16384, 8192))
-# layers, hidden, heads, tokens of a sequence, sequences, words
+# (layers, hidden size, heads, sequence length, sequences, vocabulary).
 GPTS = ((12, 768, 12, 1024, 8, 50304), (8, 2048, 16, 2048, 4, 32000), (4, 4096, 32, 2048, 2, 32000))
+# Runs per time; the median ignores a single disturbed run.
 REPEATS = 7
 
 
 class Clock:
-    """Times what runs on a device: events on a GPU, the wall clock elsewhere."""
+    """Times work on a device: by events on a GPU, by the wall clock elsewhere."""
 
     def __init__(self, device):
         self.device, self.cuda = device, device.type == "cuda"
 
     def seconds(self, work, inner=1):
-        """Median time of one run of `work`, which is repeated `inner` times in a row."""
+        """Return the median time for `work`, repeated `inner` times in a row [s]."""
+        # Warm-up: the first calls load kernels and allocate memory.
         for _ in range(2):
             work()
         times = []
         for _ in range(REPEATS):
+            # Events measure on the GPU itself; the wall clock would measure the asynchronous launch.
             if self.cuda:
                 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 torch.cuda.synchronize()
@@ -63,14 +69,16 @@ class Clock:
 
 
 def matmuls(clock, shapes, dtypes):
-    """Seconds of out = a b, by dtype."""
+    """Return the times of out = a b, by dtype [s]."""
     rows = []
     for name, dtype, tf32 in dtypes:
+        # float32 inputs with this flag are multiplied in tf32.
         torch.backends.cuda.matmul.allow_tf32 = tf32
         for m, n, k in shapes:
             a = torch.randn(m, k, device=clock.device, dtype=dtype)
             b = torch.randn(k, n, device=clock.device, dtype=dtype)
             out = torch.empty(m, n, device=clock.device, dtype=dtype)
+            # Short matmuls are repeated more often, so that the clock's resolution does not matter.
             inner = 20 if m * n * k < 2**33 else 5
             rows.append(
                 {
@@ -85,7 +93,7 @@ def matmuls(clock, shapes, dtypes):
 
 
 def copies(clock, sizes):
-    """Seconds of a copy of so many bytes from HBM to HBM."""
+    """Return the times of copies within HBM, by size [s]."""
     rows = []
     for nbytes in sizes:
         a = torch.empty(nbytes // 2, device=clock.device, dtype=torch.bfloat16)
@@ -95,13 +103,14 @@ def copies(clock, sizes):
 
 
 def attentions(clock, shapes):
-    """Seconds of causal attention, forward alone, and forward and backward."""
+    """Return the times of causal attention, forward, and forward with backward [s]."""
     rows = []
     for batch, heads, seq, width in shapes:
         q, k, v = (
             torch.randn(batch, heads, seq, width, device=clock.device, dtype=torch.bfloat16, requires_grad=True)
             for _ in range(3)
         )
+        # Without saved tensors, as in inference: the forward kernel alone.
         with torch.no_grad():
             forward = clock.seconds(
                 lambda q=q, k=k, v=v: functional.scaled_dot_product_attention(q, k, v, is_causal=True), 5
@@ -124,7 +133,7 @@ def attentions(clock, shapes):
 
 
 def elementwise(clock, shapes):
-    """Seconds of a norm, an activation and an addition of rows x columns numbers in bfloat16."""
+    """Return the times of a norm, an activation and an addition, on rows x columns numbers in bfloat16 [s]."""
     rows = []
     for height, width in shapes:
         x = torch.randn(height, width, device=clock.device, dtype=torch.bfloat16)
@@ -142,7 +151,7 @@ def elementwise(clock, shapes):
 
 
 class Layer(torch.nn.Module):
-    """A layer of GPT-2 without dropout."""
+    """A GPT-2 layer without dropout."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -162,7 +171,7 @@ class Layer(torch.nn.Module):
 
 
 class Gpt(torch.nn.Module):
-    """GPT-2, untied, in bfloat16; layers may be run again in the backward pass."""
+    """GPT-2 in bfloat16, with separate embedding and head; `again` recomputes layers in the backward pass."""
 
     def __init__(self, layers, width, heads, seq, words, again):
         super().__init__()
@@ -178,11 +187,12 @@ class Gpt(torch.nn.Module):
 
 
 def gpts(clock, shapes):
-    """Seconds and peak bytes of a whole step: forward, loss in float32, backward, plain SGD, which keeps no states."""
+    """Return time [s] and peak memory [B] of a whole step: forward, float32 loss, backward, SGD without states."""
     rows = []
     for layers, width, heads, seq, sequences, words in shapes:
         for again in (False, True):
             model = Gpt(layers, width, heads, seq, words, again).to(clock.device, torch.bfloat16)
+            # SGD without momentum keeps no states, so that memory shows activations.
             update = torch.optim.SGD(model.parameters(), lr=1e-4)
             tokens = torch.randint(words, (sequences, seq + 1), device=clock.device)
 
@@ -192,6 +202,7 @@ def gpts(clock, shapes):
                 update.step()
                 update.zero_grad(set_to_none=True)
 
+            # The first step allocates gradients, and must not count as peak.
             step()
             if clock.cuda:
                 torch.cuda.reset_peak_memory_stats()
@@ -210,6 +221,7 @@ def gpts(clock, shapes):
                     "peak_bytes": peak,
                 }
             )
+            # Free the model's memory before the next model is built.
             del model, update, step
             if clock.cuda:
                 torch.cuda.empty_cache()
@@ -217,7 +229,7 @@ def gpts(clock, shapes):
 
 
 def device_facts(device):
-    """What PyTorch says of the device."""
+    """Return PyTorch's facts about the device."""
     if device.type != "cuda":
         return {"name": "cpu", "sms": 1, "memory_bytes": 0, "torch": torch.__version__}
     properties = torch.cuda.get_device_properties(device)
@@ -231,7 +243,7 @@ def device_facts(device):
 
 
 def main(arguments=None):
-    """Measure and write."""
+    """Measure, and write the figures to a JSON file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", default="gpu.json", help="where the figures go")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ...; cpu tries the script out")
@@ -241,6 +253,7 @@ def main(arguments=None):
     if device.type == "cuda" and not torch.cuda.is_available():
         sys.exit("measure_gpu.py: PyTorch sees no GPU here")
     clock, few = Clock(device), slice(0, 1 if asked.tiny else None)
+    # fp8 matmuls need other operands; the fit keeps the base GPU's constants for them.
     dtypes = [("bfloat16", torch.bfloat16, False), ("tf32", torch.float32, True)]
     sizes = (2**20,) if asked.tiny else (2**20, 2**24, 2**27, 2**30)
     parts = {
@@ -252,6 +265,7 @@ def main(arguments=None):
     }
     found = {"format": "simulator-gpu-1", "device": device_facts(device)}
     for name, part in parts.items():
+        # On stderr: two minutes without any output would look stuck.
         print(f"{name} ...", file=sys.stderr, flush=True)
         found[name] = part()
     with open(asked.out, "w", encoding="utf-8") as file:

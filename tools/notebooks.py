@@ -1,13 +1,11 @@
-"""How do notebooks get the outputs that they are stored with?
+"""How are the stored outputs of notebooks made? Notebooks run from top to bottom, without outputs that vary by run.
 
-They are run from top to bottom, and stored without what differs from run to run.
+    python -m tools.notebooks            every notebook
+    python -m tools.notebooks 01 07      notebooks with these prefixes
 
-    python -m tools.notebooks            all of them
-    python -m tools.notebooks 01 07      those whose names begin so
-
-Pictures have one resolution (`_DPI`) and few colours (`_COLOURS`), so that they are small. Counters, times of day and
-addresses in memory are left out. A digest of the code that was run stands in a notebook's metadata: a test sees by it,
-without running anything, that code was changed and outputs were not.
+Pictures are small, with a fixed resolution (`_DPI`) and few colours (`_COLOURS`). Counters, times of day and memory
+addresses are removed. The metadata hold a digest of the executed code: a test notices changed code with old outputs
+without running anything.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ from PIL import Image
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "notebooks"
-# Limit of each wait for a kernel [s], so that a kernel that hangs fails; a cell takes seconds, the longest minutes.
+# Longest wait for a kernel's answer [s]; a hanging kernel then fails. Cells take seconds, the longest minutes.
 _TIMEOUT: Final = 3600
-# Of pictures: legible at the width of a page, and small enough to be kept with the code.
+# Resolution and colours of pictures: legible at page width, and small enough to be stored with the code.
 _DPI: Final = 80
 _COLOURS: Final = 64
 _KERNEL_SETTINGS: Final = f"""\
@@ -39,41 +37,43 @@ c.InlineBackend.print_figure_kwargs = {{"bbox_inches": "tight", "dpi": {_DPI}}}
 
 
 def read(path: Path) -> Any:
-    """A notebook as it is stored."""
+    """Read a stored notebook."""
     return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
 
 
 def code_cells(notebook: Any) -> list[Any]:
-    """Its cells of code, in order."""
+    """Return the code cells in order."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def digest(notebook: Any) -> str:
-    """Digest of all of its code."""
+    """Return a digest of the code in every cell."""
+    # A NUL between cells: moving code from one cell to the next changes the digest.
     code = "\0".join(cell.source for cell in code_cells(notebook))
     return hashlib.sha256(code.encode()).hexdigest()[:16]
 
 
 def execute(notebook: Any, work: Path) -> None:
-    """Run a notebook, and leave in it what it prints and draws, the same for the same code.
+    """Run a notebook, and store its outputs in the notebook, equal for equal code.
 
     Parameters
     ----------
     notebook : nbformat's notebook
-        Changed in place.
+        Notebook to run; changed in place.
     work : Path
-        An empty folder: the one that the notebook is run in is made there.
+        Empty folder; the notebook's working folder is created inside.
 
     Raises
     ------
     nbclient.exceptions.CellExecutionError
         A cell failed.
     """
+    # A fresh IPython profile: the user's own settings must not change pictures.
     profile, folder = work / "ipython" / "profile_default", work / "folder"
     profile.mkdir(parents=True)
     folder.mkdir()
     (profile / "ipython_kernel_config.py").write_text(_KERNEL_SETTINGS)
-    # The kernel and the processes that it starts must find this package, also from another folder.
+    # The kernel and its subprocesses must find this package from any folder.
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     surroundings = os.environ | {"PYTHONPATH": path, "IPYTHONDIR": str(work / "ipython")}
     client = NotebookClient(
@@ -85,6 +85,7 @@ def execute(notebook: Any, work: Path) -> None:
 
 
 def _clean(notebook: Any) -> None:
+    # Metadata are fixed, because IPython would store a version number.
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -101,8 +102,9 @@ def _clean(notebook: Any) -> None:
 
 
 def _small(picture: str) -> str:
-    """A picture with few colours and no words of who drew it, in base64 as before."""
+    """Return a base64 PNG with fewer colours and without metadata about the drawing program."""
     with Image.open(BytesIO(b64decode(picture))) as image:
+        # Without dithering, equal areas stay equal and compress well.
         few = image.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
     written = BytesIO()
     few.save(written, "PNG", optimize=True)
@@ -110,11 +112,12 @@ def _small(picture: str) -> str:
 
 
 def main(prefixes: list[str]) -> None:
-    """Run and store notebooks whose names begin with one of these, or all."""
+    """Run and store the notebooks with these prefixes, or every notebook."""
     for path in sorted(FOLDER.glob("*.ipynb")):
         if prefixes and not path.name.startswith(tuple(prefixes)):
             continue
         notebook = read(path)
+        # A fresh folder for each notebook: files of one notebook must not help another.
         with tempfile.TemporaryDirectory() as work:
             execute(notebook, Path(work))
         nbformat.write(notebook, path)  # type: ignore[no-untyped-call]

@@ -2,8 +2,8 @@
 
     python -m tools.readme_pictures
 
-They are what `simulator run` leaves: the first screen of a shipped scenario's page, seen in Chromium, and the timeline
-of a training step small enough for every rank to be seen.
+Both come from `simulator run`: the first screen of a shipped scenario's page in Chromium, and the timeline of a
+training step with few enough ranks to see each rank.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ training: {model: gpt2_medium, seq_len: 1024, micro_batch_size: 4, sharding: zer
 plots: [timeline]
 """
 _IMAGES: Final = ROOT / "docs" / "images"
-# Few colours: the pictures are stored with the code.
+# Few colours: pictures are stored with the code.
 _COLOURS: Final = 64
 
 
 def main() -> None:
-    """Draw both into docs/images."""
+    """Draw both pictures into docs/images."""
     with tempfile.TemporaryDirectory() as folder:
         step = Path(folder) / "training_step.yaml"
         step.write_text(_STEP, encoding="utf-8")
         ring = ROOT / "scenarios" / "ring_vs_parameter_server.yaml"
         runs = Path(folder) / "runs"
         page = run_of(ring, runs).folder / "report.html"
+        # A screen shot has text in many greys.
         _store(_first_screen(page, Path(folder) / "screen.png"), _IMAGES / "report.png", colours=256)
         drawn = {path.stem: path for path in run_of(step, runs).pictures}
         _store(drawn["timeline"], _IMAGES / "training_step.png")
 
 
 def _first_screen(page: Path, target: Path) -> Path:
-    """The page in a window of 1,400 x 900."""
+    """Return a picture of the page in a window of 1,400 x 900 pixels."""
+    # Imported late: the browser's driver is needed only here.
     from tests.browser.chromium import browser, opened
 
     with browser() as running, opened(running, page) as one:

@@ -1,6 +1,7 @@
-"""How does Sphinx build the site? Nothing is fetched, neither while it is built nor while it is read.
+"""How does Sphinx build the site? From a folder that `tools/site` assembles, without any download.
 
-Its source folder is put together by `tools/site`: the pages of docs/, the notebooks, and what is written from the code.
+The folder contains the pages in docs/, the notebooks, and pages generated from the code. Readers download nothing
+either.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ extensions = [
 ]
 root_doc = "index"
 nitpicky = True
-# Code is to be copied: --set stays two hyphens, and quotes stay straight.
+# Readers copy code: --set keeps two hyphens, and quotes stay straight.
 smartquotes = False
 
-# Pages: headings have the anchors that GitHub gives them, and formulas are those of the notebooks.
+# Headings get GitHub's anchors, and formulas have the notebooks' syntax.
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 
-# Notebooks are shown as they are stored; tests hold what is stored to what the code gives.
+# Notebooks appear with their stored outputs; tests compare the stored outputs with the code's outputs.
 nb_execution_mode = "off"
 nb_ipywidgets_js = {}
 

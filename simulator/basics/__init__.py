@@ -1,1 +1,1 @@
-"""What every room uses: names, numbers with units, dtypes, documents with places, whole files."""
+"""Utilities for the whole package: names, numbers with units, dtypes, documents with places, atomic files."""

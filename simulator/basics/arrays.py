@@ -1,4 +1,4 @@
-"""Type names for numpy arrays by what they hold. The functions that take them give shapes in their docstrings."""
+"""Type names for numpy arrays by element type. Functions with such parameters give shapes in their docstrings."""
 
 from __future__ import annotations
 

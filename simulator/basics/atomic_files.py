@@ -1,6 +1,6 @@
-"""Writes a file atomically: a reader sees the whole file or none, also if the writing process is killed.
+"""Writes a file atomically: a reader sees the whole file or no file, even if the writing process is killed.
 
-Rule: the content goes into a draft beside the file, which is then renamed.
+The content is written to a draft beside the file, and the draft is renamed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8, so that it is there whole or not at all.
+    """Write a file completely or not at all; text is encoded in UTF-8.
 
     Raises
     ------
     OSError
-        It cannot be written; names the file and not its draft.
+        The file cannot be written; the error names the file, not its draft.
     """
-    # Each process has a draft of its own: a worker of a killed run may still be writing the same file.
+    # Each process has its own draft: a worker of a killed run may still be writing the same file.
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -28,6 +28,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove the drafts that killed processes have left anywhere below a folder."""
+    """Remove the drafts that killed processes left anywhere below a folder."""
     for draft in folder.rglob(".*.draft"):
         draft.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """How do people write a count: 8192, 8k, 1_000_000, 1e6?
 
-Rule: how much a k is depends on what is counted, so the caller says it. Of tokens it is 1,024: a context of "128k" has
-131,072. Of GPUs and steps it is 1,000. M is k x k. Tokens of a whole training are thousands, as people say them (15T),
-and days are what they are said in: 6w.
+The value of "k" depends on the things counted, so the caller gives it: 1,024 for tokens (a context of "128k" has
+131,072 tokens), and 1,000 for GPUs and steps. M is k x k. Tokens of a whole training are decimal ("15T"), and durations
+are in days ("6w" is 42 days).
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# k where tokens are counted, and where anything else is.
+# Value of "k" for tokens, and for anything else.
 TOKENS: Final = 1024
 THINGS: Final = 1000
-# What is no number of YAML's or JSON's own.
+# Spellings of numbers unknown to YAML and JSON.
 WRITTEN: Final = r"[0-9]{1,3}(_[0-9]{3}){1,5}|[0-9]{1,9}[kKM]"
 _EXPONENT: Final = r"[0-9]{1,3}(\.[0-9]{1,9})?[eE]\+?[0-9]{1,2}"
 _MOST_DIGITS: Final = 18
-# Every whole number up to here is a float.
+# Every whole number up to this limit is exact as a float.
 _MOST: Final = 2**53
 
 
 def number_of(count: int, noun: str) -> str:
-    """Write how many there are of a thing.
+    """Return text with a count and a noun, in the plural if needed.
 
     Examples
     --------
@@ -33,18 +33,19 @@ def number_of(count: int, noun: str) -> str:
 
 
 def parse_count(text: str, k: int) -> int:
-    """Read a count.
+    """Return a count.
 
     Parameters
     ----------
     text : str
+        The written count.
     k : int
-        How much "k" is: TOKENS or THINGS.
+        Value of "k": TOKENS or THINGS.
 
     Raises
     ------
     ValueError
-        The text is none, or no whole number; the message says what may be written.
+        The text is not a whole number in one of these spellings; the message lists them.
 
     Examples
     --------
@@ -56,6 +57,7 @@ def parse_count(text: str, k: int) -> int:
     if re.fullmatch(WRITTEN, text):
         digits = text.rstrip("kKM").replace("_", "")
         return int(digits) * {"k": k, "K": k, "M": k * k}.get(text[-1], 1)
+    # Longer numbers are typing errors, and would be slow to convert.
     if text.isdecimal() and len(text) <= _MOST_DIGITS:
         return int(text)
     if re.fullmatch(_EXPONENT, text) and is_thousands(float(text)):
@@ -63,18 +65,18 @@ def parse_count(text: str, k: int) -> int:
     raise ValueError(f"got {text[:60]!r}; {allowed(k)}")
 
 
-# Of a whole training: tokens and days.
+# Units for a whole training: tokens, and days.
 _LENGTHS: Final = {"": 1.0, "M": 1e6, "B": 1e9, "T": 1e12}
 _DAYS: Final = {"": 1.0, "d": 1.0, "h": 1 / 24, "w": 7.0}
 
 
 def parse_length(text: str) -> float:
-    """Tokens of a whole training.
+    """Return the number of tokens in a whole training.
 
     Raises
     ------
     ValueError
-        The text is none.
+        The text is not a number of tokens.
 
     Examples
     --------
@@ -85,12 +87,12 @@ def parse_length(text: str) -> float:
 
 
 def parse_days(text: str) -> float:
-    """Days.
+    """Return a duration in days.
 
     Raises
     ------
     ValueError
-        The text is none.
+        The text is not a duration.
 
     Examples
     --------
@@ -101,7 +103,7 @@ def parse_days(text: str) -> float:
 
 
 def _with_unit(text: str, units: dict[str, float], allowed: str) -> float:
-    """A number above 0 and its unit."""
+    """Return a positive number multiplied by its unit."""
     found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?(?:[eE]\+?[0-9]{1,2})?)\s?([a-zA-Z]?)", text.strip())
     if found is None or found[2] not in units or float(found[1]) <= 0:
         raise ValueError(f"got {text[:60]!r}; must be {allowed}")
@@ -109,10 +111,10 @@ def _with_unit(text: str, units: dict[str, float], allowed: str) -> float:
 
 
 def is_thousands(number: float) -> bool:
-    """Whether a float is a count that somebody wrote as 1e6, and no quotient such as 8.0 that got here by chance."""
+    """Return True if a float looks like a count written as 1e6, and not like a quotient that happens to be whole."""
     return 0 < number <= _MOST and number % 1000 == 0
 
 
 def allowed(k: int) -> str:
-    """What a count may be, in words."""
+    """Return a text about allowed counts, for error messages."""
     return f"must be a whole number, such as 8000, 1e6 or 8k, which is {8 * k}"

@@ -1,8 +1,9 @@
-"""How is a table written as CSV, so that no spreadsheet runs a name as a formula?
+"""How is a table written in CSV, without names that a spreadsheet would run like a formula?
 
-Rule: every CSV file of the package is written here. A spreadsheet takes a cell for a formula if the cell begins with
-one of a few characters. Names of nodes and values of settings come from users' files, which may come from strangers, so
-a text that begins like a formula gets a single quote in front (OWASP, "CSV Injection"). Numbers stay as they are.
+Every CSV file of the package is written here, with a quote before dangerous texts. A spreadsheet takes a cell for a
+formula if the cell begins with one of a few characters. Names of nodes and values of settings come from users' files,
+possibly from strangers. A text that begins like a formula therefore gets a single quote in front (OWASP, "CSV
+Injection"). Numbers stay as they are.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-# "=1+1", "@SUM(A1)", "+1+1", "-1+1", also in full width; a tab or an end of a line may hide one of them.
+# "=1+1", "@SUM(A1)", "+1+1", "-1+1", also in full width; a tab or a line end may precede such a character.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _NUMBER: Final = re.compile(r"[-+]?(inf|nan|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?)")
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    r"""Write rows as CSV.
+    r"""Return rows as CSV text.
 
     Examples
     --------
@@ -32,9 +33,9 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return the value of a cell; a text that begins like a formula has a single quote in front."""
+    """Return the value of a cell; a text that begins like a formula gets a single quote in front."""
     if value is None or isinstance(value, int | float):
         return value
-    # Python 3.11 puts a text with a lone "\r" in no quotes, and readers begin a new row there.
+    # Python 3.11 does not quote a text with a lone "\r", but readers begin a new row there.
     text = str(value).replace("\r\n", "\n").replace("\r", "\n")
     return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text

@@ -1,8 +1,7 @@
 """Reads a YAML (or JSON) file as plain data with the line and column of every key and value.
 
-Rule: nothing here knows what the keys mean. YAML is read as version 1.2 reads
-scalars: `on`, `off`, `yes` and `no` are words, 1e9 is a number, 12:30:45 is text, dates are text; a key that stands
-twice is a fault.
+The module does not know what keys mean. YAML scalars are read by version 1.2: `on`, `off`, `yes` and `no` are words,
+1e9 is a number, 12:30:45 and dates are text. A duplicate key is a fault.
 """
 
 from __future__ import annotations
@@ -15,28 +14,28 @@ from typing import Any
 
 import yaml
 
+from simulator.basics.errors import ScenarioError, in_lines, one_line, one_of
 from simulator.basics.input_files import MOST_DIGITS, read_text
 from simulator.basics.plain_data import DEEPEST, at
 from simulator.basics.yaml_dialect import MOST_VALUES, Loader
-from simulator.errors import ScenarioError, in_lines, one_line, one_of
 
 Key = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong in a file.
+    """A single fault in a file.
 
     Attributes
     ----------
     key : tuple of str and int
-        Where: ("collective", "algorithm").
+        Path of the faulty key, such as ("collective", "algorithm").
     message : str
-        "got 'rng'; one of naive, ring; did you mean 'ring'?"
+        Text such as "got 'rng'; one of naive, ring; did you mean 'ring'?"
     line, column : int or None
-        From 1; None where there is no text behind it (a dict from Python, --set).
+        Place in the text, from 1; None for data without text (a dict from Python, --set).
     source : str or None
-        Where the value came from, if not from the document itself ("--set seed=x").
+        Source of the value, if different from the document ("--set seed=x").
     """
 
     key: Key
@@ -46,7 +45,7 @@ class Fault:
     source: str | None = None
 
     def as_line(self, source: str) -> str:
-        """Write it as one line, the place first; `source` is the document's."""
+        """Return the fault as a line, place first; `source` is the document's name."""
         named = self.source or source
         place = named if self.line is None else f"{named}:{self.line}:{self.column}"
         dotted = ".".join(map(str, self.key))
@@ -60,15 +59,15 @@ class Document:
     Attributes
     ----------
     source : str
-        The path as the user wrote it, or a word for where the data came from.
+        The path as the user wrote it, or a word for the data's origin.
     data : Any
         dict, list, str, int, float, bool, None.
     keys, values : mapping of key path to (line, column)
-        Where a key, and where its value, begins; from 1. Empty for data that never was text.
+        Start of each key, and start of each value, from 1; empty for data without text.
     question : str
-        The first comment of the file: the question that it answers.
+        First comment in the file: the question that the file answers.
     faults : tuple of Fault
-        Of the text itself: keys that stand twice, tags; if the caller reports them with faults of its own.
+        Faults in the text itself (duplicate keys, tags), if the caller reports them together with other faults.
     """
 
     source: str
@@ -79,10 +78,12 @@ class Document:
     faults: tuple[Fault, ...] = ()
 
     def place(self, key: Key, *, of_key: bool = False) -> tuple[int | None, int | None]:
-        """Line and column of a value (or of its key); of the nearest parent where it is not in the text.
+        """Return line and column for a value (or its key); for the nearest parent if the text lacks the value.
 
-        The place of a mapping or list that begins below its key is the key: that is the line that people look for.
+        A mapping or list may begin on a line below its key. The result is then the key's place, because people
+        look for that line.
         """
+        # Shorter and shorter paths: the key itself, its parent, ..., the whole document.
         for end in range(len(key), -1, -1):
             value, name = self.values.get(key[:end]), self.keys.get(key[:end])
             if value is None:
@@ -92,23 +93,23 @@ class Document:
         return None, None
 
     def fault(self, key: Key, message: str, *, of_key: bool = False) -> Fault:
-        """Make a fault at a value, or at its key where the key itself is wrong."""
+        """Return a fault at a value, or at its key if the key itself is wrong."""
         return Fault(key, message, *self.place(key, of_key=of_key))
 
     def refuse(self, faults: Iterable[Fault]) -> None:
-        """Raise one ScenarioError with all faults in the file's order; do nothing if there are none."""
+        """Raise a single ScenarioError with every fault, in file order; do nothing without faults."""
         if lines := self.lines(faults):
             raise ScenarioError(in_lines(lines))
 
     def lines(self, faults: Iterable[Fault]) -> tuple[str, ...]:
-        """Write all faults, one line each, in the file's order; what keys there are is listed once."""
+        """Return the faults as lines, in file order; a list of allowed keys appears only once."""
         ordered = sorted(set(faults), key=lambda f: (f.line or 0, f.column or 0, tuple(map(str, f.key)), f.message))
         listed = set[str]()
         return tuple(_without_list(fault, listed).as_line(self.source) for fault in ordered)
 
 
 def _without_list(fault: Fault, listed: set[str]) -> Fault:
-    """Leave the list of keys out of the message of an unknown key where a message before has it."""
+    """Remove the list of allowed keys from an unknown key's message, if an earlier message contains the list."""
     found = re.match(r"unknown key(; one of [^;]+)", fault.message)
     if found is None or found[1] not in listed:
         listed |= {found[1]} if found else set()
@@ -122,15 +123,16 @@ def load(path: Path | str, *, source: str | None = None, keep_faults: bool = Fal
     Parameters
     ----------
     path : path
+        Path of the file.
     source : str, optional
-        Its name in faults; its path otherwise.
+        Name of the file in faults; by default its path.
     keep_faults : bool
-        Whether keys that stand twice and the like are left in `faults`, so that the caller reports them with others.
+        Whether faults in the text (such as duplicate keys) are stored in `faults`, for the caller to report.
 
     Raises
     ------
     ScenarioError
-        Unreadable, not UTF-8, not YAML, a key twice: one line with line and column.
+        Unreadable file, not UTF-8, not YAML, or a duplicate key; one line with line and column.
     """
     name = source or str(path)
     return parse(read_text(path, source=name), name, keep_faults=keep_faults)
@@ -153,23 +155,24 @@ def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> Do
         raise ScenarioError(_unreadable(error, text, source)) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else one_line(str(error))
-        raise ScenarioError(f"{source}: not YAML that can be read: {reason}") from error
+        raise ScenarioError(f"{source}: not readable as YAML: {reason}") from error
     if root is None:
         raise ScenarioError(f"{source}:1:1: the file is empty")
     builder = _ValueReader()
     data = builder.build(root, ())
     document = Document(source, data, builder.keys, builder.values, _question(text), tuple(builder.faults))
-    # After a fault of the whole file (too deep, too many values) the data is incomplete: nothing else can be checked.
+    # After a fault of the whole file (too deep, too many values) the data is incomplete: no further check is possible.
     if not keep_faults or any(fault.key == () for fault in builder.faults):
         document.refuse(builder.faults)
     return document
 
 
 def _syntax(error: yaml.MarkedYAMLError, source: str) -> str:
+    """Return a syntax error as a line: place, problem, and a hint."""
     start, problem_mark = error.context_mark, error.problem_mark
     context, problem = error.context or "", error.problem or "cannot be read"
     mark = problem_mark or start
-    # A quote or bracket that is never closed shows much later, often at the end: point to where it was opened.
+    # An unclosed quote or bracket is noticed much later, often at the end: report the place where it was opened.
     opened = any(word in context for word in ("quoted scalar", "flow", "simple key"))
     if start and problem_mark and opened and problem_mark.line > start.line:
         mark = start
@@ -182,12 +185,14 @@ def _syntax(error: yaml.MarkedYAMLError, source: str) -> str:
 
 
 def _unreadable(error: yaml.reader.ReaderError, text: str, source: str) -> str:
+    """Return a line about a character that YAML does not allow, with its place."""
     before = text[: error.position]
     line, column = before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1
     return f"{source}:{line}:{column}: not YAML: character #x{ord(text[error.position]):04x} is not allowed; remove it"
 
 
 def _question(text: str) -> str:
+    """Return the first comment block, joined to a single line."""
     lines: list[str] = []
     for line in text.removeprefix("\ufeff").splitlines():
         if line.startswith("# yaml-language-server:"):
@@ -205,7 +210,7 @@ def _place(node: yaml.Node) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _ValueReader:
-    """Turns YAML nodes into plain data and records the place of every key and value."""
+    """Converter from YAML nodes to plain data; records the place of every key and value."""
 
     keys: dict[Key, tuple[int, int]] = field(default_factory=dict)
     values: dict[Key, tuple[int, int]] = field(default_factory=dict)
@@ -213,14 +218,17 @@ class _ValueReader:
     count: int = 0
 
     def build(self, node: yaml.Node, key: Key) -> Any:
+
         self.values.setdefault(key, _place(node))
         self.count += 1
         if len(key) > DEEPEST or self.count > MOST_VALUES:
             if self.count <= MOST_VALUES + 1:
                 deep = len(key) > DEEPEST
-                message = "nested too deeply" if deep else f"more than {MOST_VALUES} values; are there aliases?"
+                message = (
+                    "nested too deeply" if deep else (f"more than {MOST_VALUES} values; does the file contain aliases?")
+                )
                 self.fault((), message, node)
-            # One such fault is enough, and what follows would only repeat it.
+            # A single such fault is enough; further values would only repeat it.
             self.count = MOST_VALUES + 1
             return None
         if isinstance(node, yaml.MappingNode):
@@ -249,16 +257,17 @@ class _ValueReader:
                 self.fault(key, "a key must be a word", name_node)
                 continue
             name = _key_name(name_node, self.whole(name_node, key))
+            # Only the first value of a duplicate key is read.
             if name in mapping:
                 first = self.keys[(*key, name)]
-                self.fault((*key, name), f"stands twice, first in line {first[0]}; keep one", name_node)
+                self.fault((*key, name), f"occurs twice, first in line {first[0]}; keep one", name_node)
                 continue
             self.keys[(*key, name)] = _place(name_node)
             mapping[name] = self.build(value_node, (*key, name))
         return mapping
 
     def whole(self, node: yaml.Node, key: Key) -> str:
-        r"""The text of a scalar, with characters in one piece that JSON wrote in two: "\ud83d\ude00"."""
+        r"""Return a scalar's text; joins characters that JSON wrote as two halves: "\ud83d\ude00"."""
         text: str = node.value
         try:
             text.encode()
@@ -266,13 +275,14 @@ class _ValueReader:
             try:
                 return text.encode("utf-16", "surrogatepass").decode("utf-16")
             except UnicodeDecodeError:
-                self.fault(key, "holds half a character, which no file can hold; remove it", node)
+                self.fault(key, "contains half of a character; remove the half character", node)
                 return ""
         return text
 
     def scalar(self, node: yaml.Node, key: Key) -> Any:
         text = self.whole(node, key)
         tag = node.tag.removeprefix("tag:yaml.org,2002:")
+        # PyYAML's tag says how a plain scalar looks; quoted scalars always have the tag "str".
         if tag == "bool" and text.lower() in ("true", "false"):
             return text.lower() == "true"
         if tag == "null" and text.lower() in ("", "~", "null"):
@@ -280,12 +290,13 @@ class _ValueReader:
         if tag == "int" and _is_whole(text):
             return int(text)
         if tag == "float" and re.fullmatch(r"[-+0-9.eE]+", text):
+            # An explicit tag, as in `!!float 1e`, may precede a text that is not a number: the text stays text.
             try:
                 return float(text)
             except ValueError:
                 pass
         if tag not in ("str", "int", "float", "bool", "null"):
-            self.fault(key, f"YAML tag {node.tag!r} is not read here; remove it", node)
+            self.fault(key, f"YAML tag {node.tag!r} is not supported; remove the tag", node)
         return text
 
 
@@ -298,7 +309,7 @@ def _key_name(node: yaml.ScalarNode, text: str) -> str | int:
 
 
 def unknown_keys(document: Document, at: Key, allowed: Sequence[str]) -> list[Fault]:
-    """Find the keys of a mapping that nothing reads, each with "did you mean"."""
+    """Return a fault for each unknown key in a mapping, with "did you mean"."""
     data: Any = document.data
     for step in at:
         data = data[step]

@@ -1,6 +1,6 @@
-"""Which number formats there are (float32, bfloat16, fp8, int8, ...): their bits, range, and numpy dtype.
+"""Which number formats exist (float32, bfloat16, fp8, int8, ...): their bits, range, and numpy dtype?
 
-Rule: names are numpy's.
+Formats are named as in numpy.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from simulator.errors import UnknownNameError
+from simulator.basics.errors import UnknownNameError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """One number format.
+    """A number format.
 
     Attributes
     ----------
     name : str
-        numpy's (or ml_dtypes') name.
+        Name in numpy or ml_dtypes.
     kind : {"float", "int", "uint"}
+        Kind of number.
     bits : int
-        Bits of one element in memory (tf32: 19 bits that count, 32 stored).
+        Bits of an element in memory (tf32: 19 bits that count, 32 stored).
     exponent, fraction : int
         Bits of the exponent and of the fraction; 0 for integers.
     largest : float
@@ -33,7 +34,7 @@ class Dtype:
     smallest_normal : float
         Smallest positive normal value; 1 for integers.
     compute_only : bool
-        True for tf32: tensor cores multiply in it, nothing is stored or sent in it.
+        True for tf32: tensor cores multiply in tf32, but nothing is stored or sent in tf32.
     """
 
     name: str
@@ -47,17 +48,17 @@ class Dtype:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element in memory [B]."""
+        """Bytes of an element in memory [B]."""
         return self.bits // 8
 
     @property
     def is_float(self) -> bool:
-        """Whether it has an exponent."""
+        """Return True if the format has an exponent."""
         return self.kind == "float"
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """Numpy's dtype; imports numpy (and ml_dtypes for bfloat16 and fp8) when first asked."""
+        """The numpy dtype; numpy (and ml_dtypes for bfloat16 and fp8) is imported on first use."""
         import numpy as np
 
         if self.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
@@ -70,6 +71,7 @@ class Dtype:
 
 def _float(name: str, bits: int, exponent: int, fraction: int, largest: float | None = None, **facts: Any) -> Dtype:
     bias = 2 ** (exponent - 1) - 1
+    # The all-ones exponent means infinity or not-a-number; the largest usable exponent is the bias.
     top = largest if largest is not None else (2.0 - 2.0**-fraction) * 2.0**bias
     return Dtype(name, "float", bits, exponent, fraction, top, 2.0 ** (1 - bias), **facts)
 
@@ -109,18 +111,19 @@ _ALIASES: Final = {
 
 
 def find(name: str, *, stored: bool = True) -> Dtype:
-    """Find a dtype by its name.
+    """Return the dtype with a given name.
 
     Parameters
     ----------
     name : str
+        Name in numpy or ml_dtypes.
     stored : bool
-        Whether it must be one that memory and wires can hold; tf32 cannot be sent.
+        Whether the dtype must be storable and sendable, which tf32 is not.
 
     Raises
     ------
     UnknownNameError
-        With the right name for "fp32" and the like.
+        Unknown name; the message contains the right name for aliases such as "fp32".
 
     Examples
     --------
@@ -130,10 +133,11 @@ def find(name: str, *, stored: bool = True) -> Dtype:
     allowed = [d.name for d in DTYPES.values() if not (stored and d.compute_only)]
     if name in allowed:
         return DTYPES[name]
+    # Similar spelling is not enough for "fp32" or "half", so aliases replace the suggestion.
     error = UnknownNameError("dtype", name, allowed)
     meant = _ALIASES.get(str(name).lower())
     if meant is not None:
         error.args = (f"dtype: got {name!r}; one of {', '.join(error.allowed)}; did you mean {meant!r}?",)
     elif name == "tf32":
-        error.args = ("dtype: got 'tf32'; it is for compute only and is stored and sent as float32; write 'float32'",)
+        error.args = ("dtype: got 'tf32'; tf32 is a compute format and is stored and sent as float32; write 'float32'",)
     raise error

@@ -1,7 +1,7 @@
-"""Identifies this simulator: its version, and a digest of its code and catalog.
+"""Identifies this simulator by version, and by a digest over code and catalog.
 
-Rule: simulators with the same edition give the same outcome for the same point. The version alone does not say that:
-it stays the same while the code is edited.
+Simulators with the same edition give the same outcome for the same point. The version alone is not enough: it stays the
+same while the code is edited.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SUFFIXES: Final = (".py", ".yaml", ".json", ".csv")
 
 
 def edition() -> str:
-    """Version and digest, such as "0.1.0 (3f1c9a7be02d)"."""
+    """Return version and digest, such as "0.1.0 (3f1c9a7be02d)"."""
     return f"{simulator.__version__} ({_digest()})"
 
 
@@ -27,14 +27,17 @@ def edition() -> str:
 def _digest() -> str:
     digest = hashlib.sha256()
     for name, path in _files():
+        # Name and size separate the files: moving text from one file to the next changes the digest.
         digest.update(f"{name} {path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
+    # 48 bits suffice to tell editions apart.
     return digest.hexdigest()[:12]
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """All that can change an outcome, with names that are the same in a checkout and in an installed package."""
+    """Yield every file that can change an outcome, with a name that is equal in a checkout and in a package."""
     for path in sorted(_PACKAGE.rglob("*")):
         name = path.relative_to(_PACKAGE).as_posix()
+        # Topologies and scenarios belong to the point, whose content is compared separately.
         if path.suffix in _SUFFIXES and not name.startswith(("topologies/", "scenarios/")):
             yield name, path

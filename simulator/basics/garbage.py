@@ -1,4 +1,4 @@
-"""Python's search for unreachable cycles, put off while a million records are made that have none."""
+"""Postpones Python's search for unreachable cycles while a million records without cycles are created."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def collected_later() -> Iterator[None]:
-    """Look for cycles after the block alone: the search goes through all records again as they grow in number.
+    """Disable the search for cycles during the block: the search would visit every record again and again.
 
-    Where somebody else has turned it off it stays off.
+    If the search was disabled before, it stays disabled.
     """
+    # Blocks may be nested: an inner block must not enable the search.
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""Reads a user's file as bytes, text or JSON, and trusts nothing in it.
+"""Reads a user's file (bytes, text or JSON) without trusting the content.
 
-Rule: a file larger than the caller's limit is not read, and whatever is wrong with a file is a ScenarioError that names
-it. Nothing here knows what a file is for.
+A file above the caller's limit is not read. Every fault is a ScenarioError that names the file. The module does not
+know a file's purpose.
 """
 
 from __future__ import annotations
@@ -13,41 +13,43 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.plain_data import DEEPEST, is_deep
 from simulator.basics.units import format_bytes
-from simulator.errors import ScenarioError
 
-# What people write or a program writes for them (scenarios, topologies, graphs, models): some 150,000 lines.
+# Limit for files written by people, or by programs on their behalf (scenarios, topologies, graphs, models): about
+# 150,000 lines.
 MOST_TEXT: Final = 2**24
-# What programs write in bulk: measured sweeps, and reports, of which 10,000 points take some 100 MB.
+# Limit for bulk files written by programs: measured sweeps, and reports (10,000 points take about 100 MB).
 MOST_DATA: Final = 2**28
-# Beyond it a whole number has no float any more (the largest is 1.8e308), and Python itself may refuse to read it.
+# With more digits, a whole number exceeds every float (the largest is 1.8e308), and Python may refuse to read it.
 MOST_DIGITS: Final = sys.float_info.max_10_exp
-# JSON may write a character in two halves; one alone is nothing that a file can hold.
+# JSON may write a character as two halves (surrogates); a single half cannot be written to a file.
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_bytes(path: Path | str, *, source: str | None = None, most: int = MOST_TEXT) -> bytes:
-    """Read a file of at most `most` bytes.
+    """Return the content of a file with at most `most` bytes.
 
     Parameters
     ----------
     path : path
+        Path of the file.
     source : str, optional
-        How it is called in a fault; its path otherwise.
+        Name of the file in faults; by default its path.
     most : int
-        [B]
+        Maximum size [B].
 
     Raises
     ------
     ScenarioError
-        It cannot be read, or is larger.
+        The file cannot be read, or is larger.
     """
     name = source or str(path)
     try:
         with Path(path).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            # A device or a pipe has no size, and may never end.
+            # A device or a pipe has no size, and may never end: read at most one byte beyond the limit.
             content = b"" if size > most else file.read(most + 1)
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
@@ -58,12 +60,12 @@ def read_bytes(path: Path | str, *, source: str | None = None, most: int = MOST_
 
 
 def read_text(path: Path | str, *, source: str | None = None, most: int = MOST_TEXT) -> str:
-    r"""Read a file of text in UTF-8, without a byte order mark, lines ending in "\n" alone.
+    r"""Return the text of a UTF-8 file, without a byte order mark, with "\n" as the only line end.
 
     Raises
     ------
     ScenarioError
-        As `read_bytes`; or no such text, with the first byte that is wrong.
+        As for `read_bytes`; or invalid UTF-8, with the first invalid byte.
     """
     content = read_bytes(path, source=source, most=most)
     try:
@@ -75,23 +77,23 @@ def read_text(path: Path | str, *, source: str | None = None, most: int = MOST_T
 
 
 def read_json(path: Path | str, *, source: str | None = None, most: int = MOST_TEXT) -> Any:
-    """Read a JSON document.
+    """Return the data of a JSON file.
 
     Raises
     ------
     ScenarioError
-        As `read_text` and `parse_json`.
+        As for `read_text` and `parse_json`.
     """
     return parse_json(read_text(path, source=source, most=most), source or str(path))
 
 
 def parse_json(text: str, source: str = "<text>") -> Any:
-    """Read the text of a JSON document.
+    """Return the data of a JSON text.
 
     Raises
     ------
     ScenarioError
-        Not JSON, with line and column; numbers of more than 308 digits; nested more than 40 deep.
+        Invalid JSON, with line and column; numbers with more than 308 digits; nesting deeper than 40 levels.
     """
     try:
         data = json.loads(text, parse_int=_whole)
@@ -104,17 +106,18 @@ def parse_json(text: str, source: str = "<text>") -> Any:
         raise _too_deep(source) from None
     if is_deep(data):
         raise _too_deep(source)
+    # Checked only if the text contains a surrogate escape, because encoding large data takes time.
     if _HALF.search(text):
         try:
             json.dumps(data, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             half = error.object[error.start].encode("unicode_escape").decode()
-            raise ScenarioError(f"{source}: holds {half}, half of a character; remove it") from None
+            raise ScenarioError(f"{source}: contains {half}, half of a character; remove the half character") from None
     return data
 
 
 def _too_deep(source: str) -> ScenarioError:
-    return ScenarioError(f"{source}: nested too deeply; at most {DEEPEST} lists and mappings inside each other")
+    return ScenarioError(f"{source}: nested too deeply; at most {DEEPEST} nested lists and mappings")
 
 
 def _whole(digits: str) -> int:

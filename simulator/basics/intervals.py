@@ -1,6 +1,6 @@
-"""How long was at least one of several time intervals under way: lengths of unions, of pairs or of arrays.
+"""How long was at least one interval in a set active: lengths of unions, for pairs and for arrays.
 
-Rule: nothing here knows what an interval is of (a kernel, a flow on a link).
+The module does not know what an interval belongs to (a kernel, a flow on a link).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Interval = tuple[float, float]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Merge what overlaps or touches; in order.
+    """Return the intervals in order, with overlapping and touching intervals merged.
 
     Examples
     --------
@@ -24,6 +24,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
     """
     merged: list[Interval] = []
     for start, end in sorted(intervals):
+        # Sorted by start, so only the last merged interval can overlap with the next interval.
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
@@ -32,7 +33,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def length(intervals: Iterable[Interval]) -> float:
-    """Length of the union.
+    """Return the length of the union.
 
     Examples
     --------
@@ -43,7 +44,7 @@ def length(intervals: Iterable[Interval]) -> float:
 
 
 def outside(intervals: Iterable[Interval], others: Iterable[Interval]) -> float:
-    """Length of the union of intervals that no other covers.
+    """Return the length of the first union that the second union does not cover.
 
     Examples
     --------
@@ -51,24 +52,26 @@ def outside(intervals: Iterable[Interval], others: Iterable[Interval]) -> float:
     1
     """
     others = list(others)
+    # |A without B| = |A or B| - |B|
     return length([*intervals, *others]) - length(others)
 
 
 def lengths_by_key(key: Ints, start: Floats, end: Floats, keys: int) -> Floats:
-    """Length of the union of each key's intervals, for millions of them at once.
+    """Return the union length for each key's intervals, for millions of intervals at once.
 
     Parameters
     ----------
     key : int array, shape (t,)
-        Which union an interval belongs to, 0 <= key < keys.
+        Union to which each interval belongs, 0 <= key < keys.
     start, end : float array, shape (t,)
-        [s]
+        Start and end of each interval [s].
     keys : int
+        Number of unions.
 
     Returns
     -------
     float array, shape (keys,)
-        [s]; 0 for a key without intervals.
+        Lengths [s]; 0 for a key without intervals.
 
     Examples
     --------
@@ -82,20 +85,23 @@ def lengths_by_key(key: Ints, start: Floats, end: Floats, keys: int) -> Floats:
 
 
 def added(start: Floats, end: Floats, group: Ints) -> Floats:
-    """How much of each interval no earlier one of its group covers, so that a group's sum is the length of its union.
+    """Return each interval's length not covered by an earlier interval in the group, shape (n,).
+
+    The sum over a group is the length of the group's union.
 
     Parameters
     ----------
     start, end : float array, shape (n,)
         Sorted by group, then by start.
     group : int array, shape (n,)
-        From 0; the intervals of which union each belongs to.
+        Number of each interval's group, from 0.
 
     Examples
     --------
     >>> added(np.array([0.0, 1.0, 5.0]), np.array([4.0, 3.0, 6.0]), np.array([0, 0, 0])).tolist()
     [4.0, 0.0, 1.0]
     """
+    # An interval adds the time after the latest previous end in the group.
     covered_to = np.full(len(end), -np.inf)
     same = group[1:] == group[:-1]
     covered_to[1:][same] = largest_so_far(end, group)[:-1][same]
@@ -104,13 +110,19 @@ def added(start: Floats, end: Floats, group: Ints) -> Floats:
 
 
 def largest_so_far(values: Floats, group: Ints) -> Floats:
-    """The largest value of the same group up to each place, for groups that rise.
+    """Return the largest value in the same group up to each place, shape (n,), for rising group numbers.
 
-    A running maximum must start afresh at each group. Values are replaced by their ranks, and the ranks of each group
-    are lifted above those of the group before: whole numbers, so nothing is rounded.
+    A running maximum must start again at each group. Therefore values are replaced by their ranks, and the ranks in a
+    group are raised above the ranks of the group before. Ranks are whole numbers, so nothing is rounded.
+
+    Examples
+    --------
+    >>> largest_so_far(np.array([3.0, 1.0, 2.0, 5.0]), np.array([0, 0, 1, 1])).tolist()
+    [3.0, 3.0, 2.0, 5.0]
     """
     order = np.argsort(values, kind="stable")
     rank = np.empty(len(values), np.int64)
     rank[order] = np.arange(len(values))
+    # Ranks are in 0 .. n - 1: adding group x n separates the groups.
     highest = np.maximum.accumulate(group * len(values) + rank) - group * len(values)
     return values[order][highest]

@@ -1,4 +1,4 @@
-"""How is a table of measured figures read that the catalog ships (simulator/catalog/measured)?"""
+"""How is a table of measured figures in the catalog read (simulator/catalog/measured)?"""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ FOLDER: Final = Path(simulator.__file__).parent / "catalog" / "measured"
 
 @cache
 def read_table(name: str) -> tuple[dict[str, str], ...]:
-    """Rows of a table by column, in the file's order; lines that begin with # are its comments."""
+    """Return the rows of a table by column, in file order; lines that begin with # are comments."""
     with (FOLDER / name).open(encoding="utf-8", newline="") as lines:
         return tuple(csv.DictReader(line for line in lines if not line.startswith("#")))

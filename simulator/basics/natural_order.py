@@ -6,11 +6,12 @@ import re
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Key for sorting names as people do.
+    """Return the sort key for natural order: digits sort by number, and text by letters.
 
     Examples
     --------
     >>> sorted(["gpu10", "gpu2"], key=natural)
     ['gpu2', 'gpu10']
     """
+    # "gpu10" becomes ((-1, "gpu"), (10, ""), (-1, "")): numbers compare with numbers, and sort behind text.
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))

@@ -1,6 +1,6 @@
 """Refuses an option whose optional package (Dask, pyarrow) is not installed, and says how to install it.
 
-Rule: nothing is imported here; the module that uses a package imports it where it is used.
+Nothing is imported here; each module imports an optional package where the package is used.
 """
 
 from __future__ import annotations
@@ -8,27 +8,27 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Literal
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 
 Extra = Literal["distributed", "parquet"]
 
 
 def require_package(option: str, package: str, extra: Extra) -> None:
-    """Refuse an option whose package is not installed.
+    """Raise an error if the optional package of an option is not installed.
 
     Parameters
     ----------
     option : str
-        As its user wrote it.
+        The option as written by the user.
     package : str
-        As it is imported.
+        Import name of the package.
     extra : str
-        The extra of this package that brings it.
+        Extra of this package that installs the optional package.
 
     Raises
     ------
     ScenarioError
-        It is not there; says how to install it.
+        The package is not installed; the message says how to install it.
     """
     if find_spec(package) is None:
         raise ScenarioError(f"{option}: needs the package {package}; pip install 'cluster-training-simulator[{extra}]'")

@@ -1,18 +1,18 @@
-"""Plain data: lists and mappings inside each other, as they come out of text.
+"""Plain data: nested lists and mappings, as read from text.
 
-Rule: nothing here knows what the keys mean, or calls itself, so data of any depth can be asked about.
+The module does not know the keys' meaning. Its functions use no recursion and work for any depth.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-# No file that is read goes deeper than ten; what walks through data by calling itself has room for as many calls.
+# Files have at most ten levels. Recursive functions elsewhere can handle this many levels.
 DEEPEST: Final = 40
 
 
 def at(data: Any, key: tuple[str | int, ...]) -> Any:
-    """The value at a key path; None where there is none.
+    """Return the value at a key path; None if there is no such value.
 
     Examples
     --------
@@ -28,7 +28,7 @@ def at(data: Any, key: tuple[str | int, ...]) -> Any:
 
 
 def is_deep(data: Any, most: int = DEEPEST) -> bool:
-    """Whether there are more than so many lists and mappings inside each other.
+    """Return True if data has more than `most` levels of lists and mappings.
 
     Examples
     --------
@@ -36,6 +36,7 @@ def is_deep(data: Any, most: int = DEEPEST) -> bool:
     (False, True)
     """
     level = [data]
+    # Level by level instead of by recursion: deep data must not exhaust Python's stack.
     for _ in range(most + 1):
         held = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
         if not held:

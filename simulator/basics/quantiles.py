@@ -1,6 +1,6 @@
-"""The value that a share of weighted values stays at or below.
+"""Weighted quantiles: the value up to which values have a given share of the total weight.
 
-Rule: nothing is interpolated; the answer is one of the values.
+Values are not interpolated; the result is always a given value.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
-    """Return the smallest value that so large a share of the weights stays at or below.
+    """Return the smallest value v such that values up to v have at least this share of the total weight.
 
     Examples
     --------
@@ -21,4 +21,5 @@ def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: 
         passed += weight
         if passed >= share * total:
             return value
+    # Rounding may leave the sum of weights just below the total.
     return max(values)

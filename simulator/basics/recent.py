@@ -1,4 +1,4 @@
-"""Keeps what was worked out lately, so that whoever asks again need not wait; the oldest goes first."""
+"""A cache of recent results with limited size; the oldest results are removed first."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 class Recent:
-    """Answers by what was asked.
+    """Cache of results by key.
 
     Parameters
     ----------
     room : int
-        For how much answers are kept: the sum of their sizes, the newest aside.
+        Maximum sum of the results' sizes; the newest result may exceed this limit alone.
 
     Examples
     --------
@@ -31,12 +31,14 @@ class Recent:
         self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int] | int = 1) -> T:
-        """The answer that is kept, or a new one, which has this size."""
+        """Return the cached result, or compute, cache and return a new result with the given size."""
         if key in self._kept:
+            # Results in use stay longest: the order of the dictionary is the order of last use.
             self._kept.move_to_end(key)
             found: T = self._kept[key][0]
             return found
-        self._leave(0)  # what is too large for others to stay beside it goes before the next is made
+        # If the last result exceeded the limit alone, it is removed before the next result is computed.
+        self._leave(0)
         made = make()
         takes = size if isinstance(size, int) else size(made)
         self._kept[key] = made, takes
@@ -45,6 +47,6 @@ class Recent:
         return made
 
     def _leave(self, newest: int) -> None:
-        """Drop the oldest answers until there is room again, or so many are left."""
+        """Remove the oldest results until the limit holds, or until only `newest` results are left."""
         while self._taken > self._room and len(self._kept) > newest:
             self._taken -= self._kept.popitem(last=False)[1][1]

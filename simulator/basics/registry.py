@@ -1,26 +1,24 @@
 """Finds shipped topologies, scenarios, GPUs, links, models and frameworks by name: the name of their file.
 
-Rule: nothing is registered by hand; what is in a folder can be named. Other spellings of a file's name mean it too
-(`spelling.py`), and so do the names of catalog/other_names.yaml.
+Nothing is registered by hand: every file in a folder can be named. Other spellings of a file's name have the same
+meaning (`spelling.py`), and so have the names in catalog/other_names.yaml.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from types import ModuleType
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.basics.spelling import meant
-from simulator.errors import ScenarioError, UnknownNameError
 
-T = TypeVar("T")
 Kind = Literal["topology", "scenario", "gpu", "link", "model", "framework"]
 
 _PACKAGE: Final = Path(__file__).parents[1]
-# In the wheel topologies/ and scenarios/ lie inside the package; in a checkout beside it.
+# In the wheel, topologies/ and scenarios/ are inside the package; in a checkout they are beside the package.
 _FOLDERS: Final[dict[Kind, tuple[tuple[Path, ...], str]]] = {
     "topology": ((_PACKAGE / "topologies", _PACKAGE.parent / "topologies"), ".yaml"),
     "scenario": ((_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios"), ".yaml"),
@@ -42,24 +40,24 @@ def _files(kind: Kind) -> dict[str, Path]:
 
 
 def names(kind: Kind) -> tuple[str, ...]:
-    """List every name of a kind, sorted."""
+    """Return every name of a kind, sorted."""
     return tuple(_files(kind))
 
 
 @cache
 def other_names(kind: Kind) -> dict[str, str]:
-    """Return the names that others give to shipped files, each with the shipped name."""
-    # Nobody who writes the names of files needs a reader of YAML, which takes a while to import.
+    """Return alternative names of shipped files, each with the shipped name."""
+    # Imported here: callers that use shipped names need no YAML reader, which takes a while to import.
     from simulator.basics.document import load
 
     listed = load(_OTHER_NAMES).data.get(kind, {})
     found = {other: name for name, others in listed.items() for other in others}
-    # Ids of a hub, such as meta-llama/Llama-3.1-8B, are written without their organisation too.
+    # Ids on a model hub, such as meta-llama/Llama-3.1-8B, are also accepted without their organisation.
     return found | {other.rpartition("/")[2]: name for other, name in found.items()}
 
 
 def shipped(kind: Kind, written: str) -> str | None:
-    """Return the shipped name that a text means; None if it means none.
+    """Return the shipped name that a text refers to; None if there is no such name.
 
     Examples
     --------
@@ -71,7 +69,7 @@ def shipped(kind: Kind, written: str) -> str | None:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there; a name that no file can have, for its length or its letters, is of none."""
+    """Return True if a file exists; False for names that are invalid (too long, or with invalid characters)."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -79,16 +77,16 @@ def is_file(path: Path) -> bool:
 
 
 def find(kind: Kind, name: str) -> Path:
-    """Find the file behind a shipped name, or the file that a path names.
+    """Return the file behind a shipped name, or the file at a path.
 
     A shipped name wins, then an existing file, then another spelling of a shipped name.
 
     Raises
     ------
     UnknownNameError
-        No such name; with "did you mean".
+        Unknown name; the message suggests a similar name.
     ScenarioError
-        A path to nothing.
+        A path without a file.
     """
     files = _files(kind)
     if name in files:
@@ -97,25 +95,25 @@ def find(kind: Kind, name: str) -> Path:
     try:
         if path.is_file():
             return path
-    except (OSError, ValueError) as error:  # a name too long for the file system, or with a zero byte in it
+    # The name may be too long for the file system, or contain a zero byte.
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise ScenarioError(f"{kind}: got {name[:60]!r}, which cannot be read: {why}") from error
     known = shipped(kind, name)
     if known is not None:
         return files[known]
+    # A text that looks like a path gets a message about files; any other text gets a message about names.
     if "/" in name or path.suffix in (".yaml", ".yml", ".json", ".graphml"):
         shown = name if name.isprintable() else repr(name)
         raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or {_some(files)}")
     raise UnknownNameError(kind, name, files)
 
 
-def declared(package: ModuleType, constant: str, kind: type[T]) -> dict[str, T]:
-    """What modules of a package declare under a constant's name, by module; modules without it are left out."""
-    loaded = {
-        module.name: import_module(f"{package.__name__}.{module.name}") for module in iter_modules(package.__path__)
-    }
-    values = {name: getattr(module, constant, None) for name, module in loaded.items()}
-    return {name: value for name, value in values.items() if isinstance(value, kind)}
+def module_names(package: str) -> tuple[str, ...]:
+    """Return a package's module names, sorted, without importing anything."""
+    spec = find_spec(package)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return tuple(sorted(module.name for module in iter_modules(folders)))
 
 
 def _some(names: dict[str, Path]) -> str:

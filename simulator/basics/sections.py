@@ -1,6 +1,6 @@
-"""Which keys does a setting of a whole section stand for: `collective: {algorithm: ring}` for `collective.algorithm`?
+"""Which keys does a setting of a whole section replace: `collective: {algorithm: ring}` for `collective.algorithm`?
 
-Rule: a setting of a section sets the keys that it names, each as a setting of that key would, and leaves all others.
+A section's setting sets each named key, like a separate setting would, and leaves every other key unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SECTIONS: Final = ("cluster", "collective", "training")
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by dotted key, with the keys that a section's setting names in its place.
+    """Return settings by dotted key; a section's setting is replaced by the keys that it names.
 
     Examples
     --------
@@ -24,13 +24,14 @@ def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _keys(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     if key in SECTIONS and isinstance(value, Mapping):
+        # Inner names may be dotted: {"servers.count": 4} under `collective` is collective.servers.count.
         yield from ((f"{key}.{name}", inner) for name, inner in value.items())
     else:
         yield key, value
 
 
 def varied(axes: Mapping[str, Iterable[Any]]) -> dict[str, None]:
-    """Dotted keys that axes set, in order.
+    """Return the dotted keys that axes set, in order.
 
     Examples
     --------
@@ -48,11 +49,12 @@ def varied(axes: Mapping[str, Iterable[Any]]) -> dict[str, None]:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Return True if one of two dotted keys is the other, or in it.
+    """Return True if two dotted keys are equal, or if one contains the other.
 
     Examples
     --------
     >>> overlap("collective.servers", "collective.servers.count"), overlap("collective.size", "collective.servers")
     (True, False)
     """
+    # The final dot keeps "collective.size" apart from "collective.sizes".
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")

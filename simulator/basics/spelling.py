@@ -1,8 +1,7 @@
-"""Which of some names does another spelling mean: "Llama3-8B", "allreduce", "A100 (80 GB)"?
+"""Which name does a different spelling mean: "Llama3-8B", "allreduce", "A100 (80 GB)"?
 
-Spellings are of one name if they differ only in upper and lower case and in what separates their words. A separator
-between two digits counts, as a point between them does: "llama3-8b" is llama3_8b, and "megatron_17b" is no
-megatron_1.7b.
+Spellings mean the same name if they differ only in case and in the separators between words. A separator between two
+digits counts, and so does a point between digits: "llama3-8b" is llama3_8b, but "megatron_17b" is not megatron_1.7b.
 """
 
 from __future__ import annotations
@@ -11,32 +10,35 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-# Longer texts are no names, and need not be compared.
+# Longer texts are not names, and are not compared.
 _LONGEST: Final = 100
 
 
 def plain(name: str) -> str:
-    """The form that all spellings of a name share.
+    """Return the normal form, equal for every spelling of a name.
 
     Examples
     --------
     >>> plain("Llama3-8B"), plain("all_reduce"), plain("A100 (80 GB)"), plain("qwen2_0.5b")
     ('llama3_8b', 'allreduce', 'a100_80gb', 'qwen2_0.5b')
     """
+    # A point is kept only between digits. Then separators become "_", and "_" is kept only between digits.
     words = re.sub(r"(?<![0-9])\.|\.(?![0-9])", " ", name.lower())
     separated = re.sub(r"[^a-z0-9.]+", "_", words).strip("_")
     return re.sub(r"(?<![0-9])_|_(?![0-9])", "", separated)
 
 
 def meant(written: str, names: Iterable[str], others: Mapping[str, str] | None = None) -> str | None:
-    """The name that a text means; None if it means none of them, or more than one.
+    """Return the name that a text means; None if the text matches no name, or several names.
 
     Parameters
     ----------
     written : str
+        The text.
     names : iterable of str
+        Possible names.
     others : mapping of str to str, optional
-        Further names, each with the one of `names` that it stands for.
+        Further names, each with its equivalent in `names`.
 
     Examples
     --------
@@ -53,4 +55,5 @@ def meant(written: str, names: Iterable[str], others: Mapping[str, str] | None =
     wanted = plain(written)
     found = {name for name in listed if plain(name) == wanted}
     found |= {name for other, name in (others or {}).items() if plain(other) == wanted}
+    # Two matching names would make the text ambiguous.
     return found.pop() if wanted and len(found) == 1 else None

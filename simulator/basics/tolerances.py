@@ -1,16 +1,17 @@
-"""How far two numbers may lie apart by rounding alone: every tolerance of played times and of rates, as one table.
+"""How far may two numbers differ by rounding alone: every tolerance for simulated times and for rates, in one table.
 
-Rule: relative, unless it says otherwise, and each names the rounding that it covers. float64 loses up to 1.1e-16 of
-each result; the engines are held to each other to 1e-9, so a tolerance must lie between.
+Each tolerance is relative, and names the rounding that it covers. float64 loses up to 1.1e-16 of each result, and both
+engines must agree to 1e-9, so a tolerance must be between these two numbers.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Ends of flows that share links, as the clock has them: a time plus bytes over a rate, a few roundings in all.
+# Ends of flows that share links, as computed by the clock: a time plus bytes divided by a rate, a few roundings.
 ENDS_TOGETHER: Final = 1e-14
-# Latencies along two stretches of a ring, added in two orders.
+# Latencies along two sections of a ring, added in two different orders.
 SUM_OF_LATENCIES: Final = 1e-12
-# A link's bandwidth and the sum of its flows' rates: a sum of n loses at most n half steps, for some thousand flows.
+# A link's bandwidth against the sum over flow rates: summing n rates loses at most n half steps, for some thousand
+# flows.
 SUM_OF_RATES: Final = 1e-12

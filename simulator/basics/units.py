@@ -1,7 +1,7 @@
 """Converts text with a unit ("400 Gb/s", "8 MiB", "5 us") to SI numbers and back.
 
-Rule: units are converted nowhere else. Inside the simulator everything is seconds, bytes, B/s, FLOP and FLOP/s, and
-names carry no unit. Three traps are resolved here:
+Units are converted only here. Inside the simulator, every quantity is in seconds, bytes, B/s, FLOP or FLOP/s, and names
+carry no unit. Three traps are resolved here:
 
 - bits and bytes: network cards are sold in Gb/s, memory in GB/s. "b" is a bit, "B" a byte, and "400 Gb/s" is 50 GB/s.
   "Gbps" and "Gbit/s" are Gb/s, and "GBps" is GB/s.
@@ -23,7 +23,7 @@ _SI: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**1
 _IEC: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 GIB: Final = 2**30
 _BINARY: Final = (("TiB", 2**40), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10))
-# How a rate of bits, and one of bytes, is written after its prefix.
+# Spellings for bit rates, and for byte rates, after the prefix.
 _BITS: Final = ("b/s", "bps", "bit/s")
 _BYTES: Final = ("B/s", "Bps")
 _TIME: Final = {
@@ -42,8 +42,8 @@ _EXAMPLE: Final[dict[Kind, str]] = {
     "flops": "'6 TFLOP'",
     "flop_rate": "'312 TFLOP/s'",
 }
-# What is played lies far inside: a byte in the age of the universe (4e17 s), a petabyte in a nanosecond. Beyond it
-# products of a few quantities leave what a float can hold (5e-324 to 1.8e308).
+# Simulated quantities are far inside these limits: a byte in the age of the universe (4e17 s), a petabyte in a
+# nanosecond. Beyond the limits, products of a few quantities would exceed the range of a float (5e-324 to 1.8e308).
 LEAST: Final = 1e-30
 MOST: Final = 1e30
 _QUANTITY: Final = re.compile(
@@ -69,24 +69,19 @@ _UNITS: Final[dict[Kind, dict[str, Fraction]]] = {k: _table(k) for k in _EXAMPLE
 
 
 def parse(text: str, kind: Kind) -> float:
-    """Read a quantity, such as "400 Gb/s", as its SI number.
+    """Return a quantity, such as "400 Gb/s", as an SI number: [B], [B/s], [s], [FLOP] or [FLOP/s].
 
     Parameters
     ----------
     text : str
         A number and a unit. Units are case-sensitive: "Gb/s" is not "GB/s", "MB" is not "mB".
     kind : {"bytes", "bandwidth", "time", "flops", "flop_rate"}
-        What the number must measure.
-
-    Returns
-    -------
-    float
-        [B], [B/s], [s], [FLOP] or [FLOP/s].
+        Quantity that the text must describe.
 
     Raises
     ------
     ValueError
-        No number, no unit, a unit of another kind, a negative number. The message says what is allowed.
+        No number, no unit, a unit of another kind, or a negative number. The message says what is allowed.
 
     Examples
     --------
@@ -99,7 +94,7 @@ def parse(text: str, kind: Kind) -> float:
 
 
 def parse_bytes(text: str) -> int:
-    """Read a number of bytes, which must come out whole.
+    """Return a quantity of bytes, such as "1.5 KiB", as a whole number [B].
 
     Examples
     --------
@@ -124,34 +119,36 @@ def _exact(text: str, kind: Kind) -> Fraction:
         raise ValueError(f"got {text!r}, which has no unit; write for example {_EXAMPLE[kind]}")
     if unit not in units:
         raise ValueError(f"got {text!r}; {_why_not(unit, kind)}")
-    # Checked as a float first: as a fraction, 1e999999999 has a billion digits, and so has 1e-999999999.
+    # Check the float first: a fraction for 1e999999999 or 1e-999999999 would have a billion digits.
     rough = float(number.replace("_", ""))
     if abs(rough) > MOST or (rough == 0.0 and re.search("[1-9]", re.split("[eE]", number)[0])):
-        raise ValueError(f"got {text[:60]!r}; larger or smaller than anything that is simulated")
+        raise ValueError(f"got {text[:60]!r}; outside the range that can be simulated")
+    # Fractions, not floats: "0.1 us" and "100 ns" must give equal numbers, and bytes must come out whole.
     exact = Fraction(number.replace("_", "")) * units[unit]
     if exact < 0:
         raise ValueError(f"got {text!r}; must not be negative")
     if exact > MOST or not within(float(exact), kind):
-        raise ValueError(f"got {text[:60]!r}; larger or smaller than anything that is simulated")
+        raise ValueError(f"got {text[:60]!r}; outside the range that can be simulated")
     return exact
 
 
 def within(quantity: float, kind: Kind | None = None) -> bool:
-    """Whether a quantity in SI units, or a factor where no kind is given, is of a size that can be simulated.
+    """Return True if a quantity in SI units (or a factor, without a kind) has a size that can be simulated.
 
     Examples
     --------
     >>> within(0.0), within(1e-320), within(10**400), within(1e-320, "time")
     (True, False, False, True)
     """
-    # Nothing is divided by times, bytes and work: they may be as small as they like.
+    # Times, bytes and work are never divisors; arbitrarily small values are fine.
     least = LEAST if kind in (None, "bandwidth", "flop_rate") else 0.0
     return quantity == 0 or least <= quantity <= MOST
 
 
 def _why_not(unit: str, kind: Kind) -> str:
     close = [u for u in _UNITS[kind] if u.lower() == unit.lower()]
-    if kind == "bandwidth" and unit.endswith("bps"):  # nobody writes bytes a second so
+    # Nobody writes bytes per second as "bps".
+    if kind == "bandwidth" and unit.endswith("bps"):
         close = [u for u in close if u.endswith("bps")]
     if close:
         return f"no unit {unit!r}; did you mean {' or '.join(map(repr, close))}?"
@@ -163,7 +160,7 @@ def _why_not(unit: str, kind: Kind) -> str:
 
 
 def format_bytes(nbytes: float) -> str:
-    """Show the size of an array, or bytes sent, exactly where the number is a whole multiple of a binary unit.
+    """Return text for an array size or for bytes sent; exact for multiples of a binary unit.
 
     Examples
     --------
@@ -179,7 +176,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def format_memory(nbytes: float) -> str:
-    """Show bytes that a memory holds, in binary units with three digits, as nvidia-smi and torch do.
+    """Return bytes in a memory as text, in binary units with three digits, as nvidia-smi and torch do.
 
     Examples
     --------
@@ -191,7 +188,7 @@ def format_memory(nbytes: float) -> str:
 
 
 def byte_unit(nbytes: float) -> tuple[str, int]:
-    """The binary unit that fits a number of bytes, and its bytes.
+    """Return a fitting binary unit for a number of bytes, with the unit's size [B].
 
     Examples
     --------
@@ -202,7 +199,7 @@ def byte_unit(nbytes: float) -> tuple[str, int]:
 
 
 def format_time(seconds: float) -> str:
-    """Show a time with four digits and the unit that fits.
+    """Return a time as text with four digits and a fitting unit.
 
     Examples
     --------
@@ -218,7 +215,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Show a waiting time with two digits, in seconds to years.
+    """Return a waiting time as text with two digits, in seconds to years.
 
     Examples
     --------
@@ -233,7 +230,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bandwidth(bandwidth: float) -> str:
-    """Show a bandwidth in decimal units, per direction.
+    """Return a bandwidth as text in decimal units, per direction.
 
     Examples
     --------

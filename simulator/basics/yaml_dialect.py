@@ -1,6 +1,6 @@
-"""How YAML is read and written: PyYAML with the scalars of YAML 1.2.
+"""How is YAML read and written: by PyYAML with the scalars of YAML 1.2?
 
-Rule: `on`, `off`, `yes` and `no` are words, 1e9 is a number, 12:30:45 and dates are text. Nothing here knows a file.
+`on`, `off`, `yes` and `no` are words, 1e9 is a number, 12:30:45 and dates are text. The module knows no files.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import yaml
 
-# No file that people write holds so many keys and values. Aliases may repeat a part of the file again and again, and
-# ten lines stand for a billion values.
+# Files written by people have fewer keys and values. Aliases can repeat a part of the file again and again: ten lines
+# may stand for a billion values.
 MOST_VALUES: Final = 100_000
 
 
 class Loader(yaml.SafeLoader):
-    """A SafeLoader that resolves plain scalars as YAML 1.2's core schema does, and gives up on endless text."""
+    """A SafeLoader that resolves plain scalars by YAML 1.2's core schema, and gives up on endless text."""
 
     yaml_implicit_resolvers: Final = {}  # type: ignore[misc]
 
@@ -25,16 +25,17 @@ class Loader(yaml.SafeLoader):
         self._composed = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Count what is composed: it is slow, and 16 MiB of text would take minutes and gigabytes."""
+        """Count the composed nodes: composing is slow, and 16 MiB of text would take minutes and gigabytes."""
         self._composed += 1
-        if self._composed > 2 * MOST_VALUES:  # a key counts, and its value
+        # Both a key and its value count.
+        if self._composed > 2 * MOST_VALUES:
             raise yaml.YAMLError(f"more than {MOST_VALUES} values, in line {self.line + 1}")
         node: yaml.Node | None = super().compose_node(parent, index)
         return node
 
 
 class Dumper(yaml.SafeDumper):
-    """A SafeDumper that quotes what Loader would not read back as text, and never writes aliases."""
+    """A SafeDumper without aliases; quotes every text that Loader would read differently."""
 
     yaml_implicit_resolvers: Final = Loader.yaml_implicit_resolvers  # type: ignore[misc]
 
@@ -43,7 +44,7 @@ class Dumper(yaml.SafeDumper):
 
 
 # YAML 1.2.2, section 10.3.2 "Tag Resolution" of the core schema, without octal, hexadecimal, infinity and not-a-number:
-# no scenario needs them, and as text they are refused where a number is wanted.
+# scenarios need none, and such words are refused if a number is expected.
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
     ("null", r"~|null|Null|NULL|", [*"~nN", ""]),
@@ -54,20 +55,21 @@ for _tag, _pattern, _first in (
 
 
 def dump(data: Any, *, one_line: bool = False) -> str:
-    """Write plain data as YAML text that is read back as the same data.
+    """Return YAML text for plain data; reading the text gives the same data.
 
     Parameters
     ----------
     data : Any
         dict, list, str, int, float, bool, None.
     one_line : bool
-        All in brackets and braces, without a line's end.
+        Whether to write everything in brackets and braces, without a line end.
 
     Examples
     --------
     >>> dump({"name": "1e9", "sizes": ["1 MiB", "on"]})
     "name: '1e9'\\nsizes: [1 MiB, on]\\n"
     """
+    # Without a width limit, PyYAML would break a single line.
     width, flow = (float("inf"), True) if one_line else (110, None)
     text = yaml.dump(data, Dumper=Dumper, sort_keys=False, default_flow_style=flow, allow_unicode=True, width=width)
     return str(text).removesuffix("...\n").strip() if one_line else str(text)

@@ -1,1 +1,1 @@
-"""Which constants fit the measurements, and how far off are they: machines' collectives, kernels, training runs."""
+"""Which constants fit the measurements, with which residuals? For machines' collectives, kernels, and training runs."""

@@ -1,7 +1,15 @@
-"""Which constants make a GPU's kernels as fast as tools/measure_gpu.py found them, and how far off do they stay?
+"""Which constants make a GPU's kernels as fast as in measurements by tools/measure_gpu.py?
 
-Rule: data-sheet figures (peaks, bandwidth, SMs) are the base GPU's; what is measured here is the best matmul, the best
-copy, the constants of matmuls, attention's share of the peak and the elementwise kernels' share of copies' rate.
+Data sheet figures (peaks, bandwidth, SMs) come from the base GPU. Measured are the best matmul, the best copy, the
+matmul constants, attention's share of the peak, and the elementwise kernels' share of the copy rate.
+
+    figures (JSON)        constant in the GPU file            method
+    matmul, largest rate  best_matmul_flops                   maximum over shapes
+    copy                  stream_bandwidth                    maximum over sizes
+    matmul, every shape   launch, prologue, overlap, ...      kernels.fit (differential evolution)
+    attention             attention_2                         bisection on the median error
+    elementwise           elementwise                         median over the largest size
+    gpt                   none: the test set                  simulated, only reported
 """
 
 from __future__ import annotations
@@ -17,13 +25,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simulator.basics import registry, yaml_dialect
 from simulator.basics.document import load
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_text
 from simulator.calibration.kernels import DTYPES, MatmulTable, fit
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.play import play
-from simulator.errors import ScenarioError
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.model.load import load_model
 from simulator.step.framework import load_framework
@@ -33,11 +41,12 @@ from simulator.step.spec import OPTIMIZERS, Precision, TrainingStep
 
 FORMAT: Final = "simulator-gpu-1"
 _TWO_BYTES: Final = 2
-# Of the search for matmul constants.
+# Rounds of the search for matmul constants.
 _ROUNDS: Final = 60
-# What a norm, an activation and an addition read and write of each number, in arrays.
+# Arrays read and written by a norm, an activation and an addition.
 _PASSES: Final[Mapping[str, tuple[int, int]]] = {"norm": (1, 1), "activation": (1, 1), "add": (2, 1)}
 
+# Positive: times serve as divisors.
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -47,7 +56,7 @@ class _Part(BaseModel):
 
 
 class MatmulRow(_Part):
-    """out[m, n] = a[m, k] b[k, n]."""
+    """A matmul: out[m, n] = a[m, k] b[k, n]."""
 
     dtype: Literal["bfloat16", "tf32", "float8_e4m3fn"]
     m: Count
@@ -57,14 +66,14 @@ class MatmulRow(_Part):
 
 
 class CopyRow(_Part):
-    """So many bytes read and written."""
+    """A copy: bytes read and written."""
 
     nbytes: Annotated[int, Field(ge=1, alias="bytes")]
     seconds: Seconds
 
 
 class AttentionRow(_Part):
-    """Causal, in bfloat16."""
+    """Causal attention in bfloat16."""
 
     batch: Count
     heads: Count
@@ -75,7 +84,7 @@ class AttentionRow(_Part):
 
 
 class ElementwiseRow(_Part):
-    """Of rows x columns numbers in bfloat16."""
+    """An elementwise kernel over rows x columns numbers in bfloat16."""
 
     kind: Literal["norm", "activation", "add"]
     rows: Count
@@ -84,7 +93,7 @@ class ElementwiseRow(_Part):
 
 
 class GptRow(_Part):
-    """A whole step of a small GPT-2 in bfloat16."""
+    """A whole training step of a small GPT-2 in bfloat16."""
 
     layers: Count
     hidden: Count
@@ -98,7 +107,7 @@ class GptRow(_Part):
 
 
 class GpuFigures(_Part):
-    """What tools/measure_gpu.py writes."""
+    """The output of tools/measure_gpu.py."""
 
     format: Literal["simulator-gpu-1"]
     device: dict[str, Any]
@@ -111,13 +120,14 @@ class GpuFigures(_Part):
 
 @dataclass(frozen=True, slots=True)
 class GpuResidual:
-    """One measured figure and what the fitted GPU file gives.
+    """A measured figure, and the value under the fitted GPU file.
 
     Attributes
     ----------
     kind, name : str
+        Kind of the figure, and its sizes in words.
     measured, simulated : float
-        [s], or [B] of memory.
+        Time [s], or memory [B].
     """
 
     kind: str
@@ -127,22 +137,22 @@ class GpuResidual:
 
     @property
     def error(self) -> float:
-        """simulated / measured - 1."""
+        """Relative error, simulated / measured - 1."""
         return self.simulated / self.measured - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFit:
-    """A GPU file and how well it does.
+    """A fitted GPU file with its residuals.
 
     Attributes
     ----------
     gpu : dict
-        The keys of a GPU file.
+        Keys of a GPU file.
     residuals : tuple of GpuResidual
-        Steps of the small GPT were not fitted to: they test the rest.
+        Residuals; steps of the small GPT were not fitted and are a test set.
     untold : tuple of str
-        What the figures could not tell.
+        Constants that the figures do not determine.
     """
 
     gpu: dict[str, Any]
@@ -150,40 +160,44 @@ class GpuFit:
     untold: tuple[str, ...]
 
     def median(self, kind: str) -> float:
-        """Median size of a kind's errors."""
+        """Median absolute error of a kind."""
         return median(abs(one.error) for one in self.residuals if one.kind == kind)
 
     def to_yaml(self) -> str:
-        """The GPU file."""
+        """Return the GPU file."""
         return yaml_dialect.dump(self.gpu)
 
 
 def read_figures(path: Path) -> GpuFigures:
-    """Read what was measured; ScenarioError with one line for each fault."""
+    """Read the measured figures; raise ScenarioError with a line for each fault."""
     try:
         return GpuFigures(**json.loads(read_text(path)))
     except ValidationError as error:
         lines = [f"{path}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:10]]
         raise ScenarioError("\n".join(lines)) from error
     except (ValueError, TypeError) as error:
-        raise ScenarioError(f"{path}: is no output of tools/measure_gpu.py: {error}") from error
+        raise ScenarioError(f"{path}: not an output of tools/measure_gpu.py: {error}") from error
 
 
 def fit_gpu(figures: GpuFigures, base: str) -> GpuFit:
-    """Fit a GPU's constants, with the data sheet of a GPU of the catalog."""
+    """Fit a GPU's constants; the data sheet comes from a GPU in the catalog."""
     source = f"measured on {figures.device.get('name', 'a GPU')} with tools/measure_gpu.py"
+    # A copy of the base GPU's file; only measured keys are replaced below.
     data = dict(load(registry.find("gpu", base)).data)
     data["product"] = f"{figures.device.get('name', base)}, measured"
+    # Dtypes without rows are absent, and keep the base GPU's constants.
     tables = _tables(figures.matmul)
     peaks, untold = load_gpu(base).peak_flops, []
     best = {}
     for dtype in tables:
         row = max((row for row in figures.matmul if row.dtype == dtype), key=_rate)
+        # Faster than the peak: most likely the wrong base GPU was given.
         if _rate(row) > peaks.get(dtype, 0.0):
             raise ScenarioError(
                 f"matmul: {row.m} x {row.n} x {row.k} in {dtype} ran at {_rate(row) / 1e12:.0f} TFLOP/s, above "
-                f"the peak of {base}; give --base the GPU that it was measured on"
+                f"the peak of {base}; set --base to the measured GPU"
             )
+        # GPU files hold no best matmul in tf32.
         if dtype != "tf32":
             best[dtype] = {
                 "value": f"{_rate(row) / 1e12:.1f} TFLOP/s",
@@ -191,18 +205,23 @@ def fit_gpu(figures: GpuFigures, base: str) -> GpuFit:
                 "source": source,
             }
     data["best_matmul_flops"] = {**data.get("best_matmul_flops", {}), **best}
+    # Reads and writes both count.
     stream = max(2 * row.nbytes / row.seconds for row in figures.copies)
     data["stream_bandwidth"] = {"value": f"{stream / 1e9:.0f} GB/s", "source": source}
+    # Measured copies contain HBM's efficiency already.
     constants = {name: figure for name, figure in data.get("constants", {}).items() if name != "hbm_efficiency"}
     data["constants"] = constants
+    # Matmuls first: the law needs only the data sheet and the figures set above.
     found = fit(tables, kernel_model(load_gpu(data)), rounds=_ROUNDS)
     constants |= {name: {"value": float(f"{value:.4g}"), "source": source} for name, value in found.items()}
     constants["attention_2"] = {"value": _attention(figures.attention, data), "source": source}
     constants["elementwise"] = {"value": _elementwise(figures.elementwise, data), "source": source}
     if "float8_e4m3fn" not in tables:
-        untold.append("matmuls of eight bits: no figures; as the base GPU's")
+        untold.append("8-bit matmuls: no measurement; the constants of the base GPU remain")
+    # A GPU that computes for hours runs hotter and slower; measurements of seconds cannot show this.
     untold.append(
-        "sustained load: runs of seconds do not show it; training runs of hours do (simulator validate --csv)"
+        "sustained load: measurements of seconds do not show the effect; use training runs of hours (simulator "
+        "validate --csv)"
     )
     return GpuFit(data, tuple(_residuals(figures, data)), tuple(untold))
 
@@ -231,8 +250,9 @@ def _kernels(row: AttentionRow) -> tuple[Attention, Attention]:
 
 
 def _attention(rows: Sequence[AttentionRow], data: Mapping[str, Any]) -> float:
-    """Share of the peak at which forward and backward together take as long as measured, in the middle of the rows."""
+    """Return the share of the peak at which forward plus backward take the measured time, in the median over rows."""
     low, high = 0.01, 1.0
+    # Bisection: a larger share means shorter times; 30 halvings are exact to 1e-9.
     for _ in range(30):
         share = (low + high) / 2
         gpu = _with_constant(data, "attention_2", share)
@@ -242,8 +262,9 @@ def _attention(rows: Sequence[AttentionRow], data: Mapping[str, Any]) -> float:
 
 
 def _elementwise(rows: Sequence[ElementwiseRow], data: Mapping[str, Any]) -> float:
-    """Share of the rate of plain copies that norms, activations and additions reach, in the middle of large ones."""
+    """Return the rate of norms, activations and additions as share of the copy rate: median over the largest size."""
     gpu = load_gpu(dict(data))
+    # Smaller arrays fit into the cache, or are bound by launches.
     largest = max(row.rows * row.columns for row in rows)
     shares = [_time(_streamed(row), gpu) / row.seconds for row in rows if row.rows * row.columns == largest]
     return float(f"{min(1.0, median(shares)):.3g}")
@@ -275,6 +296,7 @@ def _residuals(figures: GpuFigures, data: Mapping[str, Any]) -> list[GpuResidual
         name = f"{row.batch} x {row.heads} heads, {row.seq_len} tokens, {row.head_dim} wide"
         both = sum(_time(one, gpu) for one in _kernels(row))
         made.append(GpuResidual("attention", name, row.forward_backward, both))
+    # `duration` gives a kernel's time at the full copy rate.
     share = elementwise_share(gpu)
     made += [
         GpuResidual("elementwise", f"{r.kind} {r.rows} x {r.columns}", r.seconds, _time(_streamed(r), gpu) / share)
@@ -286,11 +308,12 @@ def _residuals(figures: GpuFigures, data: Mapping[str, Any]) -> list[GpuResidual
 
 
 def _gpt(row: GptRow, gpu: Gpu) -> list[GpuResidual]:
-    """A step of the small GPT, played; nothing is fitted to it."""
+    """Simulate a step of the small GPT; nothing is fitted to it."""
     model = load_model(
         {"model_type": "gpt2", "name": "small", "n_layer": row.layers, "n_embd": row.hidden, "n_head": row.heads,
          "n_positions": row.seq_len, "vocab_size": row.words, "tie_word_embeddings": False}
     )  # fmt: skip
+    # The measured program has no framework: no sustained slow-down, no factor on elementwise kernels.
     framework = replace(load_framework("torchtitan"), sustained={}, elementwise=1.0, parameter_bytes=0.0)
     step = TrainingStep(
         model,

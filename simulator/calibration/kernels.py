@@ -1,7 +1,9 @@
-"""Which constants make simulated matmuls of a GPU as fast as the measured ones, and how far off do they stay?
+"""Which constants make a GPU's simulated matmuls as fast as the measurements?
 
-Rule: reads the catalog, writes nothing; scipy is needed here alone. The form of the law is fixed (matmul_time), only
-its constants are fitted, and some rows are kept back to test them.
+The module reads the catalog and writes nothing. The law is fixed (`matmul_time`); only its constants are fitted, and
+cross-validation fits half of the shapes and tests the rest. This is the only module that needs scipy.
+
+    gemm.csv -> measured() -> MatmulTable per dtype -> fit() -> constants -> errors(), misfit()
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     pass
 
 DTYPES: Final = ("bfloat16", "tf32", "float8_e4m3fn")
-# The constants that the table determines, and the bounds of each: seconds, exponents, B/s, passes.
+# Constants determined by the table, each with its bounds [s, exponent, B/s, passes].
 BOUNDS: Final = {
     "launch": (1e-6, 7e-6),
     "matmul_prologue": (0.0, 4e-6),
@@ -28,7 +30,7 @@ BOUNDS: Final = {
     "matmul_tf32_operand_rate": (4e12, 60e12),
     "matmul_float8_e4m3fn_copies": (0.0, 4.0),
 }
-# The value of each at which it has no effect: an exponent of 30 hides the shorter time fully, 1e30 B/s is no bound.
+# Values without effect: an exponent of 30 hides the shorter time fully, and 1e30 B/s bounds nothing.
 NEUTRAL: Final = {
     "launch": 0.0,
     "matmul_prologue": 0.0,
@@ -41,14 +43,14 @@ NEUTRAL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MatmulTable:
-    """Rows of the table at one dtype.
+    """The table's rows for one dtype.
 
     Attributes
     ----------
     shapes : int array, shape (t, 4)
         Columns batch, m, n, k.
     seconds : float array, shape (t,)
-        [s]
+        Measured times [s].
     """
 
     shapes: Ints
@@ -58,13 +60,13 @@ class MatmulTable:
         return len(self.seconds)
 
     def where(self, chosen: Bools) -> MatmulTable:
-        """Some of the rows."""
+        """Return the rows selected by a mask."""
         return MatmulTable(self.shapes[chosen], self.seconds[chosen])
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
-    """Relative errors |ln(simulated / measured)|: the middle one, the one that 90 % stay below, the largest."""
+class FitErrors:
+    """Summary of relative errors |ln(simulated / measured)|: median, 90 % quantile, maximum."""
 
     median: float
     most: float
@@ -72,7 +74,7 @@ class Misfit:
 
 
 def measured(dtype: str, gpu: str = REFERENCE) -> MatmulTable:
-    """Read a GPU's rows at one dtype: "bfloat16", "tf32" or "float8_e4m3fn"; "b200" and "mi300x" have fewer."""
+    """Read a GPU's rows for a dtype: "bfloat16", "tf32" or "float8_e4m3fn"; "b200" and "mi300x" have fewer dtypes."""
     import numpy as np
 
     if gpu == REFERENCE:
@@ -84,37 +86,40 @@ def measured(dtype: str, gpu: str = REFERENCE) -> MatmulTable:
 
 
 def possible(rows: MatmulTable, constants: MatmulConstants, hbm_bandwidth: float) -> Bools:
-    """Which rows are no faster than the GPU's peak and an HBM bandwidth [B/s] for all reads and writes allow."""
+    """Return True for rows no faster than the GPU's peak and HBM bandwidth [B/s] allow (the roofline)."""
     import numpy as np
 
+    # Least traffic: each operand read once, the result written once.
     batch, m, n, k = rows.shapes.T.astype(float)
     moved = batch * (constants.itemsize * k * (m + n) + constants.output_itemsize * m * n)
     flops = 2 * batch * m * n * k
+    # Rows faster than the roofline cannot be correct measurements.
     slow_enough = (flops <= constants.peak_flops * rows.seconds) & (moved <= hbm_bandwidth * rows.seconds)
     return np.asarray(slow_enough, np.bool_)
 
 
 def errors(constants: MatmulConstants, rows: MatmulTable) -> Floats:
-    """ln(simulated / measured) of each row."""
+    """Return ln(simulated / measured) for each row."""
     import numpy as np
 
     return np.asarray(np.log(matmul_times(constants, rows.shapes) / rows.seconds))
 
 
-def misfit(constants: MatmulConstants, rows: MatmulTable) -> Misfit:
-    """Summarize the errors of rows."""
+def misfit(constants: MatmulConstants, rows: MatmulTable) -> FitErrors:
+    """Return the summary of the rows' errors."""
     return _summed(errors(constants, rows))
 
 
-def own_spread(rows: MatmulTable) -> Misfit:
-    """How much measured times of (m, n, k) and (n, m, k) differ, which are the same work transposed.
+def own_spread(rows: MatmulTable) -> FitErrors:
+    """Summarise how the measured times of (m, n, k) and (n, m, k) differ, which is the same work transposed.
 
-    No smooth law can come nearer to the table than this.
+    No smooth law can have smaller residuals than this difference.
     """
     import numpy as np
 
     shapes: list[tuple[int, ...]] = [tuple(row) for row in rows.shapes.tolist()]
     time = dict(zip(shapes, rows.seconds.tolist(), strict=True))
+    # Each pair once: m < n.
     pairs = [(shape, (shape[0], shape[2], shape[1], shape[3])) for shape in shapes if shape[1] < shape[2]]
     return _summed(np.log([time[one] / time[other] for one, other in pairs if other in time]))
 
@@ -127,33 +132,36 @@ def fit(
     seed: int = 3,
     rounds: int = 120,
 ) -> dict[str, float]:
-    """Find the constants that lie closest to the rows of several dtypes together.
+    """Fit the constants to the rows of several dtypes together.
 
     Parameters
     ----------
     tables : mapping of str to MatmulTable
-        By dtype.
+        Rows for each dtype.
     start : KernelModel
-        Gives the data sheet's figures and the best matmuls found, which stay.
+        Data sheet figures and the best measured matmuls; these stay unchanged.
     fixed : mapping of str to float, optional
-        Constants that are not fitted, with their values.
+        Constants with a given value, not fitted.
     seed, rounds : int
+        Seed and rounds of the search (differential evolution, Storn & Price 1997).
         Of the search (differential evolution, Storn & Price 1997).
 
     Returns
     -------
     dict of str to float
-        The fixed ones too.
+        Every constant, including the fixed ones.
 
     Notes
     -----
-    The search minimizes the sum over dtypes of median + 0.8 x 90 % quantile of |ln(simulated / measured)|. So most
-    shapes fit well, and the few for which the library picked an odd kernel have no influence on the others.
+    The search minimises the sum over dtypes of median + 0.8 x 90 % quantile of |ln(simulated / measured)|. Most shapes
+    therefore fit well; the few shapes with an odd choice of kernel by the library have no influence.
     """
     import numpy as np
     from scipy.optimize import differential_evolution  # type: ignore[import-untyped]
 
+    # Only constants for the dtypes present: without fp8 rows, nothing determines an fp8 constant.
     constants = dict(fixed or {})
+    # Launch and prologue are common to every dtype.
     used = ("launch", "matmul_prologue", *(f"matmul_{dtype}_" for dtype in tables))
     free = [name for name in BOUNDS if name not in constants and name.startswith(used)]
 
@@ -163,17 +171,19 @@ def fit(
         return sum(float(np.median(off) + 0.8 * np.quantile(off, 0.9)) for off in off_by_dtype)
 
     limits = [BOUNDS[name] for name in free]
+    # No polishing: the loss has medians and is not smooth.
     best = differential_evolution(loss, limits, maxiter=rounds, popsize=8, seed=seed, polish=False, tol=1e-6)
     return constants | dict(zip(free, map(float, best.x), strict=True))
 
 
 def left_out(
     tables: Mapping[str, MatmulTable], start: KernelModel, *, seed: int = 3, rounds: int = 120
-) -> dict[str, tuple[Misfit, Misfit]]:
-    """Fit on half of each table's shapes, drawn at random; the misfits on those, and on the others."""
+) -> dict[str, tuple[FitErrors, FitErrors]]:
+    """Cross-validate: fit a random half of each table's shapes; return the residuals of both halves by dtype."""
     import numpy as np
 
     random = np.random.default_rng(seed)
+    # The same random numbers for every dtype, drawn in order.
     halves = {dtype: random.permutation(len(rows)) < len(rows) // 2 for dtype, rows in tables.items()}
     fitted = {dtype: tables[dtype].where(half) for dtype, half in halves.items()}
     model = start.changed(fit(fitted, start, seed=seed, rounds=rounds))
@@ -183,8 +193,8 @@ def left_out(
     }
 
 
-def _summed(off: Floats) -> Misfit:
+def _summed(off: Floats) -> FitErrors:
     import numpy as np
 
     size = np.abs(off)
-    return Misfit(float(np.median(size)), float(np.quantile(size, 0.9)), float(size.max()))
+    return FitErrors(float(np.median(size)), float(np.quantile(size, 0.9)), float(size.max()))

@@ -1,6 +1,6 @@
-"""How are the tables of the validation written, for a terminal and for a page of the documentation?
+"""How are the validation's tables written, for a terminal and for a documentation page?
 
-Rule: words and figures only; the same table is written both ways.
+The same words and figures are written both ways.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from simulator.report.tables.layout import Column, laid_out
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table with a title; the first column is text, the others are figures unless they are text too."""
+    """A table with a title; the first column is text, most further columns are figures."""
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def text(self, width: int | None = None) -> str:
-        """Aligned with spaces, in lines of at most `width` characters; None for as many as it takes."""
+        """Return lines aligned with spaces, at most `width` characters each; without a width, as long as needed."""
+        # "likely reason" is the only text column besides the first.
         left = [i == 0 or heading.startswith("likely") for i, heading in enumerate(self.head)]
         columns = [Column(heading, left=at, folds=at) for heading, at in zip(self.head, left, strict=True)]
         title = self.title if width is None else textwrap.fill(self.title, width)
         return "\n".join([title, *laid_out(columns, self.rows, width, indent="  ")])
 
     def markdown(self) -> str:
-        """With pipes, without the title."""
+        """Return Markdown with pipes, without the title."""
         lines = ["| " + " | ".join(self.head) + " |", "|" + "---|" * len(self.head)]
         return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in self.rows)]) + "\n"

@@ -1,4 +1,4 @@
-"""The commands and their options. Rule: nothing heavy is imported here, so that --help answers at once."""
+"""The commands and their options. Nothing slow is imported here, therefore --help answers at once."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from simulator.cli.options import (
     Transfers,
 )
 
+# `guard` prints errors, therefore typer's tracebacks are off. Without rich markup, brackets in help texts are literal.
 app = typer.Typer(
     name="simulator",
-    help="What would this training job do on that cluster? Plays it, event by event, and tells.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -42,10 +42,14 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def options(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
-    """What would this training job do on that cluster? Plays it, event by event, and tells."""
+def options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Simulate distributed training: step time, memory, link traffic.
+
+    A point is one combination of the values in a scenario's `compare` and `sweep`.
+    """
     if version:
         typer.echo(simulator.__version__)
+        # typer's way to end a command early with code 0.
         raise typer.Exit
 
 
@@ -65,14 +69,17 @@ def run(
     table: Table = "small",
     no_report: NoReport = False,
 ) -> None:
-    """Play a scenario, compare and sweep multiplied out.
+    """Simulate a scenario with all combinations of its values.
 
-    Its points are played one by one in this process; `sweep` plays them on several.
+    A point is one combination of these values. This process simulates one point after another; `sweep` uses several
+    processes.
     """
+    # Every command imports its modules here, and not at the top: importing networkx and numpy takes longer than --help.
     from simulator.cli.play import PlayOptions, play
     from simulator.cli.settings import as_full, as_ranks
     from simulator.sweeps.sweep import Backend
 
+    # `run` simulates in its own process: a Backend with neither jobs nor scheduler.
     kept, backend, full = as_ranks(ranks), Backend(cache=cache), as_full(table)
     options = PlayOptions(
         out, as_json, engine, transfers, trace, kept, parquet, backend, svg=svg, full_table=full, page=not no_report
@@ -95,22 +102,26 @@ def sweep(
     svg: Svg = False,
     table: Table = "small",
     no_report: NoReport = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes of this machine; one a core otherwise.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Number of processes on this machine; the number of cores if omitted.")
+    ] = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Dask cluster that plays instead, tcp://HOST:PORT (extra `distributed`)."),
+        typer.Option(metavar="ADDRESS", help="Simulate on a Dask cluster, tcp://HOST:PORT (extra `distributed`)."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted sweep in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted sweep in --out.")] = False,
 ) -> None:
-    """Play a scenario on several processes or on a Dask cluster.
+    """Simulate a scenario on several processes or on a Dask cluster.
 
-    What it plays is what `run` plays, and --set means the same; an interrupted sweep goes on with --resume.
+    The points and the meaning of --set are the same as for `run`. --resume continues an interrupted sweep.
     """
     import os
 
     from simulator.sweeps.process_pool import preload
 
+    # With a scheduler, the Dask cluster decides the number of processes.
     jobs = jobs if jobs or scheduler else os.cpu_count() or 1
+    # Workers start importing now, while this process imports the modules below and reads the scenario.
     pool = preload(__name__) if jobs and jobs > 1 else None
     from simulator.cli.play import PlayOptions, play
     from simulator.cli.settings import as_full, as_ranks
@@ -137,27 +148,29 @@ def sweep(
 
 @app.command()
 def collective(
-    operation: Annotated[str, typer.Argument(help="all_reduce, all_gather, ...", metavar="OPERATION")],
-    algorithm: Annotated[str, typer.Option(help="ring, tree, ..., or auto.")] = "auto",
-    topology: Annotated[str, typer.Option(help="Name or path.", autocompletion=names_of("topology"))] = "star_100g",
-    world_size: Annotated[int, typer.Option(help="Ranks.")] = 8,
+    operation: Annotated[str, typer.Argument(help="Operation: all_reduce, all_gather, ...", metavar="OPERATION")],
+    algorithm: Annotated[str, typer.Option(help="Algorithm: ring, tree, ..., or auto.")] = "auto",
+    topology: Annotated[
+        str, typer.Option(help="Topology: name or path.", autocompletion=names_of("topology"))
+    ] = "star_100g",
+    world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 8,
     begin: Annotated[str, typer.Option(help="Smallest size; a bare number is bytes.")] = "8",
     end: Annotated[str, typer.Option(help="Largest size.")] = "1GiB",
-    factor: Annotated[int, typer.Option(min=2, help="From one size to the next.")] = 2,
-    dtype: Annotated[str, typer.Option(help="Of the elements.")] = "float32",
+    factor: Annotated[int, typer.Option(min=2, help="Ratio of consecutive sizes.")] = 2,
+    dtype: Annotated[str, typer.Option(help="Data type of the elements.")] = "float32",
     gpu: OtherGpu = None,
-    payload: Annotated[bool, typer.Option("--payload", help="Carry real arrays and count wrong elements.")] = False,
+    payload: Annotated[bool, typer.Option("--payload", help="Carry real arrays, and count wrong elements.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the table of nccl-tests for a machine you do not have."""
-    from simulator.cli.collective import Sizes, table
+    """Print the table of nccl-tests for a simulated machine."""
+    from simulator.cli.collective import ArraySizes, table
 
     table(
         operation,
         algorithm,
         topology,
         world_size,
-        Sizes(begin, end, factor),
+        ArraySizes(begin, end, factor),
         dtype,
         gpu,
         payload=payload,
@@ -167,12 +180,13 @@ def collective(
 
 @app.command()
 def check(scenario: ScenarioName, settings: Settings = None) -> None:
-    """Tell all faults of a scenario or of a topology file.
+    """List all mistakes in a scenario or topology file.
 
-    Of a scenario without any: what playing it takes; of a topology: what machine it is.
+    For a valid scenario, print the time and memory of its simulation; for a valid topology, describe the machine.
     """
     from simulator.cli.check_topology import check_topology, is_topology
 
+    # The file's keys decide: `check` accepts scenarios and topologies.
     if is_topology(scenario):
         check_topology(scenario, settings or [])
         return
@@ -183,13 +197,16 @@ def check(scenario: ScenarioName, settings: Settings = None) -> None:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="The new file is NAME.yaml.", metavar="NAME")],
-    question: Annotated[str, typer.Option(help="The question that the scenario answers.")] = "What do we want to know?",
-    training: Annotated[bool, typer.Option("--training", help="Of a training step instead of a collective.")] = False,
+    name: Annotated[str, typer.Argument(help="Name of the scenario; the file is NAME.yaml.", metavar="NAME")],
+    question: Annotated[str, typer.Option(help="Question that the scenario answers.")] = "What do we want to know?",
+    training: Annotated[
+        bool, typer.Option("--training", help="Write a training step instead of a collective.")
+    ] = False,
 ) -> None:
-    """Write a scenario to start from."""
+    """Write a scenario file to start from."""
     from simulator.cli.new import write
 
+    # The template differs in its main section.
     write(name, question, "training" if training else "collective")
 
 
@@ -198,12 +215,12 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            help=f"{', '.join(LISTS)}.",
+            help=f"Kind of names: {', '.join(LISTS)}.",
             autocompletion=lists,
         ),
     ],
 ) -> None:
-    """List what can be named in a scenario."""
+    """List the names that a scenario may contain."""
     from simulator.cli.listing import show
 
     show(kind)
@@ -214,30 +231,30 @@ def show(
     topology: Annotated[
         str,
         typer.Argument(
-            help="Name, or path of a topology file or of a graph.",
+            help="Name, or path of a topology or graph file.",
             metavar="TOPOLOGY",
             autocompletion=names_of("topology"),
         ),
     ],
-    world_size: Annotated[int | None, typer.Option(min=1, help="Ranks; as many as fit in two nodes otherwise.")] = None,
+    world_size: Annotated[int | None, typer.Option(min=1, help="Number of ranks; two full nodes if omitted.")] = None,
     gpu: OtherGpu = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture to write; TOPOLOGY.png otherwise.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture to write; TOPOLOGY.png if omitted.")] = None,
     svg: Svg = False,
 ) -> None:
-    """Draw a topology with its bandwidths."""
+    """Draw a topology, and print its link bandwidths."""
     from simulator.cli.show import show as shown
 
     shown(topology, world_size, out, gpu, svg=svg)
 
 
-# In the order in which `--help` lists them.
+# The order here is the order in `--help`.
 for _command in (memory, plan, kernels):
     app.command()(_command)
 
 
 @app.command()
 def schema(
-    kind: Annotated[str, typer.Argument(help="scenario or topology.", metavar="KIND")] = "scenario",
+    kind: Annotated[str, typer.Argument(help="Kind of files: scenario or topology.", metavar="KIND")] = "scenario",
 ) -> None:
     """Print the JSON schema of scenario or topology files."""
     from simulator.cli.schema import show
@@ -247,11 +264,14 @@ def schema(
 
 @app.command()
 def diff(
-    first: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
-    second: Annotated[Path, typer.Argument(metavar="RUN", help="Another one.")],
+    first: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the second run.")],
     as_json: AsJson = False,
     page: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Leave a page instead: both timelines, one cursor.")
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Write a page with both timelines and a common cursor, instead of text."
+        ),
     ] = None,
 ) -> None:
     """Compare scenario keys, points and figures of two runs."""
@@ -262,20 +282,22 @@ def diff(
 
 @app.command()
 def plot(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
-    kind: Annotated[str, typer.Option("--kind", metavar="NAME", help="timeline, memory, ...; see `list plots`.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="NAME", help="Kind of picture: timeline, memory, ...; see `list plots`.")
+    ],
     point: Annotated[
         list[str] | None,
-        typer.Option("--point", metavar="KEY=VALUE", help="A setting of the point to look at; may be repeated."),
+        typer.Option("--point", metavar="KEY=VALUE", help="Setting of the point to draw. Repeatable."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="PNG to write; in RUN/plots otherwise.")
+        Path | None, typer.Option("--out", metavar="FILE", help="PNG file to write; in RUN/plots if omitted.")
     ] = None,
     svg: Svg = False,
 ) -> None:
-    """Draw one more picture of a finished run.
+    """Draw another picture of a finished run.
 
-    A point that is looked at closely is played again.
+    A picture of a single point's details needs a new simulation of this point.
     """
     from simulator.cli.plot import plot as drawn
 
@@ -284,13 +306,13 @@ def plot(
 
 @app.command()
 def rerun(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.")],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where results go; they are not kept otherwise.")
+        Path | None, typer.Option("--out", metavar="DIR", help="Directory for the results; discarded if omitted.")
     ] = None,
     trace: Trace = False,
 ) -> None:
-    """Play a run again, and say whether the results are the same."""
+    """Repeat a run, and report whether the results are the same."""
     from simulator.cli.rerun import rerun as again
 
     again(folder, out, trace=trace)
@@ -302,26 +324,37 @@ def fit(
         list[Path],
         typer.Argument(
             metavar="SWEEP... | gpu FILE",
-            help="Outputs of nccl-tests, or CSV files with size and time; or gpu, and what tools/measure_gpu.py wrote.",
+            help=(
+                "Outputs of nccl-tests, or CSV files with size and time; or the word gpu and an output of "
+                "tools/measure_gpu.py."
+            ),
         ),
     ],
     topology: Annotated[
-        str | None, typer.Option(help="The machine it was measured on.", autocompletion=names_of("topology"))
+        str | None, typer.Option(help="Topology of the measured machine.", autocompletion=names_of("topology"))
     ] = None,
-    world_size: Annotated[int | None, typer.Option(help="Ranks, where the file does not say.")] = None,
-    operation: Annotated[str | None, typer.Option(help="all_reduce, ..., where the file does not say.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="What the machine ran; the best otherwise.")] = None,
-    base: Annotated[str, typer.Option(metavar="GPU", help="Of gpu FILE: whose data sheet it has.")] = "h100_sxm",
+    world_size: Annotated[int | None, typer.Option(help="Number of ranks, if the file does not say.")] = None,
+    operation: Annotated[
+        str | None, typer.Option(help="Operation (all_reduce, ...), if the file does not say.")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="Algorithm of the measured machine; the best match if omitted.")
+    ] = None,
+    base: Annotated[
+        str, typer.Option(metavar="GPU", help="For gpu FILE: GPU of the catalog with the same data sheet.")
+    ] = "h100_sxm",
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the section for a topology file, or the GPU file, here.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File for the result: a section of a topology file, or a GPU file."),
     ] = None,
 ) -> None:
     """Fit a machine's or a GPU's constants to measurements.
 
-    A machine's start-up and rates to one sweep or several, as a topology file; or a GPU's kernels.
+    The result is a section of a topology file (a machine's start-up times and rates), or a GPU file (kernel speeds).
     """
     from simulator.cli.fitting import show, show_gpu
 
+    # `fit gpu FILE` and `fit SWEEP...` share the command; a sweep's file called "gpu" needs a path, such as ./gpu.
     if str(paths[0]) == "gpu" and len(paths) == 2:
         show_gpu(paths[1], base, out)
         return
@@ -331,38 +364,40 @@ def fit(
 @app.command()
 def validate(
     source: Annotated[
-        str | None, typer.Option(metavar="NAME", help="foundry, vtrain, nanotron_cut, ...; all otherwise.")
+        str | None,
+        typer.Option(metavar="NAME", help="Table: foundry, vtrain, nanotron_cut, ...; all tables if omitted."),
     ] = None,
     own: Annotated[
         Path | None,
         typer.Option(
-            "--csv", metavar="FILE", help="Your own measured runs instead; docs/validation.md has the columns."
+            "--csv", metavar="FILE", help="CSV file with your own measured runs; docs/validation.md lists the columns."
         ),
     ] = None,
-    every: Annotated[int, typer.Option(min=1, metavar="K", help="Each K-th row alone.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    every: Annotated[int, typer.Option(min=1, metavar="K", help="Simulate only every K-th row.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
     kept: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where played rows are kept, to go on when interrupted."),
+        typer.Option(metavar="FILE", help="File that keeps simulated rows, to continue after an interruption."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play measured training steps, and print how far off they are."""
+    """Simulate measured training steps, and print the errors."""
     from simulator.cli.validate import show
 
     show(source, own, every, jobs, kept, as_json=as_json)
 
 
 def run_app() -> None:
-    """Run, and turn every error that is meant for the user into lines on stderr and its exit code."""
+    """Run the command line; print errors for the user as lines on stderr, and exit with their code."""
     sys.exit(guarded(_run))
 
 
 def _run() -> object:
-    # Inside of `guarded`, so that no signal can arrive after its handler is there and before somebody hears it.
+    # Inside `guarded`: a signal that arrives right after the handler's installation is then caught.
     heed_interruptions()
     for stream in (sys.stdout, sys.stderr):
-        # What a terminal has no letter for is written as an escape; a question may hold anything.
+        # Characters unknown to the terminal are written as escapes; a scenario's question may hold any character.
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
+    # Without standalone mode, typer raises errors instead of exiting, and `guarded` handles them.
     return app(prog_name="simulator", standalone_mode=False)

@@ -1,4 +1,4 @@
-"""`simulator check`: what is in a scenario, and what playing it will take."""
+"""`simulator check`: prints the contents of a scenario, and the cost of simulating the scenario."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from typing import Final
 
 import typer
 
+from simulator.basics.errors import ScenarioError, SimulatorError, in_lines
 from simulator.basics.units import format_bytes, format_time
 from simulator.cli.console import print_text
 from simulator.cli.progress import progress
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError, SimulatorError, in_lines
-from simulator.playing.effort import Effort, effort
-from simulator.playing.scenario_cluster import Clusters
-from simulator.playing.size import announced, refuse_too_large
+from simulator.run.checks import warnings_of
+from simulator.run.cost_estimate import CostEstimate, effort
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.size_estimate import announced, refuse_too_large
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point, Scenario
 
-# Imports take too little time to matter beside this estimate [s].
+# Imports take little time compared with this estimate [s].
 _SOON: Final = 10.0
-# Fewer points are checked within seconds.
+# This many points are checked within seconds; no progress is shown.
 _FEW_POINTS: Final = 100
 
 
 def check(source: str, settings: Sequence[str]) -> None:
-    """Print the number of points, transfers, which engine plays them, and the memory and time that it takes."""
+    """Print the number of points and transfers, the engine, and the estimated memory and time."""
     scenario = load_scenario(source, as_overrides(settings))
-    print_warnings(scenario.warnings)
+    print_warnings(warnings_of(scenario))
+    # A plan has settings instead of points.
     if scenario.plan is not None:
         _print(scenario, _facts_of_plan(scenario))
         return
@@ -37,6 +39,7 @@ def check(source: str, settings: Sequence[str]) -> None:
     warning = announced(point.scenario for point in found)
     print_warnings([warning])
     efforts = _efforts(scenario, found, long=bool(warning))
+    # Points are simulated one after another: the largest determines the memory, their sum the time.
     memory = max(one.memory for one in efforts)
     seconds = sum(one.seconds for one in efforts)
     facts = {
@@ -44,25 +47,26 @@ def check(source: str, settings: Sequence[str]) -> None:
         "points": str(len(efforts)),
         "transfers": f"{sum(one.transfers for one in efforts):,}",
         "engine": _engines(efforts),
-        "memory": f"about {format_bytes(memory)} for the largest point, beside some 100 MiB for the program",
-        "run time": f"about {format_time(seconds)} on one core, pictures not counted",
+        "memory": f"about {format_bytes(memory)} for the largest point, plus about 100 MiB for the program",
+        "run time": f"about {format_time(seconds)} on one core, without pictures",
     }
     _print(scenario, facts)
 
 
 def _facts_of_plan(scenario: Scenario) -> dict[str, str]:
-    """How many settings a plan chooses from."""
-    from simulator.planner.asked import question_of
+    """Return the number of settings to choose from."""
     from simulator.planner.contradictions import refuse_contradictions
-    from simulator.planner.space import Refused, settings
+    from simulator.planner.question import plan_question
+    from simulator.planner.space import InfeasibleCounts, settings
 
-    question, refused = question_of(scenario), Refused()
+    question, refused = plan_question(scenario), InfeasibleCounts()
     print_warnings([question.announced()])
+    # Contradictory constraints leave no setting to count.
     refuse_contradictions(question)
     there = sum(1 for _ in settings(question.choices(), question.base, question.sequences, refused))
     return {
         "question": question.text,
-        "settings": f"{there:,} to choose from; {sum(refused.counts.values()):,} that can be written down cannot be",
+        "settings": f"{there:,} possible; {sum(refused.counts.values()):,} further combinations are impossible",
     }
 
 
@@ -73,12 +77,13 @@ def _print(scenario: Scenario, facts: Mapping[str, str]) -> None:
             print_text(f"{name + ':':<10} {fact}", indent=" " * 11)
 
 
-def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[Effort]:
-    """What each point takes; ScenarioError with a line for each different fault of those that cannot be built."""
+def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[CostEstimate]:
+    """Return the cost of each point; raise ScenarioError with a line for each different fault."""
+    # Points with the same cluster share the cluster and its routes.
     clusters = Clusters()
-    efforts: list[Effort] = []
+    efforts: list[CostEstimate] = []
     faults = _Faults(scenario, len(found))
-    # Points that this machine cannot hold are told at once: planning the others may take minutes.
+    # Points larger than this machine's memory are reported first, because planning the rest may take minutes.
     for point in found:
         with faults.of(point):
             refuse_too_large(point.scenario)
@@ -88,7 +93,7 @@ def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[
             with faults.of(point):
                 one = effort(point.scenario, clusters)
                 if not efforts and one.seconds < _SOON:
-                    # The first estimate includes the time of imports, so the second estimate replaces it.
+                    # The first estimate includes import time: repeat.
                     one = effort(point.scenario, clusters)
                 efforts.append(one)
             step()
@@ -97,7 +102,7 @@ def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[
 
 
 class _Faults:
-    """Faults of the points of a scenario, and which points have each."""
+    """Faults of a scenario's points, each with the faulty points."""
 
     def __init__(self, scenario: Scenario, count: int) -> None:
         self._scenario, self._count = scenario, count
@@ -105,7 +110,7 @@ class _Faults:
 
     @contextmanager
     def of(self, point: Point) -> Iterator[None]:
-        """Keep a point's fault; the fault of a scenario's only point is raised as it is."""
+        """Store a point's fault; if the scenario is a single point, raise the fault."""
         try:
             yield
         except SimulatorError as error:
@@ -114,22 +119,20 @@ class _Faults:
             self._points.setdefault(str(error), []).append(point)
 
     def tell(self) -> None:
-        """Raise ScenarioError with a line for each different fault, if there is one."""
+        """Raise ScenarioError with a line for each different fault, if any."""
         if self._points:
             raise ScenarioError(in_lines([self._line(error, by) for error, by in self._points.items()]))
 
     def _line(self, error: str, faulty: Sequence[Point]) -> str:
-        """A fault of points, how many of all have it, and which is the first."""
+        """Return a line with a fault, the number of points with this fault, and the first such point."""
         first = ", ".join(f"{key}={value}" for key, value in faulty[0].settings.items())
-        start = (
-            f"{self._scenario.source}: {len(faulty)} of {self._count} points cannot be built, the first with {first}: "
-        )
+        start = f"{self._scenario.source}: {len(faulty)} of {self._count} points are invalid, the first with {first}: "
         return start + error.replace("\n", "; ")
 
 
 @contextmanager
 def _telling(scenario: Scenario, count: int, *, long: bool) -> Iterator[Callable[[], None]]:
-    """Show the progress of a check that takes more than some seconds."""
+    """Show progress for a check that takes longer than a few seconds."""
     if not long and count < _FEW_POINTS:
         yield lambda: None
         return
@@ -137,11 +140,12 @@ def _telling(scenario: Scenario, count: int, *, long: bool) -> Iterator[Callable
         yield step
 
 
-def _engines(efforts: Sequence[Effort]) -> str:
-    """Which engines play how many of the points, and why."""
+def _engines(efforts: Sequence[CostEstimate]) -> str:
+    """Return how many points each engine simulates, with reasons."""
     counts: dict[tuple[str, str], int] = {}
     for one in efforts:
         counts[one.engine, one.why] = counts.get((one.engine, one.why), 0) + 1
+    # The number of points is of interest only if engines differ.
     several = len(counts) > 1
     return "; ".join(
         f"{engine}, {why}{f' ({count} points)' if several else ''}" for (engine, why), count in counts.items()

@@ -1,4 +1,4 @@
-"""`simulator check my_topology.yaml`: is a topology file right, and what is the machine that it describes?"""
+"""`simulator check my_topology.yaml`: is a topology file valid, and which machine does it describe?"""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 import typer
 
 from simulator.basics import document
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_json
 from simulator.cli.console import print_text
 from simulator.cli.show import in_words, usual_ranks
 from simulator.cluster.build import build, facts
-from simulator.errors import ScenarioError
 
-# A file with one of these at its top is no scenario.
+# Top-level keys of a topology file; a scenario has none.
 _KEYS = ("builder", "graph", "nodes")
 
 
 def is_topology(source: str) -> bool:
-    """Whether a path is that of a topology: a graph of another program, or a YAML file with a topology's keys."""
+    """Return True if a path names a topology: a graph from another program, or YAML with a topology's keys."""
     path = Path(source)
     if path.suffix == ".graphml":
         return path.is_file()
@@ -28,17 +28,18 @@ def is_topology(source: str) -> bool:
     try:
         data = read_json(path) if path.suffix == ".json" else document.load(path).data
     except ScenarioError:
-        return False  # it is then read as a scenario, which reports what is wrong with it
+        # The file is then read as a scenario, and its faults are reported.
+        return False
     return isinstance(data, Mapping) and any(key in data for key in _KEYS) and "cluster" not in data
 
 
 def check_topology(source: str, settings: Sequence[str]) -> None:
-    """Print how many ranks the topology takes, its GPU, and what it is made of.
+    """Print the topology's allowed number of ranks, GPU and parts.
 
     Raises
     ------
     ScenarioError
-        One line for each fault of the file; settings, which a topology has none of.
+        The file has faults (a line for each), or settings were given.
     """
     if settings:
         raise ScenarioError("--set: a topology file has no settings; change the file")

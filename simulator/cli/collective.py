@@ -1,4 +1,4 @@
-"""`simulator collective`: the table of nccl-tests, from a played machine."""
+"""`simulator collective`: prints the table of nccl-tests for a simulated machine."""
 
 from __future__ import annotations
 
@@ -6,43 +6,48 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import typer
 
 from simulator.basics import units
 from simulator.basics.dtypes import find as find_dtype
+from simulator.basics.errors import ScenarioError, TooLargeError, in_lines
 from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError, TooLargeError, in_lines
-from simulator.playing.size import announced
 from simulator.report.tables.nccl_table import NcclRow, write_table
-from simulator.run import Run, simulate
+from simulator.run.checks import warnings_of
+from simulator.run.simulate import simulate_point
+from simulator.run.size_estimate import announced
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
 
 _MOST_SIZES = 64
-# A petabyte has 16.
+# A petabyte has 16 digits.
 _MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """From begin to end, each `factor` times the one before; as nccl-tests takes them, bare numbers are bytes."""
+class ArraySizes:
+    """Sizes from begin to end, each `factor` times its predecessor; bare numbers are bytes, as in nccl-tests."""
 
     begin: str
     end: str
     factor: int
 
     def listed(self, itemsize: int) -> list[int]:
-        """The sizes [B], each cut to whole elements."""
+        """Return the sizes, rounded down to whole elements [B]."""
         first, last = _nbytes("--begin", self.begin), _nbytes("--end", self.end)
+        # nccl-tests would print an empty table.
         if first > last:
-            raise ScenarioError(f"--begin: got {self.begin}, which is more than --end {self.end}; swap them")
+            raise ScenarioError(
+                f"--begin: got {self.begin}, which is larger than --end {self.end}; swap the two values"
+            )
         sizes = [first]
         while sizes[-1] * self.factor <= last and sizes[-1] > 0 and len(sizes) < _MOST_SIZES:
             sizes.append(sizes[-1] * self.factor)
+        # Small sizes may round to the same number of elements: keep each once.
         return list(dict.fromkeys(max(size // itemsize, 1) * itemsize for size in sizes))
 
 
@@ -56,7 +61,7 @@ def _nbytes(option: str, text: str) -> int:
 
 
 def _as_unit(text: str) -> str:
-    """nccl-tests writes 1G for 1 GiB."""
+    """Return a size with its unit written out: nccl-tests writes 1G for 1 GiB."""
     return f"{text}iB" if text[-1:] in "KMGT" and text[:-1].isdecimal() else text
 
 
@@ -65,14 +70,14 @@ def table(
     algorithm: str,
     topology: str,
     world_size: int,
-    sizes: Sizes,
+    sizes: ArraySizes,
     dtype: str,
     gpu: str | None,
     *,
     payload: bool,
     as_json: bool,
 ) -> None:
-    """Play every size and print the table."""
+    """Simulate every size and print the table."""
     keys = {"operation": operation, "algorithm": algorithm, "payload": payload}
     cluster = {"topology": topology, "world_size": world_size} | ({"gpu": gpu} if gpu else {})
     nbytes_list = _sizes(sizes, dtype, cluster, keys)
@@ -83,8 +88,9 @@ def table(
     with _options_for_keys():
         print_warnings([_as_typed(announced(scenarios))])
     for size, scenario in zip(nbytes_list, scenarios, strict=True):
-        run = _simulated(scenario)
-        warnings |= dict.fromkeys(run.scenario.warnings)
+        with _options_for_keys():
+            run = simulate_point(scenario)
+        warnings |= dict.fromkeys(warnings_of(run.scenario))
         points.append(
             {"settings": {"collective.size": size}, "engine": run.timeline.engine, "report": run.report.to_dict()}
         )
@@ -94,6 +100,7 @@ def table(
         typer.echo(json.dumps({"points": points}, indent=2))
         return
     why = points[0]["report"]
+    # `auto` may choose another algorithm for each size; the comment names the first.
     comment = f"simulated: {topology}, {world_size} ranks, {operation}, {why['algorithm']} ({why['why']})"
     typer.echo(write_table(rows, comment=comment, width=width()), nl=False)
 
@@ -102,8 +109,8 @@ def _scenario(cluster: dict[str, Any], collective: dict[str, Any]) -> dict[str, 
     return {"name": "collective", "cluster": cluster, "collective": collective}
 
 
-def _sizes(sizes: Sizes, dtype: str, cluster: dict[str, Any], keys: dict[str, Any]) -> list[int]:
-    """The sizes [B]; ScenarioError with what is wrong with them, with the dtype and with all other options."""
+def _sizes(sizes: ArraySizes, dtype: str, cluster: dict[str, Any], keys: dict[str, Any]) -> list[int]:
+    """Return the sizes [B]; raise ScenarioError with every fault in sizes, dtype and other options."""
     faults, itemsize = [], 1
     try:
         itemsize = _itemsize(dtype)
@@ -115,6 +122,7 @@ def _sizes(sizes: Sizes, dtype: str, cluster: dict[str, Any], keys: dict[str, An
         faults.append(str(error))
     if not faults:
         return listed
+    # Load a scenario with any valid size: faults in the other options are reported together with these.
     try:
         load_scenario(_scenario(cluster, keys | {"size": "1 MiB"}))
     except ScenarioError as error:
@@ -122,7 +130,7 @@ def _sizes(sizes: Sizes, dtype: str, cluster: dict[str, Any], keys: dict[str, An
     raise ScenarioError(in_lines(faults))
 
 
-# Errors of `scenario/` name keys; the user of this command has typed these options.
+# Errors from `scenario/` name keys. Users of this command typed these options instead.
 _OPTIONS: Final = {
     "collective.operation": "OPERATION",
     "collective.algorithm": "--algorithm",
@@ -136,7 +144,7 @@ _OPTIONS: Final = {
 
 @contextmanager
 def _options_for_keys() -> Iterator[None]:
-    """Name the options that the user typed in errors, where `scenario/` and `playing/` name keys."""
+    """Replace keys by options in errors raised inside this block."""
     try:
         yield
     except (ScenarioError, TooLargeError) as error:
@@ -149,13 +157,8 @@ def _loaded(data: dict[str, Any]) -> Scenario:
     return load_scenario(data)
 
 
-@_options_for_keys()
-def _simulated(scenario: Scenario) -> Run:
-    return replace(simulate(replace(scenario, warnings=())), scenario=scenario)
-
-
 def _as_typed(message: str) -> str:
-    """Replace the keys in error lines by the options that the user typed."""
+    """Return error lines with options in place of keys."""
     message = message.replace("<dict>: ", "")
     for key, option in _OPTIONS.items():
         message = re.sub(rf"^{re.escape(key)}\b", option, message, flags=re.MULTILINE)
@@ -170,6 +173,7 @@ def _itemsize(dtype: str) -> int:
 
 
 def _row(operation: str, size: int, dtype: str, report: Any, world_size: int) -> NcclRow:
+    # nccl-tests counts elements per rank for these operations, and of the whole array for the rest.
     parts = operation in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
     count = size // find_dtype(dtype).itemsize
     reducing = operation in ("all_reduce", "reduce_scatter", "reduce")

@@ -1,6 +1,6 @@
-"""Which names does a shell propose at TAB: shipped scenarios, topologies, GPUs, models?
+"""Which names does a shell propose at TAB? Shipped scenarios, topologies, GPUs and models.
 
-Rule: names alone, from listing folders; where none begins as what is typed, the shell proposes files.
+Names come from listing folders. If no name has the typed beginning, the shell proposes files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from simulator.basics import registry
 
-# What `simulator list` lists.
+# Arguments of `simulator list`.
 LISTS: Final = (
     "algorithms", "builders", "dtypes", "frameworks", "gpus", "links", "models", "operations", "plots", "scenarios",
     "strategies", "topologies",
@@ -18,10 +18,10 @@ LISTS: Final = (
 
 
 def names_of(kind: registry.Kind) -> Callable[[str], list[str]]:
-    """Make the function that proposes the names of a kind which begin as what is typed."""
+    """Return the function that proposes names of a kind with the typed beginning."""
     return lambda incomplete: [name for name in registry.names(kind) if name.startswith(incomplete)]
 
 
 def lists(incomplete: str) -> list[str]:
-    """Propose what `simulator list` lists."""
+    """Propose arguments for `simulator list`."""
     return [kind for kind in LISTS if kind.startswith(incomplete)]

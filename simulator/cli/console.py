@@ -1,7 +1,7 @@
-"""How wide may lines be that a command prints, and what prints tables and sentences within that?
+"""How wide may printed lines be, and which functions print tables and sentences within this width?
 
-Rule: COLUMNS if it is set, also for files and pipes; else the terminal's width; else as wide as a line is. Nothing is
-cut: what does not fit is folded at spaces, or stacked. Every table of the command line is printed from here.
+COLUMNS decides if set, also for files and pipes; otherwise the terminal's width; otherwise lines have any width. Text
+is never cut: long text is folded at spaces, or stacked. This module prints every table on the command line.
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ if TYPE_CHECKING:
 
     from simulator.report.tables.layout import Column
 
-# Of rich's tables where nobody says how wide they may be: in a file or a pipe, for which rich would assume 80 columns.
+# Width of rich tables in a file or pipe; rich itself would assume 80 columns.
 _WIDE: Final = 150
-# Below this nothing can be laid out, so the terminal breaks lines itself.
+# Below this width no layout is possible, and the terminal breaks lines itself.
 _LEAST: Final = 20
+# Longer digit strings in COLUMNS are ignored.
 _MOST_DIGITS: Final = 6
 
 
 def width(stream: IO[str] | None = None) -> int | None:
-    """Columns that a line may have: by COLUMNS, or the terminal behind the stream (stdout); None if neither says so."""
+    """Return the columns per line, from COLUMNS or the terminal behind the stream (stdout); None if unknown."""
     columns = os.environ.get("COLUMNS", "").strip()
     if columns.isdecimal() and len(columns) <= _MOST_DIGITS and int(columns) > 0:
         return max(int(columns), _LEAST)
     try:
         found = os.get_terminal_size((stream or sys.stdout).fileno()).columns
-    except (OSError, ValueError):  # a file, a pipe, or what stands for stdout in a test
+    # A file, a pipe, or a replacement for stdout in a test.
+    except (OSError, ValueError):
         return None
     return max(found, _LEAST) if found else None
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console that takes text as it is: brackets and colons of a question are no markup of rich's."""
+    """Return a rich console that prints text literally: brackets and colons in a question are not markup."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    # A terminal is asked by rich each time, for its window may change.
+    # On a terminal, rich reads the width itself for each line, because the window may change.
     wide = None if stream.isatty() else width(stream) or _WIDE
     return Console(stderr=stderr, markup=False, emoji=False, width=wide)
 
@@ -59,10 +61,10 @@ def print_table(
 
 
 def print_text(text: str, indent: str = "") -> None:
-    """Print lines, each folded at spaces where it is too wide; what is folded goes on behind the indent."""
+    """Print lines, folded at spaces if too long; continuation lines start with the indent."""
     wide = width()
     for line in text.split("\n"):
         if wide is not None and len(line) > wide:
             line = textwrap.fill(line, wide, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        # Named, stdout keeps its own letters; else click writes UTF-8 where the locale asks for ASCII.
+        # With an explicit stdout, its own encoding is used; click would write UTF-8 even if the locale is ASCII.
         typer.echo(line, file=sys.stdout)

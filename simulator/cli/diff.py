@@ -11,25 +11,26 @@ from typing import Any, Final
 import typer
 
 from simulator.basics.atomic_files import write_atomically
+from simulator.basics.errors import ScenarioError
 from simulator.cli.console import print_text
-from simulator.errors import ScenarioError
 from simulator.results.run_differences import Change, RunDifferences, differences, key_text, read_run
 
-# Points of one run alone that are named before the rest is counted.
+# Most points named that only one run has; the rest is counted.
 _MOST_NAMED: Final = 5
 
 
 def show(first: Path, second: Path, *, as_json: bool, page: Path | None = None) -> None:
-    """Print what differs between two runs, or leave a page that shows both runs."""
+    """Print the differences between two runs, or write a page with both runs."""
     runs, names = (read_run(first), read_run(second)), (str(first), str(second))
+    # Equal settings make common points; keys, points and figures are compared.
     found = differences(*runs)
     if page is not None:
+        # The page needs more imports than the text.
         from simulator.results.page.diff_page import diff_page
 
+        # The page shows both timelines of a point, and needs a point that both runs have.
         if not found.common:
-            raise ScenarioError(
-                f"--html: {first} and {second} have no point in common, so that nothing can be compared"
-            )
+            raise ScenarioError(f"--html: {first} and {second} have no common point; a page compares common points")
         write_atomically(page, diff_page((runs[0].folder, runs[1].folder), found))
         print_text(f"{' '.join(found.sentences(names))} Page: {page}", indent="  ")
     elif as_json:
@@ -50,10 +51,11 @@ def _data(found: RunDifferences) -> dict[str, Any]:
 
 def _print(found: RunDifferences, names: tuple[str, str]) -> None:
     if found.nothing:
-        typer.echo("no difference: every figure of every point is the same")
+        typer.echo("no difference: every figure is equal at every point")
         return
+    # A lone report.json has no scenario.yaml beside it.
     if found.keys is None:
-        typer.echo("Scenario keys were not compared: a report that is named by itself has no scenario.")
+        typer.echo("Scenario keys were not compared, because a single report file has no scenario.")
     else:
         typer.echo("Scenario keys that differ:" if found.keys else "No scenario key differs.")
         for change in found.keys:
@@ -61,6 +63,7 @@ def _print(found: RunDifferences, names: tuple[str, str]) -> None:
     for line in found.sentences(names):
         typer.echo(line)
     for name, own in zip(names, found.only, strict=True):
+        # A sweep may have thousands of points that the other run lacks.
         for settings in own[:_MOST_NAMED]:
             print_text(f"  only in {name}: {_settings(settings)}", indent="    ")
         if len(own) > _MOST_NAMED:
@@ -77,13 +80,14 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 
 def _figures(change: Change) -> tuple[str, str]:
-    """Write both values of a figure with six digits, or with all digits where six are the same."""
+    """Return both values of a figure with six digits; with every digit if six digits are equal."""
     short = tuple(f"{value:.6g}" if isinstance(value, float) else str(value) for value in (change.first, change.second))
     return (short[0], short[1]) if short[0] != short[1] else (str(change.first), str(change.second))
 
 
 def _relative(change: Change) -> str:
     a, b = change.first, change.second
+    # Relative changes exist only for numbers, and not from 0.
     if isinstance(a, int | float) and isinstance(b, int | float) and a:
         return f" ({(b - a) / a:+.3%})"
     return ""

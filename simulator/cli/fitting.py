@@ -1,4 +1,4 @@
-"""`simulator fit`: a machine's constants from its own measurements."""
+"""`simulator fit`: fits a machine's or a GPU's constants to measurements."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ def show(
     algorithm: str | None,
     out: Path | None,
 ) -> None:
-    """Fit, tell, and print (or write) the topology file."""
+    """Fit a machine, report the result, and print or write the topology file."""
     found = fit_all(paths, topology=topology, world_size=world_size, operation=operation, algorithm=algorithm)
     _tell(machine_text(found), to_yaml(*found.fits), out)
 
 
 def show_gpu(path: Path, base: str, out: Path | None) -> None:
-    """Fit a GPU's kernels, tell how far off they stay, and print (or write) the GPU file."""
+    """Fit a GPU's kernels, report the residuals, and print or write the GPU file."""
     found = fit_gpu(read_figures(path), base)
     _tell(_text(found), found.to_yaml(), out)
 
 
 def _tell(text: str, file: str, out: Path | None) -> None:
-    """Print what was found, and the file or where it was written."""
+    """Print the result, and the file or its path."""
+    # Without a file, YAML goes to stdout; the text then goes to stderr, and the output can be piped.
     typer.echo(text, err=out is None)
     if out is None:
         typer.echo(file, nl=False)
@@ -42,9 +43,10 @@ def _tell(text: str, file: str, out: Path | None) -> None:
 
 
 def _text(found: GpuFit) -> str:
-    lines = [f"{'kind':<12} {'error':>7}  what"]
+    lines = [f"{'kind':<12} {'error':>7}  measurement"]
     lines += [f"{one.kind:<12} {one.error:>+7.1%}  {one.name}" for one in found.residuals]
+    # In order of first appearance.
     kinds = dict.fromkeys(one.kind for one in found.residuals)
     lines += ["", "median |error|: " + ", ".join(f"{kind} {found.median(kind):.1%}" for kind in kinds)]
-    lines += [f"not told: {text}" for text in found.untold]
+    lines += [f"not determined: {text}" for text in found.untold]
     return "\n".join(lines)

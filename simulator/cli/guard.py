@@ -1,6 +1,6 @@
-"""Turns the error of a command into lines on stderr and an exit code.
+"""Turns a command's error into lines on stderr and an exit code.
 
-Rule: no error that a user can cause ends in a traceback; nothing heavy is imported here.
+No error caused by a user ends in a traceback. Nothing slow is imported here.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from typing import Any
 
 import typer
 
+from simulator.basics.errors import DefectError, SimulatorError, one_of
 from simulator.cli.interruption import exit_code, heed_no_more, interruption_behind, word
-from simulator.errors import DefectError, SimulatorError, one_of
 
 
 def guarded(command: Callable[[], Any]) -> int:
     """Run a command and return its exit code."""
     try:
         code = command()
+    # BaseException: interruptions are not Exceptions, and an error may have replaced an interruption on its way.
     except BaseException as error:
         interruption = interruption_behind(error)
         return _told(error) if interruption is None else _interrupted(interruption)
@@ -32,29 +33,32 @@ def _told(error: BaseException) -> int:
             typer.echo(error.scenario.rstrip(), err=True)
         return error.exit_code
     if isinstance(error, SystemExit):
-        # Typer raises this when the reader of our output has closed the pipe, as in `simulator schema | head -1`.
+        # Typer raises this if the reader of the output closed the pipe, as in `simulator schema | head -1`.
         return 0
-    if isinstance(error, OSError):  # a disk that is full, a folder that went away
+    # A full disk, or a folder that was removed.
+    if isinstance(error, OSError):
         message = f"{error.filename or 'output'}: cannot be read or written: {error.strerror or error}"
         typer.echo(message, err=True)
         return 1
     if isinstance(error, MemoryError):
-        # An estimate was too low, or another process took the memory meanwhile.
+        # An estimate was too low, or another process took memory in the meantime.
         remedy = "take fewer ranks, micro-batches or layers, or use a machine with more memory"
         typer.echo(f"this machine ran out of memory; {remedy}", err=True)
         return 1
-    return _typers(error)  # typer's own: wrong options, --help
+    # Typer's own errors: wrong options, --help.
+    return _typers(error)
 
 
 def _interrupted(error: BaseException | None) -> int:
     heed_no_more()
-    typer.echo(f"{word(error)}; nothing was left half written", err=True)
+    typer.echo(f"{word(error)}; no file was left incomplete", err=True)
     return exit_code(error)
 
 
 def _typers(error: BaseException) -> int:
     if type(error).__name__ == "Abort":
-        return _interrupted(None)  # the input ended where typer asked for some
+        # Typer asked for input, and the input ended.
+        return _interrupted(None)
     message = getattr(error, "format_message", None)
     if message is None or not hasattr(error, "exit_code"):
         raise error
@@ -66,9 +70,10 @@ def _typers(error: BaseException) -> int:
 
 
 def _usage(message: str, context: Any) -> str:
-    """One line: which command, what is wrong with it, and where it is explained."""
+    """Return a line with the command, the fault, and the place of the explanation."""
     path = context.command_path if context is not None else "simulator"
     commands = getattr(context.command, "commands", None) if context is not None else None
+    # Typer's own message for an unknown command proposes no other name.
     unknown = re.match(r"No such command .([\w-]*)", message)
     if commands and unknown:
         name = unknown.group(1)

@@ -1,9 +1,17 @@
-"""Handles signals that end the program with time to clean up: Ctrl-C, and SIGTERM as schedulers and `kill` send it.
+"""Handles signals that end the program with time to clean up: Ctrl-C, and SIGTERM from schedulers and `kill`.
 
-The handler raises an exception in the main thread. A thread watches: it sends the signal again, as often as needed, if
-the main thread does not handle it, or if the exception ceases to exist before the command has heard it.
+The handler raises an exception in the main thread. A second thread watches. If the main thread does not run the
+handler, or if the exception object vanishes before the command has heard it, this thread sends the signal again, as
+often as needed. A command cleans up in the same way after either signal.
 
-Rule: a command cleans up in the same way after either signal.
+Example: Ctrl-C arrives during an import, in a weak reference's callback::
+
+    main thread                                  watching thread
+    handler raises CtrlCError, writes 0          reads 2 (SIGINT, from Python), then 0 (handled)
+    Python drops the error: the callback         waits 10 ms: the exception is gone, heard 0 < handled 1
+    ...                                          sends SIGINT to the main thread
+    handler raises CtrlCError, writes 0          reads 2, then 0
+    the command catches it, calls hear()         waits: heard 2 = handled 2, nothing left to do
 """
 
 from __future__ import annotations
@@ -19,10 +27,10 @@ from typing import Final
 
 
 class InterruptionError(BaseException):
-    """A signal has arrived that ends the program.
+    """A signal to end the program has arrived.
 
-    The class is no KeyboardInterrupt, because typer turns that into an exit code without a message. Unlike
-    KeyboardInterrupt it allows weak references.
+    The class does not derive from KeyboardInterrupt, because typer turns KeyboardInterrupt into an exit code without a
+    message. Weak references to the exception are possible, unlike to KeyboardInterrupt.
     """
 
     delivery: Delivery | None = None
@@ -38,9 +46,9 @@ class TerminatedError(InterruptionError):
 
 INTERRUPTIONS: Final = (KeyboardInterrupt, InterruptionError)
 
-# Pause between two looks of the thread that sends signals again [s]. No result depends on it.
+# Pause between two checks by the watching thread [s]. No result depends on it.
 _PAUSE_S: Final = 0.01
-# Byte for the thread: the handler has run. Other bytes are numbers of signals.
+# Byte that means "the handler has run". Any other byte is a signal's number.
 _HANDLED: Final = 0
 
 
@@ -50,21 +58,21 @@ class Delivery:
 
     A signal can be lost in two ways.
 
-    - Python runs handlers in the main thread only, between two instructions. A signal that arrives in another thread,
-      or just before the main thread begins to wait, does not end that wait, which may last for ever.
-    - Python drops an exception that is raised in the callback of a weak reference (each import calls some) or in
-      `__del__`, and a library may swallow an exception. In both cases the exception object is freed. As long as the
-      object exists, it is on its way to the command, or somebody cleans up, and a second exception would disturb that.
+    - Python runs handlers only in the main thread, between two instructions. A signal in another thread, or just before
+      the main thread starts to wait, does not end this wait, which may last for ever.
+    - Python drops an exception raised in a weak reference's callback (each import calls some) or in `__del__`; a
+      library may also swallow an exception. In both cases the exception object is freed. While the object exists, the
+      exception is on its way to the command, or somebody cleans up, and a second exception would disturb.
 
-    So the thread reads a stream of bytes: Python writes the number of each signal as soon as it arrives, in whichever
-    thread, and the handler writes `_HANDLED` behind it.
+    Therefore the watching thread reads a stream of bytes. Python writes each signal's number on arrival, in any thread;
+    the handler then writes `_HANDLED`.
 
     Attributes
     ----------
     raised : list of weak references
-        Exceptions that the command has not heard.
+        Exceptions not yet heard by the command.
     handled, heard : int
-        Signals that the handler has handled, and how many of them the command has heard.
+        Number of signals handled by the handler, and number of these heard by the command.
     reader, writer : socket
         Ends of the stream.
     """
@@ -76,16 +84,17 @@ class Delivery:
     writer: socket.socket = field(init=False)
 
     def __post_init__(self) -> None:
-        """Open the stream, to which a signal may write at any moment."""
+        """Open the stream; from now on, a signal may write at any moment."""
         self.reader, self.writer = socket.socketpair()
+        # Signals write to the stream, and a write during a signal must never wait.
         self.writer.setblocking(False)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Raise the exception of a signal; raise nothing inside `drop`, where Python would print and drop it."""
+        """Raise the exception for a signal; inside `drop`, where Python would print and drop it, raise nothing."""
         if _is_inside(frame, Delivery.drop):
             self._note_handled()
         else:
-            # A local variable that holds the exception would make a cycle with its traceback: it would never be freed.
+            # No local variable: an exception in a local variable of its own traceback is a cycle, and is not freed.
             raise self._exception(number)
 
     def _exception(self, number: int) -> BaseException:
@@ -100,44 +109,49 @@ class Delivery:
         self.writer.send(bytes([_HANDLED]))
 
     def drop(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Print an exception that Python drops, as Python does; say nothing of an interruption, which comes again."""
+        """Print an exception dropped by Python, as Python does; print no interruption, which is sent again."""
         if not isinstance(unraisable.exc_value, INTERRUPTIONS):
             sys.__unraisablehook__(unraisable)
 
     def send_lost_signals_again(self) -> None:
-        """Watch until signals are ignored; the work of a thread."""
+        """Watch until signals are ignored; this is the watching thread's function."""
+        # `last` is the last byte read, `number` the last signal. Until the first signal, the thread only waits.
         last, number = _HANDLED, 0
         while number == 0 or signal.getsignal(number) is not signal.SIG_IGN:
+            # Settled: every signal was handled and heard. Then wait without a limit for the next signal.
             settled = last == _HANDLED and self.heard == self.handled
             self.reader.settimeout(None if settled else _PAUSE_S)
             try:
                 last = self.reader.recv(1)[0]
             except TimeoutError:
-                # Whether the exception exists is asked first: the command hears it while it exists.
+                # Check existence first, then the counts: the command counts an exception as heard while it exists.
                 exists = any(error() is not None for error in self.raised)
+                # Lost: the last byte is a signal without handler run, or a handled signal was never heard.
                 if not exists and (last != _HANDLED or self.heard < self.handled):
                     _send_to_main_thread(number)
             else:
+                # A 0 byte (_HANDLED) keeps the signal's number.
                 number = last or number
 
 
 def heed_interruptions() -> None:
     """Raise CtrlCError at Ctrl-C and TerminatedError at SIGTERM in this process, and lose neither.
 
-    Workers keep the default and end at once.
+    Worker processes keep Python's default and end at once.
     """
     delivery = Delivery()
+    # Python calls this hook for dropped exceptions.
     sys.unraisablehook = delivery.drop
     signal.set_wakeup_fd(delivery.writer.fileno(), warn_on_full_buffer=False)
     threading.Thread(target=delivery.send_lost_signals_again, daemon=True).start()
     signal.signal(signal.SIGTERM, delivery.handle)
-    # A shell starts commands in the background with Ctrl-C ignored.
+    # A shell starts background commands with Ctrl-C ignored; this is kept.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, delivery.handle)
 
 
 def hear(error: BaseException) -> None:
-    """Note that the command has heard this interruption and all before it, and go on; later signals are raised."""
+    """Record that the command has heard this interruption and every earlier one; later signals are raised again."""
     delivery = error.delivery if isinstance(error, InterruptionError) else None
     if delivery is not None:
         delivery.heard = delivery.handled
@@ -145,7 +159,7 @@ def hear(error: BaseException) -> None:
 
 
 def heed_no_more() -> None:
-    """Ignore all further signals, because this process cleans up and ends."""
+    """Ignore every further signal: the process cleans up and ends."""
     # Only the main thread may change a handler.
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -153,19 +167,19 @@ def heed_no_more() -> None:
 
 
 def interruption_behind(error: BaseException | None) -> BaseException | None:
-    """Return the interruption that led to this error: the error itself, or one that it replaced on the way."""
+    """Return the interruption behind an error: the error itself, or an interruption that the error replaced."""
     while error is not None and not isinstance(error, INTERRUPTIONS):
         error = error.__cause__ or error.__context__
     return error
 
 
 def word(error: BaseException | None) -> str:
-    """Return the word for this interruption in a message."""
+    """Return the word for an interruption in a message."""
     return "terminated" if _signal_of(error) is signal.SIGTERM else "interrupted"
 
 
 def exit_code(error: BaseException | None) -> int:
-    """Return 128 plus the signal's number, as shells do."""
+    """Return the exit code, 128 plus the signal's number, like shells."""
     return 128 + _signal_of(error)
 
 
@@ -174,7 +188,7 @@ def _signal_of(error: BaseException | None) -> signal.Signals:
 
 
 def _is_inside(frame: FrameType | None, function: object) -> bool:
-    """Return True if the function is among the callers of this frame."""
+    """Return True if the function is the frame's own or among its callers."""
     code = getattr(function, "__code__", None)
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
@@ -183,7 +197,8 @@ def _is_inside(frame: FrameType | None, function: object) -> bool:
 
 def _send_to_main_thread(number: int) -> None:
     if sys.platform == "win32":
-        signal.raise_signal(number)  # Python handles it in the main thread, whichever thread raises it
+        # Python runs the handler in the main thread, whichever thread raises the signal.
+        signal.raise_signal(number)
     else:
-        # A signal to this very thread also ends a system call that waits.
+        # A signal sent to the main thread itself also ends a waiting system call.
         signal.pthread_kill(threading.main_thread().ident or 0, number)

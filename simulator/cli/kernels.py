@@ -1,4 +1,4 @@
-"""`simulator kernels`: how long each kernel of a model takes on a GPU, and what bounds it; nothing is played."""
+"""`simulator kernels`: prints a model's kernels on a GPU, each with its time and bound; nothing is simulated."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import typer
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
-from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
+from simulator.cli.option_names import as_options
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import ScenarioError
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.report.tables.layout import Column, text_columns
 from simulator.scenario.build_training import to_step
@@ -21,7 +21,7 @@ from simulator.scenario.load import load_scenario
 from simulator.step.kernel_table import KernelRow, kernel_rows
 from simulator.step.spec import TrainingStep
 
-# By key of a scenario the option that sets it.
+# Option for each scenario key.
 _OPTIONS: Final = {
     "training.model": "MODEL",
     "training.seq_len": "--seq-len",
@@ -39,16 +39,18 @@ _COLUMNS: Final = (
     *text_columns("part", "pass", "kernel", "shape"),
     *map(Column, ("us", "times", "of all", "TFLOP/s", "GB/s", "bound by")),
 )
-# What names a row: its part and its kernel.
+# Columns that identify a row: part and kernel.
 _KEYS: Final = (0, 2)
 
 
 def show(options: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a line for each kernel of a micro-batch; `options` are those of `_OPTIONS` by name, None if not given."""
+    """Print a line for each kernel in a micro-batch; `options` maps the names in _OPTIONS to values or None."""
+    # The scenario's rules check the options; `to_step` is the same as for a simulation.
     step, gpu = _asked(options)
     try:
         rows = kernel_rows(step, gpu)
-    except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
+    # A dtype, or a generation of attention kernels, that this GPU does not support.
+    except ValueError as error:
         raise ScenarioError(f"--gpu: {options['--gpu']}: {error}") from error
     if as_json:
         typer.echo(json.dumps({"gpu": gpu.name, "kernels": [_document(row) for row in rows]}, indent=2))
@@ -64,6 +66,7 @@ def _asked(options: Mapping[str, Any]) -> tuple[TrainingStep, Gpu]:
         if value is not None and key.startswith("training.") and key.count(".") == 1
     }
     tp = options["--tp"]
+    # One tensor-parallel rank's kernels: every rank has the same.
     training |= {"parallelism": {"tp": tp}} if tp != 1 else {}
     cluster = {"topology": "star_100g", "world_size": max(tp, 1), "gpu": options["--gpu"]}
     try:
@@ -71,6 +74,7 @@ def _asked(options: Mapping[str, Any]) -> tuple[TrainingStep, Gpu]:
     except ScenarioError as error:
         error.args = (as_options(str(error), _OPTIONS),)
         raise
+    # Never happens; tells the type checker that the scenario has a training.
     if spec is None:
         raise TypeError("a scenario of a training step has a training step")
     return to_step(spec, cluster["world_size"]), load_gpu(options["--gpu"])
@@ -78,32 +82,39 @@ def _asked(options: Mapping[str, Any]) -> tuple[TrainingStep, Gpu]:
 
 def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
     total = sum(row.times * row.seconds for row in rows)
+    # Share of the total time for each bound: arithmetic, HBM, launch.
     by_bound: dict[str, float] = {}
     for row in rows:
         by_bound[row.bound] = by_bound.get(row.bound, 0.0) + row.times * row.seconds
     longest = max(rows, key=lambda row: row.times * row.seconds)
     share = longest.times * longest.seconds / total
     print_text(
-        f"{step.model.name} on {gpu.name}: {total * 1e3:.2f} ms of kernels a micro-batch of {step.micro_batch_size} x "
-        f"{step.seq_len}, forward and backward; {longest.kernel.name} takes most, {share:.0%}"
+        f"{step.model.name} on {gpu.name}: {total * 1e3:.2f} ms of kernels per micro-batch of "
+        f"{step.micro_batch_size} x {step.seq_len}, forward and backward; {longest.kernel.name} takes the most time, "
+        f"{share:.0%}"
     )
+    # "merged" kernels take no time, therefore they have no share.
     shares = [f"{seconds / total:.0%} {bound}" for bound, seconds in sorted(by_bound.items(), key=lambda one: -one[1])]
     print_text(f"bound by: {', '.join(one for one in shares if 'merged' not in one)}\n")
     print_table(_COLUMNS, [_cells(row, total) for row in rows], keys=_KEYS)
     print_text(
-        "\nBytes: each operand and result once. Bound by what would cost most if halved: SMs or HBM's bandwidth; or by "
-        "the kernel's begin and end. Not here: the optimizer, copies around collectives, what is run again."
+        "\nBytes: each operand and each result counts once. Bound by: the resource that costs the most time if "
+        "halved (SMs or HBM bandwidth), or the kernel's launch and end. Not included: the optimizer, copies around "
+        "collectives, recomputed kernels."
     )
     framework = step.framework
+    # Equal bytes take unequal times, which looks like an error unless explained.
     layers = framework.compiled if step.compiled else framework.elementwise
     if layers != framework.streaming:
         print_text(
-            f"Kernels bound by HBM take {layers:g} times their bytes' time in layers and {framework.streaming:g} times "
-            f"in embedding and head, so equal bytes take unequal times: constants of framework {framework.name}."
+            f"HBM-bound kernels take {layers:g} times the transfer time of their bytes in layers, and "
+            f"{framework.streaming:g} times in embedding and head. Equal bytes therefore take unequal times. The "
+            f"factors are constants of framework {framework.name}."
         )
 
 
 def _cells(row: KernelRow, total: float) -> list[str]:
+    # Merged kernels take no time; their rates print as 0.
     seconds = row.seconds or float("inf")
     rate = f"{row.kernel.flops / seconds / 1e12:.0f}" if row.kernel.flops else ""
     return [

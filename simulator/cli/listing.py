@@ -1,4 +1,4 @@
-"""`simulator list`: prints the names that a scenario or an option may use."""
+"""`simulator list`: prints the names allowed in a scenario or an option."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Final
 import typer
 
 from simulator.basics import registry
-from simulator.cli.console import print_table
-from simulator.errors import UnknownNameError
+from simulator.basics.errors import UnknownNameError
+from simulator.cli.console import print_table, print_text
 from simulator.report.tables.layout import text_columns
 
 
 def show(kind: str) -> None:
-    """Print the names of a kind, one a line, with their main facts."""
+    """Print the names of a kind, one per line, with their main facts."""
     lists = _lists()
     if kind not in lists:
         raise UnknownNameError("list", kind, lists)
     lists[kind]()
 
 
+# Functions and not tables: only the list asked for is imported and built.
 def _lists() -> dict[str, Callable[[], None]]:
     return {
         "algorithms": _algorithms,
@@ -52,8 +53,10 @@ def _dtypes() -> None:
 
     rows = []
     for d in DTYPES.values():
+        # tf32 exists only inside matmuls; in memory its values are float32.
         bits = "19 (stored as 32)" if d.compute_only else str(d.bits)
         largest = f"{d.largest:.6g}" if d.is_float else str(int(d.largest))
+        # Integers have no subnormal range, and no exponent or fraction.
         smallest = f"{d.smallest_normal:.6g}" if d.is_float else "1"
         rows.append((d.name, bits, str(d.exponent or "-"), str(d.fraction or "-"), largest, smallest))
     _below(_COLUMNS, rows)
@@ -64,13 +67,14 @@ def _below(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _algorithms() -> None:
-    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import ALGORITHMS
 
-    _below(_NO_HEADINGS, [(name, ", ".join(catalog.operations(name))) for name in catalog.names()])
+    _below(_NO_HEADINGS, [(name, ", ".join(ALGORITHMS.operations(name))) for name in ALGORITHMS.names()])
 
 
 def _builders() -> None:
-    """Each with its options and their defaults; one without a default must be given."""
+    """Print each builder with its options and their defaults; options without default must be given."""
+    # The first line of a builder's docstring describes the machine.
     import inspect
 
     from simulator.cluster import builder as builders
@@ -78,41 +82,45 @@ def _builders() -> None:
 
     for name in builders.names():
         builder = builders.find(name)
-        typer.echo(f"{name}: {(inspect.getdoc(builder.function) or '').splitlines()[0]}")
+        print_text(f"{name}: {(inspect.getdoc(builder.function) or '').splitlines()[0]}", indent="  ")
         rows = []
         for option, facts in options(name).items():
             default = builder.options.model_fields[option].get_default()
+            # Required options, options without a default (None), and options with a default look different.
             needed = builder.options.model_fields[option].is_required()
-            shown = "must be given" if needed else "-" if default is None else str(default).lower()
+            shown = "required" if needed else "-" if default is None else str(default).lower()
             rows.append((option, shown, facts["description"]))
         print_table(text_columns("", "", ""), rows, indent="  ")
 
 
 def _plots() -> None:
-    from simulator.report.plots import catalog
+    from simulator.scenario.plot_names import names, names_of
 
     kinds = ("collective", "training")
-    rows = [(name, ", ".join(kind for kind in kinds if name in catalog.names_of(kind))) for name in catalog.names()]
+    # A plot may exist for both kinds of scenario.
+    rows = [(name, ", ".join(kind for kind in kinds if name in names_of(kind))) for name in names()]
     _below(("plot", "of"), rows)
 
 
 def _strategies() -> None:
-    from simulator.step.strategies import catalog
-    from simulator.step.strategies.strategy import State
+    from simulator.step.spec import State
+    from simulator.step.strategies.strategy import STRATEGIES
 
     rows = []
-    for name in catalog.names():
-        strategy = catalog.find(name)
+    for name in STRATEGIES.names():
+        strategy = STRATEGIES.find(name)
+        # In the order of `State`, not in the order of the set.
         shards = ", ".join(state.value for state in State if state in strategy.shards) or "-"
         gathered = strategy.gathering.value
         rows.append((name, shards, strategy.updater.value, gathered, ", ".join(sorted(strategy.options))))
-    _below(("strategy", "shards", "update", "what was updated is gathered", "options"), rows)
+    _below(("strategy", "shards", "update", "gather of updated parameters", "options"), rows)
 
 
 def _operations() -> None:
-    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import ALGORITHMS, OPERATIONS
 
-    able = {op: [name for name in catalog.names() if op in catalog.operations(name)] for op in catalog.OPERATIONS}
+    # Only OPERATIONS are listed, in their own order.
+    able = {op: [name for name in ALGORITHMS.names() if op in ALGORITHMS.operations(name)] for op in OPERATIONS}
     _below(_NO_HEADINGS, [(op, ", ".join(names)) for op, names in able.items()])
 
 
@@ -123,6 +131,7 @@ def _gpus() -> None:
     rows = []
     for name in registry.names("gpu"):
         gpu = load_gpu(name)
+        # Older GPUs have no bfloat16.
         peak = gpu.peak_flops.get("bfloat16", gpu.peak_flops.get("float16", 0.0))
         scale_up = format_bandwidth(gpu.scale_up_bandwidth) if gpu.scale_up_bandwidth else "-"
         rows.append(
@@ -152,6 +161,7 @@ def _models() -> None:
 def _scenarios() -> None:
     from simulator.basics import document
 
+    # Only the first comment is read; scenarios are not validated here.
     names = registry.names("scenario")
     _below(_NO_HEADINGS, [(name, document.load(registry.find("scenario", name)).question) for name in names])
 
@@ -162,6 +172,7 @@ def _topologies() -> None:
     rows = []
     for name in registry.names("topology"):
         f = facts(name)
+        # 0 or None means that the topology grows with the number of ranks, or has no nodes of one size.
         most, node = str(f.max_ranks or "any"), str(f.node_size or "-")
         rows.append(
             (name, f.gpu or "-", most, node, "yes" if f.own_servers else "-", "yes" if f.in_switch_reduction else "-")

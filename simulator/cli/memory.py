@@ -1,4 +1,4 @@
-"""`simulator memory`: does a model fit? The closed forms, by ZeRO stage and checkpointing, nothing played."""
+"""`simulator memory`: does a model fit? Closed forms by ZeRO stage and checkpointing; nothing is simulated."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import typer
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import GIB, format_memory
-from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
+from simulator.cli.option_names import as_options
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import ScenarioError
 from simulator.model import conventions
 from simulator.model.head import logits_memory
 from simulator.model.layer import layer_operations
@@ -25,7 +25,7 @@ from simulator.report.tables.layout import Column
 from simulator.scenario.load import load_scenario
 from simulator.step.checkpointing import POLICIES, kept
 
-# By key of a scenario the option that sets it.
+# Option for each scenario key.
 _OPTIONS: Final = {
     "cluster.world_size": "--dp",
     "cluster.gpu": "--gpu",
@@ -37,7 +37,7 @@ _OPTIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class MemoryOptions:
     """The arguments of the command."""
 
     model: str
@@ -48,10 +48,12 @@ class Request:
     attention: str
 
 
-def show(request: Request, *, as_json: bool) -> None:
-    """Print model states by convention and stage, activations by policy, and what fits together."""
+def show(request: MemoryOptions, *, as_json: bool) -> None:
+    """Print model states by convention and stage, activations by policy, and the combinations that fit."""
+    # First, so that invalid options are reported together instead of one by one.
     _check(request)
     model = load_model(request.model, request.seq_len)
+    # Both depend on the model alone; the GPU's capacity decides what fits.
     states, activations = _states(model, request.dp), _activations(model, request)
     capacity = load_gpu(request.gpu).hbm_bytes
     if as_json:
@@ -63,9 +65,10 @@ def show(request: Request, *, as_json: bool) -> None:
         }
         typer.echo(json.dumps(document, indent=2))
         return
+    # Rows are ZeRO stages, columns are checkpointing policies [B].
     needs = [[states[f"paper, stage {stage}"] + nbytes for nbytes in activations.values()] for stage in range(4)]
     print_text(_finding(needs, list(activations), capacity, request.gpu))
-    print_text(f"{model.name}: {total(model):,} parameters; GiB a rank of {request.dp} data-parallel ranks")
+    print_text(f"{model.name}: {total(model):,} parameters; GiB per rank, with {request.dp} data-parallel ranks")
     typer.echo("\nmodel states (Adam, mixed precision), by convention")
     for name, nbytes in states.items():
         typer.echo(f"  {name:<34}{nbytes / GIB:>10.2f} GiB")
@@ -74,25 +77,28 @@ def show(request: Request, *, as_json: bool) -> None:
     )
     for name, nbytes in activations.items():
         typer.echo(f"  {name:<34}{nbytes / GIB:>10.2f} GiB")
-    print_text(f"\ntogether on a {request.gpu} of {capacity / GIB:.1f} GiB (stages as the ZeRO paper counts them)")
+    print_text(f"\nsum on a {request.gpu} of {capacity / GIB:.1f} GiB (ZeRO stages by the paper's convention)")
     rows = [
         [f"stage {stage}", *(f"{need / GIB:.1f} {'fits' if need <= capacity else 'over'}" for need in own)]
         for stage, own in enumerate(needs)
     ]
     print_table([Column(left=True), *map(Column, activations)], rows, indent="  ")
-    print_text("  fits: within the GPU's memory; over: more than it has")
+    print_text("  fits: within the GPU's memory; over: more than the GPU's memory")
+    # Flash attention never stores scores, so recomputing attention saves nothing; say so.
     if activations["attention"] == activations["none"]:
         print_text(
-            f"  attention is as none: --attention {request.attention} keeps no scores, so nothing is there to recompute"
+            f"  attention equals none: --attention {request.attention} stores no scores, therefore recomputing "
+            "attention saves no memory"
         )
     print_text(
-        "\nNot counted: gathered units, buckets, fragments, the framework's own 0.5 to 2 GiB. A simulated step counts "
-        "them."
+        "\nNot included: gathered units, buckets, fragmentation, and the framework's own 0.5 to 2 GiB. A simulated "
+        "step includes the first three."
     )
 
 
 def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity: float, gpu: str) -> str:
-    """Say from which stage on the model fits, or what comes nearest."""
+    """Return a sentence: the first stage at which the model fits, or the combination with the least memory."""
+    # Low stages first, because they communicate least; within a stage, "none" first.
     for stage, own in enumerate(needs):
         fitting = [policy for need, policy in zip(own, policies, strict=True) if need <= capacity]
         if fitting:
@@ -102,19 +108,19 @@ def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity
         (need, policy, stage) for stage, own in enumerate(needs) for need, policy in zip(own, policies, strict=True)
     )
     return (
-        f"nothing fits on {gpu} of {format_memory(capacity)}; the least is {format_memory(need)}, "
+        f"the model does not fit on {gpu} of {format_memory(capacity)}; the smallest need is {format_memory(need)}, "
         f"ZeRO stage {stage} with {policy} checkpointing"
     )
 
 
-def _check(request: Request) -> None:
-    """Let a scenario's rules judge, which tell all faults at once."""
+def _check(request: MemoryOptions) -> None:
+    """Apply a scenario's rules, which report every fault at once."""
     training = {
         "model": request.model,
         "seq_len": request.seq_len,
         "micro_batch_size": request.micro_batch_size,
         "attention": request.attention,
-        # Closed forms count bytes of mixed precision, whatever the GPU can compute in.
+        # Closed forms count mixed precision, whichever dtypes the GPU supports. fp32 is supported by every GPU.
         "precision": "fp32",
     }
     cluster = {"topology": "star_100g", "world_size": request.dp, "gpu": request.gpu}
@@ -128,6 +134,7 @@ def _check(request: Request) -> None:
 def _states(model: Transformer, ranks: int) -> dict[str, float]:
     parameters = float(total(model))
     units = modules(model)
+    # The formulas of DeepSpeed and FSDP count the largest unit in gathered form.
     layer = float(max(unit.elements for unit in units))
     by_convention = {f"paper, stage {stage}": conventions.paper(parameters, ranks, stage).total for stage in range(4)}
     by_convention["deepspeed, stage 2"] = conventions.deepspeed_zero2(parameters, ranks).total
@@ -139,16 +146,19 @@ def _states(model: Transformer, ranks: int) -> dict[str, float]:
     return by_convention
 
 
-def _activations(model: Transformer, request: Request) -> dict[str, float]:
+def _activations(model: Transformer, request: MemoryOptions) -> dict[str, float]:
     attention: Any = request.attention
     batch = Batch(request.micro_batch_size, request.seq_len, 2, attention)
     operations = layer_operations(model, batch)
+    # Bytes of a layer's input; checkpointing keeps at least this.
     entry = batch.tokens * model.hidden_size * batch.itemsize
     head = logits_memory(model, batch)
+    # Forward and backward pass of the head never coincide.
     logits = max(head.forward_peak, head.backward_peak)
     by_policy = {}
     for policy in POLICIES:
         layers = [kept(policy, i, model, operations, entry) for i in range(model.num_layers)]
+        # Every layer's saved tensors, and one layer recomputed at a time.
         peak = sum(layer.nbytes for layer in layers) + max(layer.recomputed for layer in layers)
         by_policy[policy] = float(peak + logits)
     return by_policy

@@ -1,6 +1,8 @@
-"""`simulator memory` for a step: what each pipeline stage holds when it holds most, as it would be played.
+"""`simulator memory` for a step: the peak memory of each pipeline stage, as a simulated step would have it.
 
-Rule: options are keys of a scenario, checked by its rules; bytes are those of the plan.
+Options are keys of a scenario, checked by its rules; bytes come from the plan.
+
+    --pp 4 --micro-batches 16   ->   scenario (as dict) -> load_scenario -> TrainingStep -> stage_memory
 """
 
 from __future__ import annotations
@@ -14,29 +16,28 @@ from typing import Any, Final
 import typer
 
 from simulator.basics import document
+from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.basics.plain_data import at
 from simulator.basics.units import GIB, format_duration
-from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
+from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import build
-from simulator.errors import ScenarioError, TooLargeError
 from simulator.model.parameters import total
 from simulator.report.tables.layout import Column
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.step.pipeline import Pipeline
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import TrainingStep, Updater
 from simulator.step.stage_memory import StageMemory, stage_memory
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
+from simulator.step.strategies.strategy import STRATEGIES
 
-# Time of a pass, measured on one of two cores, and the time from which the command begins with a warning [s].
+# Time per pass, measured on one of two cores [s], and the estimate above which a warning is printed [s].
 _A_PASS: Final = 7e-6
 _LONG: Final = 10.0
-# Sizes whose product are the GPUs; experts are spread over the data-parallel ones.
+# Sizes with the number of GPUs as product. Experts are spread over data-parallel GPUs, and `ep` is no factor.
 _SIZES: Final = ("dp", "tp", "pp", "cp")
-# By the key of a scenario the option that sets it.
+# Option for each scenario key.
 _OPTIONS: Final = {
     "cluster.world_size": "--dp x --tp x --pp x --cp",
     "cluster.gpu": "--gpu",
@@ -59,9 +60,9 @@ _OPTIONS: Final = {
     "training.parallelism.virtual_stages": "--virtual-stages",
     "training.parallelism.stages": "--stages",
 }
-# Options whose text is read as a scenario file has it: a word, a number, a list or a mapping.
+# Options written as in a scenario file: a word, a number, a list or a mapping.
 _YAML: Final = ("--sharding", "--checkpointing", "--precision", "--stages")
-# Categories of memory as they are told, and whether they are told where nobody holds any.
+# Categories of memory, and whether a category is printed if every stage has 0 bytes.
 _COLUMNS: Final = {
     "parameters": True,
     "gradients": True,
@@ -77,16 +78,12 @@ _SHORT: Final = {"recomputed activations": "run again"}
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was asked, and what the stages hold.
+    """The request, and each stage's memory.
 
     Attributes
     ----------
-    step : TrainingStep
-    gpu : str
     capacity : int
-        Of its memory [B].
-    gpus : int
-    stages : tuple of StageMemory
+        Memory of the GPU [B].
     """
 
     step: TrainingStep
@@ -97,12 +94,12 @@ class _Found:
 
     @property
     def largest(self) -> StageMemory:
-        """The stage that holds most, the first of several."""
+        """Stage with the largest peak; the first in a tie."""
         return max(self.stages, key=lambda stage: stage.nbytes)
 
 
 def show(options: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what each stage holds; `options` are those of `_OPTIONS` by name, None where one is not given."""
+    """Print each stage's memory; `options` maps the names in _OPTIONS to values, or None if not given."""
     try:
         found = _found(options)
     except (ScenarioError, TooLargeError) as error:
@@ -115,44 +112,49 @@ def show(options: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _found(options: Mapping[str, Any]) -> _Found:
+    # Invalid sizes count as 1 here; the scenario's rules report them below.
     gpus = math.prod(max(1, options[f"--{kind}"]) for kind in _SIZES)
     scenario = load_scenario(_scenario(options, gpus))
     print_warnings(_as_options(line) for line in scenario.warnings)
     spec = scenario.training
     if spec is None:
         raise TypeError("a scenario of a training step has a training step")
-    if strategies.find(spec.sharding.strategy).updater is Updater.SERVERS:
-        names = [name for name in strategies.names() if strategies.find(name).updater is not Updater.SERVERS]
+    # Servers hold states that no stage has; the table would mislead.
+    if STRATEGIES.find(spec.sharding.strategy).updater is Updater.SERVERS:
+        names = [name for name in STRATEGIES.names() if STRATEGIES.find(name).updater is not Updater.SERVERS]
         name = spec.sharding.strategy
         raise ScenarioError(
-            f"--sharding: got {name!r}, whose servers hold what ranks do not; one of {', '.join(names)}"
+            f"--sharding: got {name!r}, whose servers hold states outside the ranks; one of {', '.join(names)}"
         )
+    # A single GPU suffices: only its memory and its kernels matter here.
     step, cluster = to_step(spec, gpus), build("star_100g", 1, gpu=options["--gpu"])
     print_warnings([_warning(step)])
     try:
         stages = stage_memory(cluster, step, gpus)
-    except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
+    # A dtype, or a generation of attention kernels, that this GPU does not support.
+    except ValueError as error:
         raise ScenarioError(f"--gpu: {options['--gpu']}: {error}") from error
     return _Found(step, options["--gpu"], cluster.gpus[0].hbm_bytes, gpus, stages)
 
 
 def _warning(step: TrainingStep) -> str:
-    """Return a line of text if following all passes takes long, otherwise an empty text."""
+    """Return a warning if following every pass takes long; otherwise an empty text."""
     try:
         passes = Pipeline.of(step).all_passes
-    except ValueError:  # stage_memory reports the fault
+    # `stage_memory` reports the fault.
+    except ValueError:
         return ""
     seconds = passes * _A_PASS
     if seconds < _LONG:
         return ""
     return (
-        f"--micro-batches: {step.accumulation:,} are {passes:,} passes, which take about {format_duration(seconds)}; "
-        "to be faster, take fewer"
+        f"--micro-batches: {step.accumulation:,} micro-batches are {passes:,} passes, which take about "
+        f"{format_duration(seconds)}; to be faster, take fewer micro-batches"
     )
 
 
 def _scenario(options: Mapping[str, Any], gpus: int) -> dict[str, Any]:
-    """The keys of what is given; links do not matter, so any topology will do."""
+    """Return a scenario with the given options; any topology will do, because links do not matter."""
     data: dict[str, Any] = {
         "name": "memory",
         "cluster": {"topology": "star_100g", "world_size": gpus},
@@ -167,14 +169,15 @@ def _scenario(options: Mapping[str, Any], gpus: int) -> dict[str, Any]:
 
 
 def _as_options(message: str) -> str:
-    """Lines about a scenario's keys, with the options that set them."""
-    # Rules of a schedule say in brackets which key its micro-batches are.
+    """Return lines with options in place of keys."""
+    # A schedule's rules name the key for micro-batches in brackets.
     return as_options(message, _OPTIONS).replace("(gradient_accumulation_steps)", "(--micro-batches)")
 
 
 def _print(found: _Found) -> None:
     print_text(_finding(found))
     print_text(_asked(found))
+    # Categories without bytes are dropped unless readers expect them.
     columns = [name for name, always in _COLUMNS.items() if always or any(_held(found, name))]
     names = [_SHORT.get(name, name) for name in columns]
     cut = len(found.stages) > 1
@@ -190,11 +193,11 @@ def _print(found: _Found) -> None:
         ]
         for stage in found.stages
     ]
-    print_text(f"\nGiB on one GPU when it holds most; {held}: whose activations it holds then")
+    print_text(f"\nGiB on one GPU at its memory peak; {held}: number of {held} with stored activations at the peak")
     print_table([Column(head) for head in heads], rows, keys=(0,) if cut else (), indent="  ")
     print_text(
-        "\nNot counted: fragments, the framework's own 0.5 to 2 GiB, and what waits for a slow network. A played step "
-        "counts fragments and waiting."
+        "\nNot included: fragmentation, the framework's own 0.5 to 2 GiB, and buffers that wait for a slow network. "
+        "A simulated step includes fragmentation and waiting buffers."
     )
 
 
@@ -203,13 +206,17 @@ def _held(found: _Found, category: str) -> Sequence[int]:
 
 
 def _unit_of_held(found: _Found) -> str:
-    """What passes forward are of: micro-batches, or micro-batches through one of several chunks of the model."""
+    """Return the unit of forward passes: micro-batches, or passes through a chunk if a rank has several."""
     return "chunk passes" if Pipeline.of(found.step).shape.chunks > 1 else "micro-batches"
 
 
 def _finding(found: _Found) -> str:
     largest = found.largest
-    who = f"stage {largest.stage} of {len(found.stages)} holds most," if len(found.stages) > 1 else "a GPU holds"
+    who = (
+        (f"stage {largest.stage} of {len(found.stages)} needs the most memory:")
+        if len(found.stages) > 1
+        else "a GPU needs"
+    )
     fits = "fits" if largest.nbytes <= found.capacity else "does not fit"
     share = largest.nbytes / found.capacity
     held, capacity = (f"{nbytes / GIB:.1f} GiB" for nbytes in (largest.nbytes, found.capacity))

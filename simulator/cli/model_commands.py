@@ -1,6 +1,6 @@
-"""Commands about a model, without a scenario: does it fit, which layout is the fastest, what do kernels take?
+"""Commands about a model without a scenario: does it fit, which layout is fastest, how long do kernels take?
 
-Rule: as in app.py, options and help alone: nothing heavy is imported here, so that --help answers at once.
+Same as app.py: only options and help; nothing slow is imported here, therefore --help answers at once.
 """
 
 from __future__ import annotations
@@ -11,41 +11,54 @@ from typing import Annotated
 import typer
 
 from simulator.cli.completion import names_of
-from simulator.cli.counting import as_days, as_length, as_tokens
+from simulator.cli.number_options import as_days, as_length, as_tokens
 from simulator.cli.options import AsJson, Cache, ModelName, OtherGpu, Settings, Tokens
 
 
 def memory(
     model: ModelName,
-    dp: Annotated[int, typer.Option(help="Data-parallel ranks that share model states.")] = 8,
+    dp: Annotated[int, typer.Option(help="Number of data-parallel ranks that share the model states.")] = 8,
     seq_len: Tokens = 2048,
-    micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch on one rank.")] = 1,
+    micro_batch_size: Annotated[int, typer.Option(help="Sequences per micro-batch on each rank.")] = 1,
     gpu: Annotated[
-        str, typer.Option(help="Whose memory it must fit into.", autocompletion=names_of("gpu"))
+        str, typer.Option(help="GPU that must hold the model.", autocompletion=names_of("gpu"))
     ] = "h100_sxm",
-    attention: Annotated[str, typer.Option(help="flash or standard.")] = "flash",
-    tp: Annotated[int, typer.Option(help="Tensor-parallel ranks.")] = 1,
-    pp: Annotated[int, typer.Option(help="Pipeline-parallel ranks.")] = 1,
-    cp: Annotated[int, typer.Option(help="Context-parallel ranks.")] = 1,
-    ep: Annotated[int, typer.Option(help="Expert-parallel ranks, of those of a stage.")] = 1,
-    etp: Annotated[int | None, typer.Option(help="Ranks that cut one expert's matrices; as --tp if left out.")] = None,
+    attention: Annotated[str, typer.Option(help="Attention kernels: flash or standard.")] = "flash",
+    tp: Annotated[int, typer.Option(help="Number of tensor-parallel ranks.")] = 1,
+    pp: Annotated[int, typer.Option(help="Number of pipeline-parallel ranks.")] = 1,
+    cp: Annotated[int, typer.Option(help="Number of context-parallel ranks.")] = 1,
+    ep: Annotated[int, typer.Option(help="Number of expert-parallel ranks within a stage.")] = 1,
+    etp: Annotated[
+        int | None, typer.Option(help="Number of ranks that split each expert's matrices; equal to --tp if omitted.")
+    ] = None,
     sequence_parallel: Annotated[
         bool | None,
-        typer.Option(help="Whether what lies between matrices is cut along the sequence; it is by default."),
+        typer.Option(help="Split the activations between the matrices along the sequence, or not. [default: split]"),
     ] = None,
-    schedule: Annotated[str | None, typer.Option(help="Of the pipeline: 1f1b, interleaved, zb_v, ...")] = None,
-    virtual_stages: Annotated[int | None, typer.Option(help="Stages of a rank, for interleaved ones.")] = None,
-    stages: Annotated[str | None, typer.Option(help="Layers by stage: '[7, 8, 8, 7]', '{last_less: 1}'.")] = None,
-    micro_batches: Annotated[int | None, typer.Option(help="Of a step: gradient accumulation.")] = None,
-    sharding: Annotated[str | None, typer.Option(help="ddp, zero1, zero2, zero3, or a mapping of its keys.")] = None,
-    checkpointing: Annotated[str | None, typer.Option(help="none, selective_op, full, ...")] = None,
-    precision: Annotated[str | None, typer.Option(help="bf16, fp32, fp8, ...")] = None,
+    schedule: Annotated[str | None, typer.Option(help="Pipeline schedule: 1f1b, interleaved, zb_v, ...")] = None,
+    virtual_stages: Annotated[
+        int | None, typer.Option(help="Number of stages per rank, for interleaved schedules.")
+    ] = None,
+    stages: Annotated[
+        str | None, typer.Option(help="Number of layers of each stage: '[7, 8, 8, 7]', '{last_less: 1}'.")
+    ] = None,
+    micro_batches: Annotated[
+        int | None, typer.Option(help="Number of micro-batches per step (gradient accumulation).")
+    ] = None,
+    sharding: Annotated[
+        str | None,
+        typer.Option(help="Sharding strategy: ddp, zero1, zero2, zero3, or a mapping of the sharding keys."),
+    ] = None,
+    checkpointing: Annotated[
+        str | None, typer.Option(help="Activation checkpointing: none, selective_op, full, ...")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="Precision: bf16, fp32, fp8, ...")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a model takes of a GPU's memory, nothing played.
+    """Print the memory that a model needs, without a simulation.
 
-    By closed forms of each ZeRO stage and checkpointing; or, where an option from --tp on is given, of one step what
-    each pipeline stage holds.
+    Closed forms give the memory of each ZeRO stage and kind of checkpointing. With an option from --tp on, the table
+    shows the memory of each pipeline stage in one step instead.
     """
     sizes = {"--tp": tp, "--pp": pp, "--cp": cp, "--ep": ep}
     others = {
@@ -59,11 +72,13 @@ def memory(
         "--checkpointing": checkpointing,
         "--precision": precision,
     }
+    # Only options of the closed forms were given: they know neither partitioning nor pipelines.
     if set(sizes.values()) == {1} and set(others.values()) == {None}:
-        from simulator.cli.memory import Request, show
+        from simulator.cli.memory import MemoryOptions, show
 
-        show(Request(model, dp, seq_len, micro_batch_size, gpu, attention), as_json=as_json)
+        show(MemoryOptions(model, dp, seq_len, micro_batch_size, gpu, attention), as_json=as_json)
         return
+    # Any other option needs the plan of a step.
     from simulator.cli.memory_by_stage import show as show_stages
 
     batch = {"--seq-len": seq_len, "--micro-batch-size": micro_batch_size, "--attention": attention, "--gpu": gpu}
@@ -75,70 +90,94 @@ def plan(
         str,
         typer.Argument(
             metavar="MODEL|SCENARIO",
-            help="Catalog name, or path of a config.json, with --topology and --gpus; or a scenario that has `plan`.",
+            help=(
+                "Model (catalog name, or path of a config.json) with --topology and --gpus, or a scenario with the "
+                "key `plan`."
+            ),
             autocompletion=names_of("model"),
         ),
     ],
-    topology: Annotated[str | None, typer.Option(help="Name or path.", autocompletion=names_of("topology"))] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="How many.")] = None,
+    topology: Annotated[
+        str | None, typer.Option(help="Topology: name or path.", autocompletion=names_of("topology"))
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs.")] = None,
     seq_len: Annotated[
         int | None,
-        typer.Option(metavar="TOKENS", parser=as_tokens, help="Tokens of a sequence; 8k is 8192. [default: 2048]"),
+        typer.Option(metavar="TOKENS", parser=as_tokens, help="Sequence length in tokens; 8k is 8192. [default: 2048]"),
     ] = None,
     global_batch: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Of a step: tokens (4M), or sequences (512seq). [default: 4M]"),
+        typer.Option(
+            metavar="SIZE", help="Global batch size per step, in tokens (4M) or sequences (512seq). [default: 4M]"
+        ),
     ] = None,
     gpu: OtherGpu = None,
-    fix: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Choose it yourself: tp=8.")] = None,
+    fix: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Fix a value: tp=8. Repeatable.")] = None,
     among: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE,...", help="Choose among these: pp=1,2,4.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE,...", help="Restrict the search to these values: pp=1,2,4. Repeatable."),
     ] = None,
-    without: Annotated[list[str] | None, typer.Option(metavar="VALUE", help="Leave out: zero3, interleaved.")] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="VALUE", help="Exclude a value from the search: zero3, interleaved. Repeatable."),
+    ] = None,
     settings: Settings = None,
-    best: Annotated[int | None, typer.Option(min=1, help="How many settings are told. [default: 10]")] = None,
+    best: Annotated[int | None, typer.Option(min=1, help="Number of settings to list. [default: 10]")] = None,
     tokens: Annotated[
-        float | None, typer.Option(metavar="NUMBER", parser=as_length, help="Of the whole training: 15e12, 1T.")
+        float | None,
+        typer.Option(metavar="NUMBER", parser=as_length, help="Number of tokens in the whole training: 15e12, 1T."),
     ] = None,
-    price: Annotated[float | None, typer.Option(min=0.0, help="Of a GPU hour, in any currency.")] = None,
-    watts: Annotated[float | None, typer.Option(min=0.0, help="Power of a GPU with its share of the rest.")] = None,
+    price: Annotated[float | None, typer.Option(min=0.0, help="Price per GPU hour, in any currency.")] = None,
+    watts: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Power per GPU [W], including its share of host, network and cooling."),
+    ] = None,
     deadline: Annotated[
-        float | None, typer.Option(metavar="DAYS", parser=as_days, help="Days that it may take: 30, 30d, 6w.")
+        float | None,
+        typer.Option(
+            metavar="DAYS", parser=as_days, help="Longest allowed duration of the training: 30 (days), 30d, 6w."
+        ),
     ] = None,
     sensitivity: Annotated[
         bool,
         typer.Option(
-            "--sensitivity", help="Tell what twice the network, one more card and twice the memory change: plans again."
+            "--sensitivity",
+            help="Repeat the plan with twice the network bandwidth, one more network card, and twice the memory.",
         ),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where best.yaml, plan.json and report.html go.")
+        Path | None, typer.Option(metavar="DIR", help="Directory for best.yaml, plan.json and report.html.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted plan in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted plan in --out.")] = False,
     scheduler: Annotated[
-        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Play on this Dask cluster instead.")
+        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Simulate on this Dask cluster.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one a core otherwise.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help=("Number of processes; the number of cores if omitted."))
+    ] = None,
     cache: Cache = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest layout of a training on so many GPUs.
+    """Find the fastest settings for a training on N GPUs.
 
-    What cannot be, does not fit or cannot win is ruled out; the rest is played, so that nothing faster is missed.
+    The search excludes settings that are impossible, that do not fit into memory, and that are slower than the best
+    settings according to a lower bound. It simulates every other setting, therefore no faster setting is missed.
     """
     import os
 
     from simulator.sweeps.process_pool import preload
 
+    # Same as in `sweep`: workers import while this process reads the question.
     jobs = jobs or (None if scheduler is not None else os.cpu_count() or 1)
     pool = preload(__name__) if jobs is not None and jobs > 1 else None
     from simulator.cli.plan import Output
     from simulator.cli.plan import plan as planned
-    from simulator.cli.plan_question import Asked, question
+    from simulator.cli.plan_question import PlanOptions, question
     from simulator.cli.settings import as_overrides
     from simulator.sweeps.sweep import Backend
 
-    asked = Asked(
+    # None means "not given" throughout: a scenario with `plan` refuses any of these options.
+    asked = PlanOptions(
         topology, gpus, seq_len, global_batch, gpu, tuple(fix or ()), tuple(among or ()), tuple(without or ()), best,
         tokens, price, watts, deadline, sensitivity or None,
     )  # fmt: skip
@@ -148,21 +187,26 @@ def plan(
 
 def kernels(
     model: ModelName,
-    gpu: Annotated[str, typer.Option(help="On which GPU.", autocompletion=names_of("gpu"))] = "h100_sxm",
+    gpu: Annotated[str, typer.Option(help="GPU that runs the kernels.", autocompletion=names_of("gpu"))] = "h100_sxm",
     seq_len: Tokens = 2048,
-    micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch.")] = 1,
-    precision: Annotated[str, typer.Option(help="bf16, fp32, tf32, fp8, ...")] = "bf16",
-    attention: Annotated[str, typer.Option(help="flash or standard.")] = "flash",
-    framework: Annotated[str | None, typer.Option(help="Whose kernels: torchtitan, llm_foundry, bare, ...")] = None,
+    micro_batch_size: Annotated[int, typer.Option(help="Sequences per micro-batch.")] = 1,
+    precision: Annotated[str, typer.Option(help="Precision: bf16, fp32, tf32, fp8, ...")] = "bf16",
+    attention: Annotated[str, typer.Option(help="Attention kernels: flash or standard.")] = "flash",
+    framework: Annotated[
+        str | None, typer.Option(help="Framework that launches the kernels: torchtitan, llm_foundry, bare, ...")
+    ] = None,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="What a compiler merges takes no time of its own.")
+        bool, typer.Option("--compile", help="A compiler merges kernels; merged kernels take no time of their own.")
     ] = False,
-    tp: Annotated[int, typer.Option(help="Tensor-parallel ranks: the kernels of one of them.")] = 1,
+    tp: Annotated[
+        int, typer.Option(help="Number of tensor-parallel ranks; the table shows the kernels on each rank.")
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Print how long each kernel takes, and what bounds it."""
+    """Print each kernel's time, and the resource that bounds it."""
     from simulator.cli.kernels import show as show_kernels
 
+    # False is the default of --compile, and must count as not given.
     show_kernels(
         {
             "MODEL": model, "--gpu": gpu, "--seq-len": seq_len, "--micro-batch-size": micro_batch_size,

@@ -1,4 +1,4 @@
-"""`simulator plan`: finds the fastest settings of a training, prints them, and leaves the best as a scenario file."""
+"""`simulator plan`: finds the fastest settings for a training, prints them, and writes the best as a scenario file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import typer
 
 from simulator.basics.atomic_files import write_atomically
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_time
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, hear, word
 from simulator.cli.plan_output import (
-    Progress,
+    SearchProgress,
     print_impossible,
     print_nearest,
     print_plan,
@@ -23,17 +24,16 @@ from simulator.cli.plan_output import (
     print_sizes,
 )
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError
 from simulator.findings.budget import amount_text
-from simulator.planner.asked import Question
+from simulator.planner.cluster_sizes import ClusterSizeResult, sizes
 from simulator.planner.contradictions import refuse_contradictions
-from simulator.planner.nearest import Way, least_memory, possible_numbers, ways_to_fit
-from simulator.planner.search import Plan, search
-from simulator.planner.sensitivity import Changed, sensitivity
+from simulator.planner.infeasible import Remedy, least_memory, possible_numbers, remedies
+from simulator.planner.plan_report import document, impossible_document, nearest_document, sentences
+from simulator.planner.question import PlanQuestion
+from simulator.planner.search import SearchResult, search
+from simulator.planner.sensitivity import MachineChange, sensitivity
 from simulator.planner.setting import scenario_of
-from simulator.planner.sizes import Size, sizes
 from simulator.planner.space import Choices
-from simulator.planner.told import document, impossible_document, nearest_document, sentences
 from simulator.results import run_directory
 from simulator.results.page.plan_page import FILE, plan_page
 from simulator.scenario.resolve import to_yaml
@@ -44,16 +44,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a plan goes.
+    """Destination of a plan.
 
     Attributes
     ----------
     out : Path or None
-        Folder of best.yaml, plan.json and report.html.
+        Folder for best.yaml, plan.json and report.html.
     as_json : bool
-        Whether plan.json is printed instead of tables.
+        Whether to print plan.json instead of tables.
     resume : bool
-        Whether an interrupted plan in `out` goes on.
+        Whether to continue an interrupted plan in `out`.
     """
 
     out: Path | None = None
@@ -61,37 +61,45 @@ class Output:
     resume: bool = False
 
 
-def plan(question: Question, backend: Backend, output: Output) -> None:
-    """Search, print, and write best.yaml, plan.json and report.html where there is a folder for them."""
+def plan(question: PlanQuestion, backend: Backend, output: Output) -> None:
+    """Search, print, and write best.yaml, plan.json and report.html if there is a folder."""
     print_warnings([question.announced()])
+    # Before a directory is created: contradictory constraints leave no setting to search.
     refuse_contradictions(question)
     choices, own = question.choices(), _kept(output, backend)
     try:
         _plan(question, choices, replace(backend, cache=backend.cache or own), output, own)
     finally:
+        # An empty folder would look like a plan.
         if output.out is not None and not any(output.out.iterdir()):
             run_directory.discard(output.out)
 
 
-def _plan(question: Question, choices: Choices, backend: Backend, output: Output, own: Path | None) -> None:
+def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Output, own: Path | None) -> None:
     base, sequences = question.base, question.sequences
-    found, ended, show = None, None, Progress(quiet=output.as_json)
-    tried, changed = list[Size](), list[Changed]()
+    # `search` yields its result so far after every point; the last result counts, also after an interruption.
+    found, ended, show = None, None, SearchProgress(quiet=output.as_json)
+    tried, changed = list[ClusterSizeResult](), list[MachineChange]()
     try:
         for found in search(base, sequences, choices, best=question.best, backend=backend):
             show.tell(found)
         show.end()
         if found is not None:
+            # Further numbers of GPUs, then further machines; each is another plan and may take as long as the first.
             tried.extend(_told(sizes(found, question, backend), _size_text))
             changed.extend(_told(sensitivity(found, backend) if question.sensitivity else (), _change_text))
     except INTERRUPTIONS as error:
+        # A further signal raises again; until then, the best settings so far are printed.
         hear(error)
         ended = error
         show.end()
+    # Interrupted before the first setting was simulated: there is nothing to print.
     if found is None or (ended is not None and not found.best):
-        typer.echo(f"{word(ended)}; nothing was played", err=True)
+        typer.echo(f"{word(ended)}; no setting was simulated", err=True)
         raise typer.Exit(exit_code(ended))
+    # The same data for JSON, for the page, and for plan.json.
     data = document(found, question.budget, tried)
+    # Nothing fits: say what is missing, and what would help.
     if not found.best:
         try:
             _add_nearest(data, question, choices, quiet=output.as_json)
@@ -100,6 +108,7 @@ def _plan(question: Question, choices: Choices, backend: Backend, output: Output
     data |= {"sensitivity": [one.to_dict() for one in changed]}
     if output.out is not None:
         _write(found, question, data, output.out)
+    # stdout holds the JSON document and nothing else.
     if output.as_json:
         typer.echo(json.dumps(data, indent=2))
     else:
@@ -108,19 +117,23 @@ def _plan(question: Question, choices: Choices, backend: Backend, output: Output
         print_sensitivity(changed)
         if output.out is not None:
             typer.echo(f"report: {output.out / FILE}")
+    # An interrupted plan still prints its best settings, and exits with the signal's code.
     if ended is not None:
-        more = "" if own is None else f"; go on with the same command and --resume --out {output.out}"
-        so_far = "the search has ended, but not what more was asked for" if found.ended else "the best so far"
-        typer.echo(f"{word(ended)}: {so_far}, of {len(found.played)} that were played{more}", err=True)
+        more = "" if own is None else f"; to continue, repeat the command with --resume --out {output.out}"
+        so_far = "the search has ended, but further plans have not" if found.ended else "the best"
+        typer.echo(f"{word(ended)}: {so_far} of {len(found.played)} simulated settings{more}", err=True)
         raise typer.Exit(exit_code(ended))
+    # The search has ended, and its outcomes serve no further purpose.
     if own is not None:
         shutil.rmtree(own, ignore_errors=True)
+    # A script sees from the exit code that nothing fits.
     if not found.best:
         raise typer.Exit(1)
 
 
-def _add_nearest(data: dict[str, Any], question: Question, choices: Choices, *, quiet: bool) -> None:
-    """Add to `data` what comes nearest where nothing fits, and print it; an interruption leaves what was found."""
+def _add_nearest(data: dict[str, Any], question: PlanQuestion, choices: Choices, *, quiet: bool) -> None:
+    """Add the nearest infeasible setting to `data` and print it; an interruption keeps partial results."""
+    # None means: no setting exists at all, with any amount of memory.
     need = least_memory(choices, question.base, question.sequences)
     if need is None:
         possible = possible_numbers(choices, question.base, question.sequences)
@@ -128,54 +141,57 @@ def _add_nearest(data: dict[str, Any], question: Question, choices: Choices, *, 
         if not quiet:
             print_impossible(question, possible)
         return
-    found, ways = ways_to_fit(choices, question.base, question.sequences, need), list[Way]()
+    found, ways = remedies(choices, question.base, question.sequences, need), list[Remedy]()
     try:
         for way in found if quiet else print_nearest(question, need, found):
             ways.append(way)
+    # Also after Ctrl-C: remedies found so far are kept.
     finally:
         data.update(nearest_document(need, ways))
 
 
 def _kept(output: Output, backend: Backend) -> Path | None:
-    """Where outcomes are kept until the search has ended, so that it can go on; None without, or with a cache."""
+    """Return the folder for outcomes until the search has ended; None without `out`, or with a cache."""
     if output.out is None:
         if output.resume:
-            raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
+            raise ScenarioError("--resume: needs the directory of the interrupted plan; give --out DIR")
         return None
+    # With --cache, the cache keeps the outcomes.
     kept = output.out / "outcomes" if backend.cache is None else None
     if output.resume and kept is not None and not kept.is_dir():
-        raise ScenarioError(f"--resume: {output.out} holds no plan that was interrupted; leave --resume out")
+        raise ScenarioError(f"--resume: {output.out} holds no interrupted plan; omit --resume")
     if not output.resume:
         run_directory.create("plan", output.out)
     return kept
 
 
 def _told(found: Iterable[T], text: Callable[[T], str]) -> Iterator[T]:
-    """The same, each told as soon as it is known."""
+    """Yield each item; print the item's text immediately."""
     for one in found:
+        # On stderr, because stdout may hold JSON.
         typer.echo(text(one), err=True)
         yield one
 
 
-def _size_text(one: Size) -> str:
-    step = one.missing if one.best is None else f"{format_time(one.best.step_time)} a step"
+def _size_text(one: ClusterSizeResult) -> str:
+    step = one.missing if one.best is None else f"{format_time(one.best.step_time)} per step"
     days = f", {amount_text(one.takes['days'])} days" if one.takes else ""
     return f"{one.gpus:,} GPU{'' if one.gpus == 1 else 's'}: {step}{days}"
 
 
-def _change_text(one: Changed) -> str:
-    return f"{one.change}: {format_time(one.best.step_time)} a step"
+def _change_text(one: MachineChange) -> str:
+    return f"{one.change}: {format_time(one.best.step_time)} per step"
 
 
-def _write(found: Plan, question: Question, data: Mapping[str, Any], folder: Path) -> None:
+def _write(found: SearchResult, question: PlanQuestion, data: Mapping[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "plan.json", json.dumps(data, indent=2) + "\n")
+    # Without a fitting setting there is no scenario to write.
     written = ""
     if found.best:
-        best = replace(
-            scenario_of(found.base, found.best[0].setting),
+        best = scenario_of(found.base, found.best[0].setting).replaced(
             name="best",
-            question="The fastest setting that was found.",
+            question="The fastest setting of the plan.",
             budget=question.budget,
         )
         written = to_yaml(best)

@@ -1,4 +1,4 @@
-"""What does `simulator plan` print: how far it is, the best settings, what a training takes, what nothing fits into?"""
+"""Which texts does `simulator plan` print? Progress, the best settings, the training's cost, and infeasibility."""
 
 from __future__ import annotations
 
@@ -13,80 +13,87 @@ import typer
 from simulator.basics.units import format_memory, format_time
 from simulator.cli.console import print_table, print_text
 from simulator.findings import gpu_numbers
-from simulator.planner.asked import Question
-from simulator.planner.explain import against
-from simulator.planner.nearest import NO_WAY, Need, Way
-from simulator.planner.search import Plan
-from simulator.planner.sensitivity import Changed
-from simulator.planner.sizes import Size
-from simulator.planner.told import exposed, reasons, sensitivity_sentence, sentences
+from simulator.planner.cluster_sizes import ClusterSizeResult
+from simulator.planner.explain import step_difference
+from simulator.planner.infeasible import NO_WAY, MemoryNeed, Remedy
+from simulator.planner.plan_report import exposed, reasons, sensitivity_sentence, sentences
+from simulator.planner.question import PlanQuestion
+from simulator.planner.search import SearchResult
+from simulator.planner.sensitivity import MachineChange
 from simulator.report.tables.layout import Column
 
-# Between two lines of progress in a file or a pipe [s].
+# Time between two progress lines in a file or pipe [s].
 _EVERY: Final = 10.0
 
 
 @dataclass(slots=True)
-class Progress:
-    """How far a search is: one line that changes on a terminal, a line every ten seconds in a file or a pipe."""
+class SearchProgress:
+    """Progress of a search: a changing line on a terminal, a line every ten seconds in a file or pipe."""
 
     quiet: bool
     told: float = field(default_factory=time.monotonic)
     wide: int = 0
 
-    def tell(self, found: Plan) -> None:
-        """Tell it, if it is time to."""
+    def tell(self, found: SearchResult) -> None:
+        """Print the progress if it is due."""
         if self.quiet:
             return
-        lead = f"best {format_time(found.best[0].step_time)}" if found.best else "none fits yet"
-        ruled_out = f"{found.do_not_fit:,} do not fit, {found.slower:,} of {found.considered:,} wait"
-        text = f"{len(found.played):,} played, {ruled_out}; {lead}"
+        # Settings that do not fit have no step time.
+        lead = f"best {format_time(found.best[0].step_time)}" if found.best else "no setting fits yet"
+        ruled_out = f"{found.do_not_fit:,} do not fit, {found.slower:,} of {found.considered:,} pending"
+        text = f"{len(found.played):,} simulated, {ruled_out}; {lead}"
         if sys.stderr.isatty():
             typer.echo(f"\r{text:<{self.wide}}", nl=False, err=True)
+            # Padding to the previous length erases a longer line.
             self.wide = len(text)
+        # A file or pipe keeps every line; ten seconds keep it short.
         elif time.monotonic() > self.told + _EVERY:
             typer.echo(text, err=True)
             self.told = time.monotonic()
 
     def end(self) -> None:
-        """Leave the line that was shown."""
+        """End the line that was shown."""
         if self.wide:
             typer.echo("", err=True)
 
 
-def print_plan(found: Plan, question: Question) -> None:
-    """The answer, the best as a table, and what was left out."""
+def print_plan(found: SearchResult, question: PlanQuestion) -> None:
+    """Print the answer, the best settings as a table, and the excluded settings."""
     if found.best:
         for sentence in sentences(found, question.budget, question.deadline):
             print_text(sentence)
         _print_best(found)
-    print_text(f"\n{found.considered:,} settings considered, {len(found.played):,} played:")
+    print_text(
+        f"\n{found.considered:,} settings considered, {len(found.played):,} simulated. Excluded settings by reason:"
+    )
     for reason, count in reasons(found).items():
         print_text(f"  {count:,} {reason}", indent="    ")
 
 
-def print_sizes(tried: Sequence[Size]) -> None:
-    """What other numbers of GPUs give; nothing where none were asked for."""
+def print_sizes(tried: Sequence[ClusterSizeResult]) -> None:
+    """Print the results for each further number of GPUs, if any."""
     if tried:
         numbers = [one.to_dict() for one in tried]
         print_text(f"\n{gpu_numbers.sentence(numbers)}")
         heads, rows = gpu_numbers.table(numbers)
+        # The last column is text and may be folded.
         print_table([*map(Column, heads[:-1]), Column(heads[-1], left=True, folds=True)], rows)
 
 
-def print_sensitivity(changed: Sequence[Changed]) -> None:
-    """What other machines would change."""
+def print_sensitivity(changed: Sequence[MachineChange]) -> None:
+    """Print the effect of other machines."""
     if changed:
         typer.echo("")
     for one in changed:
         print_text(sensitivity_sentence(one))
 
 
-def _print_best(found: Plan) -> None:
-    heads = ("", "step", "80 %", "tokens/s/GPU", "MFU", "memory", "exposed", "idle")
+def _print_best(found: SearchResult) -> None:
+    heads = ("", "step", "80 % interval", "tokens/s/GPU", "MFU", "memory", "exposed", "bubble")
     columns = [*(Column(head) for head in heads), Column("setting", left=True, folds=True)]
-    columns.append(Column("why it loses", left=True, folds=True))
+    columns.append(Column("main difference", left=True, folds=True))
     rows = []
+    # `step_difference` explains each setting against the best.
     for number, one in enumerate(found.best, 1):
         report = one.report
         rows.append(
@@ -100,7 +107,7 @@ def _print_best(found: Plan) -> None:
                 exposed(report),
                 f"{100 * report['bubble_time_s'] / one.step_time:.1f} %",
                 one.setting.text,
-                against(found.best[0], one).text,
+                step_difference(found.best[0], one).text,
             ]
         )
     typer.echo("")
@@ -108,27 +115,30 @@ def _print_best(found: Plan) -> None:
 
 
 def _interval(report: Mapping[str, Any]) -> str:
-    """Where four of five runs like this one are expected."""
+    """Return the 80 % prediction interval for the step time."""
     ends = [report["intervals"].get(f"step_time_s_80_{end}") for end in ("low", "high")]
+    # Without measurements for such runs there is no interval.
     return "" if None in ends else " to ".join(format_time(end) for end in ends)
 
 
-def print_impossible(question: Question, possible: Sequence[str]) -> None:
-    """Print that no setting exists for the numbers asked for, and for which numbers nearby one does."""
+def print_impossible(question: PlanQuestion, possible: Sequence[str]) -> None:
+    """Print that no setting exists for these numbers, and name nearby numbers with a setting."""
     gpus = question.base.cluster.world_size
     others = f" Possible: {', '.join(possible)}." if possible else ""
     print_text(
-        f"No setting of {question.model} exists on {gpus:,} GPUs with {question.sequences:,} sequences a step: the "
-        f"reasons follow.{others}"
+        f"No setting of {question.model} is possible on {gpus:,} GPUs with {question.sequences:,} sequences per "
+        f"step; the reasons follow.{others}"
     )
 
 
-def print_nearest(question: Question, need: Need, ways: Iterable[Way]) -> Iterator[Way]:
-    """Print what comes nearest where nothing fits, and each way to make something fit as soon as it is known."""
+def print_nearest(question: PlanQuestion, need: MemoryNeed, ways: Iterable[Remedy]) -> Iterator[Remedy]:
+    """Print the setting nearest to fitting, then each remedy immediately."""
     print_text(
-        f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The nearest needs "
-        f"{format_memory(need.nbytes)} of {format_memory(need.capacity)}: {need.setting.text}. What would fit:"
+        f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The setting with the "
+        f"smallest need takes {format_memory(need.nbytes)} of {format_memory(need.capacity)}: {need.setting.text}. "
+        "Changes that make a setting fit:"
     )
+    # `ways` is lazy, and every remedy takes a search: print each immediately.
     told = False
     for way in ways:
         print_text(f"  {way.text}", indent="    ")

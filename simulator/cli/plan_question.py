@@ -1,4 +1,4 @@
-"""What do the options of `simulator plan`, or a scenario that has `plan`, ask for?"""
+"""Which plan do the options of `simulator plan`, or a scenario with `plan`, ask for?"""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ from typing import Any, Final
 
 from simulator.basics import document as documents
 from simulator.basics import registry
-from simulator.cli.as_options import as_options
+from simulator.basics.errors import ScenarioError
+from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError
-from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of, told_number
+from simulator.planner.question import (
+    Constraint,
+    PlanQuestion,
+    batch_of,
+    largest_number,
+    plan_question,
+    shared_scenario,
+)
+from simulator.run.checks import warnings_of
+from simulator.scenario.answer_spec import BudgetSpec
 from simulator.scenario.load import load_scenario
-from simulator.scenario.plan_shape import BEST
-from simulator.scenario.records import Budget, Scenario
+from simulator.scenario.plan_spec import BEST
+from simulator.scenario.records import Scenario
 
-# What is asked for where an option is left out; of a scenario these are its own keys' defaults.
+# Defaults for a model given on the command line; for scenarios, the keys' own defaults apply.
 _SEQ_LEN: Final = 2048
 _BATCH: Final = "4M"
-# By the key of a scenario the option that sets it.
+# Option for each scenario key.
 _OPTIONS: Final = {
     "cluster.topology": "--topology",
     "cluster.world_size": "--gpus",
@@ -30,8 +39,8 @@ _OPTIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The options; None or empty where one was left out."""
+class PlanOptions:
+    """The options; None or empty if not given."""
 
     topology: str | None = None
     gpus: int | None = None
@@ -49,28 +58,30 @@ class Asked:
     sensitivity: bool | None = None
 
 
-def question(source: str, asked: Asked, settings: Mapping[str, str]) -> Question:
-    """What is asked for of a model, where a topology is given, or by a scenario.
+def question(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
+    """Return the question about a model, if a topology is given, or about a scenario.
 
     Raises
     ------
     ScenarioError
-        An option is missing, goes without a scenario, or says what cannot be.
+        An option is missing, does not apply to scenarios, or has an invalid value.
     """
+    # --topology distinguishes both forms: a model needs a machine, a scenario has one.
     if asked.topology is None:
         return _of_scenario(source, asked, settings)
     options = (("--fix", asked.fix), ("--among", asked.among))
     said = tuple(_said(option, text) for option, texts in options for text in texts)
-    gpus = told_number(asked.gpus, said, "--gpus")
+    # --gpus, or the largest number in `--among gpus=...`.
+    gpus = largest_number(asked.gpus, said, "--gpus")
     if gpus is None:
         raise ScenarioError("--gpus: missing; write for example --gpus 8, or --among gpus=8,16")
     seq_len = asked.seq_len or _SEQ_LEN
     base = _base(source, asked, gpus, seq_len, settings)
-    return Question(
+    return PlanQuestion(
         base,
         batch_of(asked.global_batch or _BATCH, seq_len, "--global-batch"),
         said,
-        tuple(Said(f"--without {text}", "", [text]) for text in asked.without),
+        tuple(Constraint(f"--without {text}", "", [text]) for text in asked.without),
         asked.best or BEST,
         _budget(asked),
         asked.deadline,
@@ -78,46 +89,52 @@ def question(source: str, asked: Asked, settings: Mapping[str, str]) -> Question
     )
 
 
-def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> Question:
-    """What a scenario asks for; its keys are changed by --set alone."""
+def _of_scenario(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
+    """Return the question in a scenario; only --set changes a scenario's keys."""
+    # A scenario's own `plan` replaces these options.
     given = next((field.name for field in fields(asked) if getattr(asked, field.name) not in (None, ())), None)
     if given is not None:
+        # Field names are the options' names with underscores.
         option = f"--{given.replace('_', '-')}"
-        message = "goes with MODEL and --topology; give --topology, or change a scenario's keys by --set"
+        message = "needs MODEL and --topology; give --topology, or change keys of a scenario with --set"
         raise ScenarioError(f"{option}: {message}")
+    # A model without topology: the most likely mistake gets its own message.
     if registry.shipped("model", source) is not None or source.endswith(".json"):
-        raise ScenarioError("--topology: missing; a plan of a model is on one: write --topology dgx_h100 --gpus 8")
+        raise ScenarioError(
+            "--topology: missing; the plan of a model needs a machine; write for example --topology dgx_h100 --gpus 8"
+        )
     scenario = load_scenario(source, settings)
-    print_warnings(scenario.warnings)
-    return question_of(scenario)
+    print_warnings(warnings_of(scenario))
+    return plan_question(scenario)
 
 
-def _base(model: str, asked: Asked, gpus: int, seq_len: int, settings: Mapping[str, str]) -> Scenario:
+def _base(model: str, asked: PlanOptions, gpus: int, seq_len: int, settings: Mapping[str, str]) -> Scenario:
     cluster: dict[str, Any] = {"topology": asked.topology, "world_size": gpus}
     if asked.gpu is not None:
         cluster["gpu"] = asked.gpu
     try:
-        return base_scenario(model, cluster, seq_len, settings)
+        return shared_scenario(model, cluster, seq_len, settings)
     except ScenarioError as error:
         error.args = (as_options(str(error), _OPTIONS),)
         raise
 
 
-def _budget(asked: Asked) -> Budget | None:
-    """What the whole training is; a price, a power or a deadline without its tokens says nothing."""
+def _budget(asked: PlanOptions) -> BudgetSpec | None:
+    """Return the length and prices of the whole training; prices, power and deadline need a length."""
     given = {"--price": asked.price, "--watts": asked.watts, "--deadline": asked.deadline}
     if asked.tokens is None:
         option = next((name for name, value in given.items() if value is not None), None)
         if option is not None:
             raise ScenarioError(f"{option}: needs --tokens, the length of the training; write --tokens 1e12")
         return None
-    return Budget(tokens=asked.tokens, price=asked.price, watts=asked.watts)
+    return BudgetSpec(tokens=asked.tokens, price=asked.price, watts=asked.watts)
 
 
-def _said(option: str, text: str) -> Said:
+def _said(option: str, text: str) -> Constraint:
     where = f"{option} {text}"
     name, equals, written = (part.strip() for part in text.partition("="))
     if not equals or not written:
         raise ScenarioError(f"{where}: must be NAME=VALUE, such as {option} tp=8")
+    # --fix takes one value, which may contain commas; --among takes several.
     pieces = [written] if option == "--fix" else written.split(",")
-    return Said(where, name, [documents.parse(piece.strip(), where).data for piece in pieces])
+    return Constraint(where, name, [documents.parse(piece.strip(), where).data for piece in pieces])

@@ -1,4 +1,4 @@
-"""`simulator run` and `simulator sweep`: play all points, show progress, leave a directory, end with one sentence."""
+"""`simulator run` and `simulator sweep`: simulate every point, show progress, write a directory, print the answer."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from pathlib import Path
 
 import typer
 
+from simulator.basics.errors import ScenarioError, SimulatorError
 from simulator.basics.optional_packages import require_package
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
 from simulator.cli.progress import progress
 from simulator.cli.results_output import print_results
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError, SimulatorError
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
-from simulator.playing.size import announced
 from simulator.results import run_directory
-from simulator.results.drawn import Pictures
+from simulator.results.drawn import DrawnPictures
 from simulator.results.page.page import keeps_views
-from simulator.run import check_ranks
+from simulator.run.checks import check_ranks, warnings_of
+from simulator.run.outcome import PointOutcome
+from simulator.run.size_estimate import announced
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.artifacts import ArtifactWriter
 from simulator.sweeps.journal import open_journal, read_journal_of
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome
+from simulator.sweeps.outcome import NumberedPoint
 from simulator.sweeps.sweep import Backend, play_points
 
 
 @dataclass(frozen=True, slots=True)
 class PlayOptions:
-    """The options of `run` and `sweep`."""
+    """Options of `run` and `sweep`."""
 
     out: Path | None = None
     as_json: bool = False
@@ -50,26 +51,27 @@ class PlayOptions:
     page: bool = True
 
     def check(self) -> None:
-        """Refuse what does not go together, or is not installed, before anything is played."""
+        """Raise an error for incompatible options, and for packages not installed, before any simulation."""
         self.backend.check()
         if self.svg and self.as_json:
-            raise ScenarioError("--svg: goes without --json, which draws nothing; leave one of the two out")
+            raise ScenarioError("--svg: excludes --json, because --json draws no pictures; omit one option")
         if self.parquet:
             require_package("--parquet", "pyarrow", "parquet")
+        # A point from the cache was simulated elsewhere and left no such files.
         left = {"--transfers": self.transfers, "--trace": self.trace, "--ranks": self.ranks is not None}
         option = next((name for name, asked in left.items() if asked), None)
         if self.backend.cache is not None and option is not None:
-            raise ScenarioError(
-                f"{option}: goes without --cache, whose points leave no such files; leave one of the two out"
-            )
+            raise ScenarioError(f"{option}: excludes --cache, because cached points have no timeline; omit one option")
 
 
 def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
-    """Play a scenario, write its run directory, and print the results."""
+    """Simulate a scenario, write its run directory, and print the results."""
+    # The reported wall time includes reading and checking.
     began = time.perf_counter()
     options.check()
     scenario = _loaded(source, settings, options)
-    print_warnings(scenario.warnings)
+    print_warnings(warnings_of(scenario))
+    # A scenario with `plan` has no points; `run` then does the same as `simulator plan`.
     if scenario.plan is not None:
         _plan(scenario, options)
         return
@@ -78,32 +80,38 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
         print_warnings([announced(point.scenario for _, point in numbered)])
     for _, point in numbered:
         check_ranks(point.scenario, options.ranks or ())
+    # Everything that can be refused has been refused before a directory exists.
     folder = _folder(scenario, numbered, options)
+    # The journal stays open, and locked, until every result is written: no second process can use the directory.
     with open_journal(folder) as note:
         with _cleaning_up(folder, numbered, options):
             ordered = _played(scenario, folder, numbered, note, options)
+        # The answer may need further points: a threshold is searched for between two values of an axis.
         compared = Comparison(scenario, ordered)
         with _heeding_interruption(
-            f"while the answer was worked out; go on with `simulator sweep ... --resume --out {folder}`"
+            f"while the answer was computed; to continue, use `simulator sweep ... --resume --out {folder}`"
         ):
             answered = answer(compared)
         wall_time = time.perf_counter() - began
         run_directory.finish(folder, compared, answered, wall_time, parquet=options.parquet, page=options.page)
+    # stdout holds the JSON document and nothing else.
     if options.as_json:
         typer.echo(run_directory.report_text(ordered, answered), nl=False)
     else:
         pictures = _pictures(folder, scenario, ordered, answered, svg=options.svg)
         print_results(compared, answered, folder, pictures, full=options.full_table)
+    # Results of the remaining points are complete; the exit code still says that something failed.
     if any(outcome.error for outcome in ordered):
         _print_failures(ordered)
         raise typer.Exit(1)
 
 
 def _plan(scenario: Scenario, options: PlayOptions) -> None:
-    """Search instead of playing points."""
+    """Search for a plan instead of simulating points."""
     from simulator.cli.plan import Output, plan
-    from simulator.planner.asked import question_of
+    from simulator.planner.question import plan_question
 
+    # Options about points have no meaning for a plan.
     of_points = {
         "--transfers": options.transfers, "--trace": options.trace, "--ranks": options.ranks is not None,
         "--parquet": options.parquet, "--svg": options.svg, "--table": options.full_table,
@@ -111,15 +119,16 @@ def _plan(scenario: Scenario, options: PlayOptions) -> None:
     }  # fmt: skip
     option = next((name for name, given in of_points.items() if given), None)
     if option is not None:
-        raise ScenarioError(f"{option}: is of points, and {scenario.source} is a plan; leave it out")
+        raise ScenarioError(f"{option}: is an option for points, but {scenario.source} is a plan; omit the option")
     if options.resume and options.out is None:
-        raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
+        raise ScenarioError("--resume: needs the directory of the interrupted run; give --out DIR")
+    # A resumed plan continues in its own directory.
     folder = options.out if options.resume else run_directory.create(scenario.name, options.out)
-    plan(question_of(scenario), options.backend, Output(folder, options.as_json, options.resume))
+    plan(plan_question(scenario), options.backend, Output(folder, options.as_json, options.resume))
 
 
 def _print_failures(outcomes: Sequence[PointOutcome]) -> None:
-    """One line for each different error: which point was first, and how many had it."""
+    """Print a line for each different error: the first point with this error, and the number of such points."""
     by_error: dict[str, list[PointOutcome]] = {}
     for outcome in outcomes:
         if outcome.error:
@@ -136,8 +145,9 @@ def _loaded(source: str, settings: Sequence[str], options: PlayOptions) -> Scena
 
 def _folder(scenario: Scenario, numbered: Sequence[NumberedPoint], options: PlayOptions) -> Path:
     if options.resume and options.out is None:
-        raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
+        raise ScenarioError("--resume: needs the directory of the interrupted run; give --out DIR")
     ranks = None if options.ranks is None else list(options.ranks)
+    # Stored in begun.json. `going_on` compares it later: a resumed run must not mix two simulators or two inputs.
     begun = run_directory.begun_with(
         (p for _, p in numbered), transfers=options.transfers, trace=options.trace, ranks=ranks
     )
@@ -147,6 +157,7 @@ def _folder(scenario: Scenario, numbered: Sequence[NumberedPoint], options: Play
     folder = run_directory.create(scenario.name, options.out)
     try:
         run_directory.begin(folder, scenario, begun)
+    # Also after Ctrl-C: a directory without scenario.yaml could not be resumed.
     except BaseException:
         run_directory.discard(folder)
         raise
@@ -155,13 +166,14 @@ def _folder(scenario: Scenario, numbered: Sequence[NumberedPoint], options: Play
 
 @contextmanager
 def _cleaning_up(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> Iterator[None]:
-    """When playing ends early, keep the finished points for --resume, or remove the directory if there are none."""
+    """If the simulation ends early, keep finished points for --resume; without any, remove the directory."""
     try:
         yield
     except INTERRUPTIONS as error:
+        # A second Ctrl-C must not interrupt the cleaning up.
         heed_no_more()
         kept = _keep_or_discard(folder, numbered, options)
-        typer.echo(f"{word(error)}: {kept or 'no point had ended, so nothing is left'}", err=True)
+        typer.echo(f"{word(error)}: {kept or 'no point had ended, therefore no results are kept'}", err=True)
         raise typer.Exit(exit_code(error)) from None
     except Exception:
         kept = _keep_or_discard(folder, numbered, options)
@@ -171,14 +183,15 @@ def _cleaning_up(folder: Path, numbered: Sequence[NumberedPoint], options: PlayO
 
 
 def _keep_or_discard(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> str:
-    """How to go on with an unfinished run; if no point has ended, remove its directory and return no text."""
+    """Return how to resume an unfinished run; if no point has ended, remove the directory and return ""."""
     done = len(read_journal_of(folder, numbered))
+    # A resumed run's directory existed before this command, and stays.
     if not done and not options.resume:
         run_directory.discard(folder)
         return ""
     return (
-        f"{done} of {len(numbered)} points are in {folder}; go on with "
-        f"`simulator sweep ... --resume --out {folder}` and the same options"
+        f"{done} of {len(numbered)} points are in {folder}; to continue, use `simulator sweep ... --resume --out "
+        f"{folder}` and the same options"
     )
 
 
@@ -190,17 +203,21 @@ def _played(
     options: PlayOptions,
 ) -> list[PointOutcome]:
     outcomes_by_index = read_journal_of(folder, numbered)
+    # With --resume, only points without a line in the journal.
     missing = [(index, point) for index, point in numbered if index not in outcomes_by_index]
-    # The error of a single point is the error of the run; among many it is one of the results.
+    # The error of a single point is the error of the run. Among many points, an error is a result.
     alone = len(numbered) == 1
+    # Views are stored only for the page; very large sweeps have none.
     view = options.page and keeps_views(len(numbered))
     keeper = ArtifactWriter(folder, alone, options.transfers, options.trace, options.ranks, view)
     with (
         progress(len(numbered), done=len(outcomes_by_index), what=scenario.name) as step,
         _naming_the_scenario(scenario, alone=alone),
+        # Closing the generator ends its workers at once, also after an exception.
         closing(play_points(missing, options.backend, keeper, alone=alone)) as outcomes,
     ):
         for outcome in outcomes:
+            # Written before the point counts as done, so that a kill at any moment loses no counted point.
             note(outcome)
             outcomes_by_index[outcome.index] = outcome
             step()
@@ -209,10 +226,11 @@ def _played(
 
 @contextmanager
 def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
-    """Put the scenario's name before the error of a single point."""
+    """Prepend the scenario's name to the error of a single point."""
     try:
         yield
     except SimulatorError as error:
+        # Errors that name the scenario or an option already are left unchanged.
         if alone and not str(error).startswith((scenario.source, "--")):
             error.args = (f"{scenario.source}: {error}", *error.args[1:])
         raise
@@ -220,7 +238,7 @@ def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
 
 @contextmanager
 def _heeding_interruption(when: str) -> Iterator[None]:
-    """End with the exit code of an interruption, and say what was under way."""
+    """Exit with an interruption's code, and print which work was interrupted."""
     try:
         yield
     except INTERRUPTIONS as error:
@@ -231,9 +249,10 @@ def _heeding_interruption(when: str) -> Iterator[None]:
 
 def _pictures(
     folder: Path, scenario: Scenario, outcomes: list[PointOutcome], answered: Answer, *, svg: bool
-) -> Pictures:
-    if not scenario.plots:
-        return Pictures()
+) -> DrawnPictures:
+    # Without pictures, matplotlib is never imported.
+    if not scenario.plotted.kinds:
+        return DrawnPictures()
     from simulator.results.pictures import draw
 
     with _heeding_interruption(f"while drawing; the results are in {folder}"):

@@ -1,9 +1,8 @@
-"""`simulator plot`: one kind of picture of a finished run, of a point that may be any of its points."""
+"""`simulator plot`: draws a single kind of picture for a finished run, for any of its points."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +10,32 @@ import typer
 
 from simulator.basics.counts import number_of
 from simulator.basics.document import Document, parse
+from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.input_files import MOST_DATA, read_json
-from simulator.errors import ScenarioError, one_of
 from simulator.results import run_directory
 from simulator.results.drawn import Undrawn
+from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario import error_messages
 from simulator.scenario.load import points
 from simulator.scenario.partial_settings import InvalidSettingError, full_key, matching, no_such_point
-from simulator.scenario.records import Scenario
-from simulator.sweeps.outcome import PointOutcome, read_outcome
+from simulator.scenario.records import PlotsSpec, Scenario
 
 
 def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, svg: bool) -> None:
-    """Draw a kind of picture from what a run left; points that are looked at closely are played again."""
+    """Draw a kind of picture from a run's files; points drawn in detail are simulated again."""
     scenario = run_directory.load(folder)
     outcomes, spoken, findings = _report(folder / "report.json", len(points(scenario)))
+    # Every check comes before matplotlib is imported.
     wanted = _wanted(scenario, settings)
     _check_kind(scenario, kind, alone=bool(wanted))
-    asked = replace(scenario, plots=(kind,), plotted_points=(wanted,) if wanted else None)
+    # `model_construct` skips validation: kind and settings were checked above.
+    asked = scenario.replaced(plots=PlotsSpec.model_construct(kinds=(kind,), points=[wanted] if wanted else None))
     from simulator.report.plots import style
     from simulator.results.pictures import figures, undrawn_text
     from simulator.results.plotted_points import MOST_DRAWN, plotted_points
 
     chosen = plotted_points(asked, outcomes, spoken)
+    # A figure may be impossible for a point, for example without memory; the reason is printed.
     drawn, missing = [], []
     for name, figure in figures(asked, outcomes, chosen, findings):
         if isinstance(figure, Undrawn):
@@ -43,15 +45,17 @@ def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, 
     if not drawn:
         why = f" ({missing[0]})" if missing else ""
         raise ScenarioError(
-            f"--kind {kind}: there is nothing to draw of {_said(settings)}{why}; another kind may have more"
+            f"--kind {kind}: the results of {_said(settings)} contain no data for this kind{why}; try another kind"
         )
+    # Without --out, new pictures join the run's pictures.
     for name, figure in _named(drawn, out):
         target = out.parent if out is not None else folder / "plots"
         try:
             typer.echo(f"picture: {style.save(figure, target, name, svg=svg)}")
         except OSError as error:
             raise ScenarioError(f"--out: {target}: cannot be written: {error.strerror or error}") from error
-    beyond = Undrawn(f"pictures of {MOST_DRAWN} points are drawn at once; one more --point draws fewer")
+    # Settings may match many points; more pictures than this would hide the answer.
+    beyond = Undrawn(f"one command draws at most {MOST_DRAWN} points; select other points with a further --point")
     for line in (*missing, *(undrawn_text(f"{kind}{name}", beyond) for name in chosen.beyond)):
         typer.echo(line, err=True)
 
@@ -61,14 +65,17 @@ def _said(settings: Sequence[str]) -> str:
 
 
 def _named(drawn: list[tuple[str, Any]], out: Path | None) -> list[tuple[str, Any]]:
-    """Figures by the name of their file, which `out` gives to a single one."""
+    """Return figures by file name; `out` names the file of a single figure."""
     if out is None:
         return drawn
     if out.suffix != ".png":
-        raise ScenarioError(f"--out: got {out}; must end with .png (--svg writes an SVG beside it)")
+        raise ScenarioError(f"--out: got {out}; must end with .png (--svg also writes an SVG file)")
     if len(drawn) > 1:
         names = ", ".join(name for name, _ in drawn)
-        raise ScenarioError(f"--out: there are {len(drawn)} pictures ({names}); name one by --point, or leave it out")
+        raise ScenarioError(
+            f"--out: got one file for {len(drawn)} pictures ({names}); select a single picture with --point, or omit "
+            "--out"
+        )
     return [(out.stem, drawn[0][1])]
 
 
@@ -77,15 +84,16 @@ def _check_kind(scenario: Scenario, kind: str, *, alone: bool) -> None:
     from simulator.report.plots.plot import ComparisonPlot
 
     played = "collective" if scenario.training is None else "training"
-    plots = {plot.name: plot for plot in catalog.of(played)}
+    plots = catalog.of(played)
     if kind not in plots:
         raise ScenarioError(f"--kind: got {kind!r}; {one_of(plots, kind)}")
+    # Comparison plots show every point anyway.
     if alone and isinstance(plots[kind], ComparisonPlot):
-        raise ScenarioError(f"--point: {kind} shows all points together; leave --point out, or name another kind")
+        raise ScenarioError(f"--point: {kind} shows all points together; omit --point, or name another kind")
 
 
 def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
-    """The settings of --point, which one point has at least."""
+    """Return the settings in --point; at least one point has them."""
     wanted: dict[str, Any] = {}
     for text in settings:
         key, equals, value = text.partition("=")
@@ -93,6 +101,7 @@ def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
             raise ScenarioError(f"--point {text}: must be KEY=VALUE, such as --point cluster.world_size=8")
         try:
             wanted[full_key(scenario, key.strip())] = parse(value, f"--point {text}").data
+        # A ScenarioError is a ValueError too; its text names the option already.
         except ScenarioError:
             raise
         except ValueError as error:
@@ -108,17 +117,20 @@ def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | None, list[Any]]:
-    """Outcomes of all points, those that the answer speaks of where the report says so, and what it found."""
+    """Return the outcomes, the points named in the answer (None if not stored), and the findings."""
     try:
         read = read_json(path, most=MOST_DATA)
         outcomes = [read_outcome(place, point) for place, point in enumerate(read["points"])]
         told = read.get("answer", {})
         spoken, findings = told.get("points"), told.get("findings", [])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, ScenarioError) and error.__cause__ is None:  # a file that is too large to be read
+        # A file too large to read has its own message.
+        if isinstance(error, ScenarioError) and error.__cause__ is None:
             raise
-        raise ScenarioError(f"{path}: is no report of a run; give the directory that `simulator run` made") from error
+        raise ScenarioError(f"{path}: not the report of a run; give a directory written by `simulator run`") from error
+    # Both files come from the same run; different counts mean that one was changed.
     if len(outcomes) != count:
         raise ScenarioError(f"{path}: has {number_of(len(outcomes), 'point')}, but scenario.yaml beside it has {count}")
+    # A report may lack the answer's points.
     valid = isinstance(spoken, list) and all(isinstance(one, int) and 0 <= one < count for one in spoken)
     return outcomes, spoken if valid else None, findings if valid else []

@@ -1,6 +1,10 @@
-"""Shows how far playing is: a bar on a terminal, a line every ten seconds in a file or a pipe.
+"""Shows the progress of a simulation on stderr: a bar on a terminal, a line every ten seconds in a file or pipe.
 
-Rule: on stderr, and nothing that ends within ten seconds leaves a line in a file.
+Work that ends within ten seconds leaves no line in a file. Three parts act at the same time::
+
+    main thread     simulates, and updates `played` (stage, share)    calls step() after each point
+    this thread     reads `played` every 0.5 s or 10 s                writes a description
+    rich's thread   redraws the bar on a terminal
 """
 
 from __future__ import annotations
@@ -16,13 +20,13 @@ from simulator.engine.progress import Progress, watched
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-# Of a bar on a terminal, and of lines elsewhere [s].
+# Time between two updates, on a terminal (True) and elsewhere (False) [s].
 _EVERY: Final = {True: 0.5, False: 10.0}
 
 
 @contextmanager
 def progress(total: int, done: int = 0, what: str = "") -> Iterator[Callable[[], None]]:
-    """Show how many of `total` are done, and how far the one is that is played here; yields what counts one more."""
+    """Show how many of `total` points are done, and the running point's progress; yield a function to count a point."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
@@ -30,14 +34,14 @@ def progress(total: int, done: int = 0, what: str = "") -> Iterator[Callable[[],
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = console_of(stderr=True)
-    # In a file or a pipe only the last state of the bar is printed, which for a single point says nothing.
+    # In a file or pipe only the final bar is printed; for a single point the final bar says nothing.
     with Bars(*columns, console=console, disable=total == 1 and not console.is_terminal) as bars:
         task = bars.add_task(what, total=total, completed=done)
         try:
             with _telling(bars, what):
                 yield lambda: bars.advance(task)
         except BaseException:
-            # A bar that has not moved would only stand before the error's line.
+            # A bar without progress would only precede the error line.
             if bars.tasks[0].completed == done:
                 bars.live.transient = True
                 bars.live.stop()
@@ -47,17 +51,18 @@ def progress(total: int, done: int = 0, what: str = "") -> Iterator[Callable[[],
 
 @contextmanager
 def _telling(bars: Bars, what: str) -> Iterator[None]:
-    """Tell now and then of what is played in this process, from a thread of its own: no engine stops for it."""
+    """Report the running point's progress from a separate thread, without slowing an engine down."""
     played, over, terminal = Progress(), Event(), bars.console.is_terminal
 
     def tell() -> None:
         while not over.wait(_EVERY[terminal]):
+            # Read without a lock: a stale number is harmless.
             text = described(played, what)
             if terminal:
                 bars.update(bars.tasks[0].id, description=text)
             else:
                 task = bars.tasks[0]
-                bars.console.file.write(f"{text}; {task.completed:.0f} of {task.total:.0f} points are done\n")
+                bars.console.file.write(f"{text}; {task.completed:.0f} of {task.total:.0f} points simulated\n")
                 bars.console.file.flush()
 
     thread = Thread(target=tell, daemon=True)
@@ -71,7 +76,7 @@ def _telling(bars: Bars, what: str) -> Iterator[None]:
 
 
 def described(played: Progress, what: str) -> str:
-    """What is played, and how far it is.
+    """Return the name and the running point's progress.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What do `run` and `sweep` print when all is played: the answer, a small table, and where the report lies."""
+"""Which results do `run` and `sweep` print? The answer, a small table, and the report's path."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from simulator.cli.console import print_text
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison
 from simulator.report.tables.table import points_tables
-from simulator.results.drawn import Pictures
+from simulator.results.drawn import DrawnPictures
 from simulator.results.page.page import FILE
 from simulator.results.small_table import SmallTable, small_tables
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-# Rows of a full table; table.csv has them all.
+# Most rows printed of a full table; table.csv has every row.
 _MOST_ROWS: Final = 200
-# Rows of a small one.
+# Most rows printed of a small table.
 _MOST_SMALL: Final = 40
 
 
-def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: Pictures, *, full: bool) -> None:
-    """Print the answer first, then the table, then one line that says where everything is."""
+def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: DrawnPictures, *, full: bool) -> None:
+    """Print the answer, then the table, then a line with the paths."""
     console, scenario = plain_console(), compared.scenario
     width = console.width
     print_text(scenario.question or scenario.name, "  ")
@@ -35,6 +35,7 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
     typer.echo()
     print_text(answer.text, "  ")
     typer.echo()
+    # --table full: every column, from the outcomes themselves.
     if full:
         shown = [outcome.to_dict() for outcome in compared.outcomes[:_MOST_ROWS]]
         for table in points_tables(shown, width):
@@ -49,6 +50,7 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
                 typer.echo(f"{len(small.rows) - _MOST_SMALL} more rows: {folder / 'table.csv'}")
     number = len(pictures.files)
     drawn = f", {number} picture{'s' if number != 1 else ''} in {folder / 'plots'}" if number else ""
+    # With --no-report there is no page; name the directory instead.
     page = folder / FILE
     typer.echo(f"{'report' if page.is_file() else 'results'}: {page if page.is_file() else folder}{drawn}")
     for line in (*pictures.undrawn, *([pictures.left_out] if pictures.left_out else [])):
@@ -56,7 +58,7 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
 
 
 def tables_within(small: SmallTable, width: int) -> list[Table]:
-    """A small table as rich tables that fit into a width: columns that do not fit stand in a further one below."""
+    """Return a small table as rich tables within a width; columns that do not fit go into further tables."""
     from rich.table import Table
 
     heading = max(len(small.corner), *(len(name) for name, _ in small.rows)) + 4
@@ -64,7 +66,7 @@ def tables_within(small: SmallTable, width: int) -> list[Table]:
         max(len(column), *(len(cells[i]) for _, cells in small.rows)) + 3 for i, column in enumerate(small.columns)
     ]
     tables, start = [], 0
-    # A heading wider than half of the window is folded, so that the cells stay whole.
+    # Headings wider than half of the window are folded; cells stay whole.
     room = width - min(heading, width // 2)
     while start < len(widths):
         stop = start + 1

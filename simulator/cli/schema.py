@@ -1,4 +1,4 @@
-"""`simulator schema`: the JSON schema of scenario files, or of topology files."""
+"""`simulator schema`: prints the JSON schema of scenario files or topology files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from simulator.errors import UnknownNameError
+from simulator.basics.errors import UnknownNameError
 
 KINDS = ("scenario", "topology")
 
@@ -17,6 +17,7 @@ def show(kind: str) -> None:
 
 
 def _schema(kind: str) -> object:
+    # Imported late: building either schema imports pydantic.
     if kind == "scenario":
         from simulator.scenario.schema import schema
 

@@ -1,6 +1,6 @@
-"""Splits the texts of `--set` (KEY=VALUE) and of `--ranks`.
+"""Splits the texts of `--set` (KEY=VALUE) and `--ranks`.
 
-Rule: `scenario/` says what keys and values may be, and which values make an axis.
+`scenario/` decides which keys and values are valid, and which values make an axis.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from simulator.errors import ScenarioError, one_of
+from simulator.basics.errors import ScenarioError, one_of
 
-# No cluster has more; a typing error such as 0-99999999999 must not fill the memory.
+# No cluster has more ranks. A typing error such as 0-99999999999 must not fill the memory.
 _MOST_RANKS: Final = 10_000_000
 
 
 def as_overrides(settings: Sequence[str]) -> dict[str, str]:
-    """Each KEY=VALUE as an entry; ScenarioError where there is no '='.
+    """Return each KEY=VALUE as an entry; raise ScenarioError without '='.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def as_overrides(settings: Sequence[str]) -> dict[str, str]:
 
 
 def as_ranks(text: str | None) -> tuple[int, ...] | None:
-    """Ranks and ranges of them, rising; ScenarioError where it is neither.
+    """Return ranks and ranges of ranks in rising order; raise ScenarioError for anything else.
 
     Examples
     --------
@@ -45,15 +45,16 @@ def as_ranks(text: str | None) -> tuple[int, ...] | None:
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")
         last = last if dash else first
+        # The length is checked first: int() of a very long text takes long.
         plain = all(end.isdecimal() and len(end) <= len(str(_MOST_RANKS)) for end in (first, last))
         if not (plain and int(first) <= int(last) < _MOST_RANKS):
-            raise ScenarioError(f"--ranks {text}: must be ranks or rising ranges of them, such as --ranks 0,8-15")
+            raise ScenarioError(f"--ranks {text}: must be ranks or ascending ranges of ranks, such as --ranks 0,8-15")
         ranks.update(range(int(first), int(last) + 1))
     return tuple(sorted(ranks))
 
 
 def as_full(table: str) -> bool:
-    """Whether --table asks for the full one; ScenarioError where it is neither small nor full."""
+    """Return True if --table asks for the full table; raise ScenarioError unless "small" or "full"."""
     if table not in ("small", "full"):
         raise ScenarioError(f"--table {table}: {one_of(('small', 'full'), table)}")
     return table == "full"

@@ -1,4 +1,4 @@
-"""`simulator show`: a picture of a topology, and its links in words."""
+"""`simulator show`: draws a topology, and prints its links in words."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ from pathlib import Path
 
 import typer
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_bandwidth, format_time
 from simulator.cli.console import print_text
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import ScenarioError
-from simulator.playing.size import announced_topology
+from simulator.run.size_estimate import announced_topology
 
 _DEFAULT_RANKS = 8
-# A topology of at most so many GPUs is drawn with a rank on each.
+# Topologies with at most this many GPUs are drawn with a rank on each GPU.
 _WHOLE_UP_TO = 64
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def show(topology: str, world_size: int | None, out: Path | None, gpu: str | None = None, *, svg: bool = False) -> None:
-    """Draw a topology, with its own GPUs or others, and list its kinds of links."""
+    """Draw a topology, optionally with another GPU, and list the kinds of links."""
     known = facts(topology)
     ranks = world_size or usual_ranks(known)
     target = out or Path(f"{known.name}.png")
     if target.suffix not in _SUFFIXES:
         raise ScenarioError(f"--out: got {target}; must end with one of {', '.join(_SUFFIXES)}")
+    # A cluster cannot be built without a GPU.
     if gpu is None and known.gpu is None:
-        raise ScenarioError(f"--gpu: topology {known.name} names no GPU; write for example --gpu a100_sxm_80gb")
+        raise ScenarioError(f"--gpu: topology {known.name} has no GPU; write for example --gpu a100_sxm_80gb")
     print_warnings([announced_topology(topology, ranks)])
     cluster = build(topology, ranks, gpu=gpu if gpu is None else _chosen(gpu))
+    # matplotlib is imported only after every check.
     from simulator.report.plots import style
     from simulator.report.plots.topology import figure
 
@@ -41,7 +43,7 @@ def show(topology: str, world_size: int | None, out: Path | None, gpu: str | Non
         try:
             picture.parent.mkdir(parents=True, exist_ok=True)
             with style.applied():
-                # An SVG says when it was drawn, unless it is told not to.
+                # matplotlib writes the date into an SVG by default; equal pictures would differ.
                 plain = {"Date": None, "Creator": None} if picture.suffix == ".svg" else None
                 drawn.savefig(picture, dpi=150, metadata=plain)
         except OSError as error:
@@ -54,7 +56,7 @@ def show(topology: str, world_size: int | None, out: Path | None, gpu: str | Non
 
 
 def _chosen(gpu: str) -> str:
-    """The name or path of a GPU that can be read; what is wrong with it is a fault of the option, a line each."""
+    """Return a GPU's name or path if readable; otherwise report each fault at the option."""
     try:
         load_gpu(gpu)
     except ScenarioError as error:
@@ -64,14 +66,14 @@ def _chosen(gpu: str) -> str:
 
 
 def usual_ranks(known: TopologyFacts) -> int:
-    """Return the number of ranks with which a topology is drawn: all GPUs of a small one, else two nodes or 16 GPUs."""
+    """Return the number of ranks to draw: every GPU of a small topology, otherwise two nodes or 16 GPUs."""
     if known.max_ranks is not None and known.max_ranks <= _WHOLE_UP_TO:
         return known.max_ranks
     return 2 * (known.node_size or _DEFAULT_RANKS)
 
 
 def in_words(cluster: Cluster) -> str:
-    """How many vertices of each kind there are."""
+    """Return the vertex count per kind, as text: "8 gpus, 1 switch"."""
     counts: dict[str, int] = {}
     for _, facts_ in cluster.graph.nodes(data=True):
         counts[facts_["kind"]] = counts.get(facts_["kind"], 0) + 1
@@ -82,7 +84,7 @@ def in_words(cluster: Cluster) -> str:
 
 
 def _kinds(cluster: Cluster) -> dict[tuple[str, str, float, float], int]:
-    """Directed links by the kinds of their ends, bandwidth and latency."""
+    """Return the number of directed links by (source kind, destination kind, bandwidth, latency)."""
     counts: dict[tuple[str, str, float, float], int] = {}
     kinds = {vertex: facts_["kind"] for vertex, facts_ in cluster.graph.nodes(data=True)}
     for src, dst, edge in cluster.graph.edges(data=True):

@@ -1,4 +1,4 @@
-"""`simulator validate`: plays all measured training steps and prints the errors of the simulated times."""
+"""`simulator validate`: simulates measured training steps, and prints the errors of the simulated times."""
 
 from __future__ import annotations
 
@@ -11,37 +11,41 @@ from typing import Any
 import typer
 
 from simulator.basics.counts import number_of
+from simulator.basics.errors import ScenarioError
 from simulator.calibration.table import Table
 from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs.cache import play_on
 from simulator.calibration.training_runs.checks import fitted_system, left_out, without_any
-from simulator.calibration.training_runs.choices import choices
 from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.fitting import LinearSystem
-from simulator.calibration.training_runs.kept import play_on
-from simulator.calibration.training_runs.own_rows import own_rows
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks
+from simulator.calibration.training_runs.ranking import choices
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import by_group, by_source, is_fitted, worst
+from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.console import print_text, width
 from simulator.cli.progress import progress
-from simulator.errors import ScenarioError
 from simulator.step.framework import Framework
 
 
 def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path | None, *, as_json: bool) -> None:
-    """Play the rows and print sources, groups, worst rows, constants and checks."""
+    """Simulate the rows, and print sources, groups, worst rows, constants and checks."""
     if own is not None and source is not None:
-        raise ScenarioError("--source: --csv plays the runs of a file alone; leave one of them out")
-    rows = all_measured(source, every) if own is None else own_rows(own)[::every]
+        raise ScenarioError("--source: excludes --csv, which simulates only the runs of a file; omit one option")
+    # A user's rows are a source of their own, and are never mixed with the shipped rows.
+    rows = all_measured(source, every) if own is None else user_rows(own)[::every]
+    # Constants of the shipped frameworks; the fitted constants belong to llm_foundry.
     known = frameworks()
     with progress(len(rows), what="measured rows") as advance:
         outcomes = play_on(rows, known, jobs, advance, kept)
+    # The linear fit compares with every row that it was fitted to: with fewer rows it is omitted.
     fit_system = fitted_system(outcomes, known["llm_foundry"]) if _can_be_fitted(outcomes) else None
     if as_json:
         typer.echo(json.dumps(_document(outcomes, fit_system, known["llm_foundry"]), indent=2))
         return
     parts = [tables.sources(by_source(outcomes)), *_whole(outcomes)]
     parts += [tables.constants(known, fit_system)]
+    # None if there is nothing to compare: no source measured a training in several layouts.
     chosen = tables.of_choices(outcomes)
     parts += [chosen] if chosen is not None else []
     if fit_system is not None:
@@ -49,27 +53,32 @@ def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path
     wide = width()
     print_text(f"{_counts(outcomes)}\n")
     typer.echo("\n\n".join(part.text(wide) for part in parts))
+    # Every measured run fitted into memory, therefore a simulated run should fit too.
     fitting = sum(outcome.fits for outcome in outcomes)
-    print_text(f"\n{fitting} of {len(outcomes)} rows fit into memory when played; all of them did when measured")
+    print_text(
+        f"\n{fitting} of {len(outcomes)} rows fit into memory in the simulation; all rows fit into memory in the "
+        "measurement"
+    )
 
 
 def _counts(outcomes: Sequence[PlayedRow]) -> str:
-    """How many rows were simulated, and how many of them somebody timed."""
+    """Return the number of rows simulated, and how many were really timed."""
     timed = sum(outcome.row.timed for outcome in outcomes)
     composed = len(outcomes) - timed
     parts = (
-        f": {timed:,} timed, {composed:,} composed by their source of profiled pieces" if composed else ", all timed"
+        f": {timed:,} timed, {composed:,} composed by their source from profiled pieces" if composed else ", all timed"
     )
     return f"{number_of(len(outcomes), 'row')} simulated{parts}"
 
 
 def _can_be_fitted(outcomes: Sequence[PlayedRow]) -> bool:
-    """Whether rows of all sizes are there, so that one can be left out."""
+    """Return True if every row used in the fit is present; cross-validation then leaves out each size in turn."""
     return sum(is_fitted(outcome.row) for outcome in outcomes) == sum(map(is_fitted, measured()))
 
 
 def _whole(outcomes: Sequence[PlayedRow]) -> list[Table]:
-    """Tables of the rows that training.csv has, of models that no ranks share."""
+    """Return the tables for rows in training.csv: models not partitioned over ranks."""
+    # The rows of training.csv have their own table names.
     names = {row.table for row in measured()}
     whole = [outcome for outcome in outcomes if outcome.row.table in names]
     if not whole:
@@ -79,6 +88,7 @@ def _whole(outcomes: Sequence[PlayedRow]) -> list[Table]:
 
 
 def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, framework: Framework) -> dict[str, Any]:
+    # Only the worst rows have a likely reason.
     reasons = {outcome.row.source + outcome.row.name: why for outcome, why in worst(outcomes)}
     points = [
         {

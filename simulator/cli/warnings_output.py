@@ -1,4 +1,4 @@
-"""Prints a scenario's warnings: one line each on stderr; the exit code stays what it is."""
+"""Prints a scenario's warnings on stderr, a line for each; the exit code does not change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 
 def print_warnings(lines: Iterable[str]) -> None:
-    """Print each line that is not empty."""
+    """Print every non-empty line."""
     for line in lines:
         if line:
             typer.echo(f"warning: {line}", err=True)

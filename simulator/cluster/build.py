@@ -1,7 +1,7 @@
-"""Builds the cluster that a topology describes for a number of ranks, or reads its limits without building it.
+"""Builds a topology's cluster for a number of ranks, or reads the topology's limits without building anything.
 
-Rule: the first ranks take the first GPUs unless a placement says otherwise. A request that the topology cannot meet is
-a ScenarioError that says what it can give.
+The first ranks take the first GPUs unless a placement says otherwise. If the topology cannot meet a request, the
+ScenarioError says what the topology can give.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics import units
-from simulator.basics.this_machine import lacking
+from simulator.basics.errors import ScenarioError, TooLargeError, UnknownNameError, in_lines
+from simulator.basics.host_memory import shortage_text
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
@@ -21,30 +22,29 @@ from simulator.cluster.graph_file import load_graph
 from simulator.cluster.limits import GraphSize, TopologyLimits
 from simulator.cluster.routing import Router
 from simulator.cluster.topology_file import Topology, load_topology
-from simulator.errors import ScenarioError, TooLargeError, UnknownNameError, in_lines
 
-_MOST_SUGGESTIONS: Final = 2000  # names among which a misspelt link is looked for: difflib is slow
+# Maximum number of link names among which a misspelt link is looked up: difflib is slow.
+_MOST_SUGGESTIONS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyFacts:
-    """What is known of a topology without building it: its limits, its name and its GPU.
+    """Facts about a topology that need no graph: limits, name and GPU.
 
     Attributes
     ----------
-    name : str
     max_ranks : int or None
-        None where it grows with the world size.
+        Maximum number of ranks; None if the topology grows with the world size.
     own_servers : bool
-        Whether parameter servers can have a port of their own.
+        Whether parameter servers can have separate ports.
     in_switch_reduction : bool
-        Whether the switches of its nodes can add.
+        Whether the nodes' switches can add.
     node_size : int or None
-        GPUs of a node; None where there are no nodes, or nodes of several sizes.
+        GPUs per node; None without nodes, or if nodes differ in size.
     gpu : str or None
-        The GPU that it has by default ("inline" for one that the file describes).
+        Default GPU; "inline" for a GPU described in the topology file.
     one_route : bool
-        Whether it is known to have one shortest route at most between any two.
+        Whether the topology is known to have at most one shortest route between any two GPUs.
     """
 
     name: str
@@ -57,7 +57,7 @@ class TopologyFacts:
 
 
 def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) -> TopologyFacts:
-    """Read what a topology can do, without building it.
+    """Read a topology's limits without building the graph.
 
     Parameters
     ----------
@@ -107,32 +107,28 @@ def build(
     Parameters
     ----------
     topology : str, Path or mapping
-        A shipped name, the path of a topology file or of a graph, or the keys of a topology file.
+        A shipped name, the path of a topology file or graph file, or the keys of a topology file.
     world_size : int
-        Ranks; they take the first GPUs.
+        Number of ranks; they take the first GPUs.
     gpu : str or mapping, optional
-        Replaces the topology's own: a catalog name, a path, or the keys of a GPU file.
+        Replaces the topology's GPU: a catalog name, a path, or the keys of a GPU file.
     servers : int
-        Parameter servers with a port of their own.
+        Number of parameter servers with separate ports.
     stragglers : mapping of int to float, optional
-        Factor on a rank's FLOP/s and HBM bandwidth.
+        Factor on FLOP/s and HBM bandwidth, by rank.
     link_factors : mapping of str to float, optional
-        Factor on the bandwidth of link 'src->dst'.
+        Factor on the bandwidth, by link name 'src->dst'.
     placement : sequence of int, optional
-        Rank r takes GPU placement[r].
+        GPU number of each rank.
     ecmp_seed : int, optional
         Choose among equally short routes by a hash with this seed.
     base : Path, optional
         Folder against which relative paths are read first.
 
-    Returns
-    -------
-    Cluster
-
     Raises
     ------
     ScenarioError
-        A fault in a file, more ranks or servers than there is room for, an unknown link, a bad placement.
+        A fault in a file, too many ranks or servers, an unknown link, or an invalid placement.
     TooLargeError
         This machine cannot hold the graph.
 
@@ -142,14 +138,16 @@ def build(
     1e-05
     """
     file = load_topology(topology, base)
+    # The graph must contain the GPU with the largest number in the placement, not only `world_size` GPUs.
     places = _placed(world_size, placement)
     graph = _graph(file, max(places) + 1, servers)
     _slow_down(graph, link_factors or {})
     ranks, nodes = _seats(graph, places)
     if gpu is None and file.gpu is None:
-        raise ScenarioError(f"topology {file.name!r} names no GPU; give cluster.gpu, such as a100_sxm_80gb")
+        raise ScenarioError(f"topology {file.name!r} has no GPU; give cluster.gpu, such as a100_sxm_80gb")
     kind = load_gpu(gpu, base) if gpu is not None else load_gpu(file.gpu or "", file.folder)
     seed = file.ecmp_seed if ecmp_seed is None else ecmp_seed
+    # Nodes without any rank are dropped, so `reducing_switches` is reduced to the nodes that are in use.
     used = [number for number, _ in nodes]
     reducing = graph.graph.get("reducing_switches") or ()
     hosts = graph.graph.get("hosts") or ()
@@ -163,6 +161,7 @@ def build(
         speeds=_speeds(world_size, stragglers or {}),
         nodes=tuple(members for _, members in nodes),
         reducing_switches=tuple(reducing[number] for number in used) if reducing else (),
+        # With a single node in use, every group has the constants for a node.
         collectives=_measured(file, one_node=len(nodes) == 1),
         in_node=_measured(file, one_node=True) if len(nodes) > 1 else {},
         hosts=tuple(hosts[place] for place in places) if hosts else (),
@@ -172,7 +171,7 @@ def build(
 def graph_size(
     topology: str | Path | Mapping[str, Any], gpus: int, *, servers: int = 0, base: Path | None = None
 ) -> GraphSize:
-    """Return the size of the graph that `build` would build; 0 for a graph from a file, which is already loaded.
+    """Return the size of the graph that `build` would build; 0 for a graph file, which is loaded in any case.
 
     Examples
     --------
@@ -186,6 +185,7 @@ def graph_size(
 
 
 def _placed(world_size: int, placement: Sequence[int] | None) -> tuple[int, ...]:
+    # bool is a subclass of int: True would count as a single rank.
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
         raise ScenarioError(f"world_size: got {world_size!r}; must be a whole number of at least 1")
     if placement is None:
@@ -200,6 +200,7 @@ def _placed(world_size: int, placement: Sequence[int] | None) -> tuple[int, ...]
 def _limits(file: Topology, graph: Graph | None) -> TopologyLimits:
     if graph is None:
         return builders.find(file.builder or "").limits(**file.options)
+    # A graph file has no builder; its limits come from the loaded graph.
     sizes = {len(node) for node in graph.graph.get("nodes", ())}
     return TopologyLimits(
         max_ranks=len(of_kind(graph, "gpu")),
@@ -210,21 +211,25 @@ def _limits(file: Topology, graph: Graph | None) -> TopologyLimits:
 
 
 def _graph(file: Topology, gpus: int, servers: int) -> Graph:
-    """Build or load the graph, once it is known that it has room."""
+    """Build or load the graph, after checking that the topology has enough GPUs and ports."""
     loaded = None if file.graph is None else load_graph(file.graph)
     limits = _limits(file, loaded)
     if limits.max_ranks is not None and gpus > limits.max_ranks:
         raise ScenarioError(f"topology {file.name!r}: got {gpus} ranks; has {limits.max_ranks} GPUs; take fewer ranks")
     if servers and not limits.own_servers:
-        raise ScenarioError(f"topology {file.name!r}: got {servers} servers; has no port for them; put them on workers")
+        raise ScenarioError(
+            f"topology {file.name!r}: got {servers} servers; has no ports for servers; use servers on workers"
+        )
     if loaded is not None:
+        # A graph file is used as a whole, even if it has more GPUs than ranks.
         have = len(of_kind(loaded, "server"))
         if servers > have:
             raise ScenarioError(f"topology {file.name!r}: got {servers} servers; has {have} vertices of kind 'server'")
         return loaded
     builder = builders.find(file.builder or "")
+    # Checked before building: a graph that exceeds the memory would end the process instead of raising an error.
     size = builder.size(gpus, servers, **file.options)
-    short = lacking(size.nbytes)
+    short = shortage_text(size.nbytes)
     if short:
         parts = f"{size.vertices:,} vertices and {2 * size.cables:,} links"
         raise TooLargeError(
@@ -238,9 +243,10 @@ def _graph(file: Topology, gpus: int, servers: int) -> Graph:
 
 
 def _seats(graph: Graph, places: tuple[int, ...]) -> tuple[tuple[str, ...], list[tuple[int, tuple[int, ...]]]]:
-    """Give every rank its vertex, and list the nodes that are used with their ranks."""
+    """Return each rank's vertex, and the nodes in use with their ranks."""
     gpus = of_kind(graph, "gpu")
     ranks = tuple(gpus[place] for place in places)
+    # A topology without nodes counts as a single node with every GPU.
     nodes = graph.graph.get("nodes") or ((*gpus,),)
     number = {name: i for i, node in enumerate(nodes) for name in node}
     members: dict[int, list[int]] = {}
@@ -274,11 +280,13 @@ def _slow_down(graph: Graph, factors: Mapping[str, float]) -> None:
 
 
 def _similar(graph: Graph, src: str, dst: str) -> list[str]:
-    """List the links that could have been meant: those that share an end, or else the first."""
+    """Return the link names that may have been meant: links with an end in common, or else the first links."""
+    # If one end exists, the other end is probably misspelt.
     near = [f"{a}->{b}" for a, b in graph.edges if src == a or dst == b]
     return (near or [f"{a}->{b}" for a, b in graph.edges])[:_MOST_SUGGESTIONS]
 
 
 def _measured(file: Topology, *, one_node: bool) -> dict[str, MachineCollective]:
+    # A group within a node has separate constants ("one_node"); without a measurement the operation is absent.
     chosen = {name: both.one_node if one_node else both.nodes for name, both in file.collectives.items()}
     return {name: measured for name, measured in chosen.items() if measured is not None}

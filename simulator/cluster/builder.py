@@ -1,6 +1,6 @@
-"""Which topology builders there are, and which options each takes.
+"""Which topology builders exist, and which options does each builder take?
 
-Rule: the files in `builders/` are the builders, and the signature of a builder's function is the schema of its options.
+Each file in `builders/` is a builder; the function's signature is the schema for the options.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Final, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 
+from simulator.basics.errors import UnknownNameError
 from simulator.cluster import builders
 from simulator.cluster.graph import Graph
 from simulator.cluster.limits import GraphSize, TopologyLimits
-from simulator.errors import UnknownNameError
 
-# Parameters that `build` passes; they are no options of a topology file.
+# Parameters passed by `build`, and therefore not options in a topology file.
 _PASSED_BY_BUILD: Final = ("world_size", "servers")
 
 
@@ -30,15 +30,14 @@ class Builder:
 
     Attributes
     ----------
-    name : str
     function : callable
         Returns the graph.
     limits : callable
-        Returns the TopologyLimits, from the same options.
+        Returns the TopologyLimits for the same options.
     size : callable
-        Returns the GraphSize for so many ranks and servers, from the same options; builds nothing.
+        Returns the GraphSize for given ranks, servers and options; builds nothing.
     options : type of pydantic.BaseModel
-        What a topology file may say under `options`.
+        Schema of `options` in a topology file.
     """
 
     name: str
@@ -49,24 +48,25 @@ class Builder:
 
     def build(self, options: Mapping[str, Any], world_size: int, servers: int) -> Graph:
         """Call the function with the options, and with the ranks and servers if it has such parameters."""
+        # A torus, for example, has a fixed size and takes no world_size; a ring has no ports for servers.
         parameters = inspect.signature(self.function).parameters
         passed = {"world_size": world_size, "servers": servers}
         return self.function(**options, **{name: passed[name] for name in _PASSED_BY_BUILD if name in parameters})
 
 
 def names() -> tuple[str, ...]:
-    """List all builders, sorted."""
+    """Return the names of the builders, sorted."""
     return tuple(sorted(module.name for module in iter_modules(builders.__path__)))
 
 
 @cache
 def find(name: str) -> Builder:
-    """Find a builder by its name.
+    """Return the builder with this name.
 
     Raises
     ------
     UnknownNameError
-        No such builder; with "did you mean".
+        There is no such builder; the message suggests similar names.
     """
     if name not in names():
         raise UnknownNameError("builder", name, names())
@@ -76,12 +76,13 @@ def find(name: str) -> Builder:
 
 
 def _options(name: str, function: Callable[..., Graph]) -> type[BaseModel]:
-    """Make a strict model out of the parameters that a topology file gives."""
+    """Return a strict pydantic model of the parameters that a topology file may give."""
     hints = get_type_hints(function, include_extras=True)
     fields = {
         parameter.name: (hints[parameter.name], ... if parameter.default is parameter.empty else parameter.default)
         for parameter in inspect.signature(function).parameters.values()
         if parameter.name not in _PASSED_BY_BUILD
     }
+    # Strict: a misspelt option or a number given as text is a fault, not a guess.
     config = ConfigDict(extra="forbid", strict=True)
     return cast("type[BaseModel]", cast(Any, create_model)(f"{name}_options", __config__=config, **fields))

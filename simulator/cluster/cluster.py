@@ -1,6 +1,7 @@
-"""What a cluster is: GPUs with ranks, links between them, and how well it runs collectives. Records.
+"""How is a cluster recorded: GPUs with ranks, links between them, and constants for its collectives?
 
-Rule: the router numbers vertices and directed links once, and the engines use those numbers; names are for people.
+This module holds the records. The router numbers vertices and directed links once, and the engines use these numbers;
+names are only for people.
 """
 
 from __future__ import annotations
@@ -17,37 +18,37 @@ if TYPE_CHECKING:
     import networkx as nx
 
 T = TypeVar("T")
-# Whatever fits into one packet takes as long as one: 4096 B is the largest payload of an InfiniBand packet (MTU).
+# Arrays below a packet take as long as a packet: 4096 B is the largest payload in an InfiniBand packet (MTU).
 PACKET: Final = 4096
-# Numbers that a cluster remembers in its answers: with some 50 B for each, 100 MB.
+# Capacity of a cluster's cache, in numbers: at about 50 B each, 100 MB.
 _REMEMBERED: Final = 2**21
-# The same for routes, of 8 B a number; the newest are kept whatever their size.
+# Capacity of the cache for routes, in numbers of 8 B; the newest routes stay, whatever their size.
 _REMEMBERED_ROUTES: Final = 2**24
-# Smaller arrays fit into one buffer and are not cut: NCCL_BUFFSIZE is 4 MiB (NCCL user guide, environment variables).
+# Smaller arrays fit into a single buffer and are not cut: NCCL_BUFFSIZE is 4 MiB (NCCL user guide, environment
+# variables).
 _BUFFER: Final = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What one GPU can do; from catalog/gpus/NAME.yaml.
+    """Figures of a GPU, from catalog/gpus/NAME.yaml.
 
     Attributes
     ----------
-    name : str
     peak_flops : mapping of str to float
-        Dense peak by dtype name, without sparsity [FLOP/s]; matrix units where the GPU has them for that dtype.
+        Dense peak by dtype name, without sparsity [FLOP/s]; matrix units if the GPU has them for the dtype.
     hbm_bytes : int
-        Usable [B].
+        Usable memory [B].
     hbm_bandwidth : float
-        [B/s]
+        Memory bandwidth [B/s].
     sms : int
-        Streaming multiprocessors (compute units on AMD).
+        Number of streaming multiprocessors (compute units on AMD).
     scale_up_bandwidth : float
-        All NVLink or xGMI links together, per direction [B/s]; 0 where there is none.
+        Bandwidth of the NVLink or xGMI links together, per direction [B/s]; 0 without such links.
     host_bandwidth : float
-        PCIe, per direction [B/s].
+        Bandwidth of PCIe, per direction [B/s].
     facts : mapping
-        All else that the catalog file holds: sources, uncertain figures, fitted constants.
+        Further contents of the catalog file: sources, uncertain figures, fitted constants.
     """
 
     name: str
@@ -61,12 +62,12 @@ class Gpu:
 
 
 class Steps(NamedTuple):
-    """Transfers that wait for each other on the longest way through a collective.
+    """Number of transfers on the longest way through a collective, each waiting for the one before.
 
     Attributes
     ----------
     inside, across : float
-        Inside a node, and from one node to another.
+        Transfers inside a node, and transfers from one node to another.
     """
 
     inside: float = 0.0
@@ -75,28 +76,28 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MachineCollective:
-    """How well a machine runs one operation, as fitted from measurements; data of a topology file.
+    """How well a machine runs an operation: constants fitted to measurements, from a topology file.
 
     Attributes
     ----------
     algorithm : str
-        What it runs.
+        Algorithm that the machine runs.
     startup : float
-        Paid once an operation by every rank before its first transfer [s].
+        Time that every rank pays once per operation, before its first transfer [s].
     rate_cap : float
-        Bound on each flow for very large arrays [B/s]; in multi_ring on those from one rank into its node together.
+        Upper bound on each flow for very large arrays [B/s]; in multi_ring, on the sum of a rank's flows in its node.
     cross_rate_cap : float
-        The same for flows between nodes [B/s].
+        Upper bound on each flow between nodes [B/s].
     half_size : float
-        Array size at which the caps have fallen to a half [B]; 0: they do not depend on size.
+        Array size at which the caps are halved [B]; 0: the caps do not depend on size.
     exponent : float
-        How steeply: factor(S) = 1 / (1 + (half_size / S)^exponent), S at least a packet.
+        Steepness: factor(S) = 1 / (1 + (half_size / S)^exponent), for S of at least a packet.
     chunks : int or None
-        Pipeline segments of a large array, for algorithms that take them; see `segments`.
+        Number of pipeline segments in a large array, for algorithms with segments; see `segments`.
     step, cross_step : float
-        What a step of the algorithm takes besides its transfers: inside a node, and between nodes [s].
+        Time per step besides the transfer, inside a node and between nodes [s].
     source : str
-        Where the figures were measured.
+        Source of the measurements.
     """
 
     algorithm: str
@@ -111,20 +112,21 @@ class MachineCollective:
     source: str = ""
 
     def factor(self, nbytes: float) -> float:
-        """Share of the caps that an array of this size [B] reaches, 0 to 1."""
+        """Return the fraction of the caps (0 to 1) for an array of this size [B]."""
         if self.half_size == 0.0 or nbytes <= 0:
             return 1.0
+        # A saturation curve: at half_size the factor is 1/2, and it approaches 1 for large arrays.
         return float(1.0 / (1.0 + (self.half_size / max(nbytes, PACKET)) ** self.exponent))
 
     def latency(self, steps: Steps) -> float:
-        """What is paid before the first transfer: the start-up, and all steps of the longest way at once [s].
+        """Return the time paid before the first transfer: start-up plus every step on the longest way [s].
 
-        NCCL's own model of its algorithms adds them up so (src/graph/tuning.cc, ncclTopoTuneModel).
+        NCCL's model of its algorithms adds up the steps in the same way (src/graph/tuning.cc, ncclTopoTuneModel).
         """
         return self.startup + steps.inside * self.step + steps.across * self.cross_step
 
     def segments(self, nbytes: float) -> int | None:
-        """Into how many pieces an array of this size [B] is cut: none smaller than a buffer; None where not said."""
+        """Return the number of pieces for an array of this size [B], none smaller than a buffer; None if unknown."""
         return None if self.chunks is None else min(self.chunks, max(1, int(nbytes // _BUFFER)))
 
 
@@ -135,30 +137,30 @@ class Cluster:
     Attributes
     ----------
     name : str
-        The topology's.
+        Name of the topology.
     graph : networkx.DiGraph
         Vertices have `kind` ("gpu", "nic", "switch", "host", "server") and `forwards` (may routes pass through);
         edges have `bandwidth` [B/s] and `latency` [s], one per direction.
     router : Router
         Numbers of vertices and links, and routes.
     gpus : tuple of Gpu
-        Rank r's GPU.
+        GPU of each rank.
     ranks : tuple of str
-        Rank r's vertex.
+        Vertex of each rank.
     servers : tuple of str
-        Vertices of parameter servers that stand on their own.
+        Vertices of parameter servers with separate ports.
     speeds : tuple of float
-        Factor on rank r's FLOP/s and HBM bandwidth; 1 for a healthy one.
+        Factor on FLOP/s and HBM bandwidth of each rank; 1 for a healthy GPU, less for a straggler.
     nodes : tuple of tuple of int
-        Ranks of each node; one node with all ranks where the topology knows none.
+        Ranks in each node; a single node with every rank if the topology has no nodes.
     reducing_switches : tuple of str
-        For each node the switch that can reduce; empty where none can.
+        Switch in each node that can reduce; empty if no switch can.
     collectives : mapping of operation to MachineCollective
-        What this machine runs over all of its nodes, where it was measured.
+        Measured constants for groups over several nodes, or for the only node in use.
     in_node : mapping of operation to MachineCollective
-        What it runs among ranks of one node; empty where that is not told apart.
+        Measured constants for groups inside a node; empty if the measurements do not distinguish them.
     hosts : tuple of str
-        Rank r's processor socket, where offloaded data lie; empty where the topology has none.
+        Processor socket of each rank, which stores offloaded data; empty if the topology has no sockets.
     """
 
     name: str
@@ -177,20 +179,22 @@ class Cluster:
     _routes: Recent = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # The record is frozen, so caches are set through object.__setattr__.
         object.__setattr__(self, "_recent", Recent(_REMEMBERED))
         object.__setattr__(self, "_routes", Recent(_REMEMBERED_ROUTES))
 
     def remember(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int] | int | None = None) -> T:
-        """What follows from this cluster and a key alone, worked out when it is first asked for.
+        """Return the cached result for a key, or compute the result and cache it.
 
-        Points of a sweep that share a cluster share this. Where a key is an object's id, what is kept must hold the
-        object, so that no other one gets its id. An answer holds about `size` numbers, one for each rank where it is
-        not said; the oldest answers go.
+        The result must depend only on this cluster and the key. Points of a sweep with the same cluster share the
+        cache. If the key contains the id of an object, the result must hold the object: otherwise another object could
+        get the same id. `size` is the approximate count of numbers in the result, by default the number of ranks; when
+        the cache is full, the oldest results are removed.
         """
         return self._recent.get(key, make, self.world_size if size is None else size)
 
     def remember_routes(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
-        """The same of collectives' routes, which may be larger than all else together, and would drive it out."""
+        """Return a cached result about routes; a separate cache, because routes may outgrow everything else."""
         return self._routes.get(key, make, size)
 
     @property
@@ -199,16 +203,17 @@ class Cluster:
         return len(self.ranks)
 
     def route(self, src: str, dst: str) -> Route:
-        """The route between two vertices; see `Router.route`."""
+        """Return the route between two vertices; see `Router.route`."""
         return self.router.route(src, dst)
 
     def machine(self, operation: str, group: Sequence[int]) -> MachineCollective | None:
-        """How well this machine runs an operation among some ranks; None where that was not measured."""
+        """Return how well this machine runs an operation in a group of ranks; None if not measured."""
+        # Ranks without a node count as a single common node (-1).
         inside = len({self._node_of.get(rank, -1) for rank in group}) == 1
         return (self.in_node.get(operation) if inside else None) or self.collectives.get(operation)
 
     def node_of(self) -> Mapping[int, int]:
-        """Number of each rank's node."""
+        """Return the node number of each rank."""
         return self._node_of
 
     @cached_property
@@ -216,5 +221,5 @@ class Cluster:
         return {rank: number for number, node in enumerate(self.nodes) for rank in node}
 
     def hbm_bandwidth(self, rank: int) -> float:
-        """HBM bandwidth of a rank, its straggler factor applied [B/s]."""
+        """Return a rank's HBM bandwidth, with its straggler factor applied [B/s]."""
         return self.gpus[rank].hbm_bandwidth * (self.speeds[rank] if self.speeds else 1.0)

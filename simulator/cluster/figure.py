@@ -1,6 +1,6 @@
-"""How a figure stands in a catalog file: a value with a unit, the source that printed it, and whether it is sure.
+"""How is a figure written in a catalog file: a value with a unit, its source, and whether the value is certain?
 
-Rule: a bare value is short for a figure without source.
+A bare value is short for a figure without a source.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from simulator.cluster.quantity import AnyBandwidth, Bandwidth, Count, FlopRate,
 
 
 class Strict(BaseModel):
-    """A model that refuses unknown keys and converts nothing silently."""
+    """A model that refuses unknown keys and never converts types silently."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Figure(Strict):
+class SourcedValue(Strict):
     """A value with its source."""
 
     source: str = ""
@@ -29,41 +29,42 @@ class Figure(Strict):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, data: Any) -> Any:
+        # A bare value, such as `hbm_bytes: 80 GB`, is short for {value: 80 GB}.
         return data if isinstance(data, Mapping) else {"value": data}
 
 
-class Rate(Figure):
-    """[FLOP/s]."""
+class Rate(SourcedValue):
+    """A rate of operations [FLOP/s]."""
 
     value: FlopRate
 
 
-class Memory(Figure):
-    """[B], more than none."""
+class Memory(SourcedValue):
+    """An amount of memory [B], greater than 0."""
 
     value: Annotated[Size, Field(gt=0)]
 
 
-class Speed(Figure):
-    """[B/s], more than none."""
+class Speed(SourcedValue):
+    """A bandwidth [B/s], greater than 0."""
 
     value: Bandwidth
 
 
-class AnySpeed(Figure):
-    """[B/s]; 0 where there is no such link."""
+class AnySpeed(SourcedValue):
+    """A bandwidth [B/s]; 0 if there is no such link."""
 
     value: AnyBandwidth
 
 
-class Time(Figure):
-    """[s]."""
+class Time(SourcedValue):
+    """A time [s]."""
 
     value: Seconds
 
 
-class Whole(Figure):
-    """A count of at least one."""
+class Whole(SourcedValue):
+    """A count of at least 1."""
 
     value: Count
 
@@ -74,30 +75,31 @@ def _sensible(value: float) -> float:
     return value
 
 
-class Number(Figure):
-    """A number whose unit is not read, 0 or more."""
+class Number(SourcedValue):
+    """A number without a unit, 0 or more."""
 
     value: Annotated[float, Field(allow_inf_nan=False), AfterValidator(_sensible)]
 
 
 class Positive(Number):
-    """A number whose unit is not read, more than 0."""
+    """A number without a unit, greater than 0."""
 
     value: Annotated[float, Field(allow_inf_nan=False, gt=0), AfterValidator(_sensible)]
 
 
-class Open(Figure):
-    """A number, or text that nothing reads."""
+class Open(SourcedValue):
+    """A number, or text, that the simulator does not use."""
 
     value: float | str
 
 
 def figures(file: BaseModel) -> list[tuple[str, Any]]:
-    """List every figure of a file under its dotted key."""
+    """Return every figure in a file, as (dotted key, figure)."""
     by_key: list[tuple[str, Any]] = []
     for key in type(file).model_fields:
         value = getattr(file, key)
-        if isinstance(value, Figure):
+        # Nested mappings, such as peaks by dtype, get dotted keys: matrix_flops.bfloat16.
+        if isinstance(value, SourcedValue):
             by_key.append((key, value))
         elif isinstance(value, dict):
             by_key += [(f"{key}.{inner}", figure) for inner, figure in value.items()]

@@ -1,6 +1,6 @@
-"""How a GPU is read: from catalog/gpus/NAME.yaml, a path, or a mapping.
+"""How is a GPU read: from catalog/gpus/NAME.yaml, a path, or a mapping?
 
-Rule: every figure stands with the source that printed it, and is marked if it is not sure (see `figure`).
+Every figure in the file has its source, and is marked if uncertain (see `figure`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pydantic import AfterValidator, Field, field_validator
 
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Document, Fault, Key
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import AnySpeed, Memory, Number, Positive, Rate, Speed, Strict, Whole, figures
 from simulator.cluster.locate import read_named
 from simulator.cluster.validation import check
-from simulator.errors import ScenarioError, UnknownNameError
 
 
 def _known(name: str) -> str:
@@ -31,7 +31,7 @@ _Peaks = dict[Annotated[str, AfterValidator(_known)], Rate]
 
 
 class _Best(Rate):
-    """[FLOP/s], and the m, n and k of the matmul that reached it."""
+    """A rate [FLOP/s], with m, n and k of the matmul that reached the rate."""
 
     shape: tuple[int, int, int] = (8192, 8192, 8192)
 
@@ -42,11 +42,11 @@ class _Best(Rate):
 
 
 class _GpuFile(Strict):
-    """What a GPU file may hold.
+    """Keys of a GPU file.
 
-    Vector units and matrix units (tensor cores) have rates of their own; integer operations count as FLOP. `clock` is
-    that of the peaks [Hz], `power` the board's [W]. `best_matmul_flops` and `stream_bandwidth` are the best that was
-    measured on the chip; `constants` holds numbers that were fitted to it.
+    Vector units and matrix units (tensor cores) have separate rates; integer operations count as FLOP. `clock` is the
+    clock for the peak rates [Hz], `power` the board's power [W]. `best_matmul_flops` and `stream_bandwidth` are the
+    best measured values; `constants` holds numbers fitted to this chip.
     """
 
     product: str = ""
@@ -80,7 +80,7 @@ def load_gpu(gpu: str | Path | Mapping[str, Any], base: Path | None = None) -> G
     Returns
     -------
     Gpu
-        `peak_flops` holds the matrix units' rate where the GPU has them for a dtype, else the vector units'.
+        `peak_flops` holds the rate of the matrix units if the GPU has them for a dtype, else of the vector units.
 
     Raises
     ------
@@ -102,9 +102,10 @@ def _gpu(name: str, document: Document) -> Gpu:
 
 
 def faults_of(gpu: str | Mapping[str, Any], document: Document, at: Key, base: Path | None) -> list[Fault]:
-    """Find what is wrong with the GPU that a file names or describes under a key; `base` as for `load_gpu`."""
+    """Return the faults in a GPU that a file names or describes under the key `at`; `base` as for `load_gpu`."""
     if isinstance(gpu, Mapping):
         return _checked(document, at)[1]
+    # Shipped GPU files are tested, so they are not read again.
     if gpu in registry.names("gpu"):
         return []
     try:
@@ -118,9 +119,12 @@ def _checked(document: Document, at: Key = ()) -> tuple[_GpuFile | None, list[Fa
     file, faults = check(_GpuFile, document, at)
     if file is not None:
         if not (file.vector_flops or file.matrix_flops):
-            faults = [document.fault(at, "needs vector_flops or matrix_flops, a rate for each dtype")]
+            # Both mappings are optional in the model, so the model alone accepts a GPU without any rate.
+            faults = [document.fault(at, "needs vector_flops or matrix_flops, with a rate for each dtype")]
         faults += [
-            document.fault((*at, "constants", name), "got 0; must be more than 0, for kernels' work is divided by it")
+            document.fault(
+                (*at, "constants", name), ("got 0; must be more than 0, because kernel times divide by this rate")
+            )
             for name, figure in file.constants.items()
             if figure.value == 0 and (name.startswith("attention_") or name.endswith(("_rate", "_efficiency")))
         ]
@@ -129,6 +133,7 @@ def _checked(document: Document, at: Key = ()) -> tuple[_GpuFile | None, list[Fa
 
 def _record(name: str, file: _GpuFile) -> Gpu:
     vector = {dtype: figure.value for dtype, figure in file.vector_flops.items()}
+    # Matrix units replace vector units for every dtype with a matrix rate (`vector | matrix`).
     matrix = {dtype: figure.value for dtype, figure in file.matrix_flops.items()}
     return Gpu(
         name=name,

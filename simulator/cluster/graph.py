@@ -1,7 +1,7 @@
-"""How a topology is written as a graph: vertices, cables, and functions that add them.
+"""How is a topology written in graph form: vertices, cables, and functions to add both?
 
-Rule: a cable is two directed links, each with its own bandwidth and latency; a vertex has a kind, and says whether
-traffic of others may pass through it.
+A cable is two directed links, each with its own bandwidth and latency. A vertex has a kind, and says whether traffic of
+other vertices may pass.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     Graph = nx.DiGraph[str]
 else:
-    # networkx takes long to import and is needed only when something is built.
+    # networkx takes long to import, and is needed only if a graph is built.
     Graph = Any
 
 
 def empty() -> Graph:
-    """Start a topology without vertices."""
+    """Return a topology without vertices."""
     import networkx as nx
 
     return nx.DiGraph()
@@ -29,11 +29,12 @@ def add_vertex(graph: Graph, name: str, kind: str, *, forwards: bool) -> str:
 
     Parameters
     ----------
-    graph : Graph
     name : str
+        Name of the vertex.
     kind : {"gpu", "nic", "switch", "host", "server"}
+        Kind of the vertex.
     forwards : bool
-        Whether routes between others may pass through it.
+        Whether routes between other vertices may pass through this vertex.
     """
     graph.add_node(name, kind=kind, forwards=forwards)
     return name
@@ -44,42 +45,30 @@ def add_cable(graph: Graph, a: str, b: str, bandwidth: float, latency: float) ->
 
     Parameters
     ----------
-    graph : Graph
     a, b : str
+        Names of the vertices.
     bandwidth : float
-        Of each direction [B/s].
+        Bandwidth of each direction [B/s].
     latency : float
-        [s]
+        Latency of each direction [s].
     """
     graph.add_edge(a, b, bandwidth=bandwidth, latency=latency)
     graph.add_edge(b, a, bandwidth=bandwidth, latency=latency)
 
 
 def require(holds: bool, message: str) -> None:
-    """Refuse a bad argument of a builder.
-
-    Raises
-    ------
-    ValueError
-        With this message, unless it holds.
-    """
+    """Raise ValueError with a message if a builder's argument is invalid (`holds` is False)."""
     if not holds:
         raise ValueError(message)
 
 
 def require_all(*rules: tuple[bool, str]) -> None:
-    """Refuse bad arguments of a builder, all at once.
-
-    Raises
-    ------
-    ValueError
-        With a line for each message whose rule does not hold.
-    """
+    """Raise a single ValueError with the message of each rule that does not hold, a line each."""
     broken = [message for holds, message in rules if not holds]
     if broken:
         raise ValueError("\n".join(broken))
 
 
 def of_kind(graph: Graph, kind: str) -> list[str]:
-    """List the vertices of a kind in the order in which they were added."""
+    """Return the vertices with this kind, in insertion order."""
     return [name for name, facts in graph.nodes(data=True) if facts.get("kind") == kind]

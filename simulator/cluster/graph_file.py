@@ -1,8 +1,8 @@
-"""How a topology is read from a graph of another program: networkx's node-link JSON, or GraphML.
+"""How is a topology read from another program's graph: networkx's node-link JSON, or GraphML?
 
-Rule: vertices have a `kind`, edges a `bandwidth` and `latency` as text with a unit or as an SI number; an
-undirected edge is a link in each direction. Two attributes are optional: `node`, the same for all GPUs of a node, and
-`reduces`, true for a switch of a node that can add.
+Vertices have a `kind`; edges have a `bandwidth` and a `latency`, as text with a unit or as an SI number. An undirected
+edge is a link in each direction. Two attributes are optional: `node`, equal for the GPUs of a node, and `reduces`, true
+for a node's switch that can add.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from simulator.basics import units
 from simulator.basics.document import Document, Fault, load
+from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.input_files import read_bytes, read_json
 from simulator.cluster.graph import Graph, empty, of_kind
-from simulator.errors import ScenarioError, one_of
 
 _KINDS: Final = ("gpu", "host", "nic", "server", "switch")
 _ENDS: Final = ("gpu", "server")
-# Largest file that is read a second time for the lines and columns of its faults [B].
+# Largest file to be read again for the lines and columns of faults [B].
 _MOST_READ_TWICE: Final = 2**18
 
 
@@ -35,12 +35,12 @@ def load_graph(path: Path) -> Graph:
     Returns
     -------
     Graph
-        GPUs in the file's order. `forwards` is false for GPUs and servers and true for all else unless it is given.
+        GPUs in the file's order. By default `forwards` is false for GPUs and servers, and true for other kinds.
 
     Raises
     ------
     ScenarioError
-        Not such a file; one line for each vertex and edge that is wrong.
+        Invalid file; one line for each faulty vertex and edge.
     """
     document = _from_graphml(path) if path.suffix == ".graphml" else _from_json(path)
     graph, faults = _graph(document)
@@ -50,9 +50,9 @@ def load_graph(path: Path) -> Graph:
 
 
 def _refuse(path: Path, document: Document, faults: list[Fault]) -> None:
-    """Raise the faults, with lines and columns where the file is JSON and small.
+    """Raise the faults, with lines and columns if the file is small JSON.
 
-    A parser that keeps lines and columns takes 5 s a MiB, so it reads only files that have faults.
+    A parser that records lines and columns takes 5 s per MiB, so only files with faults are read again.
     """
     placed = document if path.suffix == ".graphml" or path.stat().st_size > _MOST_READ_TWICE else load(path)
     placed.refuse([placed.fault(fault.key, fault.message) for fault in faults])
@@ -65,10 +65,11 @@ def _from_json(path: Path) -> Document:
 def _from_graphml(path: Path) -> Document:
     import networkx as nx
 
+    # If networkx opened the file, this package's size limit would not apply. networkx therefore gets the bytes.
     text = BytesIO(read_bytes(path))
     try:
         node_link = nx.node_link_data(nx.read_graphml(text), edges="edges")
-    except Exception as error:  # networkx and its XML parser raise a dozen kinds
+    except Exception as error:  # networkx and its XML parser raise a dozen kinds of exceptions
         raise ScenarioError(f"{path}: not GraphML that can be read: {' '.join(str(error).split())}") from error
     return Document(str(path), node_link)
 
@@ -76,12 +77,18 @@ def _from_graphml(path: Path) -> Document:
 def _graph(document: Document) -> tuple[Graph, list[Fault]]:
     data = document.data
     if not isinstance(data, Mapping) or not isinstance(data.get("nodes"), list):
-        return empty(), [document.fault((), "is no node-link graph; it needs nodes and edges")]
+        return empty(), [document.fault((), "not a node-link graph; must have nodes and edges")]
+    # The router has at most a single link between two vertices in each direction.
     if data.get("multigraph"):
-        return empty(), [document.fault(("multigraph",), "got true; join parallel edges to one with their sum")]
+        return empty(), [
+            document.fault(
+                ("multigraph",), ("got true; replace parallel edges by a single edge with the sum of their bandwidths")
+            )
+        ]
     graph, faults = empty(), list[Fault]()
     _add_vertices(graph, document, data["nodes"], faults)
     where = "edges" if "edges" in data else "links"
+    # Older versions of networkx wrote this key as `links`.
     edges = data.get(where, [])
     both = not data.get("directed", True)
     for i, edge in enumerate(edges if isinstance(edges, list) else []):
@@ -103,8 +110,10 @@ def _add_vertices(graph: Graph, document: Document, nodes: list[Any], faults: li
         if forwards is not None and not isinstance(forwards, bool):
             faults.append(document.fault(("nodes", i, "forwards"), f"got {forwards!r}; must be true or false"))
         if str(node["id"]) in graph:
-            faults.append(document.fault(("nodes", i, "id"), f"got {node['id']!r}, which stands twice"))
+            faults.append(document.fault(("nodes", i, "id"), f"got {node['id']!r}, which occurs twice"))
+        # Further attributes, such as `position`, stay: the router reads `position`.
         facts = {key: value for key, value in node.items() if key != "id"}
+        # Faulty vertices are added too: otherwise each of their edges would add a fault.
         graph.add_node(str(node["id"]), **(facts | {"forwards": kind not in _ENDS if forwards is None else forwards}))
 
 
@@ -123,9 +132,10 @@ def _add_edge(
     if bandwidth == 0:
         faults.append(document.fault((*key, "bandwidth"), f"got {edge['bandwidth']!r}; must be more than 0"))
     if ends[0] == ends[1]:
-        faults.append(document.fault(key, f"joins {ends[0]!r} to itself"))
+        faults.append(document.fault(key, f"connects {ends[0]!r} with itself"))
     if faults:
         return
+    # Reached only while the file has no fault: ends and figures of a faulty edge may be invalid.
     graph.add_edge(ends[0], ends[1], bandwidth=bandwidth, latency=latency)
     if both:
         graph.add_edge(ends[1], ends[0], bandwidth=bandwidth, latency=latency)
@@ -137,7 +147,7 @@ def _quantity(
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
         if units.within(value, kind):
             return float(value)
-        faults.append(document.fault(key, f"got {value!r}; larger or smaller than anything that is simulated"))
+        faults.append(document.fault(key, f"got {value!r}; outside the range that can be simulated"))
         return 1.0
     try:
         return units.parse(value, kind)
@@ -147,15 +157,16 @@ def _quantity(
 
 
 def _group_by_node(graph: Graph) -> None:
-    """Note which GPUs share a node, and which switches can add, if every GPU names its node."""
+    """Set graph attributes: GPUs per node, and switches that can add, if every GPU names its node."""
     nodes: dict[str, list[str]] = {}
     reducing: dict[str, str] = {}
     for name, facts in graph.nodes(data=True):
-        node = facts.get("node", facts.get("box"))  # the former word
+        node = facts.get("node", facts.get("box"))  # `box` is the former word for node
         if facts.get("kind") == "gpu" and node is not None:
             nodes.setdefault(str(node), []).append(name)
         if facts.get("reduces") and node is not None:
             reducing[str(node)] = name
+    # Nodes count only if every GPU names its node; switches only if every node has a reducing switch.
     if nodes and sum(map(len, nodes.values())) == len(of_kind(graph, "gpu")):
         graph.graph["nodes"] = tuple(map(tuple, nodes.values()))
         graph.graph["reducing_switches"] = tuple(reducing.values()) if reducing.keys() == nodes.keys() else ()

@@ -1,6 +1,6 @@
-"""Records of the GPUs and servers that a topology has room for, and of the size of its graph, before it is built.
+"""Records with a topology's limits (GPUs, servers) and graph size, known before the graph is built.
 
-Rule: computed from the options alone, so that a check of a scenario never builds a graph.
+Both are computed from the options alone, so that checking a scenario never builds a graph.
 """
 
 from __future__ import annotations
@@ -8,28 +8,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-# Memory of a vertex or a directed link, with its attributes and the router's tables (docs/speed.md) [B]; time to build
-# a vertex or link on one core [s].
+# Memory per vertex or directed link, with attributes and the router's tables (docs/speed.md) [B]; time to build a
+# vertex or link on one core [s].
 _BYTES_A_PART: Final = 900
 _SECONDS_A_PART: Final = 6.5e-6
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyLimits:
-    """What a topology can give.
+    """Limits of a topology.
 
     Attributes
     ----------
     max_ranks : int or None
-        GPUs that it has; None where it grows with the world size.
+        Number of GPUs; None if it grows with the world size.
     own_servers : bool
-        Whether parameter servers can have a port of their own.
+        Whether parameter servers can have separate ports.
     node_size : int or None
-        GPUs of a node; None where there are no nodes.
+        GPUs per node; None without nodes.
     in_switch_reduction : bool
-        Whether the switch of a node can add.
+        Whether a node's switch can add.
     one_route : bool
-        Whether there is one shortest route at most between any two, however many ranks there are.
+        Whether there is at most one shortest route between any two GPUs, for any number of ranks.
     """
 
     max_ranks: int | None = None
@@ -46,8 +46,9 @@ class GraphSize:
     Attributes
     ----------
     vertices : int
+        Number of vertices.
     cables : int
-        Each is two directed links.
+        Number of cables; each is two directed links.
     """
 
     vertices: int

@@ -1,7 +1,7 @@
-"""How fast a kind of link is (NVLink, InfiniBand, PCIe): read from catalog/links/NAME.yaml, a path, or a mapping.
+"""How fast is a kind of link (NVLink, InfiniBand, PCIe): read from catalog/links/NAME.yaml, a path, or a mapping?
 
-Rule: what the wire can carry and what software gets out of it are two figures. Topologies take the first; what is lost
-is a property of the machine and its collectives.
+The bandwidth of the wire and the bandwidth that software reaches are separate figures. Topologies use the former; the
+loss belongs to the machine and its collectives.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from simulator.cluster.validation import checked
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """One kind of link.
+    """A kind of link.
 
     Attributes
     ----------
-    name : str
     bandwidth : float
-        Raw, of one direction [B/s].
+        Raw bandwidth, per direction [B/s].
     effective : float or None
-        What large transfers reach [B/s]; None where it is not known.
+        Bandwidth that large transfers reach [B/s]; None if unknown.
     latency : float or None
-        [s]; None where it is not known.
+        Latency [s]; None if unknown.
     facts : mapping
-        Further figures, sources and what is not sure.
+        Further figures, their sources, and the names of uncertain figures.
     """
 
     name: str
@@ -72,6 +71,7 @@ def load_link(link: str | Path | Mapping[str, Any], base: Path | None = None) ->
     """
     name, document = read_named("link", link, base)
     file = checked(_LinkFile, document)
+    # Sources and uncertain figures are listed by dotted key, for reports and tests.
     by_key = figures(file)
     facts = {
         "product": file.product,

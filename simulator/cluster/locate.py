@@ -1,6 +1,6 @@
-"""Where a named topology, GPU, link or model lies: shipped, beside the file that names it, or in the working directory.
+"""In which place is a named topology, GPU, link or model: shipped, beside the naming file, or in the working directory?
 
-Rule: a shipped name wins, then the folder of the file that names it.
+A shipped name wins, then the folder of the file that contains the name.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from simulator.basics.input_files import read_text
 def read_named(
     kind: registry.Kind, thing: str | Path | Mapping[str, Any], base: Path | None = None
 ) -> tuple[str, Document]:
-    """Read what is written out, or named: its name, and its text with places.
+    """Read a description (a mapping, or a file by name); return its name, and its text with places.
 
     Parameters
     ----------
     kind, base
         As for `locate`.
     thing : str, Path or mapping
-        A catalog name, a path, or the keys of such a file, called by its product.
+        A catalog name, a path, or the keys of such a file; a mapping is named after its `product`.
 
     Raises
     ------
     UnknownNameError, ScenarioError
-        No such name or path; not YAML.
+        Unknown name or path, or invalid YAML.
     """
     if isinstance(thing, Mapping):
         return str(thing.get("product", "inline")), Document(kind, dict(thing))
@@ -39,7 +39,7 @@ def read_named(
 
 
 def read(path: Path) -> Document:
-    """Read a file that describes a machine; the same text is taken apart once, for nobody changes a Document."""
+    """Read a file that describes a machine; equal texts are parsed once, because a Document is never changed."""
     return _parsed(read_text(path, source=str(path)), str(path))
 
 
@@ -49,12 +49,12 @@ def _parsed(text: str, source: str) -> Document:
 
 
 def locate(kind: registry.Kind, name: str, base: Path | None = None) -> Path:
-    """Find a shipped file or a path.
+    """Return the path to a shipped file, or to a file given by path.
 
     Parameters
     ----------
     kind : str
-        "topology", "gpu" or "link".
+        "topology", "gpu", "link" or another kind in the registry.
     name : str
         A shipped name, or a path.
     base : Path, optional
@@ -63,8 +63,9 @@ def locate(kind: registry.Kind, name: str, base: Path | None = None) -> Path:
     Raises
     ------
     UnknownNameError, ScenarioError
-        No such name; no such path.
+        Unknown name, or no such path.
     """
+    # A shipped name wins over a file with the same name beside the scenario.
     if name not in registry.names(kind) and base is not None and registry.is_file(base / name):
         return base / name
     return registry.find(kind, name)

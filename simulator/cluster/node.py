@@ -1,7 +1,13 @@
-"""What is inside a node, and how it is joined: GPUs, NVSwitch or mesh, PCIe, sockets and network cards.
+"""How is the inside of a node connected: GPUs, NVSwitch or mesh, PCIe, sockets and network cards?
 
-Rule: GPUs never forward traffic; each reaches its network card by its own PCIe port, and other GPUs by the fastest
-links that the node has.
+GPUs never forward traffic. Each GPU reaches its network card through its own PCIe port, and other GPUs through the
+fastest links in the node.
+
+Example: GPU 0 in a node with an NVSwitch and a PCIe switch per GPU.
+
+    nvswitch -- gpu0 -- pcie0 -- nic0 -- (leaf)
+                          |
+                        host0 -- host1
 """
 
 from __future__ import annotations
@@ -18,26 +24,27 @@ NodeInterconnect = Literal["nvswitch", "full_mesh", "pcie"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One kind of node.
+    """A kind of node.
 
     Attributes
     ----------
     gpus : int
+        Number of GPUs.
     inside : {"nvswitch", "full_mesh", "pcie"}
-        One switch for all GPUs, a cable between every two, or PCIe alone.
+        A switch for the GPUs, a cable between every two GPUs, or PCIe alone.
     link_bandwidth, link_latency : float
-        Of a GPU's port at the switch, or of a cable of the mesh [B/s], [s].
+        Bandwidth [B/s] and latency [s] of a GPU's port at the switch, or of a mesh cable.
     hosts : int
-        Processor sockets, each joined to every other.
+        Number of processor sockets, fully connected.
     pcie_switches : int
-        As many as GPUs: each GPU has one to itself. Fewer: their GPUs share the link up to the host. 0 (inside pcie
-        only): GPUs hang on the sockets.
+        Number of PCIe switches. As many as GPUs: each GPU has its own. Fewer: GPUs share the link to the host. 0
+        (inside pcie only): GPUs are connected to the sockets.
     pcie_bandwidth, pcie_latency : float
-        Of a PCIe slot [B/s], [s].
+        Bandwidth [B/s] and latency [s] of a PCIe slot.
     socket_bandwidth, socket_latency : float
-        Between two sockets [B/s], [s].
+        Bandwidth [B/s] and latency [s] between two sockets.
     nics : int
-        Network cards; GPU i uses card i * nics // gpus.
+        Number of network cards; GPU i uses card i * nics // gpus.
     """
 
     gpus: int
@@ -54,46 +61,47 @@ class Node:
 
 
 def gpu_names(node: Node, number: int) -> list[str]:
-    """Name the GPUs of a node; numbers run on from node to node."""
+    """Return the names of a node's GPUs; numbers continue from node to node."""
     return [f"gpu{number * node.gpus + i}" for i in range(node.gpus)]
 
 
 def nic_names(node: Node, number: int) -> list[str]:
-    """Name the network cards of a node; numbers run on from node to node."""
+    """Return the names of a node's network cards; numbers continue from node to node."""
     return [f"nic{number * node.nics + i}" for i in range(node.nics)]
 
 
 def host_names(node: Node, number: int) -> list[str]:
-    """Name the sockets of a node; numbers run on from node to node."""
+    """Return the names of a node's sockets; numbers continue from node to node."""
     return [f"host{number * node.hosts + i}" for i in range(node.hosts)]
 
 
 def switch_name(number: int) -> str:
-    """Name the NVSwitch of a node."""
+    """Return the name of a node's NVSwitch."""
     return f"node{number}/nvswitch"
 
 
 def add_node(graph: Graph, node: Node, number: int, *, nics: bool) -> None:
-    """Add all of a node to a graph that already has its GPUs.
+    """Add a node's vertices and cables to a graph that already contains its GPUs.
 
     Parameters
     ----------
-    graph : Graph
-    node : Node
     number : int
-        Which node it is; from 0.
+        Number of the node, from 0.
     nics : bool
-        Whether network cards are needed: not if nothing is outside.
+        Whether to add network cards; False if there is nothing outside the node.
     """
     gpus, hosts = gpu_names(node, number), host_names(node, number)
     _join_gpus(graph, node, number, gpus)
     for name in hosts:
         add_vertex(graph, name, "host", forwards=True)
+    # Sockets are fully connected, whatever their number.
     for a, b in combinations(hosts, 2):
         add_cable(graph, a, b, node.socket_bandwidth, node.socket_latency)
+    # Without anything outside, cards would only be unused vertices.
     cards = nic_names(node, number) if nics else []
     for name in cards:
         add_vertex(graph, name, "nic", forwards=True)
+    # Without NVLink, traffic between GPUs also uses PCIe, so the GPUs hang on a common tree.
     if node.inside == "pcie":
         _add_tree(graph, node, number, cards)
     else:
@@ -107,6 +115,7 @@ def node_size(gpus: int, inside: NodeInterconnect, hosts: int, pcie_switches: in
     cables += {"nvswitch": gpus, "full_mesh": gpus * (gpus - 1) // 2, "pcie": 0}[inside]
     if inside == "pcie":
         return GraphSize(vertices + pcie_switches, cables + pcie_switches + gpus + cards)
+    # `_add_ports`: a port per GPU with cables to the GPU, to its socket or trunk, and to its card; and the trunks.
     trunks = pcie_switches if pcie_switches < gpus else 0
     return GraphSize(vertices + trunks + gpus, cables + trunks + gpus * (3 if cards else 2))
 
@@ -122,27 +131,30 @@ def _join_gpus(graph: Graph, node: Node, number: int, gpus: list[str]) -> None:
 
 
 def _add_tree(graph: Graph, node: Node, number: int, cards: list[str]) -> None:
-    """Hang GPUs and cards on PCIe switches, or on the sockets where there are none."""
+    """Connect GPUs and cards to PCIe switches, or to the sockets if there are no switches."""
     hosts = host_names(node, number)
     slots = [f"node{number}/pcie{i}" for i in range(node.pcie_switches)]
     for i, slot in enumerate(slots):
         add_vertex(graph, slot, "switch", forwards=True)
         add_cable(graph, slot, hosts[i * len(hosts) // len(slots)], node.pcie_bandwidth, node.pcie_latency)
     places = slots or hosts
+    # Neighbouring GPUs share a switch: with 4 GPUs and 2 switches, GPUs 0 and 1, and GPUs 2 and 3.
     for group in (gpu_names(node, number), cards):
         for i, name in enumerate(group):
             add_cable(graph, name, places[i * len(places) // len(group)], node.pcie_bandwidth, node.pcie_latency)
 
 
 def _add_ports(graph: Graph, node: Node, number: int, cards: list[str]) -> None:
-    """Give each GPU a PCIe port of its own, to its card and to its socket.
+    """Give each GPU a separate PCIe port, with cables to the GPU's card and socket.
 
-    A switch that several GPUs share becomes one port vertex for each GPU and a trunk to the socket. With a single
-    vertex, two GPUs at it would be as near by PCIe as by NVSwitch, and a GPU as near to its neighbour's network card as
-    to its own; routes are shortest by hops and could take either. Traffic to the host still shares the trunk.
+    A switch shared by several GPUs becomes a port vertex for each GPU and a trunk to the socket. With a single vertex,
+    two GPUs at the switch would be as near by PCIe as by NVSwitch, and a GPU as near to its neighbour's network
+    card as to its own card. Routes are shortest by hops and could take either way. Traffic to the host still shares the
+    trunk.
     """
     hosts = host_names(node, number)
     shared = node.pcie_switches < node.gpus
+    # Trunks: the shared links from PCIe switches to sockets.
     for i in range(node.pcie_switches if shared else 0):
         trunk = add_vertex(graph, f"node{number}/pcie{i}", "switch", forwards=True)
         add_cable(graph, trunk, hosts[i * node.hosts // node.pcie_switches], node.pcie_bandwidth, node.pcie_latency)
@@ -152,7 +164,7 @@ def _add_ports(graph: Graph, node: Node, number: int, cards: list[str]) -> None:
         if cards:
             add_cable(graph, port, cards[i * node.nics // node.gpus], node.pcie_bandwidth, node.pcie_latency)
         if shared:
-            # Port and trunk are one chip, so the step between them costs nothing.
+            # Port and trunk are the same chip: the cable in between has no latency.
             add_cable(graph, port, f"node{number}/pcie{i * node.pcie_switches // node.gpus}", node.pcie_bandwidth, 0.0)
         else:
             add_cable(graph, port, hosts[i * node.hosts // node.gpus], node.pcie_bandwidth, node.pcie_latency)

@@ -1,6 +1,6 @@
-"""Types of a builder's options and of catalog figures: text with a unit in a file, an SI number in a function.
+"""Types for builder options and catalog figures: text with a unit in a file, an SI number in a function.
 
-Rule: a parameter that is annotated `Bandwidth` is "12.5 GB/s" in YAML and 12.5e9 in Python.
+A parameter annotated `Bandwidth` is "12.5 GB/s" in YAML and 12.5e9 in Python.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from simulator.basics import units
 
-# Of anything that a machine has several of. A scenario has as many ranks at most, ten times the largest machine in
-# operation; beyond it a slip of the keyboard is likelier.
+# Upper bound for counts of machine parts. A scenario has at most this many ranks, ten times the largest machine in
+# operation; a larger number is probably a typing error.
 MOST_PARTS: Final = 1_000_000
 
 
 def _reader(kind: units.Kind, *, positive: bool) -> Callable[[Any], float]:
     def read(value: Any) -> float:
         number = units.parse(value, kind)
+        # Zero bandwidth would make transfer times infinite.
         if positive and number == 0.0:
             raise ValueError(f"got {value!r}; must be more than 0")
         return number
@@ -34,12 +35,12 @@ def _one_or_more(value: Any) -> float | list[float]:
     if not isinstance(value, list):
         return _bandwidth(value)
     if not value:
-        raise ValueError("got an empty list; give one bandwidth or several that repeat")
+        raise ValueError("got an empty list; give one bandwidth, or several bandwidths that repeat")
     return [_bandwidth(item) for item in value]
 
 
 def _text(example: str) -> WithJsonSchema:
-    """JSON schema of a quantity, for editors: text with a unit."""
+    """Return the JSON schema of a quantity, for editors: text with a unit."""
     return WithJsonSchema({"type": "string", "examples": [example]})
 
 
@@ -49,25 +50,25 @@ _ONE_OR_MORE: Final[dict[str, Any]] = {
 }
 
 Bandwidth = Annotated[float, BeforeValidator(_bandwidth), _text("12.5 GB/s")]
-"""Of one direction of a link [B/s]; "12.5 GB/s" in a file."""
+"""Bandwidth of a link in one direction [B/s]; "12.5 GB/s" in a file."""
 
 Bandwidths = Annotated[float | Sequence[float], BeforeValidator(_one_or_more), WithJsonSchema(_ONE_OR_MORE)]
-"""One bandwidth for all links, or several that repeat link by link [B/s]."""
+"""One bandwidth for all links, or several bandwidths that repeat over the links [B/s]."""
 
 AnyBandwidth = Annotated[float, BeforeValidator(_reader("bandwidth", positive=False)), _text("12.5 GB/s")]
-"""As Bandwidth, and 0 where there is no such link [B/s]."""
+"""Bandwidth in one direction, or 0 without such a link [B/s]."""
 
 Seconds = Annotated[float, BeforeValidator(_reader("time", positive=False)), _text("5 us")]
-"""[s]; "5 us" in a file."""
+"""Time [s]; "5 us" in a file."""
 
 Size = Annotated[float, BeforeValidator(_reader("bytes", positive=False)), _text("8 MiB")]
-"""[B]; "8 MiB" in a file."""
+"""Size [B]; "8 MiB" in a file."""
 
 FlopRate = Annotated[float, BeforeValidator(_reader("flop_rate", positive=True)), _text("312 TFLOP/s")]
-"""[FLOP/s]; "312 TFLOP/s" in a file."""
+"""Arithmetic rate [FLOP/s]; "312 TFLOP/s" in a file."""
 
 Count = Annotated[int, Field(ge=1, le=MOST_PARTS)]
-"""Of a machine's parts; at least one."""
+"""Number of parts of a machine, at least 1."""
 
 CountOrZero = Annotated[int, Field(ge=0, le=MOST_PARTS)]
-"""Of a machine's parts, such as network cards; 0 or more."""
+"""Number of parts of a machine, such as network cards; 0 or more."""

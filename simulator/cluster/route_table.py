@@ -1,10 +1,13 @@
-"""Many routes at once, as arrays: all that lead to one destination are walked together.
+"""Many routes at once, as arrays: every route to the same destination is followed together.
 
-Rule: the routes of `routing.py`, by the same rule; a test holds the two together.
+Routes follow the rule in `routing.py`; a test compares both modules.
 
-A search backwards from a destination gives every vertex its distance, and so the next hops on its shortest paths; it
-is made for several destinations at once. Then all sources go on hop by hop, each with the number that decides at its
-next fork.
+A backward search from a destination gives every vertex its distance, and thereby the next hops on its shortest paths.
+The search runs for several destinations at once. Then every source advances hop by hop, each with the number that
+decides at its next fork.
+
+Example: line 0 - 1 - 2 - 3, destination 3. Distances are 3, 2, 1, 0. Sources 0 and 1 advance together: 0 -> 1 and
+1 -> 2, then 1 -> 2 and 2 -> 3, then 2 -> 3.
 """
 
 from __future__ import annotations
@@ -19,21 +22,21 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Bools, Floats, Ints
 
-# Chooses at forks: by places among the pairs, their sources, destination and where they are, a number each.
+# Chooses at forks: takes each pair's source, destination and present vertex, and returns a number for each pair.
 Chooser = Callable[[Ints, Ints, Ints], npt.NDArray[np.uint64]]
 _NOWHERE: Final = -1
-# Targets are searched for together as long as all their vertices are no more than this.
+# Upper bound on (destinations searched together) x (vertices in the graph).
 _MOST_NUMBERS: Final = 2**22
 
 
 @dataclass(frozen=True, slots=True)
 class RouteTable:
-    """Some routes.
+    """Several routes.
 
     Attributes
     ----------
     route, link : int array, shape (n,)
-        Each link of each route: the route's number and the link's, sorted by route, in the order of travel.
+        Route number and link number for each link on each route, sorted by route, in the order of travel.
     latency : float array, shape (routes,)
         Sum over the route's links [s].
     """
@@ -45,14 +48,14 @@ class RouteTable:
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Links sorted by the vertex at one of their ends, then by the vertex at the other.
+    """Links sorted by the vertex at one end, then by the vertex at the other end (compressed sparse rows).
 
     Attributes
     ----------
     begin : int array, shape (vertices + 1,)
-        Where each vertex's links begin.
+        Index at which each vertex's links begin.
     other, link : int array, shape (links,)
-        The vertex at the other end, and the link's number.
+        Vertex at the other end, and the link's number.
     """
 
     begin: Ints
@@ -61,28 +64,28 @@ class Neighbours:
 
     @staticmethod
     def of(here: Ints, there: Ints, vertices: int) -> Neighbours:
-        """Sort links that lead from `here` to `there`, shape (links,), by the former."""
+        """Sort links from `here` to `there`, both with shape (links,), by `here`."""
         order = np.lexsort((there, here))
         begin = np.searchsorted(here[order], np.arange(vertices + 1))
         return Neighbours(begin, there[order], order)
 
     def of_all(self, vertices: Ints) -> tuple[Ints, Ints]:
-        """The places of some vertices' links, and how many each of them has."""
+        """Return the indices of the given vertices' links, concatenated, and the number of links for each vertex."""
         first, count = self.begin[vertices], self.begin[vertices + 1] - self.begin[vertices]
         before = np.cumsum(count) - count
         return np.repeat(first - before, count) + np.arange(int(count.sum())), count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Search:
-    """What a search from several targets has found, by target and vertex, one target's vertices behind another's.
+class _TargetDistances:
+    """Result of a search from several targets, indexed by target x vertices + vertex.
 
     Attributes
     ----------
     distance : int array, shape (targets x vertices,)
-        Hops to the target, -1 where there is no way, or where nobody asked that far.
+        Hops to the target; -1 if there is no way, or if the search stopped before.
     hosts : int array, shape (targets x vertices,)
-        The fewest that are passed on so many hops, the vertex itself among them unless it is the target.
+        Fewest hosts on a shortest path to the target, including the vertex itself unless it is the target.
     """
 
     distance: npt.NDArray[np.int16]
@@ -96,17 +99,17 @@ class RouteFinder:
     Attributes
     ----------
     ahead, behind : Neighbours
-        By a link's source, and by its target.
+        Links sorted by source, and links sorted by target.
     forwards : bool array, shape (vertices,)
-        Whether routes may pass through.
+        Whether routes may pass through a vertex.
     hosts : bool array, shape (vertices,)
-        Of which routes that are as short pass as few as they can.
+        Whether a vertex is a host; among equally short routes, the route with the fewest hosts wins.
     latency : sequence of float
-        Of each link [s].
+        Latency of each link [s].
     ordinal : int array, shape (vertices,)
-        The number that a destination decides forks with.
+        Number by which a destination decides at forks.
     chooser : Chooser or None
-        What decides instead of it.
+        Replaces the rule by `ordinal` if given.
     """
 
     ahead: Neighbours
@@ -118,16 +121,18 @@ class RouteFinder:
     chooser: Chooser | None
 
     def table(self, src: Ints, dst: Ints) -> tuple[RouteTable, Ints]:
-        """Routes between vertices, shape (routes,), and the numbers of those that there are none for."""
+        """Return the routes between pairs of vertices, and the indices of the pairs without a route."""
+        # Pairs sorted by destination: pairs with the same destination are handled by the same search.
         order = np.argsort(dst, kind="stable")
         targets, begins = np.unique(dst[order], return_index=True)
+        # As many destinations at once as the memory bound allows, at least a single destination.
         together = max(1, _MOST_NUMBERS // len(self.forwards))
         hops: list[npt.NDArray[np.int32]] = []
         lost = [np.zeros(0, np.int64)]
         for some in np.split(np.arange(len(targets)), range(together, len(targets), together)):
             begin, end = begins[some[0]], ([*begins, len(order)])[some[-1] + 1]
             own = order[begin:end]
-            # Vertices by search: each target's is a graph of its own, one behind the other.
+            # Each target has a separate copy of the graph: vertex v of target t has the index t x vertices + v.
             base = np.searchsorted(targets[some], dst[own]) * len(self.forwards)
             search = self._search(targets[some], base + src[own])
             missing = search.distance[base + src[own]] == _NOWHERE
@@ -136,51 +141,62 @@ class RouteFinder:
             for hop, (walking, link) in enumerate(self._walk(src[there], dst[there], base[~missing], search)):
                 if hop == len(hops):
                     hops.append(np.full(len(src), _NOWHERE, np.int32))
+                # `walking` indexes the routes that are still on the way in this chunk; `there` maps to all routes.
                 hops[hop][there[walking]] = link
+        # Column h: the link on hop h of each route; -1 behind the end of a route.
         by_hop = np.stack(hops, axis=1) if hops else np.zeros((len(src), 0), np.int32)
         taken = by_hop >= 0
         route = np.repeat(np.arange(len(src)), np.count_nonzero(taken, axis=1))
         return RouteTable(route, by_hop[taken].astype(np.int64), self._latencies(by_hop)), np.sort(np.concatenate(lost))
 
-    def _search(self, targets: Ints, sources: Ints) -> _Search:
-        """Search backwards from each target at once, until all sources have been reached, as far as there is a way."""
+    def _search(self, targets: Ints, sources: Ints) -> _TargetDistances:
+        """Search backwards from each target at once until every source is reached, or no vertex is left."""
         vertices = len(self.forwards)
         distance = np.full(len(targets) * vertices, _NOWHERE, np.int16)
         hosts = np.zeros(len(distance), np.int16)
+        # Level by level: `level` holds the vertices found last, at `hops` hops from their target.
         level, hops = np.arange(len(targets)) * vertices + targets, 0
         distance[level] = 0
         while len(level) and bool((distance[sources] == _NOWHERE).any()):
             hops += 1
+            # Every link into the level, and the vertex at the link's source, in the copy of the same target.
             places, count = self.behind.of_all(level % vertices)
             reached = self.behind.other[places] + np.repeat(level - level % vertices, count)
             new = distance[reached] == _NOWHERE
+            # A vertex may be reached over several links: `reached` then contains duplicates, and `found` does not.
             reached, passed = reached[new], np.repeat(hosts[level], count)[new]
             distance[reached] = hops
             found = np.flatnonzero(distance == hops)
+            # Fewest hosts over the next hops: initialise with the maximum, then take the minimum over each link.
             hosts[found] = np.iinfo(np.int16).max
             np.minimum.at(hosts, reached, passed)
             hosts[found] += self.hosts[found % vertices]
+            # Only forwarding vertices pass the search on.
             level = found[self.forwards[found % vertices]]
-        return _Search(distance, hosts)
+        return _TargetDistances(distance, hosts)
 
-    def _walk(self, sources: Ints, targets: Ints, base: Ints, search: _Search) -> list[tuple[Ints, Ints]]:
-        """Hop by hop who is still on the way, by place among the sources, and the link that each takes."""
+    def _walk(self, sources: Ints, targets: Ints, base: Ints, search: _TargetDistances) -> list[tuple[Ints, Ints]]:
+        """Return for each hop the sources still on the way (indices), and the link that each source takes."""
         distance, hosts, vertices = search.distance, search.hosts, len(self.forwards)
         walking = np.flatnonzero(sources != targets)
         here, rest = sources[walking], self.ordinal[targets[walking]]
         steps = []
         while len(walking):
+            # Sources at the same vertex with the same destination have the same next hops: find these hops once.
             own, which = np.unique(base[walking] + here, return_inverse=True)
             places, count = self.ahead.of_all(own % vertices)
             owner = np.repeat(np.arange(len(own)), count)
             other = self.ahead.other[places] + (own - own % vertices)[owner]
             left = distance[own] - 1
+            # A next hop is one hop nearer, forwards (unless it is the destination), and keeps the fewest hosts.
             nearer = (distance[other] == left[owner]) & (self.forwards[other % vertices] | (left == 0)[owner])
             nearer &= hosts[other] == (hosts[own] - self.hosts[own % vertices])[owner]
             places, owner = places[nearer], owner[nearer]
             choices = np.bincount(owner, minlength=len(own))
+            # D-mod-k routing, or the hash: a number for each source, taken modulo its next hops.
             number = rest if self.chooser is None else self.chooser(sources[walking], targets[walking], here)
             chosen = (number % choices[which].astype(number.dtype)).astype(np.int64)
+            # The quotient decides at the next fork (see `routing.py`).
             rest = rest // choices[which]
             taken = places[(np.cumsum(choices) - choices)[which] + chosen]
             steps.append((walking, self.ahead.link[taken]))
@@ -190,12 +206,14 @@ class RouteFinder:
         return steps
 
     def _latencies(self, by_hop: npt.NDArray[np.int32]) -> Floats:
-        """Exact sums over routes, rounded once, as `Router.route` has them: one for each different set of latencies."""
+        """Return exact sums over routes, rounded once like `Router.route`; computed once per set of latencies."""
+        # A machine has few different latencies, so few different sums.
         values, kind = np.unique(np.array(self.latency), return_inverse=True)
         routes, longest = by_hop.shape
+        # The digits below must fit into int64; otherwise each route is summed by itself.
         if (longest + 1.0) ** len(values) > 2**62:
             return np.array([fsum(self.latency[link] for link in own if link >= 0) for own in by_hop.tolist()])
-        # How often a route has each latency, as digits of one number; -1, no link, is the last entry, worth nothing.
+        # Count how often a route has each latency, as digits of a single number; -1, no link, is the last entry: 0.
         digit = np.append((longest + 1) ** kind.ravel().astype(np.int64), 0)
         key = np.zeros(routes, np.int64)
         for link in by_hop.T:

@@ -1,15 +1,21 @@
-"""Which links a route uses: routing between two vertices of a cluster.
+"""Which links does a route use between two vertices in a cluster?
 
-Rule: a route is a shortest path by hops that passes only through vertices that forward; of several that are as short
-one with the fewest hosts on it, and of these the destination's number decides, so the same pair always takes the same
-route. (With a network card for each GPU the way to another rail leads over the network's next tier: through the host's
-memory to a neighbour's card it would be as short, but no library sends that way.)
+A route is a path with the fewest hops through forwarding vertices; ties go to the path with the fewest hosts, then to
+D-mod-k routing by the destination's number. The same pair therefore always takes the same route. (Hosts matter with a
+network card for each GPU: the way to another rail over the host's memory and a neighbour's card has as many hops as
+the way over a spine, but no library sends data over the host.)
 
-At a fork with c next hops on shortest paths, sorted by vertex number, destination i takes next hop i mod c; the
-quotient i // c decides at the next fork (were it i again, the second fork of a fat tree would always choose as the
-first did, and half of its links would stay idle). i counts the destination among the vertices of its kind, so that
-consecutive GPUs spread; where a leaf's GPUs are not consecutive, as on rails, the vertices have a `position` that
-counts leaf by leaf. In a fat tree this is D-mod-k routing [1]_: shift permutations share no link.
+At a fork with c next hops on shortest paths, sorted by vertex number, destination i takes next hop i mod c. The next
+fork uses the quotient i // c. With i itself, the second fork in a fat tree would repeat the first fork's choice, and
+half of the links would stay idle. The number i counts the destination among the vertices with the same kind, so that
+consecutive GPUs spread. If a leaf's GPUs are not consecutive, as on rails, the vertices have a `position` that counts
+leaf by leaf. In a fat tree this rule is D-mod-k routing [1]_: shift permutations share no link.
+
+Example: destinations 0 to 3, two forks with 2 next hops each.
+
+    destination i            0    1    2    3
+    first fork, i mod 2      0    1    0    1
+    second fork, i // 2      0    0    1    1      with i again: 0 1 0 1, and half of the links would stay idle
 
 References
 ----------
@@ -25,7 +31,7 @@ from itertools import chain
 from math import fsum
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator.errors import NoRouteError
+from simulator.basics.errors import NoRouteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,8 +43,9 @@ if TYPE_CHECKING:
     from simulator.basics.arrays import Bools, Ints
     from simulator.cluster.route_table import RouteFinder, RouteTable
 
+# splitmix64 works on 64-bit words; Python's integers are unbounded.
 _MASK: Final = 2**64 - 1
-# Seen on one core: searching for one route, and for all that lead to one destination, at least and for each link [s].
+# Measured on one core: time to find a single route; time to find every route to a destination, base and per link [s].
 _A_ROUTE: Final = 35e-6
 _A_DESTINATION: Final = 1e-4
 _A_LINK: Final = 3e-8
@@ -55,7 +62,7 @@ class Route:
     latency : float
         Sum over the links [s].
     bandwidth : float
-        Of the narrowest link [B/s]; infinite where there is none.
+        Bandwidth of the narrowest link [B/s]; infinite without links.
     """
 
     links: tuple[int, ...]
@@ -64,28 +71,28 @@ class Route:
 
 
 class Router:
-    """Numbers of vertices and links, and the routes between vertices.
+    """Numbers for vertices and links, and the routes between vertices.
 
     Parameters
     ----------
     graph : networkx.DiGraph
-        Vertices with `kind`, `forwards` and perhaps `position`, edges with `bandwidth` and `latency`. It is read
-        once, now.
+        Vertices with `kind`, `forwards` and optionally `position`; edges with `bandwidth` and `latency`. The graph is
+        read only during construction.
     name : str
-        For errors.
+        Name of the topology in error messages.
     ecmp_seed : int, optional
-        Choose among equally short routes by a hash of (seed, source, destination, fork) and not by the rule above.
+        With a seed, equally short routes are chosen by a hash of (seed, source, destination, fork).
 
     Attributes
     ----------
     vertices : tuple of str
-        In the graph's order; the place is the number.
+        Vertex names in the graph's order; a vertex's number is its index.
     index : dict of str to int
-        Number of a vertex.
+        Number of each vertex.
     sources, targets : tuple of int
-        Vertex numbers at both ends of link i.
+        Vertex numbers at both ends of each link.
     bandwidth, latency : tuple of float
-        Of link i [B/s], [s].
+        Bandwidth [B/s] and latency [s] of each link.
     """
 
     __slots__ = (
@@ -101,13 +108,17 @@ class Router:
         self._number_links(graph)
         facts_of_all = [facts for _, facts in graph.nodes(data=True)]
         self._hosts = frozenset(number for number, facts in enumerate(facts_of_all) if facts.get("kind") == "host")
+        # Vertices are counted once here; D-mod-k routing reads the count of the destination at every fork.
         self._ordinal = _ordinals(facts_of_all)
         self._routes: dict[tuple[str, str], Route] = {}
         self._link_names: tuple[str, ...] | None = None
         self._finder: RouteFinder | None = None
 
     def _number_links(self, graph: nx.DiGraph[str]) -> None:
+        # `ahead` and `behind` contain only forwarding vertices, because the search may pass through no other vertex.
         self._forwards = forwards = tuple(bool(facts.get("forwards", True)) for _, facts in graph.nodes(data=True))
+        # links[src][dst] is the number of a link. A pair has at most a single link in each direction: parallel cables
+        # must be summed.
         links: list[dict[int, int]] = [{} for _ in self.vertices]
         ahead: list[set[int]] = [set() for _ in self.vertices]
         behind: list[set[int]] = [set() for _ in self.vertices]
@@ -115,6 +126,7 @@ class Router:
         for number, (src_name, dst_name, edge) in enumerate(graph.edges(data=True)):
             src, dst = self.index[src_name], self.index[dst_name]
             links[src][dst] = number
+            # ahead[src] holds forwarding successors, behind[dst] forwarding predecessors.
             if forwards[dst]:
                 ahead[src].add(dst)
             if forwards[src]:
@@ -129,44 +141,41 @@ class Router:
 
     @property
     def link_names(self) -> tuple[str, ...]:
-        """Names of all links, 'src->dst', by number; made when first asked for."""
+        """Names of the links, 'src->dst', by link number; created on first use."""
+        # Names are only for reports, and a large machine has millions of links.
         if self._link_names is None:
             names = self.vertices
             self._link_names = tuple(f"{names[s]}->{names[t]}" for s, t in zip(self.sources, self.targets, strict=True))
         return self._link_names
 
     def link_name(self, link: int) -> str:
-        """Name one link without naming all."""
+        """Return the name of a link without creating every name."""
         return f"{self.vertices[self.sources[link]]}->{self.vertices[self.targets[link]]}"
 
     def link(self, src: str, dst: str) -> int:
-        """Number of the link between two neighbours.
+        """Return the number of the link between two neighbours.
 
         Raises
         ------
         KeyError
-            If they are not.
+            There is no such link.
         """
         return self._links[self.index[src]][self.index[dst]]
 
     def route(self, src: str, dst: str) -> Route:
-        """Find the route from one vertex to another; the answer is kept.
+        """Return the route from one vertex to another; the result is cached.
 
         Parameters
         ----------
         src, dst : str
             Names of vertices.
 
-        Returns
-        -------
-        Route
-
         Raises
         ------
         NoRouteError
-            If no path leads through forwarding vertices.
+            No path leads through forwarding vertices.
         KeyError
-            If a vertex is not of this topology.
+            A vertex does not belong to this topology.
         """
         known = self._routes.get((src, dst))
         if known is None:
@@ -174,7 +183,7 @@ class Router:
         return known
 
     def routes(self, src: Ints, dst: Ints) -> RouteTable:
-        """Find many routes; nothing is kept where many lead to one destination, for there may be millions.
+        """Return many routes; routes with a common destination are not cached if they are many (up to millions).
 
         Parameters
         ----------
@@ -184,19 +193,21 @@ class Router:
         Raises
         ------
         NoRouteError
-            If no path leads through forwarding vertices, for the first pair of which that is so.
+            No path leads through forwarding vertices; names the first such pair.
         """
         import numpy as np
 
         from simulator.cluster.route_table import RouteTable
 
         to_each = np.bincount(dst, minlength=len(self.vertices))
+        # A search from the destination pays off for many routes: compare the measured costs.
         many: Bools = (to_each * _A_ROUTE > _A_DESTINATION + len(self.sources) * _A_LINK)[dst]
         together, few = np.flatnonzero(many), np.flatnonzero(~many)
         table, lost = self._route_finder().table(src[together], dst[together]) if len(together) else (None, few[:0])
         if len(lost):
             pair = together[lost[0]]
             raise NoRouteError(self.vertices[src[pair]], self.vertices[dst[pair]], self._name)
+        # The frequent case: every pair shares its destination with many pairs.
         if table is not None and not len(few):
             return table
         one_by_one = [self.route(self.vertices[a], self.vertices[b]) for a, b in zip(src[few], dst[few], strict=True)]
@@ -205,6 +216,7 @@ class Router:
         some = RouteTable(np.repeat(few, [len(one.links) for one in one_by_one]), links, latency)
         if table is None:
             return some
+        # Merge both kinds in the order in which pairs were requested.
         route = np.concatenate([some.route, together[table.route]])
         order = np.argsort(route, kind="stable")
         latencies = np.empty(len(src))
@@ -216,6 +228,7 @@ class Router:
 
         from simulator.cluster.route_table import Neighbours, RouteFinder
 
+        # Built on first use: many clusters only ever ask for a few routes.
         if self._finder is None:
             sources, targets = np.array(self.sources, np.int64), np.array(self.targets, np.int64)
             self._finder = RouteFinder(
@@ -232,25 +245,31 @@ class Router:
     def _find(self, src: int, dst: int) -> Route:
         if src == dst:
             return Route((), 0.0, float("inf"))
+        # A direct link is the shortest path, without vertices in between.
         levels = [] if dst in self._links[src] else self._with_fewest_hosts(self._shortest_paths(src, dst))
         path = self._choose(src, dst, levels)
         links, here = [], src
         for vertex in path:
             links.append(self._links[here][vertex])
             here = vertex
+        # fsum rounds only once: equal latencies give equal sums in any order.
         latency = fsum([self.latency[link] for link in links])
         return Route(tuple(links), latency, min([self.bandwidth[link] for link in links]))
 
     def _shortest_paths(self, src: int, dst: int) -> list[set[int]]:
-        """The vertices between source and destination that lie on any shortest path, hop by hop.
+        """Return the vertices between source and destination that are on any shortest path, as a set per hop.
 
-        Position i of the list holds those i + 1 hops from the source, up to one hop before the destination. The search
-        goes on from both ends in turn, on the side whose last level has fewer vertices: from one end it would visit
-        every GPU below a core switch.
+        Entry i of the list holds the vertices i + 1 hops from the source, up to one hop before the destination. The
+        search advances from both ends in turn, on the side with fewer vertices in its last level. A search from one
+        end would visit every GPU below a core switch.
         """
+        # Example: gpu0 - leaf0 - (spine0, spine1) - leaf1 - gpu9. Levels from the source: {gpu0}, {leaf0},
+        # {spine0, spine1}; from the destination: {gpu9}, {leaf1}, {spine0, spine1}, where both searches meet. The
+        # result is [{leaf0}, {spine0, spine1}, {leaf1}].
         ahead, behind = [{src}], [{dst}, self._backward[dst]]
         seen_ahead, seen_behind = {src}, {dst} | behind[1]
         while True:
+            # Levels hold equal distances, so every shortest path passes the level in which the searches meet.
             meet = ahead[-1] & behind[-1]
             if meet:
                 return self._pruned(ahead, meet) + behind[-2:0:-1]
@@ -262,7 +281,7 @@ class Router:
                 behind.append(_next(self._backward, behind[-1], seen_behind))
 
     def _pruned(self, ahead: list[set[int]], meet: set[int]) -> list[set[int]]:
-        """Drop from the levels of the search what does not lead to the meeting level."""
+        """Remove vertices that do not lead to the meeting level from the search levels."""
         kept = [meet]
         for level in ahead[-2:0:-1]:
             later = kept[-1]
@@ -270,25 +289,30 @@ class Router:
         return kept[::-1]
 
     def _with_fewest_hosts(self, levels: list[set[int]]) -> list[set[int]]:
-        """Drop from the levels what is on no path with the fewest hosts."""
+        """Remove vertices that are on no path with the fewest hosts from the levels."""
         if all(self._hosts.isdisjoint(level) for level in levels):
             return levels
-        # Most often there is a path without any.
+        # Most often there is a path without any host.
+        # Levels without hosts may contain dead ends, which must be removed before a path is chosen.
         without = self._connected([level - self._hosts for level in levels])
         return without if all(without) else self._with_few_hosts(levels)
 
     def _connected(self, levels: list[set[int]]) -> list[set[int]]:
-        """Drop what nothing of the level before leads to, or what leads to nothing of the next one."""
+        """Remove vertices without a predecessor in the level before, or without a successor in the next level."""
         kept = levels[:1]
         for level in levels[1:]:
             before = kept[-1]
             kept.append({vertex for vertex in level if not self._backward[vertex].isdisjoint(before)})
+        # The forward pass removes vertices without a predecessor, this backward pass vertices without a successor.
         for place in reversed(range(len(kept) - 1)):
             following = kept[place + 1]
             kept[place] = {vertex for vertex in kept[place] if not self._forward[vertex].isdisjoint(following)}
         return kept
 
     def _with_few_hosts(self, levels: list[set[int]]) -> list[set[int]]:
+        """Like `_with_fewest_hosts`, for pairs with hosts on every shortest path."""
+        # Backwards: fewest hosts from each vertex to the end, the vertex included. Forwards: from each level, keep the
+        # reachable vertices with the smallest count.
         ahead: dict[int, int] = {}
         passed: list[dict[int, int]] = []
         for level in reversed(levels):
@@ -303,13 +327,14 @@ class Router:
         return kept
 
     def _choose(self, src: int, dst: int, levels: list[set[int]]) -> list[int]:
-        """Choose one of the shortest paths by the rule of this module, or by the hash."""
+        """Choose a shortest path by the rule of this module, or by the hash."""
         rest, here, path = self._ordinal[dst], src, []
         for level in levels:
             next_hops = self._forward[here] & level
             if len(next_hops) == 1:
                 (here,) = next_hops
             else:
+                # The hash takes the present vertex into account, so the forks on a route decide independently.
                 number = rest if self._seed is None else _mixed((self._seed, src, dst, here))
                 rest //= len(next_hops)
                 here = sorted(next_hops)[number % len(next_hops)]
@@ -319,7 +344,7 @@ class Router:
 
 
 def _next(neighbours: list[set[int]], level: set[int], seen: set[int]) -> set[int]:
-    """Go one hop on from a level of the search."""
+    """Advance a search by one hop: return the new vertices next to a level, and add them to `seen`."""
     reached = set[int]().union(*[neighbours[vertex] for vertex in level])
     reached -= seen
     seen |= reached
@@ -327,12 +352,13 @@ def _next(neighbours: list[set[int]], level: set[int], seen: set[int]) -> set[in
 
 
 def _ordinals(vertices: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Count each vertex among those of its kind, unless it says its position."""
+    """Count each vertex among the vertices of the same kind; a vertex with a `position` uses the position."""
     counts: dict[Any, int] = {}
     ordinals = []
     for facts in vertices:
         number = counts.get(facts.get("kind"), 0)
         counts[facts.get("kind")] = number + 1
+        # A vertex with a position still counts: later vertices of its kind keep their numbers.
         ordinals.append(int(facts.get("position", number)))
     return tuple(ordinals)
 
@@ -349,9 +375,10 @@ def _mixed(numbers: Iterable[int]) -> int:
 
 
 def _mixed_all(seed: int, src: Ints, dst: Ints, here: Ints) -> npt.NDArray[np.uint64]:
-    """`_mixed` of (seed, source, destination, fork), shape (routes,)."""
+    """Return `_mixed` of (seed, source, destination, fork) for each route, shape (routes,)."""
     import numpy as np
 
+    # The seed is equal for every route, so it is hashed once. numpy's uint64 wraps round like `_MASK`.
     state = np.full(len(src), _mixed([seed]), np.uint64)
     for number in (src, dst, here):
         state = (state ^ number.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)

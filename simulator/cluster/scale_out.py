@@ -1,8 +1,13 @@
-"""How nodes are joined by a scale-out network: leaf switches, and spines above them.
+"""How are nodes joined by a scale-out network: leaf switches, and spines above them?
 
-Rule: every network card has one cable to a leaf, every leaf one bundle of cables to each spine. In a rail fabric card
-i of every node of a pod hangs on leaf i of the pod, so that cards of the same number are one switch apart; in a
-leaf-spine fabric all cards of a node hang on the same leaf.
+Every network card has a cable to a leaf, and every leaf has a bundle of cables to each spine. In a rail fabric, card i
+of every node in a pod is connected to leaf i of the pod, so cards with the same number are one switch apart. In a
+leaf-spine fabric, every card of a node is connected to the same leaf.
+
+Example: 2 nodes with 2 cards each, in one pod.
+
+    rail        node 0: card 0 -- leaf0, card 1 -- leaf1      leaf_spine     node 0: cards 0, 1 -- leaf0
+                node 1: card 2 -- leaf0, card 3 -- leaf1                     node 1: cards 2, 3 -- leaf0
 """
 
 from __future__ import annotations
@@ -16,27 +21,28 @@ from simulator.cluster.node import Node, gpu_names, nic_names
 
 FabricKind = Literal["rail", "leaf_spine"]
 
-# A 64-port leaf has 32 ports upwards: NVIDIA DGX SuperPOD H100 reference architecture, network fabrics.
+# A 64-port leaf has 32 upward ports: NVIDIA DGX SuperPOD H100 reference architecture, network fabrics.
 _MOST_SPINES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleOutFabric:
-    """A network of leaves and spines between nodes, whatever their number.
+    """A network with leaves and spines, for any number of nodes.
 
     Attributes
     ----------
     kind : {"rail", "leaf_spine"}
+        Whether a leaf serves one card of each node, or every card.
     nodes_per_leaf : int
-        Nodes of a pod (rail), or nodes at a leaf.
+        Nodes per pod (rail), or nodes per leaf.
     nic_bandwidth, nic_latency : float
-        Of the cable from a card to its leaf [B/s], [s].
+        Bandwidth [B/s] and latency [s] of the cable from a card to its leaf.
     spine_latency : float
-        Of a cable from leaf to spine [s].
+        Latency of a cable from leaf to spine [s].
     spines : int or None
-        None: half as many as leaves, rounded up to a power of two, at most 32.
+        Number of spines; None: half the leaves, rounded up to a power of two, at most 32.
     oversubscription : float
-        Bandwidth of a leaf's full set of cables down over its bandwidth up.
+        Bandwidth down divided by bandwidth up, at a leaf with its full set of cables.
     """
 
     kind: FabricKind
@@ -49,17 +55,16 @@ class ScaleOutFabric:
 
 
 def add_fabric(graph: Graph, fabric: ScaleOutFabric, node: Node, nodes: int, servers: int) -> None:
-    """Join nodes, and servers with a card of their own, by leaves and spines.
+    """Add leaves and spines to a graph, and connect the nodes' cards and the servers.
 
     Parameters
     ----------
     graph : Graph
-        Has the nodes' network cards.
-    fabric : ScaleOutFabric
-    node : Node
+        Contains the nodes' network cards.
     nodes, servers : int
-        How many there are. Servers take the leaves in turn.
+        Number of nodes, and of servers with their own card. Servers are assigned to the leaves in turn.
     """
+    # A rail pod has a leaf for each card number (`width`); a leaf-spine "pod" is a single leaf.
     pods = -(-nodes // fabric.nodes_per_leaf)
     width = node.nics if fabric.kind == "rail" else 1
     leaves = [add_vertex(graph, f"leaf{i}", "switch", forwards=True) for i in range(pods * width)]
@@ -76,17 +81,19 @@ def add_fabric(graph: Graph, fabric: ScaleOutFabric, node: Node, nodes: int, ser
 
 
 def _number_gpus_by_leaf(graph: Graph, fabric: ScaleOutFabric, node: Node, nodes: int) -> None:
-    """Give each GPU a `position` that counts leaf by leaf, by which routing chooses the spine.
+    """Give each GPU a `position` that counts leaf by leaf; routing chooses the spine by the position.
 
-    Consecutive GPUs of a rail fabric hang on different leaves. If routing counted GPUs in their usual order, all GPUs
-    of one leaf could receive through the same few spines; counted leaf by leaf, they receive through all alike.
+    Consecutive GPUs in a rail fabric are connected to different leaves. If routing counted GPUs in their usual order,
+    every GPU at a leaf could receive through the same few spines; counted leaf by leaf, GPUs use the spines evenly.
     """
-    share = -(-node.gpus // node.nics)  # GPUs of a card, at most
+    # Maximum number of GPUs per card.
+    share = -(-node.gpus // node.nics)
     for number in range(nodes):
         pod, place = divmod(number, fabric.nodes_per_leaf)
         for i, gpu in enumerate(gpu_names(node, number)):
             card = i * node.nics // node.gpus
-            first = -(-card * node.gpus // node.nics)  # the first GPU of the node that uses this card
+            # First GPU in the node that uses this card.
+            first = -(-card * node.gpus // node.nics)
             leaf = pod * node.nics + card
             graph.nodes[gpu]["position"] = (leaf * fabric.nodes_per_leaf + place) * share + i - first
 
@@ -94,7 +101,9 @@ def _number_gpus_by_leaf(graph: Graph, fabric: ScaleOutFabric, node: Node, nodes
 def _add_spines(graph: Graph, fabric: ScaleOutFabric, leaves: list[str], cards: int) -> None:
     if len(leaves) == 1:
         return
+    # The bundle of all cables between a leaf and a spine is a single link with their total bandwidth.
     count = _spines(fabric.spines, len(leaves))
+    # `cards` is the number at a full leaf, so a partly filled pod has the same links as a full pod.
     bandwidth = cards * fabric.nic_bandwidth / (fabric.oversubscription * count)
     for i in range(count):
         spine = add_vertex(graph, f"spine{i}", "switch", forwards=True)
@@ -103,14 +112,14 @@ def _add_spines(graph: Graph, fabric: ScaleOutFabric, leaves: list[str], cards: 
 
 
 def _spines(spines: int | None, leaves: int) -> int:
-    """Return `spines` if given, otherwise half the number of leaves, rounded up to a power of two."""
+    """Return `spines` if given, else half the number of leaves, rounded up to a power of two, at most 32."""
     return spines or min(_MOST_SPINES, 1 << ((leaves + 1) // 2 - 1).bit_length())
 
 
 def fabric_size(
     kind: FabricKind, nodes_per_leaf: int, spines: int | None, nics: int, nodes: int, servers: int
 ) -> GraphSize:
-    """Return the size that `add_fabric` adds."""
+    """Return the size of the additions by `add_fabric`."""
     leaves = -(-nodes // nodes_per_leaf) * (nics if kind == "rail" else 1)
     above = _spines(spines, leaves) if leaves > 1 else 0
     return GraphSize(leaves + above + servers, nodes * nics + servers + leaves * above)

@@ -1,6 +1,7 @@
-"""How a topology file is read and checked: topologies/NAME.yaml, a path, or a mapping with the same keys.
+"""How is a topology file read and checked: topologies/NAME.yaml, a path, or a mapping with the same keys?
 
-Rule: all faults are raised at once; nothing is built here.
+The reader checks the whole file against its model and its builder's options, and raises every fault at once. Nothing is
+built here.
 """
 
 from __future__ import annotations
@@ -13,15 +14,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from simulator.basics.document import Document, Fault
+from simulator.basics.errors import UnknownNameError
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.figure import Strict
-from simulator.cluster.former_words import in_todays_words
 from simulator.cluster.gpu_file import faults_of
 from simulator.cluster.locate import locate, read
 from simulator.cluster.quantity import MOST_PARTS, Bandwidth, Count, Seconds, Size
 from simulator.cluster.validation import check
-from simulator.errors import UnknownNameError
 
 Operation = Literal[
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all"
@@ -30,7 +30,7 @@ Operation = Literal[
 
 @dataclass(frozen=True, slots=True)
 class MeasuredOperation:
-    """How a machine runs one operation: with all ranks in one node, and over several nodes; None where not measured."""
+    """Measurements of an operation: with every rank in the same node, and over several nodes; None if not measured."""
 
     one_node: MachineCollective | None = None
     nodes: MachineCollective | None = None
@@ -43,21 +43,23 @@ class Topology:
     Attributes
     ----------
     name : str
+        Name in reports.
     document : Document
-        For faults that show only when it is built.
+        The file with lines and columns, for faults that appear only when the topology is built.
     builder : str or None
-        Its builder; None where `graph` is given.
+        Name of the builder; None if `graph` is given.
     options : mapping
         The builder's arguments, defaults filled in.
     graph : Path or None
         A node-link JSON or GraphML file.
     gpu : str, mapping or None
-        The GPU that it has by default.
+        Default GPU.
     ecmp_seed : int or None
         Choose among equally short routes by a hash with this seed.
     collectives : mapping of operation to MeasuredOperation
+        Measurements by operation.
     folder : Path or None
-        Against which its relative paths are read.
+        Folder against which relative paths in the file are read.
     """
 
     name: str
@@ -72,47 +74,60 @@ class Topology:
 
 
 class _Collective(Strict):
-    algorithm: str = Field(description="What the library runs there, on whole nodes; what auto takes.")
-    startup: Seconds = Field(0.0, description="Paid once by every rank before its first transfer.")
-    rate_cap: Bandwidth = Field(float("inf"), description="Bound on what a rank sends inside its node, large arrays.")
-    cross_rate_cap: Bandwidth = Field(float("inf"), description="The same to other nodes, all its node's GPUs sending.")
-    half_size: Size = Field(0.0, description="The caps are multiplied by 1 / (1 + (half_size / size)^exponent).")
-    # Fitted ones lie between 0.2 and 1; 10 is nearly a step already, and (1e30 B / 1 B)^10 still fits into a float.
-    exponent: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = Field(1.0, description="See half_size.")
+    algorithm: str = Field(description="Algorithm of the machine's library on whole nodes; the choice of auto.")
+    startup: Seconds = Field(0.0, description="Start-up time of every rank, once before its first transfer.")
+    rate_cap: Bandwidth = Field(
+        float("inf"), description="Largest send rate of a rank inside its node, for large arrays."
+    )
+    cross_rate_cap: Bandwidth = Field(
+        float("inf"), description="Largest send rate of a rank to other nodes while its whole node sends."
+    )
+    half_size: Size = Field(
+        0.0, description="Size at half the rates: they are multiplied by 1 / (1 + (half_size / size)^exponent)."
+    )
+    # Fitted exponents are between 0.2 and 1; 10 is nearly a step, and (1e30 B / 1 B)^10 still fits into a float.
+    exponent: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = Field(
+        1.0, description="Exponent in the formula of half_size."
+    )
     chunks: Count | None = Field(None, description="Pipeline segments, for algorithms that have them.")
-    step: Seconds = Field(0.0, description="What a step takes besides its transfer, inside a node.")
-    cross_step: Seconds = Field(0.0, description="The same between nodes.")
-    source: str = Field("", description="Where the figures were measured.")
+    step: Seconds = Field(0.0, description="Time of a step in addition to its transfer, inside a node.")
+    cross_step: Seconds = Field(0.0, description="Time of a step in addition to its transfer, between nodes.")
+    source: str = Field("", description="Source of the measured figures.")
 
     def record(self) -> MachineCollective:
-        """Make the cluster's record of it."""
+        """Return the measurement as the cluster's record."""
         return MachineCollective(**self.model_dump())
 
 
 class _Operation(Strict):
-    one_node: _Collective | None = Field(None, description="With all ranks in one node.")
-    nodes: _Collective | None = Field(None, description="Over several nodes.")
+    one_node: _Collective | None = Field(None, description="Constants for ranks in a single node.")
+    nodes: _Collective | None = Field(None, description="Constants for ranks in several nodes.")
 
     def record(self) -> MeasuredOperation:
-        """Make the record of both."""
+        """Return both measurements as a record."""
         return MeasuredOperation(*(None if one is None else one.record() for one in (self.one_node, self.nodes)))
 
 
 class _Ecmp(Strict):
-    hash: int = Field(description="Seed of the hash.")
+    hash: int = Field(description="Seed of the routing hash.")
 
 
 class TopologyFile(Strict):
     """The keys of a topology file."""
 
-    name: str | None = Field(None, description="What reports call it; the file's name if left out.")
+    name: str | None = Field(None, description="Name of the topology in reports; the file's name if omitted.")
     builder: str | None = None  # described by `topology_schema`, with the names that there are
-    options: dict[str, Any] = Field(default_factory=dict, description="The builder's options.")
-    graph: str | None = Field(None, description="Instead of a builder: path of a node-link JSON or GraphML file.")
-    gpu: str | dict[str, Any] | None = Field(None, description="A GPU's name or figures; scenarios may choose another.")
-    ecmp: _Ecmp | None = Field(None, description="Choose among equally short routes by a hash; else D-mod-k routing.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of the builder.")
+    graph: str | None = Field(None, description="Path of a node-link JSON or GraphML file, instead of a builder.")
+    gpu: str | dict[str, Any] | None = Field(
+        None, description="GPU: name or figures; a scenario may choose another GPU."
+    )
+    ecmp: _Ecmp | None = Field(
+        None, description="Choice among equally short routes by a hash; D-mod-k routing if omitted."
+    )
     collectives: dict[Operation, _Operation] = Field(
-        default_factory=dict, description="How well the machine's library runs each operation, as fit writes it."
+        default_factory=dict,
+        description="Speed of the machine's library for each operation, as written by `simulator fit`.",
     )
 
 
@@ -134,13 +149,15 @@ def load_topology(topology: str | Path | Mapping[str, Any], base: Path | None = 
     if isinstance(topology, Mapping):
         return _read(Document("topology", dict(topology)), "inline", base)
     path = topology if isinstance(topology, Path) else locate("topology", topology, base)
+    # A graph file given directly: a topology without GPU, options and measurements, named after the file.
     if path.suffix in (".json", ".graphml"):
         return Topology(path.stem, Document(str(path), {}), graph=path, folder=path.parent)
     return _read(read(path), path.stem, path.parent)
 
 
 def _read(document: Document, name: str, folder: Path | None) -> Topology:
-    document = in_todays_words(document)
+    # Faults from the model, the builder's options and the GPU are collected, to be corrected in a single round.
+
     file, faults = check(TopologyFile, document)
     options, wrong = _options(document)
     document.refuse(faults + wrong + _gpu(document, folder))
@@ -161,27 +178,30 @@ def _read(document: Document, name: str, folder: Path | None) -> Topology:
 
 
 def _gpu(document: Document, folder: Path | None) -> list[Fault]:
-    """Check the GPU that the file names or describes."""
+    """Return the faults in the GPU that the file names or describes."""
     gpu = document.data.get("gpu") if isinstance(document.data, Mapping) else None
     return faults_of(gpu, document, ("gpu",), folder) if isinstance(gpu, str | Mapping) else []
 
 
 def _options(document: Document) -> tuple[dict[str, Any], list[Fault]]:
-    """Check the options against the builder that the file names."""
+    """Return the options with defaults, checked against the builder that the file names, and the faults."""
     data = document.data
     if not isinstance(data, Mapping):
         return {}, []
     name = data.get("builder")
     if (name is None) == (data.get("graph") is None):
         return {}, [document.fault((), "needs either builder or graph")]
+    # A graph file takes no options.
     if name is None:
-        return {}, [document.fault(("options",), "belong to a builder; a graph has none")] if "options" in data else []
+        return {}, [document.fault(("options",), "need a builder; a graph has no options")] if "options" in data else []
+    # The model has already reported the wrong type.
     if not isinstance(name, str):
         return {}, []
     try:
         builder = builders.find(name)
     except UnknownNameError as error:
         return {}, [document.fault(("builder",), str(error).removeprefix("builder: "))]
+    # Required options are reported as missing even if the file has no `options` at all.
     if "options" not in data:
         document = Document(document.source, {**data, "options": {}}, values=document.values)
     model, faults = check(builder.options, document, ("options",))
@@ -190,7 +210,7 @@ def _options(document: Document) -> tuple[dict[str, Any], list[Fault]]:
     options = dict(model)
     try:
         return options, _too_large(document, builder.limits(**options).max_ranks)
-    except ValueError as error:  # options that do not go together, a line each
+    except ValueError as error:  # options that contradict each other, a line each
         return {}, [document.fault(("options",), line) for line in str(error).splitlines()]
 
 

@@ -1,6 +1,6 @@
-"""The JSON schema of a topology file, for editors: its keys, and under `options` those of the builder that it names.
+"""The JSON schema for topology files, for editors: the file's keys, and under `options` the named builder's keys.
 
-Rule: nothing is listed twice: keys come from the file's model, options and their descriptions from each builder's own
+Nothing is listed twice: keys come from the file's model; options and their descriptions come from each builder's
 signature and docstring.
 """
 
@@ -18,7 +18,7 @@ _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
-    """Describe a topology file as JSON schema (draft 2020-12).
+    """Return the JSON schema of a topology file (draft 2020-12).
 
     Examples
     --------
@@ -26,27 +26,29 @@ def schema() -> dict[str, Any]:
     ['builder', 'collectives', 'ecmp', 'gpu', 'graph', 'name', 'options']
     """
     document = TopologyFile.model_json_schema()
-    document["properties"]["builder"] = {"enum": list(builders.names()), "description": "What draws the graph."}
+    document["properties"]["builder"] = {"enum": list(builders.names()), "description": "Builder of the graph."}
     document["properties"]["gpu"]["examples"] = list(registry.names("gpu"))
+    # A topology has either a builder or a graph file.
     document["oneOf"] = [{"required": ["builder"]}, {"required": ["graph"]}]
     document["allOf"] = [_of_builder(name) for name in builders.names()]
     return {"$schema": _DIALECT, "title": "Topology of the cluster simulator", **_untitled(document)}
 
 
 def options(name: str) -> dict[str, dict[str, Any]]:
-    """Schema of each option of a builder, with its description from the docstring."""
+    """Return the schema for each builder option, with the description from the docstring."""
     properties: dict[str, dict[str, Any]] = builders.find(name).options.model_json_schema()["properties"]
     described = descriptions(name)
     return {option: {**_untitled(facts), "description": described[option]} for option, facts in properties.items()}
 
 
 def descriptions(name: str) -> dict[str, str]:
-    """What a builder's docstring says of each of its parameters, by name (numpydoc's Parameters)."""
+    """Return each parameter's description in a builder's docstring, by name (numpydoc's Parameters section)."""
     lines = (inspect.getdoc(builders.find(name).function) or "").splitlines()
     first = lines.index("Parameters") + 2
     described: dict[str, str] = {}
     names: list[str] = []
     for line in lines[first : lines.index("Returns")]:
+        # An entry such as "a, b : float" describes several parameters; indented lines continue the entry.
         if line and not line.startswith(" "):
             names = re.split(r", ", line.partition(" : ")[0])
             described |= dict.fromkeys(names, line.partition(" : ")[2])
@@ -56,8 +58,9 @@ def descriptions(name: str) -> dict[str, str]:
 
 
 def _of_builder(name: str) -> dict[str, Any]:
-    """Where this builder is named, its options are those of its signature."""
+    """Return the rule for a builder: if the file names the builder, `options` must match the builder's signature."""
     facts = builders.find(name).options.model_json_schema()
+    # JSON schema's if/then: the editor checks `options` against the named builder only.
     required = facts.get("required", [])
     mapping = {"type": "object", "properties": options(name), "required": required, "additionalProperties": False}
     named = {"properties": {"builder": {"const": name}}, "required": ["builder"]}
@@ -66,7 +69,7 @@ def _of_builder(name: str) -> dict[str, Any]:
 
 
 def _untitled(node: Any) -> Any:
-    """Drop generated titles."""
+    """Return a schema without generated titles."""
     if isinstance(node, list):
         return [_untitled(item) for item in node]
     if not isinstance(node, dict):

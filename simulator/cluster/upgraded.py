@@ -1,7 +1,7 @@
-"""What would a machine be with a faster network, or with more memory: the same description with other figures?
+"""How is a machine described with a faster network, or with more memory: by the same description with other figures?
 
-Rule: all else stays, latencies and start-ups too. What a library reaches of the network (`collectives`) grows with it,
-for it was measured as a share of it.
+The functions return the description with changed figures. Latencies and start-ups stay. The bandwidth that a library
+reaches (`collectives`) grows with the network, because it was measured as a share of the network's bandwidth.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.locate import read_named
 from simulator.cluster.topology_file import Topology, load_topology
 
-# Of builder `nodes`: what bytes to other nodes pass, the slot that holds the card included, and what stays inside.
+# Options to scale in builder `nodes`: every link on the way to other nodes (also the card's PCIe slot), and every
+# link inside a node.
 _BETWEEN_NODES: Final = ("nic_bandwidth", "pcie_bandwidth")
 _IN_NODE: Final = ("link_bandwidth", "pcie_bandwidth")
-# Of what a library reaches, where its ranks are in one node, and over several.
+# Caps of a library to scale, for ranks in a single node and for several nodes.
 _CAPS: Final = {"one_node": ("rate_cap",), "nodes": ("cross_rate_cap",)}
 
 
 def with_network(
     topology: str | Mapping[str, Any], base: Path | None, times: float, *, one_node: bool
 ) -> dict[str, Any] | None:
-    """A topology whose network has so many times the bandwidth.
+    """Return the keys of a topology file with `times` the network bandwidth.
+
+    The result is None for a graph file, whose links cannot be told apart.
 
     Parameters
     ----------
@@ -34,13 +37,9 @@ def with_network(
     base : Path, optional
         Folder against which a relative path is read first.
     times : float
+        Factor on the bandwidth.
     one_node : bool
-        Whether the ranks are in one node: then its links are the network, and else those between nodes.
-
-    Returns
-    -------
-    dict or None
-        The keys of a topology file; None for a graph from elsewhere, whose links nobody can tell apart.
+        True: the ranks are in a single node, and its links are the network. False: the links between nodes.
 
     Examples
     --------
@@ -50,6 +49,7 @@ def with_network(
     file = load_topology(topology, base)
     if file.builder is None:
         return None
+    # In builders other than `nodes`, every bandwidth belongs to the network.
     nodes = (_IN_NODE if one_node else _BETWEEN_NODES) if file.builder == "nodes" else None
     data = dict(file.document.data)
     options = {
@@ -74,7 +74,7 @@ def with_network(
 def with_memory(
     gpu: str | Mapping[str, Any] | None, topology: str | Mapping[str, Any], base: Path | None, times: float
 ) -> dict[str, Any]:
-    """A GPU with so many times the memory; `gpu` is None for the topology's own.
+    """Return a GPU with `times` the memory, as the keys of a GPU file; `gpu` None means the topology's GPU.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def with_memory(
 
 
 def cards(topology: str | Mapping[str, Any], base: Path | None) -> int:
-    """Network cards of a node; 0 where none are described."""
+    """Return the number of network cards per node; 0 if none are described."""
     return int(load_topology(topology, base).options.get("nics") or 0)
 
 
@@ -106,7 +106,7 @@ def _times(value: Any, times: float) -> Any:
 
 
 def _gpu(file: Topology) -> Any:
-    """The GPU as it can be read from anywhere: a path from the topology's folder as a whole path."""
+    """Return the GPU in a form that can be read from any folder: a relative path becomes absolute."""
     if isinstance(file.gpu, str) and file.folder is not None and (file.folder / file.gpu).is_file():
         return str((file.folder / file.gpu).resolve())
     return file.gpu

@@ -1,6 +1,6 @@
 """Checks catalog and topology files against their pydantic models; each error becomes a fault with line and column.
 
-Rule: every fault is reported, each in one line: the value, what is allowed.
+Every fault is reported on a line that contains the value and the allowed values.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_or
 from pydantic import BaseModel, ValidationError
 
 from simulator.basics.document import Document, Fault, Key
-from simulator.errors import one_of
+from simulator.basics.errors import one_of
 
 M = TypeVar("M", bound=BaseModel)
 
 _WANTED: Final = {
+    # pydantic's error types -> text in this package's words.
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
@@ -40,19 +41,17 @@ _BOUND: Final = {
 
 
 def check(model: type[M], document: Document, at: Key = ()) -> tuple[M | None, list[Fault]]:
-    """Hold the data of a document, or of one of its keys, against a model.
+    """Check a document's data, or a single key's value, against a model.
 
     Parameters
     ----------
-    model : type of pydantic.BaseModel
-    document : Document
     at : tuple of str and int
-        The key whose value is checked.
+        Path of the key to check; empty for the whole document.
 
     Returns
     -------
     tuple
-        The model and no faults, or None and all faults.
+        The model and no faults, or None and every fault.
     """
     data = document.data
     for step in at:
@@ -66,12 +65,12 @@ def check(model: type[M], document: Document, at: Key = ()) -> tuple[M | None, l
 
 
 def checked(model: type[M], document: Document) -> M:
-    """Read a whole document as a model.
+    """Return a whole document as a model.
 
     Raises
     ------
     ScenarioError
-        One line for each fault.
+        The document has faults; one line for each fault.
     """
     file, faults = check(model, document)
     document.refuse(faults)
@@ -79,6 +78,7 @@ def checked(model: type[M], document: Document) -> M:
 
 
 def _fault(model: type[BaseModel], document: Document, at: Key, detail: Mapping[str, Any]) -> Fault:
+    # pydantic marks an error in a mapping's key (not value) with "[key]" in the path.
     inner = tuple(step for step in detail["loc"] if step != "[key]")
     key = (*at, *inner)
     kind = str(detail["type"])
@@ -92,6 +92,7 @@ def _fault(model: type[BaseModel], document: Document, at: Key, detail: Mapping[
 
 def _message(kind: str, detail: Mapping[str, Any]) -> str:
     got, context = detail["input"], detail.get("ctx", {})
+    # Raised by this package's own validators: the text is complete.
     if kind == "value_error":
         return str(context["error"])
     if kind == "literal_error":
@@ -103,18 +104,19 @@ def _message(kind: str, detail: Mapping[str, Any]) -> str:
 
 
 def _keys_at(model: Any, steps: Key) -> list[str]:
-    """List the keys that the model at the end of these steps takes."""
+    """Return the keys in the model at the end of a path."""
     kind = _plain(model)
     for step in steps:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             kind = _plain(kind.model_fields[str(step)].annotation)
         elif get_args(kind):
+            # A container such as dict[str, X]: the last type argument is the values' type.
             kind = _plain(get_args(kind)[-1])
     return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
 
 
 def _plain(kind: Any) -> Any:
-    """Take the model out of `X | None` and `Annotated[X, ...]`."""
+    """Return the model inside `X | None` and `Annotated[X, ...]`."""
     while get_origin(kind) in (Annotated, Union, UnionType):
         options = [a for a in get_args(kind) if a is not type(None)]
         kind = options[0]

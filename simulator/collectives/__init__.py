@@ -1,1 +1,1 @@
-"""Collective operations: one module per algorithm plans a Schedule; others choose, predict and verify. No clock."""
+"""Collective operations: each algorithm's module plans a Schedule; other modules choose, predict, verify. No clock."""

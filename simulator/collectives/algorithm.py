@@ -1,6 +1,7 @@
 """The record that an algorithm's module declares: its operations, their schedules, volume and time on an idle network.
 
-Rule: this record describes an algorithm, and engines play it. A shared test checks every algorithm against its record.
+The record only describes an algorithm; engines simulate the schedules. A shared test checks every algorithm against
+its record.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from enum import Enum
 from math import ceil, log2
 from typing import Final, Literal, NamedTuple
 
+from simulator.basics.catalog import Catalog
 from simulator.cluster.cluster import Steps
 from simulator.collectives.example import Example, plain
 from simulator.collectives.idle import IdleNetwork
@@ -28,37 +30,36 @@ OPERATIONS: Final = (
 )
 ROOTED: Final = ("broadcast", "reduce", "scatter", "gather")
 REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
-# Largest group for which `auto` picks an algorithm in which all ranks send to one at once. With more senders buffers of
-# switches overflow, and the simulator models neither buffers nor congestion: TCP's throughput collapses at some twenty
-# senders, DCTCP's at some 35 (Alizadeh et al., SIGCOMM 2010, section 4.2.1; recalled). MPICH does not choose such an
+# Largest group for which `auto` picks an algorithm with many senders to a single rank. With more senders, switch
+# buffers overflow, and the simulator models neither buffers nor congestion: TCP's throughput collapses at about 20
+# senders, DCTCP's at about 35 (Alizadeh et al., SIGCOMM 2010, section 4.2.1; recalled). MPICH does not choose such an
 # exchange (Thakur, Rabenseifner & Gropp, IJHPCA 2005).
 _MOST_TO_ONE: Final = 64
-# What collective libraries of GPUs carry out so, however large the group: as a send to, or a receive from, each of the
-# others (NCCL user guide, point-to-point communication: one-to-all, all-to-one, all-to-all).
+# GPU collective libraries carry out these operations by separate sends and receives between every pair of ranks, in
+# any group (NCCL user guide, point-to-point communication: one-to-all, all-to-one, all-to-all).
 _SENT_BY_EACH: Final = ("scatter", "gather", "all_to_all")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One collective to be planned.
+class CollectiveRequest:
+    """A collective to be planned.
 
     Attributes
     ----------
-    operation : str
     world_size : int
-        Ranks of the group.
+        Ranks in the group.
     elements : int
-        Elements of the whole array.
+        Elements in the whole array.
     root : int
         The root's place in the group.
     rank_order : tuple of int
         For ring and chain: places in the group in the order in which data travels; empty for 0, 1, 2, ...
     chunks : int or None
-        Number of pipeline pieces, for algorithms that have them; None for the algorithm's own choice.
+        Number of pipeline pieces, for algorithms with pieces; None for the algorithm's own choice.
     servers : int
         Number of parameter servers.
     servers_on : {"own", "workers"}
-        Whether servers are vertices of their own or run on the ranks.
+        Whether servers have separate vertices ("own") or run on the ranks.
     nodes : tuple of tuple of int
         Places in the group, node by node; empty where the topology has no nodes.
     """
@@ -91,18 +92,18 @@ class Request:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """`rank_order`, with its default 0, 1, 2, ... written out."""
+        """Return `rank_order`; by default 0, 1, 2, ... up to N - 1."""
         return self.rank_order or tuple(range(self.world_size))
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """How many bytes an element takes.
+class ElementSizes:
+    """Bytes per element.
 
     Attributes
     ----------
     copied, reduced : int
-        On the wire, for an element that the receiver copies, and for one that it adds [B].
+        Bytes on the wire for an element that the receiver copies, and for an element that the receiver adds [B].
     """
 
     copied: int
@@ -110,7 +111,7 @@ class Sizes:
 
 
 class Auxiliary(Enum):
-    """Which kind of vertices take part in a schedule besides the ranks."""
+    """The vertices, besides ranks, in a schedule."""
 
     NONE = "nobody"
     SERVERS = "server"
@@ -118,79 +119,80 @@ class Auxiliary(Enum):
 
 
 class Flows(NamedTuple):
-    """Most flows that a rank sends at once.
+    """Maximum number of flows from a rank at the same time.
 
     Attributes
     ----------
     inside, across : int
-        To ranks of its own node, and to others.
+        Flows to ranks in the same node, and to other ranks.
     """
 
     inside: int = 1
     across: int = 1
 
 
-Plan = Callable[[Request], Schedule]
-CountSteps = Callable[[Request], Steps]
-Volume = Callable[[Request], int]
-ClosedForm = Callable[[Request, Sizes, IdleNetwork], float | None]
+Plan = Callable[[CollectiveRequest], Schedule]
+CountSteps = Callable[[CollectiveRequest], Steps]
+Volume = Callable[[CollectiveRequest], int]
+ClosedForm = Callable[[CollectiveRequest, ElementSizes, IdleNetwork], float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """How one algorithm carries out its operations.
+    """How an algorithm carries out its operations.
 
     Attributes
     ----------
-    plans : mapping of operation to function (Request) -> Schedule
-    volume : function (Request) -> int
-        Elements that all transfers together put on the wire.
-    minimal : function (Request) -> bool
-        Whether that volume is the least possible.
-    closed_form : function (Request, Sizes, IdleNetwork) -> float or None
-        Time on an idle network [s], where an exact formula is known; else None.
+    plans : mapping of operation to function (CollectiveRequest) -> Schedule
+        Operations of the algorithm, and the planner of each.
+    volume : function (CollectiveRequest) -> int
+        Elements on the wire, summed over every transfer.
+    minimal : function (CollectiveRequest) -> bool
+        Whether this volume is the least possible.
+    closed_form : function (CollectiveRequest, ElementSizes, IdleNetwork) -> float or None
+        Time on an idle network [s] if an exact formula is known; else None.
     options : tuple of str
-        Which of the request's rank_order, chunks, servers, nodes the algorithm uses.
-    flows : function (Request) -> Flows
-        Flows from one rank that share a machine's caps; each gets an equal part.
+        Names among rank_order, chunks, servers and nodes that the algorithm reads from a request.
+    flows : function (CollectiveRequest) -> Flows
+        Flows from a rank that share a machine's caps; each flow gets an equal part.
     share_of_ring : float
-        Bandwidth that libraries reach with it in a node, as a share of what they reach with rings over the same links.
+        Bandwidth that libraries reach with this algorithm inside a node, relative to rings over the same links.
     fewest_in_node : int
-        Fewest ranks in every node for which a machine uses this algorithm without being asked.
-    by_choice : function (Request) -> bool
-        Whether `auto` may pick it while other algorithms can run too.
-    in_libraries : function (Request) -> bool
-        Whether collective libraries of GPUs run such a request so, or so that it takes as many steps and bytes. Where a
-        machine cannot run what it runs on whole nodes, one of these takes its place.
-    steps : function (Request) -> Steps
-        Transfers of the longest way, for machines that take a while for each.
+        Minimum ranks in every node for which a machine uses this algorithm unless told otherwise.
+    by_choice : function (CollectiveRequest) -> bool
+        Whether `auto` may pick the algorithm while other algorithms can run too.
+    in_libraries : function (CollectiveRequest) -> bool
+        Whether GPU collective libraries run such a request with this algorithm, or with as many steps and bytes. If a
+        machine cannot run its usual algorithm for whole nodes, `auto` picks among these algorithms.
+    steps : function (CollectiveRequest) -> Steps
+        Transfers on the longest way, for machines with a cost per step.
     auxiliary : Auxiliary
-        What takes part besides ranks: parameter servers, if the request gives them vertices of their own; or the
-        reducing switch of each node.
+        Participants besides ranks: parameter servers, if the request gives them separate vertices; or the reducing
+        switch of each node.
     whole : tuple of str
-        Operations that do not cut their array into pieces, although `chunks` is an option of others.
+        Operations that do not cut their array into pieces, although `chunks` is an option for other operations.
     examples : function (ranks) -> iterable of Example
-        Settings in which shared tests play it.
+        Settings in which shared tests simulate the algorithm.
     """
 
     plans: Mapping[str, Plan]
     volume: Volume
-    minimal: Callable[[Request], bool]
+    minimal: Callable[[CollectiveRequest], bool]
     closed_form: ClosedForm = field(default=lambda request, sizes, network: None)
     options: tuple[str, ...] = ()
-    flows: Callable[[Request], Flows] = field(default=lambda request: Flows())
+    flows: Callable[[CollectiveRequest], Flows] = field(default=lambda request: Flows())
     share_of_ring: float = 1.0
     fewest_in_node: int = 1
-    by_choice: Callable[[Request], bool] = field(default=lambda request: True)
-    in_libraries: Callable[[Request], bool] = field(default=lambda request: False)
+    by_choice: Callable[[CollectiveRequest], bool] = field(default=lambda request: True)
+    in_libraries: Callable[[CollectiveRequest], bool] = field(default=lambda request: False)
     steps: CountSteps = field(default=lambda request: Steps())
     auxiliary: Auxiliary = Auxiliary.NONE
     whole: tuple[str, ...] = ()
     examples: Callable[[int], Iterable[Example]] = plain
 
 
-def least_volume(request: Request) -> int:
-    """Fewest elements that any algorithm for this operation has to put on the wire.
+def least_volume(request: CollectiveRequest) -> int:
+    """Return the fewest elements that any algorithm for this operation has to put on the wire.
 
     Sources: Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009;
     Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 2005.
@@ -199,66 +201,83 @@ def least_volume(request: Request) -> int:
     if request.operation == "all_reduce":
         return 2 * (n - 1) * elements
     if request.operation in ("scatter", "gather"):
+        # The root's own part stays in place.
         return elements - own_part(request, request.root)
     if request.operation == "all_to_all":
         return n * elements - elements
     return (n - 1) * elements
 
 
-def own_part(request: Request, rank: int) -> int:
-    """Elements of the part of the array that belongs to a rank: the first n mod N ranks have one more."""
+def own_part(request: CollectiveRequest, rank: int) -> int:
+    """Return the elements in a rank's part of the array: the first n mod N ranks have an additional element."""
     return request.elements // request.world_size + (rank < request.elements % request.world_size)
 
 
-def ring_steps(request: Request) -> Steps:
-    """Of a ring through all nodes, one after the other: N - 1 steps, of which each node but one is left once.
+def ring_steps(request: CollectiveRequest) -> Steps:
+    """Return the steps of a ring through M nodes in turn: N - 1 steps, and M - 1 of them leave a node.
 
     Examples
     --------
-    >>> ring_steps(Request("all_reduce", 16, 1, nodes=(tuple(range(8)), tuple(range(8, 16)))))
+    >>> ring_steps(CollectiveRequest("all_reduce", 16, 1, nodes=(tuple(range(8)), tuple(range(8, 16)))))
     Steps(inside=28, across=2)
     """
     times, across = _times(request), max(1, len(request.nodes)) - 1
     return Steps(times * (request.world_size - 1 - across), times * across)
 
 
-def tree_steps(request: Request) -> Steps:
-    """Of a binary tree over nodes, with one in each of them."""
+def tree_steps(request: CollectiveRequest) -> Steps:
+    """Return the steps of a binary tree over nodes, with a binary tree inside each node."""
     nodes = max(1, len(request.nodes))
     inside, across = ceil(log2(-(-request.world_size // nodes))), ceil(log2(nodes))
     return Steps(_times(request) * inside, _times(request) * across)
 
 
-def steps_in_stages(request: Request, across: int) -> Steps:
-    """Of rings in every node and `across` steps from node to node, there, and in an all_reduce back again."""
+def steps_in_stages(request: CollectiveRequest, across: int) -> Steps:
+    """Return the steps of rings inside nodes plus `across` steps between nodes; twice for an all_reduce."""
     times, nodes = _times(request), max(1, len(request.nodes))
     return Steps(times * (-(-request.world_size // nodes) - 1), times * across)
 
 
-def direct_steps(request: Request) -> Steps:
-    """Of an exchange of all with all."""
+def direct_steps(request: CollectiveRequest) -> Steps:
+    """Return the steps for a direct exchange between every pair of ranks."""
     return Steps(0, _times(request)) if len(request.nodes) > 1 else Steps(_times(request), 0)
 
 
-def _times(request: Request) -> int:
+def _times(request: CollectiveRequest) -> int:
     return 2 if request.operation == "all_reduce" else 1
 
 
-def sent_by_each(request: Request) -> bool:
-    """Whether libraries carry it out as a transfer between every two ranks that have something for each other."""
+def sent_by_each(request: CollectiveRequest) -> bool:
+    """Return True if libraries carry out this operation by separate transfers between rank pairs."""
     return request.operation in _SENT_BY_EACH
 
 
-def few_to_one(request: Request) -> bool:
-    """Whether no more ranks send to one at once than networks bear, or libraries do so whatever their number."""
+def few_to_one(request: CollectiveRequest) -> bool:
+    """Return True if networks bear the number of senders to a single rank, or if libraries ignore this number."""
     return sent_by_each(request) or request.world_size <= _MOST_TO_ONE
 
 
-def one_a_node(request: Request) -> bool:
-    """Whether the group lies on several nodes, with one rank in each."""
+def one_a_node(request: CollectiveRequest) -> bool:
+    """Return True if the group spans several nodes, with a single rank in each."""
     return 1 < len(request.nodes) == request.world_size
 
 
-def always(request: Request) -> bool:
-    """True, for all requests."""
+def always(request: CollectiveRequest) -> bool:
+    """Return True, for every request."""
     return True
+
+
+class _Algorithms(Catalog[Algorithm]):
+    """The collective algorithms that exist."""
+
+    def operations(self, name: str) -> tuple[str, ...]:
+        """Return the operations that an algorithm can carry out, in the order of OPERATIONS."""
+        plans = self.find(name).plans
+        return tuple(operation for operation in OPERATIONS if operation in plans)
+
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Return every pair of an algorithm and an operation that it can carry out."""
+        return tuple((name, operation) for name in self.names() for operation in self.operations(name))
+
+
+ALGORITHMS: Final = _Algorithms("simulator.collectives", "ALGORITHM", Algorithm, "algorithm")

@@ -1,17 +1,25 @@
 """BlueConnect: reduce in rings inside every node, then across pairs of nodes, pairs of pairs, ...; then gather back.
 
-The number of nodes is taken apart into its prime factors. On each level rings of so many nodes add up what the level
-before has left to every rank, so each step sends less than the one before, and there are few of them: 64 nodes are six
-levels of two, 12 steps where one ring through all nodes takes 126. A card carries as many bytes as in that ring. Only a
-number with a large prime factor, such as 62, takes many steps: twice that factor.
+The number of nodes is factorised into primes, and each prime factor f gives a level. On a level, rings of f
+nodes add up the data that the level before left to every rank. Each level therefore sends less than the level before,
+and the steps are few: 64 nodes are six levels of two, which take 12 steps; one ring through 64 nodes takes 126. A
+network card carries as many bytes as in that ring. Only a number with a large prime factor, such as 62, takes many
+steps: about twice the factor.
 
-Communication libraries go across nodes by a pair of binary trees, with as many steps and about as many bytes on each
-card (NCCL's Tree and NVLSTree) [2]_. In trees hardly two nodes are alike; here all are, so that the step of a large
-cluster can be played for one node of each kind.
+Example: 4 nodes with a single rank each give 2 levels with f = 2. Every rank begins with the whole array.
 
-With `chunks` the array is cut into segments, which follow each other from level to level. A rank sends in turns what is
-on each level, the segment that is farthest on its way first, so that no segment waits for another one's latencies, and
-never more than one transfer at a time inside its node and one to other nodes: a machine's caps are those of its ports.
+    level 0, add     0 <-> 1   2 <-> 3    half of the array each
+    level 1, add     0 <-> 2   1 <-> 3    a quarter each
+    level 1, copy    0 <-> 2   1 <-> 3    a quarter each
+    level 0, copy    0 <-> 1   2 <-> 3    half of the array each
+
+Communication libraries use a pair of binary trees between nodes, with as many steps and about as many bytes on each
+card (NCCL's Tree and NVLSTree) [2]_. In trees hardly two nodes do the same; here every node does. The engine then
+simulates one node of each equivalence class, which keeps the step of a large cluster feasible.
+
+With `chunks` the array is cut into segments that follow each other from level to level. A rank serves its levels in
+turn and sends the most advanced segment first: no segment waits for another segment's latencies. A rank sends
+at most a single transfer at a time inside the node, and one to other nodes: a machine's caps are its ports' caps.
 
 References
 ----------
@@ -27,7 +35,15 @@ from dataclasses import replace
 
 from simulator.cluster.cluster import Steps
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume, one_a_node, steps_in_stages
+from simulator.collectives.algorithm import (
+    Algorithm,
+    CollectiveRequest,
+    ElementSizes,
+    always,
+    least_volume,
+    one_a_node,
+    steps_in_stages,
+)
 from simulator.collectives.example import in_nodes
 from simulator.collectives.hierarchical import (
     Level,
@@ -45,7 +61,7 @@ from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
 def prime_factors(number: int) -> list[int]:
-    """Prime factors of a whole number, the smallest first; none of 1.
+    """Return the prime factors of a whole number in rising order; none for 1.
 
     Examples
     --------
@@ -62,7 +78,15 @@ def prime_factors(number: int) -> list[int]:
 
 
 def levels_across(nodes: Sequence[Sequence[int]]) -> list[Level]:
-    """Levels between nodes, the nearest nodes first."""
+    """Return the levels between nodes, nearest nodes first.
+
+    Examples
+    --------
+    Six nodes of 2 ranks: pairs of neighbouring nodes, then rings of three nodes that are two nodes apart.
+
+    >>> levels_across([(2 * b, 2 * b + 1) for b in range(6)])
+    [Level(size=2, apart=2), Level(size=3, apart=4)]
+    """
     levels, apart = [], len(nodes[0])
     for factor in prime_factors(len(nodes)):
         levels.append(Level(factor, apart))
@@ -71,12 +95,12 @@ def levels_across(nodes: Sequence[Sequence[int]]) -> list[Level]:
 
 
 def all_levels(nodes: Sequence[Sequence[int]]) -> list[Level]:
-    """Levels inside nodes, where they have several ranks, and between them."""
+    """Return the level inside nodes (if nodes have several ranks) and the levels between nodes."""
     return [Level(len(nodes[0]), 1)] * (len(nodes[0]) > 1) + levels_across(nodes)
 
 
 def pipelined(segments: int, stages: int) -> Iterator[tuple[int, int]]:
-    """Segment and stage in the order of a pipeline in which each segment is one stage ahead of the next.
+    """Yield (segment, stage) in pipeline order: each segment is a stage ahead of the next segment.
 
     Examples
     --------
@@ -84,26 +108,33 @@ def pipelined(segments: int, stages: int) -> Iterator[tuple[int, int]]:
     [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (1, 2)]
     """
     for turn in range(segments + stages - 1):
+        # In turn t, segment s is at stage t - s. Lower segments are farther on their way, and go first.
         for segment in range(max(0, turn - stages + 1), min(segments, turn + 1)):
             yield segment, turn - segment
 
 
 def there_and_back(levels: Sequence[Level], *, reducing: bool, copying: bool) -> list[tuple[Level, bool]]:
-    """Levels in the order in which an array passes them, each with whether it adds there."""
+    """Return the levels in the order in which an array passes them, each with True for adding, False for copying."""
     return [(level, True) for level in levels] * reducing + [(level, False) for level in reversed(levels)] * copying
 
 
 def rows_of_levels(ranks: int, levels: Sequence[Level]) -> int:
-    """Rows of a segment's rings in one direction."""
+    """Return the schedule rows that a segment's rings need in a single direction."""
     return sum(rows_of_rings(ranks, level.size) for level in levels)
 
 
 def steps_across(nodes: int) -> int:
-    """Steps from node to node in one direction."""
+    """Return the number of steps from node to node, in a single direction.
+
+    Examples
+    --------
+    >>> steps_across(64), steps_across(62)
+    (6, 31)
+    """
     return sum(factor - 1 for factor in prime_factors(nodes))
 
 
-def _schedule(request: Request, cut: int) -> Schedule:
+def _schedule(request: CollectiveRequest, cut: int) -> Schedule:
     nodes, n = equal_nodes(request), request.world_size
     if len(nodes) == 1:
         return replace(ring.ALGORITHM.plans[request.operation](as_ring(request)), algorithm="blueconnect")
@@ -116,6 +147,8 @@ def _schedule(request: Request, cut: int) -> Schedule:
         of = [stages.segment(number) for number in range(cut)]
         for number, stage in pipelined(cut, len(way)):
             level, reduce = way[stage]
+            # Two channels for each rank: 0 inside the node, 1 to other nodes. The levels between nodes share a channel,
+            # because they share a port.
             stages.level(of[number], int(level.apart >= stages.size), level, reduce=reduce)
         return stages.builder.parts()
 
@@ -123,10 +156,10 @@ def _schedule(request: Request, cut: int) -> Schedule:
     return Schedule(request.operation, "blueconnect", n, 0, n * cut, ReductionOrder.IN_SEQUENCE, kept(parts), rows=rows)
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """Levels of f ranks, each left with s bytes by the levels before: (f - 1)(alpha + s / (f beta)), and back the same.
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
+    """Return the time [s], for N | n and one segment; None if the hops of a level differ or share links unevenly.
 
-    For N | n and one segment, where all hops of a level are alike and share links evenly.
+    A level of f ranks, to which the levels before left s bytes, takes (f - 1)(alpha + s / (f beta)) in each direction.
     """
     nodes = equal_nodes(request)
     if len(nodes) == 1:
@@ -145,13 +178,16 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     return time
 
 
-def steps(request: Request) -> Steps:
-    """Of rings in every node, and of the levels between them."""
+def steps(request: CollectiveRequest) -> Steps:
+    """Return the steps of the longest way: the ring inside nodes and the levels between nodes."""
     return steps_in_stages(request, steps_across(max(1, len(request.nodes))))
 
 
-def stands_for_trees(request: Request) -> bool:
-    """Whether libraries run trees there: sums over nodes, and since NCCL 2.23 gathers of one rank a node (PAT)."""
+def stands_for_trees(request: CollectiveRequest) -> bool:
+    """Return True if libraries run trees here.
+
+    Trees run sums over nodes, and, since NCCL 2.23 (PAT), gathers over nodes with one rank each.
+    """
     return one_a_node(request) or (request.operation == "all_reduce" and len(request.nodes) > 1)
 
 

@@ -1,6 +1,11 @@
-"""Chain: the ranks form a line, and the array travels along it in pieces, so that all links carry data at once.
+"""Chain: the ranks form a line, and the array travels along the line in pieces: every link carries data at once.
 
-Each rank sends a piece on as soon as it has received it, while the next piece arrives.
+Each rank forwards a piece upon arrival, while the next piece arrives.
+
+Example: a broadcast of 2 pieces over 3 ranks from rank 0.
+
+    0 -> 1   piece 0   piece 1
+    1 -> 2             piece 0   piece 1
 """
 
 from __future__ import annotations
@@ -8,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.algorithm import Algorithm, CollectiveRequest, ElementSizes, always, least_volume
 from simulator.collectives.example import in_pieces
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
@@ -16,34 +21,35 @@ from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 # Enough pieces that filling the pipeline costs little (N - 2 of N - 2 + k pieces), few enough that latencies do not
-# dominate; the best number, sqrt((N - 2) S / (alpha beta)), depends on the network, which a schedule does not know.
+# dominate. The best number, sqrt((N - 2) S / (alpha beta)), depends on the network, which a schedule does not know.
 PIECES = 16
 
 
-def broadcast(request: Request) -> Schedule:
+def broadcast(request: CollectiveRequest) -> Schedule:
     """Send the root's array along the line, piece by piece."""
     return _schedule(request, reduce=False)
 
 
-def reduce(request: Request) -> Schedule:
+def reduce(request: CollectiveRequest) -> Schedule:
     """Add up towards the root, piece by piece; the root adds its own part last."""
     return _schedule(request, reduce=True)
 
 
-def _line(request: Request) -> list[int]:
-    """Places in the order of travel: away from the root, or towards it."""
+def _line(request: CollectiveRequest) -> list[int]:
+    """Return the places in the order of travel: away from the root, or towards the root for a reduce."""
     order = list(request.order)
+    # The line begins at the root and wraps round the end of the rank order.
     at = order.index(request.root)
     away = order[at:] + order[:at]
     return away[::-1] if request.operation == "reduce" else away
 
 
-def pieces(request: Request) -> int:
-    """Number of pieces that the array is cut into: as requested, else up to 16, none of them empty."""
+def pieces(request: CollectiveRequest) -> int:
+    """Return the number of pieces: the requested number, else at most 16 and without empty pieces."""
     return request.chunks or max(1, min(PIECES, request.elements))
 
 
-def _schedule(request: Request, *, reduce: bool) -> Schedule:
+def _schedule(request: CollectiveRequest, *, reduce: bool) -> Schedule:
     n, cut = request.world_size, pieces(request)
 
     def parts() -> Iterator[Round | Repeat]:
@@ -51,6 +57,7 @@ def _schedule(request: Request, *, reduce: bool) -> Schedule:
         for piece in range(cut):
             arrived: int | None = None
             for src, dst in hops:
+                # A link carries the pieces in order, because pieces of a source queue in the same channel.
                 arrived = builder.send(src, dst, piece, 1, reduce=reduce, channel=src, after=[arrived])
             builder.end_round()
         return builder.parts()
@@ -61,8 +68,8 @@ def _schedule(request: Request, *, reduce: bool) -> Schedule:
     )
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """(N-1) alpha + (N-2+k) S / (k beta): latencies of later pieces overlap earlier ones; needs k | n."""
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
+    """Return (N-1) alpha + (N-2+k) S / (k beta) [s], for k | n: later pieces' latencies overlap earlier pieces."""
     link = network.line(_line(request))
     n, k = request.world_size, pieces(request)
     if link is None or request.elements % k:

@@ -1,7 +1,7 @@
-"""Which of a machine's measured constants hold for a collective, and what stands for those that were not measured?
+"""Which of a machine's measured constants hold for a collective, and what replaces constants without a measurement?
 
-Rule: a machine's sections are facts; what is made of them for other operations, algorithms and groups is made here, and
-docs/measured.md shows how far off that is.
+A measured collective keeps its own constants; other operations, algorithms and groups get constants derived here from
+the nearest measurement. docs/measured.md shows the derivation errors.
 """
 
 from __future__ import annotations
@@ -10,55 +10,58 @@ from dataclasses import replace
 from typing import Final
 
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import REDUCING, Request
+from simulator.collectives.algorithm import ALGORITHMS, REDUCING, CollectiveRequest
 
-# What a step of a ring takes over the network, by NCCL's own model of its Simple protocol [s] (src/graph/tuning.cc,
-# hwLat).
+# Ring step over the network, in NCCL's own model for its Simple protocol [s] (src/graph/tuning.cc, hwLat).
 NETWORK_STEP: Final = 14e-6
 
 
-def runs(cluster: Cluster, request: Request, group: tuple[int, ...]) -> MachineCollective | None:
-    """What the machine runs for this operation among these ranks, as measured; None where it was not, or cannot run."""
+def runs(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...]) -> MachineCollective | None:
+    """Return the measured constants for this operation among these ranks; None if not measured, or if it cannot run."""
     own = cluster.machine(request.operation, group)
     return own if own is not None and _fills_nodes(request, own) else None
 
 
-def constants(cluster: Cluster, request: Request, group: tuple[int, ...], algorithm: str) -> MachineCollective | None:
-    """The constants with which an algorithm carries out a request; None where the machine has none at all.
+def constants(
+    cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...], algorithm: str
+) -> MachineCollective | None:
+    """Return the constants with which an algorithm carries out a request; None if the machine has no constants.
 
-    Those of another algorithm are turned into this one's: its cap inside nodes by what libraries reach with either,
-    its start-up by the further steps from node to node that it takes.
+    Constants of another algorithm are converted: the cap inside nodes by the ratio of the bandwidths that libraries
+    reach with either algorithm, the start-up by the additional steps from node to node.
     """
     nearest = (cluster.machine(operation, group) for operation in _nearest(cluster, request, group))
     measured = runs(cluster, request, group) or next(filter(None, nearest), None)
     if measured is None or measured.algorithm == algorithm:
         return measured
-    wanted, known = catalog.find(algorithm), catalog.find(measured.algorithm)
+    # A machine with a measured `cross_step` already pays for each step between nodes (`MachineCollective.latency`).
+    wanted, known = ALGORITHMS.find(algorithm), ALGORITHMS.find(measured.algorithm)
     more = max(0.0, wanted.steps(request).across - known.steps(request).across)
     later = 0.0 if measured.cross_step else more * NETWORK_STEP
     share = wanted.share_of_ring / known.share_of_ring
+    # The measured number of pieces belongs to the measured algorithm.
     return replace(measured, startup=measured.startup + later, rate_cap=measured.rate_cap * share, chunks=None)
 
 
 def source_of(cluster: Cluster, machine: MachineCollective | None) -> str:
-    """Where a machine's constants are from; empty where it has none."""
+    """Return the source of a machine's constants; empty without constants."""
     return "" if machine is None else machine.source or f"the topology file of {cluster.name}"
 
 
-def on_whole_nodes(cluster: Cluster, request: Request) -> bool:
-    """Whether a group over several nodes has all ranks of each, as in the sweeps that machines are fitted to.
+def on_whole_nodes(cluster: Cluster, request: CollectiveRequest) -> bool:
+    """Return True if a group over several nodes has every rank of each node, as in the sweeps behind the constants.
 
-    Otherwise the same constants say which algorithm is the fastest; inside a node they hold for fewer ranks too.
+    For other groups the constants only serve to predict the fastest algorithm; inside a node they hold for fewer ranks.
     """
     return len(request.nodes) < 2 or {len(node) for node in request.nodes} == {len(node) for node in cluster.nodes}
 
 
-def _nearest(cluster: Cluster, request: Request, group: tuple[int, ...]) -> tuple[str, ...]:
-    """Operations whose constants stand for a request's, the nearest first.
+def _nearest(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the operations with constants that may replace the request's own, nearest first.
 
-    A ring's sum is a scatter and a gather, so gathers' constants hold for sums where a machine's sum cannot run. What
-    every rank sends to every other takes no steps inside a node, so nothing of a ring; over nodes each step counts.
+    A ring all-reduce is a reduce-scatter and a gather, so a gather's constants hold for sums that the machine's own
+    algorithm cannot run. Inside a node, an exchange between every pair of ranks has no ring steps; over nodes each
+    step counts.
     """
     operation, alone = request.operation, len(request.nodes) < 2
     if cluster.machine(operation, group) is not None:
@@ -68,7 +71,7 @@ def _nearest(cluster: Cluster, request: Request, group: tuple[int, ...]) -> tupl
     return ("all_gather", "all_reduce")
 
 
-def _fills_nodes(request: Request, machine: MachineCollective) -> bool:
-    """Whether enough ranks of every node take part for what the machine runs."""
+def _fills_nodes(request: CollectiveRequest, machine: MachineCollective) -> bool:
+    """Return True if enough ranks in every node take part for the machine's algorithm."""
     in_node = min(map(len, request.nodes), default=request.world_size)
-    return in_node >= catalog.find(machine.algorithm).fewest_in_node
+    return in_node >= ALGORITHMS.find(machine.algorithm).fewest_in_node

@@ -1,7 +1,7 @@
-"""Direct: every rank sends each part straight to the rank that needs it, in one hop.
+"""Direct: every rank sends each part straight to the rank that needs the part, in a single hop.
 
-A receiver buffers the parts that it has to add and adds them in rank order, its own in its place, so that the result
-does not depend on the order of arrival.
+A receiver buffers the parts to be added and adds them in rank order, including its own part. The result does not
+depend on the arrival order.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from simulator.basics.arrays import Bools, Ints
 from simulator.collectives.algorithm import (
     Algorithm,
+    CollectiveRequest,
+    ElementSizes,
     Flows,
-    Request,
-    Sizes,
     always,
     direct_steps,
     few_to_one,
@@ -30,78 +30,80 @@ Pairs = tuple[Ints, Ints]
 First = Callable[[Ints, Ints], Ints]
 
 
-def all_reduce(request: Request) -> Schedule:
-    """Reduce-scatter, then all-gather, one round each; 2 N(N-1) transfers."""
+def all_reduce(request: CollectiveRequest) -> Schedule:
+    """Reduce-scatter, then gather, in a round each; 2 N(N-1) transfers."""
     n = request.world_size
 
     def parts() -> Iterator[Round]:
         src, dst = _pairs(request)
         yield _round(src, dst, dst, reduce=True, channel=src * n + dst)
+        # A rank sends its sum on when all parts have arrived. N - 1 transfers share the same waits (`gate`): separate
+        # rows of waits would take N^3 numbers.
         into = np.array([np.flatnonzero(dst == rank) for rank in range(n)])
         yield _round(src, dst, src, reduce=False, channel=src * n + dst, after=into, gate=src)
 
     return _schedule(request, n, parts, 2 * n * (n - 1))
 
 
-def reduce_scatter(request: Request) -> Schedule:
-    """Every rank sends chunk c to rank c."""
+def reduce_scatter(request: CollectiveRequest) -> Schedule:
+    """Send chunk c from every rank to rank c."""
     return _among_all(request, lambda src, dst: dst, request.world_size, reduce=True)
 
 
-def all_gather(request: Request) -> Schedule:
-    """Every rank sends its chunk to all others."""
+def all_gather(request: CollectiveRequest) -> Schedule:
+    """Send every rank's chunk to every other rank."""
     return _among_all(request, lambda src, dst: src, request.world_size)
 
 
-def all_to_all(request: Request) -> Schedule:
-    """Rank i sends its j-th part to rank j; that is chunk i N + j."""
+def all_to_all(request: CollectiveRequest) -> Schedule:
+    """Send the j-th part of rank i, which is chunk i N + j, to rank j."""
     n = request.world_size
     return _among_all(request, lambda src, dst: src * n + dst, n * n)
 
 
-def broadcast(request: Request) -> Schedule:
-    """The root sends the whole array to all others."""
+def broadcast(request: CollectiveRequest) -> Schedule:
+    """Send the whole array from the root to the other ranks."""
     return _from_root(request, lambda src, dst: np.zeros_like(dst), 1)
 
 
-def reduce(request: Request) -> Schedule:
-    """All others send the whole array to the root."""
+def reduce(request: CollectiveRequest) -> Schedule:
+    """Send the whole array from every other rank to the root."""
     return _to_root(request, lambda src, dst: np.zeros_like(src), 1, reduce=True)
 
 
-def scatter(request: Request) -> Schedule:
-    """The root sends each rank its chunk."""
+def scatter(request: CollectiveRequest) -> Schedule:
+    """Send each rank its chunk from the root."""
     return _from_root(request, lambda src, dst: dst, request.world_size)
 
 
-def gather(request: Request) -> Schedule:
-    """Every rank sends its chunk to the root."""
+def gather(request: CollectiveRequest) -> Schedule:
+    """Send every rank's chunk to the root."""
     return _to_root(request, lambda src, dst: src, request.world_size)
 
 
-def _pairs(request: Request) -> Pairs:
+def _pairs(request: CollectiveRequest) -> Pairs:
     n = request.world_size
     src, dst = np.divmod(np.arange(n * n), n)
     apart = src != dst
     return src[apart], dst[apart]
 
 
-def _out(request: Request) -> Pairs:
+def _out(request: CollectiveRequest) -> Pairs:
     ranks = np.arange(request.world_size, dtype=np.int64)
     others = ranks[ranks != request.root]
     return np.full_like(others, request.root), others
 
 
-def _among_all(request: Request, first: First, chunks: int, *, reduce: bool = False) -> Schedule:
+def _among_all(request: CollectiveRequest, first: First, chunks: int, *, reduce: bool = False) -> Schedule:
     n = request.world_size
     return _one_round(request, lambda: _pairs(request), first, chunks, n * (n - 1), reduce=reduce)
 
 
-def _from_root(request: Request, first: First, chunks: int) -> Schedule:
+def _from_root(request: CollectiveRequest, first: First, chunks: int) -> Schedule:
     return _one_round(request, lambda: _out(request), first, chunks, request.world_size - 1, reduce=False)
 
 
-def _to_root(request: Request, first: First, chunks: int, *, reduce: bool = False) -> Schedule:
+def _to_root(request: CollectiveRequest, first: First, chunks: int, *, reduce: bool = False) -> Schedule:
     return _one_round(request, lambda: _out(request)[::-1], first, chunks, request.world_size - 1, reduce=reduce)
 
 
@@ -121,9 +123,9 @@ def _round(
 
 
 def _one_round(
-    request: Request, ends: Callable[[], Pairs], first: First, chunks: int, rows: int, *, reduce: bool
+    request: CollectiveRequest, ends: Callable[[], Pairs], first: First, chunks: int, rows: int, *, reduce: bool
 ) -> Schedule:
-    """Plan one round: `ends` gives sources and destinations, `first` the chunk that each transfer carries."""
+    """Plan a single round; `ends` gives sources and destinations, `first` the chunk that each transfer carries."""
 
     def parts() -> Iterator[Round]:
         src, dst = ends()
@@ -132,15 +134,16 @@ def _one_round(
     return _schedule(request, chunks, parts, rows)
 
 
-def _schedule(request: Request, chunks: int, parts: Callable[[], Iterator[Round]], rows: int) -> Schedule:
+def _schedule(request: CollectiveRequest, chunks: int, parts: Callable[[], Iterator[Round]], rows: int) -> Schedule:
     n, root = request.world_size, request.root
     return Schedule(request.operation, "direct", n, 0, chunks, ReductionOrder.BUFFERED, parts, root, rows=rows)
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """A phase: alpha + (N-1) m/beta on a star, alpha + m/beta with dedicated links, for messages of m bytes.
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
+    """Return the time [s]; None if chunks have different sizes, or if the network is not regular enough.
 
-    all_reduce has two phases. None where chunks are not all of one size.
+    For messages of m bytes, a phase takes alpha + (N-1) m/beta on a star, and alpha + m/beta with dedicated links.
+    all_reduce has two phases.
     """
     n = request.world_size
     link = network.port or network.mesh
@@ -151,12 +154,13 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     rate = link.rate(n - 1 if network.port else 1)
     if request.operation in ("all_reduce", "reduce_scatter", "reduce") and not network.hbm_bears((n - 1) * rate):
         return None
+    # `copied` for adds too: with buffered adds, ranks send their inputs, and no partial sums in a wider dtype.
     message = (request.elements if whole else request.elements // n) * sizes.copied
     return network.startup + phases * (link.latency + message / rate)
 
 
-def flows(request: Request) -> Flows:
-    """To all others of its node at once through one port, and to all others through one card."""
+def flows(request: CollectiveRequest) -> Flows:
+    """Return a rank's flows: inside the node through the rank's port, and to other nodes through the network card."""
     n = request.world_size
     most, least = max(map(len, request.nodes), default=n), min(map(len, request.nodes), default=n)
     return Flows(max(1, most - 1), max(1, n - least))

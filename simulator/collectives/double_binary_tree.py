@@ -1,7 +1,16 @@
 """Double binary tree: two trees over the same ranks reduce and broadcast half of the array each.
 
-Inner ranks of one tree are leaves of the other (except one rank where their number is odd), so a rank forwards data in
-one tree only and ports are loaded evenly. Each half is cut into pieces that follow each other up and down its tree.
+Inner ranks in one tree are leaves in the other tree (with an odd number of ranks, a single rank is an exception). A
+rank therefore forwards data in only one tree, and ports are loaded evenly. Each half is cut into pieces that follow
+each other up and down the tree.
+
+Example with 4 ranks: the second tree is the mirror image of the first.
+
+    tree 0      0           tree 1      3
+                |                       |
+                2                       1
+               | |                     | |
+               1 3                     0 2
 
 References
 ----------
@@ -18,8 +27,8 @@ from dataclasses import dataclass
 from simulator.collectives.algorithm import (
     ROOTED,
     Algorithm,
+    CollectiveRequest,
     Flows,
-    Request,
     always,
     least_volume,
     one_a_node,
@@ -30,15 +39,20 @@ from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule, kept
 
-# Pieces of both trees together: with 32 a tree, filling the pipeline takes less than a tenth of the time on 32 ranks.
+# Pieces in both trees together: with 32 per tree, filling the pipeline takes less than a tenth of the time on 32 ranks.
 PIECES = 64
 
 
 def parent(rank: int, n: int) -> int | None:
-    """Parent of a rank in the tree in which leaves and inner ranks alternate; None for the root, rank 0.
+    """Return a rank's parent in the tree with alternating leaves and inner ranks; None for the root, rank 0.
 
-    The parent of a rank whose lowest set bit is b has bit b cleared and the next bit set; where that is beyond the last
-    rank, it only has bit b cleared [2]_.
+    If b is the rank's lowest set bit, the parent has bit b cleared and the next bit set. If this parent is beyond the
+    last rank, the parent only has bit b cleared [2]_.
+
+    Examples
+    --------
+    >>> [parent(rank, 4) for rank in range(4)]
+    [None, 2, 0, 2]
     """
     if rank == 0:
         return None
@@ -49,7 +63,7 @@ def parent(rank: int, n: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Parent and children of each rank, and all ranks in an order from the leaves to the root."""
+    """Parent and children of each rank, and every rank in an order from the leaves to the root."""
 
     parents: dict[int, int | None]
     children: dict[int, list[int]]
@@ -57,9 +71,9 @@ class _Tree:
 
 
 def trees(n: int) -> tuple[_Tree, _Tree]:
-    """Two trees over n ranks: inner ranks of one are leaves of the other, except rank 0 where n is odd.
+    """Return two trees over n ranks: inner ranks in one are leaves in the other, except rank 0 if n is odd.
 
-    The second tree is the first one mirrored where n is even, and moved on by one rank where n is odd.
+    If n is even, the second tree is the first tree mirrored; if n is odd, the first tree shifted by one rank.
     """
 
     def mirrored(rank: int) -> int | None:
@@ -80,27 +94,29 @@ def _tree(parent_of: Callable[[int], int | None], n: int) -> _Tree:
         if above is not None:
             children[above].append(rank)
     downward = [rank for rank, above in parents.items() if above is None]
+    # Breadth first: the list grows while the loop walks over it.
     for rank in downward:
         downward.extend(children[rank])
     return _Tree(parents, children, downward[::-1])
 
 
-def all_reduce(request: Request) -> Schedule:
-    """Reduce each half up its tree and broadcast it down again, piece after piece."""
+def all_reduce(request: CollectiveRequest) -> Schedule:
+    """Reduce each half up its tree and broadcast the half down again, piece after piece."""
     return _schedule(request, lambda: trees(request.world_size), up=True, down=True)
 
 
-def broadcast(request: Request) -> Schedule:
-    """The root sends a half to the root of each of two trees over the other ranks, which pass it down."""
+def broadcast(request: CollectiveRequest) -> Schedule:
+    """Send each half from the root to the root of a tree over the other ranks, and down this tree."""
     return _schedule(request, lambda: _under_root(request), up=False, down=True)
 
 
-def reduce(request: Request) -> Schedule:
-    """Two trees over the other ranks reduce a half each, and their roots send it to the root."""
+def reduce(request: CollectiveRequest) -> Schedule:
+    """Reduce each half in a tree over the other ranks, and send the sum from the tree's root to the root."""
     return _schedule(request, lambda: _under_root(request), up=True, down=False)
 
 
-def _under_root(request: Request) -> tuple[_Tree, _Tree]:
+def _under_root(request: CollectiveRequest) -> tuple[_Tree, _Tree]:
+    # Trees over the N - 1 other ranks, numbered from the root on, with the root of each tree below the request's root.
     n, root = request.world_size, request.root
     others = [(root + 1 + i) % n for i in range(n - 1)]
     grown = []
@@ -110,12 +126,12 @@ def _under_root(request: Request) -> tuple[_Tree, _Tree]:
     return grown[0], grown[1]
 
 
-def pieces(request: Request) -> int:
-    """Number of pieces that the array is cut into: as requested, else up to 64, none of them empty."""
+def pieces(request: CollectiveRequest) -> int:
+    """Return the number of pieces: the requested number, else at most 64 and without empty pieces."""
     return request.chunks or max(1, min(PIECES, request.elements))
 
 
-def _schedule(request: Request, grow: Callable[[], tuple[_Tree, _Tree]], *, up: bool, down: bool) -> Schedule:
+def _schedule(request: CollectiveRequest, grow: Callable[[], tuple[_Tree, _Tree]], *, up: bool, down: bool) -> Schedule:
     n, root, total = request.world_size, request.root, pieces(request)
     rows = total * (n - 1) * (up + down)
     parts = kept(lambda: _noted(grow(), n, total, up=up, down=down).parts())
@@ -126,9 +142,10 @@ def _schedule(request: Request, grow: Callable[[], tuple[_Tree, _Tree]], *, up: 
 
 def _noted(pair: tuple[_Tree, _Tree], n: int, total: int, *, up: bool, down: bool) -> ScheduleBuilder:
     builder = ScheduleBuilder()
-    # The first tree carries one piece more where the number is odd.
+    # Each chunk is a piece. The first tree carries an additional piece if the number is odd.
     first_half = total - total // 2
     for i in range(first_half):
+        # Both trees advance in the same round, with separate channels for each tree, direction and pair of ranks.
         chunks = [(0, i)] + ([(1, first_half + i)] if first_half + i < total else [])
         for which, chunk in chunks:
             arrived: dict[int, int] = {}
@@ -141,6 +158,7 @@ def _noted(pair: tuple[_Tree, _Tree], n: int, total: int, *, up: bool, down: boo
 
 
 def _climb(builder: ScheduleBuilder, tree: _Tree, chunk: int, channels: int, n: int, arrived: dict[int, int]) -> None:
+    # An add waits for the child's own sum, and for the previous add into the same parent.
     for rank in tree.upward:
         above = tree.parents[rank]
         if above is not None:
@@ -158,8 +176,8 @@ def _descend(builder: ScheduleBuilder, tree: _Tree, chunk: int, channels: int, n
             )
 
 
-def flows(request: Request) -> Flows:
-    """To its parent and children in both trees, each with half of the array."""
+def flows(request: CollectiveRequest) -> Flows:
+    """Return a rank's flows to its parent and children in both trees, each with half of the array."""
     pair = _under_root(request) if request.operation in ROOTED else trees(request.world_size)
     up, down = request.operation != "broadcast", request.operation != "reduce"
     most = max(
@@ -169,8 +187,8 @@ def flows(request: Request) -> Flows:
     return Flows(most, most)
 
 
-def _over_nodes(request: Request) -> bool:
-    """Libraries run it from node to node; inside a node their trees are chains."""
+def _over_nodes(request: CollectiveRequest) -> bool:
+    """Return True if libraries run this algorithm: only from node to node; inside a node their trees are chains."""
     return one_a_node(request) or len({len(node) for node in request.nodes}) > 1
 
 

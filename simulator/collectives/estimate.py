@@ -1,8 +1,8 @@
-"""Estimates a collective's time where no closed form is exact, or bounds it; never reported as a time.
+"""Estimates a collective's time if no closed form is exact, or bounds the time; never reported as a time.
 
-Rule: no clock. All transfers of a round are assumed to flow at once and to share links evenly; the rule of transfers
-then gives each one's start from the ends of those that it waits for. No estimate is shorter than the time that the
-busiest link needs for its bytes.
+There is no clock. Transfers in the same round are assumed to run at once and to share links evenly. The rule of
+transfers then gives each transfer's start from the ends of the transfers before. No estimate is shorter than the time
+that the busiest link needs for its bytes.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.cluster.caps import nodes_of, rate_caps
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.caps import nodes_of, rate_caps
 from simulator.records.chunks import timed_sizes, transfer_elements
 from simulator.records.operation import Collective
 from simulator.records.transfer_rule import enter, enters
 from simulator.records.transfers import Transfers, write_out
 
-# Most transfers of a schedule that is estimated; with more, the estimate itself would take seconds.
+# Maximum transfers in a schedule to be estimated; with more, the estimate would take seconds.
 _MOST = 300_000
 
 
 class _Ways(NamedTuple):
-    """The routes of some transfers.
+    """Routes of t transfers, concatenated.
 
     Attributes
     ----------
     link : int array, shape (l,)
-        Links of the first one's route, of the second one's, ...
+        Links on the route of the first transfer, then the second, and so on.
     start : int array, shape (t,)
-        Where in `link` each route begins; no route is empty.
+        Index in `link` at which each route begins; no route is empty.
     latency : float array, shape (t,)
-        [s]
+        Latency of each route [s].
     """
 
     link: Ints
@@ -42,7 +42,7 @@ class _Ways(NamedTuple):
 
 
 def estimate(cluster: Cluster, op: Collective) -> float | None:
-    """Time from the start to the end of the last transfer [s]; None where there are too many transfers to estimate."""
+    """Return the time from start to end of the last transfer [s]; None if there are too many transfers."""
     if op.schedule.has_more_than(_MOST):
         return None
     ends, busiest = _ends(cluster, op)
@@ -50,14 +50,16 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
 
 
 def apart(cluster: Cluster, op: Collective) -> float:
-    """Time from when the first rank has all that it is sent to when the last one has [s].
+    """Return the time between the first and the last rank to receive all data [s].
 
-    Where there are too many transfers it is a latency for each round, by which transfers of equal size may differ.
+    With too many transfers, the result is the sum of the largest latency in each round: equal transfers in a round end
+    at most this far apart.
     """
     if op.schedule.has_more_than(_MOST):
         rounds = (part.round for part in op.schedule.repeats())
         return sum(float(_ways(cluster, op, one.src, one.dst).latency.max(initial=0.0)) for one in rounds)
     ends, _ = _ends(cluster, op)
+    # A rank that receives nothing, such as a broadcast's root, counts from the start-up on.
     received = np.full(len(op.group) + len(op.auxiliaries), op.startup)
     receivers = [np.tile(part.round.dst, part.times) for part in op.schedule.repeats()]
     np.maximum.at(received, np.concatenate(receivers) if receivers else np.zeros(0, int), ends)
@@ -66,7 +68,7 @@ def apart(cluster: Cluster, op: Collective) -> float:
 
 
 def _ends(cluster: Cluster, op: Collective) -> tuple[Floats, float]:
-    """When each transfer ends, and how long the busiest link needs for its bytes [s]."""
+    """Return each transfer's end, shape (t,), and the time that the busiest link needs for its bytes [s]."""
     transfers = write_out(op.schedule)
     nbytes = _carried(op, transfers)
     nodes = nodes_of(cluster.node_of(), op.group, len(op.group) + len(op.auxiliaries))
@@ -75,12 +77,14 @@ def _ends(cluster: Cluster, op: Collective) -> tuple[Floats, float]:
     for part in op.schedule.repeats():
         src, dst, size = part.round.src, part.round.dst, len(part.round)
         ways = _ways(cluster, op, src, dst)
+        # Every flow on a link gets an equal share; a flow's rate is its smallest share, or its cap.
         users = np.bincount(ways.link, minlength=len(bandwidth))
         shares = np.minimum.reduceat(bandwidth[ways.link] / users[ways.link], ways.start)
         rate = np.minimum(shares, rate_caps(nodes, src, dst, op.rate_cap, op.cross_rate_cap))
         sent = nbytes[begin : begin + size * part.times].reshape(part.times, size)
         load += _load(ways, sent, len(bandwidth))
         for turn in range(part.times):
+            # In repetition `turn`, waits refer to transfers that are `turn` rounds later.
             waits = np.where(part.round.waits >= 0, part.round.waits + turn * size, -1)
             before = transfers.before_on_channel[begin : begin + size].astype(np.int64)
             _end(ends, begin, waits, before, ways.latency, sent[turn] / rate, op.startup)
@@ -89,10 +93,10 @@ def _ends(cluster: Cluster, op: Collective) -> tuple[Floats, float]:
 
 
 def least(cluster: Cluster, op: Collective) -> float:
-    """Time that is never above the played one: what the busiest link needs for all of its bytes [s].
+    """Return a lower bound for the simulated time: the time that the busiest link needs for its bytes [s].
 
-    Transfers may wait for each other and share rates as they like, but every byte passes the links of its route, and
-    routes are those of the cluster. Where there are too many transfers it is the start-up alone.
+    Waits and shared rates only add time, while every byte passes the links on its route, and routes are fixed by the
+    cluster. With too many transfers, the bound is the start-up time alone.
     """
     if op.schedule.has_more_than(_MOST):
         return op.startup
@@ -106,26 +110,27 @@ def least(cluster: Cluster, op: Collective) -> float:
 
 
 def _carried(op: Collective, transfers: Transfers) -> Floats:
-    """Of each transfer [B]."""
+    """Return the bytes that each transfer carries, shape (t,) [B]."""
     carried = transfer_elements(transfers, timed_sizes(op.schedule, op.elements))
     return np.asarray(carried * np.where(transfers.reduce, op.reduce_itemsize, op.itemsize))
 
 
 def _load(ways: _Ways, nbytes: Floats, links: int) -> Floats:
-    """By link what the transfers of a round bring it in all repetitions, which stand one behind the other [B]."""
+    """Return the bytes that a round's transfers put on each link, summed over the repetitions, shape (links,) [B]."""
     sent = nbytes.reshape(-1, len(ways.start)).sum(axis=0)
     hops = np.diff(np.append(ways.start, len(ways.link)))
     return np.bincount(ways.link, np.repeat(sent, hops), links).astype(np.float64)
 
 
 def _end(ends: Floats, begin: int, waits: Ints, before: Ints, latency: Floats, takes: Floats, startup: float) -> None:
-    """Set the ends of a round's transfers, the first of which has the number `begin`."""
+    """Set the ends of a round's transfers, numbered from `begin` on."""
     if max(waits.max(initial=-1), before.max(initial=-1)) < begin:
+        # Common case: no transfer waits within its own round, so the whole round is a few numpy calls.
         ready = np.where(waits >= 0, ends[waits], startup).max(axis=1, initial=startup)
         previous = np.where(before >= 0, ends[before], -np.inf)
         ends[begin : begin + len(takes)] = enters(ready, latency, previous) + takes
         return
-    # Some wait for others of the same round.
+    # Transfers with waits in the same round (chains, trees) are computed in schedule order, each by itself.
     rows = zip(waits.tolist(), before.tolist(), latency.tolist(), takes.tolist(), strict=True)
     for number, (awaited, behind, away, lasts) in enumerate(rows, begin):
         come = max((float(ends[other]) for other in awaited if other >= 0), default=startup)

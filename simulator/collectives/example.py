@@ -1,7 +1,7 @@
-"""Settings in which shared tests play an algorithm: nodes, servers, pieces; its own module says which of them apply.
+"""Settings in which shared tests simulate an algorithm: nodes, servers, pieces. Each algorithm selects its settings.
 
-Rule: an Example only names what surrounds the ranks and which options are set; the test builds it. So a new algorithm
-is tested without a change to any test.
+An Example only names the surroundings of the ranks and the options; the test builds them. A new algorithm is therefore
+tested without a change to any test.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One setting for a number of ranks.
+    """A setting in which an algorithm is simulated.
 
     Attributes
     ----------
     node_size : int or None
-        Ranks of each node; None where the algorithm knows no nodes.
+        Ranks per node; None if the algorithm does not use nodes.
     given : bool
-        Whether the request lists the nodes, on a cluster that has none; otherwise the cluster has them, with switches
+        True: the request lists the nodes, and the cluster has none. False: the cluster has the nodes, with switches
         that can reduce.
     servers : int or None
-        Number of parameter servers; None where the algorithm has none.
+        Number of parameter servers; None if the algorithm has none.
     servers_on : {"own", "workers"}
-        Whether servers are vertices of their own or run on workers.
+        Whether servers have separate vertices ("own") or run on workers.
     chunks : int or None
         Number of pipeline pieces; None for the algorithm's own choice.
     """
@@ -37,30 +37,31 @@ class Example:
 
 
 def plain(ranks: int) -> Iterator[Example]:
-    """The ranks alone, without nodes or servers."""
+    """Yield the ranks alone, without nodes or servers."""
     yield Example()
 
 
 def in_pieces(ranks: int) -> Iterator[Example]:
-    """The number of pieces that the algorithm chooses by itself, and three pieces."""
+    """Yield the algorithm's own number of pieces, and three pieces."""
     yield Example()
+    # The larger arrays in the tests are not multiples of 3, so these pieces differ in size.
     yield Example(chunks=3)
 
 
 def in_nodes(ranks: int) -> Iterator[Example]:
-    """Nodes of every size that divides the number of ranks, listed in the request and as the cluster has them."""
+    """Yield nodes for every size that divides the rank count: listed in the request, and built in the cluster."""
     for size in _divisors(ranks):
         yield Example(node_size=size, given=True)
         yield Example(node_size=size)
 
 
 def at_switches(ranks: int) -> Iterator[Example]:
-    """Nodes of every size that divides the number of ranks, each with a switch that reduces."""
+    """Yield nodes for every size that divides the rank count, each with a reducing switch."""
     yield from (Example(node_size=size) for size in _divisors(ranks))
 
 
 def with_servers(ranks: int) -> Iterator[Example]:
-    """One server, two, and as many as ranks; on vertices of their own, on workers, and on workers in nodes."""
+    """Yield 1, 2 and N servers, on separate vertices, on workers, and on workers in nodes."""
     for size in _divisors(ranks):
         yield Example(servers=min(2, ranks), servers_on="workers", node_size=size)
     for chunks in (1, 3):

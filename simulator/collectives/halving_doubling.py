@@ -1,8 +1,25 @@
-"""Recursive halving and doubling: pairs of ranks exchange and add half of the array, a quarter, ...; then gather it.
+"""Recursive halving and doubling: peers exchange halves, quarters, ... of the array and add them; then gather back.
 
-The reduce-scatter begins with the farthest peer and halves distance and data in each round; the all-gather runs the
-rounds backwards and doubles both. Where N is no power of two, the first 2(N - p) ranks form pairs, p = 2^floor(log2 N):
-the odd rank of a pair sends its array to the even one before the rounds, and receives its result after them.
+The reduce-scatter phase begins with the farthest peer and halves distance and data in each round. The gather phase
+runs the rounds backwards and doubles both.
+
+Let p be the largest power of two up to N. If N is larger than p, the first 2(N - p) ranks form pairs of an even and an
+odd rank. The odd rank of a pair sends its array to the even rank before the rounds (fold), and receives the result
+after the rounds (unfold).
+
+Example with N = 3: p = 2, the array has 2 chunks, ranks 0 and 1 form a pair, ranks 0 and 2 are the players.
+
+    fold      1 -> 0  chunks 0, 1  add
+    halve     0 -> 2  chunk 1      add      2 -> 0  chunk 0  add
+    double    0 -> 2  chunk 0      copy     2 -> 0  chunk 1  copy
+    unfold    0 -> 1  chunks 0, 1  copy
+
+Example with N = 4: p = 4, no pairs, 4 chunks.
+
+    halve     0 <-> 2, 1 <-> 3  two chunks  add
+              0 <-> 1, 2 <-> 3  one chunk   add
+    double    0 <-> 1, 2 <-> 3  one chunk   copy
+              0 <-> 2, 1 <-> 3  two chunks  copy
 
 References
 ----------
@@ -15,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume, tree_steps
+from simulator.collectives.algorithm import Algorithm, CollectiveRequest, ElementSizes, always, least_volume, tree_steps
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
@@ -23,23 +40,26 @@ from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
 @dataclass(slots=True)
-class _Game:
-    """The p ranks that take part in every round (players), and the last transfer into each rank.
+class _PowerOfTwoRanks:
+    """Schedule under construction: the p players (ranks of every round) and the last transfer into each rank.
 
-    Player v owns the chunks from start(v) up to start(v + 1): in all_reduce one of p, else those of its rank or pair.
+    Player v owns the chunks start(v) .. start(v + 1) - 1. In an all_reduce this is chunk v of p chunks. Otherwise the
+    array has N chunks, and player v owns the chunks of its rank or pair.
     """
 
-    n: int
-    whole: bool
+    n: int  # ranks of the group, N
+    whole: bool  # True in an all_reduce (p chunks); False where each rank owns a chunk (N chunks)
     builder: ScheduleBuilder = field(default_factory=ScheduleBuilder)
-    arrived: dict[int, int] = field(default_factory=dict)
+    arrived: dict[int, int] = field(default_factory=dict)  # rank -> number of the last transfer into this rank
 
     @property
     def players(self) -> int:
+        """Return p, the largest power of two up to N."""
         return 1 << (self.n.bit_length() - 1)
 
     @property
     def pairs(self) -> int:
+        """Return the number of pairs, N - p."""
         return self.n - self.players
 
     @property
@@ -47,44 +67,53 @@ class _Game:
         return self.players if self.whole else self.n
 
     def rank(self, player: int) -> int:
+        """Return a player's rank; players are numbered over the pairs' even ranks first, then the unpaired ranks."""
         return 2 * player if player < self.pairs else player + self.pairs
 
     def start(self, player: int) -> int:
+        """Return a player's first chunk; for player p, the number of chunks (end of the last player)."""
         return player if self.whole else self.rank(player) if player < self.players else self.n
 
     def part(self, low: int, high: int) -> tuple[int, int]:
+        """Return (first chunk, chunk count) for the players low .. high - 1."""
         return self.start(low), self.start(high) - self.start(low)
 
     def send(self, src: int, dst: int, part: tuple[int, int], *, reduce: bool) -> int:
-        # An add waits for the add before it into the same chunk; a copy waits only for the data that it carries.
+        # An add also waits for the previous add into its destination: the schedule alone fixes the order of the
+        # sum (ReductionOrder.IN_SEQUENCE). A copy waits only until its source holds the data.
         after = [self.arrived.get(src), self.arrived.get(dst) if reduce else None]
         return self.builder.send(src, dst, *part, reduce=reduce, channel=src, after=after)
 
     def exchange(self, hops: list[tuple[int, int, tuple[int, int]]], *, reduce: bool) -> None:
-        """Send one round of messages; each waits for what reached its source and, if it adds, its destination."""
+        """Add a round with the transfers (source, destination, (first chunk, chunk count)), and close the round."""
+        # `arrived` is updated after the whole round: transfers in a round run at once and do not wait for each other.
         numbers = [(dst, self.send(src, dst, part, reduce=reduce)) for src, dst, part in hops]
         self.arrived.update(numbers)
         self.builder.end_round()
 
     def fold(self) -> None:
-        """The odd rank of each pair sends the even one its array; where ranks own chunks, all but its own chunk."""
+        """Send the array from each pair's odd rank to the even rank; without the odd rank's own chunk, if any."""
         hops = [(2 * v + 1, 2 * v, self._all_but(2 * v + 1)) for v in range(self.pairs)]
         self.exchange(hops, reduce=True)
 
     def unfold(self) -> None:
-        """The even rank of each pair sends the odd one the result; where ranks own chunks, all but the odd rank's."""
+        """Send the result from each pair's even rank to the odd rank; without the odd rank's own chunk, if any."""
         hops = [(2 * v, 2 * v + 1, self._all_but(2 * v + 1)) for v in range(self.pairs)]
         self.exchange(hops, reduce=False)
 
     def _all_but(self, rank: int) -> tuple[int, int]:
+        # The N - 1 chunks after the rank's own chunk wrap round the end of the array. Because the rank keeps its own
+        # chunk back, reduce_scatter and all_gather have the least volume for any N: (N - 1) S.
         return (0, self.chunks) if self.whole else (rank + 1, self.n - 1)
 
     def halve(self) -> None:
-        """Reduce-scatter among the players: in each round a player sends its peer's half of what both still share."""
+        """Add the reduce-scatter rounds: each player sends its peer the peer's half of their common chunks."""
         distance = self.players // 2
         while distance:
             hops = []
             for player in range(self.players):
+                # The players low .. low + distance - 1 are the peer's half. With p = 4, player 0 sends the chunks of
+                # players 2 and 3 to player 2 (distance 2), then the chunk of player 1 to player 1 (distance 1).
                 peer = player ^ distance
                 low = peer - peer % distance
                 hops.append((self.rank(player), self.rank(peer), self.part(low, low + distance)))
@@ -92,21 +121,22 @@ class _Game:
             distance //= 2
 
     def double(self) -> None:
-        """All-gather among the players: in each round a player sends all that it has gathered."""
+        """Add the gather rounds: each player sends its peer every chunk gathered before."""
         distance = 1
         while distance < self.players:
             hops = []
             for player in range(self.players):
+                # Before this round the player holds the chunks of players low .. low + distance - 1.
                 low = player - player % distance
                 hops.append((self.rank(player), self.rank(player ^ distance), self.part(low, low + distance)))
             self.exchange(hops, reduce=False)
             distance *= 2
 
 
-def all_reduce(request: Request) -> Schedule:
-    """Fold, halve, double, unfold."""
+def all_reduce(request: CollectiveRequest) -> Schedule:
+    """Plan an all_reduce: fold, halve, double, unfold."""
 
-    def play(game: _Game) -> None:
+    def play(game: _PowerOfTwoRanks) -> None:
         game.fold()
         game.halve()
         game.double()
@@ -115,21 +145,22 @@ def all_reduce(request: Request) -> Schedule:
     return _schedule(request, play)
 
 
-def reduce_scatter(request: Request) -> Schedule:
-    """Fold and halve; then the even rank of each pair sends the odd one its chunk's sum, and that adds its own part."""
+def reduce_scatter(request: CollectiveRequest) -> Schedule:
+    """Plan a reduce_scatter: fold, halve; then even ranks send odd ranks the sum of the odd rank's chunk."""
 
-    def play(game: _Game) -> None:
+    def play(game: _PowerOfTwoRanks) -> None:
         game.fold()
         game.halve()
+        # In the fold the odd rank kept back its own part of this chunk; the part is added here.
         game.exchange([(2 * v, 2 * v + 1, (2 * v + 1, 1)) for v in range(game.pairs)], reduce=True)
 
     return _schedule(request, play)
 
 
-def all_gather(request: Request) -> Schedule:
-    """The odd rank of each pair sends its chunk to the even one; then double and unfold."""
+def all_gather(request: CollectiveRequest) -> Schedule:
+    """Plan an all_gather: odd ranks send their chunk to the even rank of the pair; then double and unfold."""
 
-    def play(game: _Game) -> None:
+    def play(game: _PowerOfTwoRanks) -> None:
         game.exchange([(2 * v + 1, 2 * v, (2 * v + 1, 1)) for v in range(game.pairs)], reduce=False)
         game.double()
         game.unfold()
@@ -137,14 +168,15 @@ def all_gather(request: Request) -> Schedule:
     return _schedule(request, play)
 
 
-def _schedule(request: Request, play: Callable[[_Game], None]) -> Schedule:
+def _schedule(request: CollectiveRequest, play: Callable[[_PowerOfTwoRanks], None]) -> Schedule:
     n, whole = request.world_size, request.operation == "all_reduce"
-    game = _Game(n, whole)
+    game = _PowerOfTwoRanks(n, whole)
     levels = game.players.bit_length() - 1
+    # Fold and unfold (or a pair's single-chunk transfer) have a transfer for each pair.
     rows = 2 * game.pairs + game.players * levels * (2 if whole else 1)
 
     def parts() -> Iterator[Round | Repeat]:
-        played = _Game(n, whole)
+        played = _PowerOfTwoRanks(n, whole)
         play(played)
         return played.builder.parts()
 
@@ -153,13 +185,14 @@ def _schedule(request: Request, play: Callable[[_Game], None]) -> Schedule:
     )
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """all_reduce, p | n, l = log2 p: 2 l alpha + 2(p-1) S/(p beta); + 2(alpha + S/beta) where N is not p.
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
+    """Return the time on a star or full mesh [s], for p | n and l = log2 p; None if no formula is known.
 
-    reduce_scatter and all_gather take half of it where N = p; None where N is not p.
+    all_reduce: 2 l alpha + 2(p-1) S/(p beta), plus 2(alpha + S/beta) for fold and unfold if N differs from p.
+    reduce_scatter and all_gather: half of this if N = p, else None.
     """
     link = network.port or network.mesh
-    game = _Game(request.world_size, whole=request.operation == "all_reduce")
+    game = _PowerOfTwoRanks(request.world_size, whole=request.operation == "all_reduce")
     p = game.players
     if link is None or request.elements % p or (game.pairs and not game.whole):
         return None

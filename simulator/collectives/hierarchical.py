@@ -1,10 +1,18 @@
 """Hierarchical: reduce inside every node, then reduce and gather across nodes, then gather inside every node.
 
-The slow links between nodes then carry only 1/G of the array for each of a node's G ranks. All three stages are rings.
-With `chunks` the array is cut into segments that follow each other through the stages, so that links inside nodes and
-across them carry data at once.
+The slow links between nodes then carry only 1/G of the array for each of a node's G ranks. Every stage consists of
+rings. With `chunks` the array is cut into segments that follow each other through the stages, so that links inside
+nodes and links between nodes carry data at the same time.
 
-Chunk b G + g belongs to the g-th rank of node b; *set* g consists of the g-th rank's chunk of every node.
+Chunk b G + g belongs to the g-th rank in node b. Set g contains the g-th rank's chunk from every node.
+
+Example: an all_reduce over 2 nodes with 2 ranks each, with a single segment. Sets: chunks {0, 2} and {1, 3}.
+
+      node 0       node 1          stage                   transfers
+     0 <-> 1      2 <-> 3          inside, add             1 -> 0 and 3 -> 2: set 0;  0 -> 1 and 2 -> 3: set 1
+     0 <-> 2      1 <-> 3          across, add             2 -> 0: chunk 0;  0 -> 2: chunk 2;  3 -> 1: 1;  1 -> 3: 3
+     0 <-> 2      1 <-> 3          across, copy            the same chunks back
+     0 <-> 1      2 <-> 3          inside, copy            0 -> 1 and 2 -> 3: set 0;  1 -> 0 and 3 -> 2: set 1
 """
 
 from __future__ import annotations
@@ -18,7 +26,15 @@ import numpy as np
 from simulator.basics.arrays import Ints
 from simulator.cluster.cluster import Steps
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Algorithm, Plan, Request, Sizes, always, least_volume, steps_in_stages
+from simulator.collectives.algorithm import (
+    Algorithm,
+    CollectiveRequest,
+    ElementSizes,
+    Plan,
+    always,
+    least_volume,
+    steps_in_stages,
+)
 from simulator.collectives.example import in_nodes
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
@@ -26,8 +42,8 @@ from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
-def equal_nodes(request: Request) -> tuple[tuple[int, ...], ...]:
-    """The request's nodes; raises ValueError unless they are all of one size and hold every rank once."""
+def equal_nodes(request: CollectiveRequest) -> tuple[tuple[int, ...], ...]:
+    """Return the request's nodes; raise ValueError unless they have equal size and contain every rank once."""
     nodes = request.nodes or (tuple(range(request.world_size)),)
     if len({len(node) for node in nodes}) != 1:
         raise ValueError(f"nodes must be of one size, got sizes {[len(node) for node in nodes]}")
@@ -37,7 +53,15 @@ def equal_nodes(request: Request) -> tuple[tuple[int, ...], ...]:
 
 
 class Level(NamedTuple):
-    """Rings of `size` ranks that are `apart` places from each other, counted node after node."""
+    """Rings on a level: `size` ranks each, `apart` places from each other with ranks counted node after node.
+
+    Examples
+    --------
+    With 2 nodes of 2 ranks, rings inside nodes and rings between nodes:
+
+    >>> rings_of([(0, 1), (2, 3)], Level(2, 1)).tolist(), rings_of([(0, 1), (2, 3)], Level(2, 2)).tolist()
+    ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
+    """
 
     size: int
     apart: int
@@ -45,16 +69,17 @@ class Level(NamedTuple):
 
 @dataclass(slots=True)
 class Segment:
-    """What is on its way of one segment of the array.
+    """State of an array segment while the schedule is built.
 
     Attributes
     ----------
     number : int
+        Index of the segment in the array.
     arrived : list of int array, shape (ranks,)
-        The last transfers into what each rank has of it: one for the sums, and one for each stage that has copied
-        since; -1 where there is none.
+        Numbers of the last transfers into each rank: one array for the sums, and one for each copying stage since;
+        -1 without a transfer.
     sent : list of int array, shape (ranks,)
-        For each stage of rings the last transfer from each rank.
+        For each stage of rings, the number of the last transfer from each rank.
     """
 
     number: int
@@ -64,9 +89,9 @@ class Segment:
 
 @dataclass(slots=True)
 class Stages:
-    """Builds the rings of nodes of G ranks, stage by stage.
+    """Builder for the ring stages in a schedule over nodes with G ranks each.
 
-    Transfers of one stage and source queue in one `channel`; stages may share it.
+    Transfers with the same source and `channel` queue in the same FIFO. Stages may share a channel.
     """
 
     nodes: tuple[tuple[int, ...], ...]
@@ -91,16 +116,18 @@ class Stages:
         self.level(segment, channel, Level(self.size, 1), reduce=reduce)
 
     def across(self, segment: Segment, channel: int, *, reduce: bool) -> None:
-        """Add rings through the g-th ranks of all nodes that move single chunks; chunk b ends or begins at node b."""
+        """Add rings through the g-th ranks of every node that move chunks; chunk b ends or begins at node b."""
         self.level(segment, channel, Level(len(self.nodes), self.size), reduce=reduce)
 
     def level(self, segment: Segment, channel: int, level: Level, *, reduce: bool) -> None:
         """Add the rings of a level.
 
-        With ranks counted node after node, rank r ends with (reduce) or begins with (copy) the chunks whose number is
-        equal to r modulo size x apart.
+        With ranks counted node after node, rank r ends (reduce) or begins (copy) with the chunks whose number equals r
+        modulo size x apart.
         """
         size, apart = level
+        # first[i, j]: first chunk of the part of place j in ring i. With 2 nodes of 2 ranks `first` is [[0, 1]] inside
+        # nodes, where a part has 2 chunks (0, 2 or 1, 3), and [[0, 2], [1, 3]] between nodes, where a part is 1 chunk.
         first = np.arange(apart)[:, None] + apart * np.arange(size)
         part = np.broadcast_to(first, (self.ranks // (size * apart), apart, size)).reshape(-1, size)
         table = segment.number * self.ranks + np.arange(size * apart)
@@ -111,21 +138,26 @@ class Stages:
     ) -> None:
         """Add rings that run at once, shape (rings, n); part p ends at place p (reduce) or begins there (copy).
 
-        `part`, of the same shape, is the index in `table` of each part's first chunk; the index of the part at the next
-        place of the ring is larger by `apart`. A part's chunks are as far from each other as the table is long.
+        `part` has the shape of `rings` and holds the index in `table` of each part's first chunk. From one place of a
+        ring to the next, this index grows by `apart`. A part consists of every len(table)-th chunk.
         """
         n, step = rings.shape[1], len(table)
         src, dst = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
         counts, queue = np.full(len(src), self.ranks // step), channel * self.ranks + src
         adds = np.full(len(src), reduce)
+        # A reduce starts each part at the place after the part's owner; the part ends at the owner after n - 1
+        # steps. A copy starts at the owner.
         shift = 1 if reduce else 0
-        # An add also waits for what the receiver got before this stage, because it adds to that. Only the first round
-        # has to: later ones queue behind it on the same channel.
+        # An add also waits for the last transfers into its receiver before this stage, because it adds to their result.
+        # Only the first round needs these waits: later rounds queue behind the first on the same channel.
         waits = [came[src] for came in segment.arrived] + [came[dst] for came in segment.arrived if reduce]
         sent, came = np.full((2, self.ranks), -1)
+        # Two schedule rows: the first round waits for the stage before, the repeated round waits for its
+        # predecessor. A ring with any length is two small records.
         for k, times in ((0, 1), (1, n - 2)):
             if times < 1:
                 continue
+            # In round k each place sends the part received in round k - 1.
             first = np.roll(part, k + shift, axis=1).ravel()
             after = np.stack(waits, axis=1)
             numbers = self.builder.send_round(
@@ -134,29 +166,29 @@ class Stages:
             sent[src], came[dst] = numbers, numbers
             waits = [came[src]]
         segment.sent.append(sent)
-        # Sums wait for each other, so the last one is enough; copies are of different parts.
+        # Adds into a chunk wait for each other: waiting for the last is enough. Copies bring different parts.
         segment.arrived = [came] if reduce else [*segment.arrived, came]
 
 
 def rings_of(nodes: Sequence[Sequence[int]], level: Level) -> Ints:
-    """The ranks of a level's rings in their order, shape (rings, size)."""
+    """Return the ranks of a level's rings in ring order, shape (rings, size)."""
     return np.array(nodes).reshape(-1, level.size, level.apart).transpose(0, 2, 1).reshape(-1, level.size)
 
 
 def rows_of_rings(ranks: int, size: int) -> int:
-    """Rows of a stage of rings of `size` ranks: a round that waits for the stage before, and one that is repeated."""
+    """Return the rows in a ring stage: a round that waits for the stage before, and a repeated round."""
     return ranks * (1 + (size > 2))
 
 
-def segments(request: Request) -> int:
-    """Number of segments: as requested, else 1 (only all_reduce may be cut)."""
+def segments(request: CollectiveRequest) -> int:
+    """Return the number of segments: the requested number, or 1 (only all_reduce may be cut)."""
     return request.chunks or 1
 
 
-def plans(schedule: Callable[[Request, int], Schedule]) -> dict[str, Plan]:
-    """Operations of an algorithm over nodes, from what plans a request that is cut into so many segments.
+def plans(schedule: Callable[[CollectiveRequest, int], Schedule]) -> dict[str, Plan]:
+    """Return the plans of an algorithm over nodes; `schedule` plans a request with a given number of segments.
 
-    all_reduce reduces on the way and gathers on the way back, the others go one way each.
+    all_reduce has a reduce-scatter phase and a gather phase; reduce_scatter and all_gather have a single phase.
     """
     return {
         "all_reduce": lambda request: schedule(request, segments(request)),
@@ -165,24 +197,27 @@ def plans(schedule: Callable[[Request, int], Schedule]) -> dict[str, Plan]:
     }
 
 
-def in_order(request: Request) -> Request:
-    """The request of a gather or scatter; raises ValueError unless nodes are of consecutive ranks and it is whole."""
+def in_order(request: CollectiveRequest) -> CollectiveRequest:
+    """Return the request of a gather or scatter; raise ValueError if nodes are not consecutive, or if it is cut."""
     placed = tuple(place for node in equal_nodes(request) for place in node)
     if placed != tuple(range(request.world_size)):
         raise ValueError(f"{request.operation} needs nodes of consecutive ranks, got {list(placed)}")
     if request.chunks not in (None, 1):
-        raise ValueError(f"{request.operation} is not cut into segments; leave `chunks` out")
+        raise ValueError(f"{request.operation} has no segments; omit `chunks`")
     return request
 
 
-def _schedule(request: Request, cut: int) -> Schedule:
+def _schedule(request: CollectiveRequest, cut: int) -> Schedule:
     nodes = equal_nodes(request)
+    # With a single node, or a single rank in each node, only the ring inside or between nodes remains.
     if len(nodes) == 1 or len(nodes[0]) == 1:
         return replace(ring.ALGORITHM.plans[request.operation](as_ring(request)), algorithm="hierarchical")
     n, reducing, copying = request.world_size, request.operation != "all_gather", request.operation != "reduce_scatter"
 
     def parts() -> Iterator[Round | Repeat]:
         stages = Stages(nodes)
+        # Channels: 0 for reduces inside nodes, 1 between nodes, 2 for copies inside nodes. Reduces and copies inside
+        # nodes have separate FIFOs: otherwise the next segment's reduces would wait behind this segment's copies.
         for segment in map(stages.segment, range(cut)):
             if reducing:
                 stages.inside(segment, 0, reduce=True)
@@ -198,15 +233,16 @@ def _schedule(request: Request, cut: int) -> Schedule:
     )
 
 
-def as_ring(request: Request) -> Request:
-    """The request for one ring through all ranks, node after node."""
+def as_ring(request: CollectiveRequest) -> CollectiveRequest:
+    """Return the request for one ring through every rank, node after node."""
     return replace(request, rank_order=tuple(place for node in equal_nodes(request) for place in node), chunks=None)
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """M nodes of G, N | n, one segment: (G-1)(alpha1 + S/(G beta1)) + (M-1)(alpha2 + S/(G M beta2)).
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
+    """Return the time [s] for M nodes of G ranks, N | n, one segment; None if the network is not regular enough.
 
-    all_reduce takes twice that. beta2 is a rank's share of its NIC.
+    (G-1)(alpha1 + S/(G beta1)) + (M-1)(alpha2 + S/(G M beta2)), twice for all_reduce. Index 1 is inside nodes, index 2
+    between nodes; beta2 is the share of a rank in its network card.
     """
     nodes = equal_nodes(request)
     m, g, n = len(nodes), len(nodes[0]), request.world_size
@@ -219,8 +255,11 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
     if reducing and not network.hbm_bears(max(inside.rate(1), across.rate)):
         return None
-    # Across nodes the copying rounds continue the reducing ones, so both count as one ring of twice the steps.
+    # Between nodes, the copying rounds continue the reducing rounds, so both count as one ring of twice the steps.
+    # With unequal latencies this matters: the largest sum over 2(M-1) successive hops may be less than twice the
+    # largest sum over M-1 hops.
     steps = (m - 1) * (reducing + copying)
+    # A late chunk on the links between nodes would share them with the ring inside the node.
     if copying and not across.out_of_the_way(steps, inside.latency):
         return None
     time = network.startup + across.latency(steps)
@@ -230,8 +269,8 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     return time
 
 
-def steps(request: Request) -> Steps:
-    """Of rings in every node, and rings from node to node between them."""
+def steps(request: CollectiveRequest) -> Steps:
+    """Return the steps of the longest way: the rings inside nodes and the ring between nodes."""
     return steps_in_stages(request, max(1, len(request.nodes)) - 1)
 
 

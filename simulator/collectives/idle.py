@@ -1,7 +1,14 @@
 """Decides whether an idle network is regular enough for a closed form: equal routes on a star, a full mesh or a ring.
 
-Rule: the answer is None where a regularity holds only approximately. A closed form may rely only on regularities that
-this module confirms.
+A closed form may use only the regularities that this module confirms. An approximate regularity counts as absent, and
+the answer is None.
+
+    star (`port`)         ring (`neighbours`)       full mesh (`mesh`)
+
+    0    1    2           0 --> 1 --> 2             0 <--> 1
+    ^    ^    ^           ^           |             0 <--> 2
+    v    v    v           +-----------+             1 <--> 2
+    -- switch --
 """
 
 from __future__ import annotations
@@ -15,24 +22,23 @@ import numpy as np
 
 from simulator.basics.arrays import Ints
 from simulator.basics.tolerances import SUM_OF_LATENCIES, SUM_OF_RATES
+from simulator.cluster.caps import HBM_PER_REDUCED_BYTE, nodes_of, rate_caps
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.routing import Route
-from simulator.collectives.caps import nodes_of, rate_caps
-from simulator.collectives.reduction import HBM_PER_REDUCED_BYTE
 
 
 @dataclass(frozen=True, slots=True)
 class AlikeRoutes:
-    """What routes have in common that are all alike.
+    """Common figures of routes that are equal.
 
     Attributes
     ----------
     latency : float
-        Latency of a whole route [s].
+        Latency of the whole route [s].
     bandwidth : float
-        Bandwidth of a route's narrowest link [B/s].
+        Bandwidth of the route's narrowest link [B/s].
     rate_cap : float
-        Upper bound on the rate of one flow [B/s].
+        Upper bound on a single flow's rate [B/s].
     """
 
     latency: float
@@ -40,7 +46,7 @@ class AlikeRoutes:
     rate_cap: float
 
     def rate(self, sharing: int) -> float:
-        """Rate of each flow where `sharing` flows use the same link [B/s]."""
+        """Return the rate of each flow if `sharing` flows use the same link [B/s]."""
         return min(self.bandwidth / sharing, self.rate_cap)
 
 
@@ -51,11 +57,11 @@ class Across:
     Attributes
     ----------
     latencies : tuple of float
-        From each node to the next [s].
+        Latency from each node to the next node [s].
     rate : float
         Rate of each flow [B/s].
     beside : bool
-        Whether rings inside the nodes use some of the same links.
+        True if rings inside the nodes use links of these rings.
     """
 
     latencies: tuple[float, ...]
@@ -63,22 +69,31 @@ class Across:
     beside: bool = False
 
     def latency(self, steps: int) -> float:
-        """Largest sum of latencies over so many successive steps of the ring [s].
+        """Return the largest latency sum over `steps` successive steps in the ring [s].
 
-        On a ring with equal chunks and rates a chunk that moves on in every step never has to wait, so the last rank to
-        end K steps ends after the K successive hops with the largest sum of latencies.
+        With equal chunks and rates, a chunk that moves on in every step never has to wait. The last rank to end K
+        steps therefore ends after the K successive hops with the largest latency sum.
+
+        Examples
+        --------
+        Three nodes; with 4 steps, a chunk passes the whole ring and then the slowest hop again:
+
+        >>> Across((1.0, 2.0, 5.0), 1.0).latency(1), Across((1.0, 2.0, 5.0), 1.0).latency(4)
+        (5.0, 13.0)
         """
         whole, rest = divmod(steps, len(self.latencies))
         twice = self.latencies * 2
+        # Windows may wrap round the ring's end.
         windows = [sum(twice[i : i + rest]) for i in range(len(self.latencies))]
         return whole * sum(self.latencies) + max(windows)
 
     def out_of_the_way(self, steps: int, within: float) -> bool:
-        """Whether a node has sent its last chunk when a ring inside it, of latency `within` [s], needs its links.
+        """Return True if each node has sent its last chunk before a ring inside the node needs the node's links.
 
-        A node receives its last chunk after the K hops that end at it, K = steps; `within` later the ring inside begins
-        to send. The node has sent its own last chunk after the K hops that end one hop later. These two sums of
-        latencies differ by the hop out of the node and the first hop of the former.
+        `within` is the latency of the ring inside [s]. With K = `steps`, a node receives its last chunk after the K
+        hops that end at the node, and the ring inside begins to send `within` later. The node ends its own sending
+        after the K hops that end one hop later. The sums have K - 1 hops in common: only the latter contains the hop
+        out of the node, and only the former contains the hop K places before.
         """
         places = range(len(self.latencies))
         apart = [self.latencies[node] - self.latencies[(node - steps) % len(places)] for node in places]
@@ -87,11 +102,10 @@ class Across:
 
 @dataclass(frozen=True, slots=True)
 class IdleNetwork:
-    """The idle network between some participants, and in which respects it is regular.
+    """The idle network between the participants, and the respects in which the network is regular.
 
     Attributes
     ----------
-    cluster : Cluster
     vertices : tuple of str
         Vertices of the participants: ranks first, then auxiliaries.
     group : tuple of int
@@ -111,7 +125,7 @@ class IdleNetwork:
 
     @property
     def port(self) -> AlikeRoutes | None:
-        """Star: every participant has one link to and one from the same switch, all alike, and no other route."""
+        """Star: every participant has equal links to and from the same switch, and no other route; else None."""
         names = self.vertices
         first = self._hop(0, 1)
         if not all(name in self.cluster.graph for name in names) or len(first.route.links) != 2:
@@ -123,6 +137,8 @@ class IdleNetwork:
         ups = {_facts(graph.edges[name, hub]) for name in names}
         downs = {_facts(graph.edges[hub, name]) for name in names}
         nodes = self._nodes()
+        # A star's formula has a single rate, so flows inside and between nodes must have equal caps. Switches and
+        # servers have no node (-1) and do not count.
         one_cap = self.rate_cap == self.cross_rate_cap or len(np.unique(nodes[nodes >= 0])) == 1
         if len(ups) != 1 or ups != downs or not one_cap:
             return None
@@ -130,54 +146,57 @@ class IdleNetwork:
 
     @property
     def mesh(self) -> AlikeRoutes | None:
-        """Full mesh: every pair of participants has links of its own, all alike."""
+        """Full mesh: every pair of participants has separate links, all equal; else None."""
         if not all(self.cluster.graph.has_edge(a, b) for a, b in permutations(self.vertices, 2)):
             return None
         return _alike(self._hops(permutations(range(len(self.vertices)), 2)))
 
     def neighbours(self, order: Sequence[int]) -> AlikeRoutes | None:
-        """Closed ring in this order: every hop has links of its own, all alike."""
+        """Closed ring in this order: every hop has separate links, all equal; else None."""
         return _alike(self._round(order))
 
     def line(self, order: Sequence[int]) -> AlikeRoutes | None:
-        """Open line in this order: every hop has links of its own, all alike."""
+        """Open line in this order: every hop has separate links, all equal; else None."""
         return _alike(self._hops(pairwise(order)))
 
     def inside(self, nodes: Sequence[Sequence[int]]) -> AlikeRoutes | None:
-        """A ring inside every node: each hop has links of its own, alike in all nodes."""
+        """A ring inside every node: every hop has separate links, equal in every node; else None."""
         return _alike(self._rounds(nodes))
 
     def in_step(self, rings: Sequence[Sequence[int]]) -> AlikeRoutes | None:
-        """Rings that run at once and keep step: equally long hops that share their narrowest links evenly; else None.
+        """Rings that run at once and keep step: equal hops with evenly shared narrowest links; else None.
 
-        The bandwidth is the share of a flow.
+        The bandwidth of the result is each flow's share.
         """
         hops = self._rounds(rings)
         users = Counter(link for hop in hops for link in hop.route.links)
         bandwidths = self.cluster.router.bandwidth
         shares = [min(bandwidths[link] / users[link] for link in hop.route.links) for hop in hops]
         alike = {(hop.route.latency, share, hop.cap) for hop, share in zip(hops, shares, strict=True)}
+        # Latencies, shares and caps must be equal: otherwise flows would drift apart, and shares would change.
         return AlikeRoutes(*alike.pop()) if len(alike) == 1 else None
 
     def across(self, nodes: Sequence[Sequence[int]]) -> Across | None:
-        """Rings through the same place of every node, if they share their narrowest links evenly and run in step.
+        """Rings through the same place in every node, if they share links evenly and keep step; else None.
 
-        Latencies may differ between pairs of nodes. Then flows of different pairs would not overlap in the same way in
-        each round, so no link may serve two pairs, nor a pair and a ring inside a node that is not of this pair.
+        Latencies may differ between pairs of nodes. Then flows of different pairs do not overlap in the same way in
+        each round, so each link may serve only a single pair, or a pair and the ring inside a node of this pair.
         """
         pairs = list(zip(nodes, [*nodes[1:], nodes[0]], strict=True))
         hops = self._hops((a[i], b[i]) for a, b in pairs for i in range(len(nodes[0])))
+        # For each link, the pairs that use the link, one entry per flow. Hops are listed pair by pair.
         users: dict[int, list[int]] = {}
         for number, hop in enumerate(hops):
             for link in hop.route.links:
                 users.setdefault(link, []).append(number // len(nodes[0]))
         bandwidths = self.cluster.router.bandwidth
+        # Per hop: share and number of flows on the narrowest link.
         shares = {min((bandwidths[i] / len(users[i]), len(users[i])) for i in hop.route.links) for hop in hops}
         latencies = [
             {hop.route.latency for hop in hops[k : k + len(nodes[0])]} for k in range(0, len(hops), len(nodes[0]))
         ]
-        # For each node the pairs that use links of the ring inside it. A pair has the number of its first node, so a
-        # node's own pairs have its number and the number before.
+        # For each node, the pairs that use links of the ring inside the node. Pairs are numbered by their first node,
+        # so a node's own pairs have the node's number and the number before.
         beside = [self._served(node, users) for node in nodes]
         apart = all(len(set(served)) == 1 for served in users.values()) and all(
             served <= {node, (node - 1) % len(nodes)} for node, served in enumerate(beside)
@@ -187,6 +206,7 @@ class IdleNetwork:
             return None
         if not (alike or apart):
             return None
+        # `share` is bandwidth / sharing; the rate is the smaller of the share and the machine's cap.
         share, sharing = shares.pop()
         rate = AlikeRoutes(0.0, share * sharing, hops[0].cap).rate(sharing)
         return Across(tuple(of_pair.pop() for of_pair in latencies), rate, any(beside))
@@ -194,9 +214,10 @@ class IdleNetwork:
     def undisturbed(
         self, flows: Mapping[tuple[int, int], int], *, reducing: bool
     ) -> dict[tuple[int, int], AlikeRoutes] | None:
-        """Routes of hops, with so many flows each, if no flow ever slows another one down; else None.
+        """Return the routes of hops if no flow ever slows down another flow; else None.
 
-        That is so where the rates that the flows have alone add up to at most what each link and each HBM can carry.
+        `flows` gives the number of flows on each hop. No flow is slowed down if, on each link and in each HBM, the
+        flows' separate rates add up to at most the available bandwidth.
         """
         hops = dict(zip(flows, self._hops(flows), strict=True))
         links = {pair: AlikeRoutes(hop.route.latency, hop.route.bandwidth, hop.cap) for pair, hop in hops.items()}
@@ -213,26 +234,27 @@ class IdleNetwork:
         return None if reducing and not self.hbm_bears(max(arriving.values())) else links
 
     def hbm_bears(self, arriving: float) -> bool:
-        """Whether every rank's HBM can sustain reducing data that arrives at this rate [B/s]."""
+        """Return True if every rank's HBM can sustain reducing data that arrives at this rate [B/s]."""
         return all(
             HBM_PER_REDUCED_BYTE * arriving <= self.cluster.hbm_bandwidth(rank) * (1 + SUM_OF_RATES)
             for rank in self.group
         )
 
     def _ways_beside(self, hub: str) -> bool:
-        """Whether one link, or two over a vertex other than the hub, lead from one participant to another."""
+        """Return True if two participants are connected directly, or over a single vertex besides the hub."""
         graph, names = self.cluster.graph, set(self.vertices)
         sources: dict[str, set[str]] = defaultdict(set)
         for name in self.vertices:
             for vertex in graph.successors(name):
                 sources[vertex].add(name)
-        # Links have one direction: a participant with a link to a vertex need not have a link from it.
+        # Links have a direction: a participant with a link to a vertex need not have a link from this vertex.
         targets = {vertex: names.intersection(graph.successors(vertex)) for vertex in sources if vertex != hub}
+        # A vertex with links to and from the same participant only (a host, say) is no detour.
         detours = [(sources[vertex], reached) for vertex, reached in targets.items() if reached]
         return not names.isdisjoint(sources) or any(len(ahead | reached) > 1 for ahead, reached in detours)
 
     def _nodes(self) -> Ints:
-        """Node of each participant; -1 for servers."""
+        """Return the node of each participant, shape (participants,); -1 for servers and switches."""
         return nodes_of(self.cluster.node_of(), self.group, len(self.vertices))
 
     def _hop(self, a: int, b: int) -> _Hop:
@@ -252,20 +274,20 @@ class IdleNetwork:
         return self._hops(pair for ring in rings for pair in zip(ring, [*ring[1:], ring[0]], strict=True))
 
     def _served(self, node: Sequence[int], users: Mapping[int, Sequence[int]]) -> set[int]:
-        """Those users of links that share at least one with the ring inside a node."""
+        """Return the users (pairs of nodes) that share a link with the ring inside a node."""
         return {user for hop in self._round(node) for link in hop.route.links for user in users.get(link, ())}
 
 
 @dataclass(frozen=True, slots=True)
 class _Hop:
-    """A route, and the machine's upper bound on the rate of a flow that takes it [B/s]."""
+    """A route, and the machine's upper bound on the rate of a flow on this route [B/s]."""
 
     route: Route
     cap: float
 
 
 def _alike(hops: Sequence[_Hop]) -> AlikeRoutes | None:
-    """What the hops' routes have in common, if they are all alike and no two share a link; else None."""
+    """Return the common figures of the hops' routes if all are equal and no link is shared; else None."""
     used = [link for hop in hops for link in hop.route.links]
     alike = {(hop.route.latency, hop.route.bandwidth, hop.cap) for hop in hops}
     if len(set(used)) != len(used) or len(alike) != 1:

@@ -1,17 +1,22 @@
 """Multi ring: over nodes of G ranks, G rings run at once, and each leaves a node over another network card.
 
-A single ring would cross to the next node over one card and leave the others idle. Ring j carries the j-th of G pieces
-of every rank's part.
+A single ring crosses to the next node over one card and leaves the other cards idle. With G rings, ring j carries the
+j-th of G pieces of every rank's part.
 
-The rings visit the ranks of every other node in reverse order. Ring j then leaves a node at the same place at which it
-enters the next one. Cards of one place are connected to one switch (a rail), so no transfer has to change rails (except
-with an odd number of nodes of two ranks, where no order avoids it). Every card sends for one ring and receives for one,
-and at every rank G - 1 rings go on to another rank of its node.
+The rings visit the ranks of every other node in reverse order. Ring j then leaves a node at the same place at which
+ring j enters the next node. Cards at one place are connected to one switch (a rail), so no transfer has to change
+rails. The only exception is an odd number of nodes of two ranks, where no order avoids the change. Every card sends
+for one ring and receives for one ring; at every rank the G - 1 other rings go on to another rank of the node.
+
+Example: 2 nodes, ranks 0 1 | 2 3. Ranks 0 and 2 share a rail, and ranks 1 and 3 share a rail.
+
+    ring 0:   0 -> 1 -> 3 -> 2 -> 0      crosses on the rail 1, 3 and returns on the rail 0, 2
+    ring 1:   1 -> 0 -> 2 -> 3 -> 1      crosses on the rail 0, 2 and returns on the rail 1, 3
 
 References
 ----------
 .. [1] NCCL user guide, environment variables, NCCL_CROSS_NIC: rings keep to the same card of each node where they can
-   (recalled; that it turns every other node round to do so is not looked up).
+   (recalled; not looked up: whether NCCL reverses every other node for this purpose).
 .. [2] Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009.
 """
 
@@ -25,11 +30,19 @@ from typing import Final
 import numpy as np
 
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Algorithm, Flows, Request, Sizes, always, least_volume, ring_steps
+from simulator.collectives.algorithm import (
+    Algorithm,
+    CollectiveRequest,
+    ElementSizes,
+    Flows,
+    always,
+    least_volume,
+    ring_steps,
+)
 from simulator.collectives.example import in_nodes
 from simulator.collectives.hierarchical import as_ring, equal_nodes
 from simulator.collectives.idle import AlikeRoutes, IdleNetwork
-from simulator.collectives.uneven import advance_uneven
+from simulator.collectives.unequal_chunks import advance_uneven
 from simulator.records.chunks import timed_sizes
 from simulator.records.schedule import Schedule
 
@@ -37,14 +50,20 @@ from simulator.records.schedule import Schedule
 _MOST_HOPS: Final = 2**24
 
 
-def count(request: Request) -> int:
-    """Number of rings: as many as a node has ranks; 1 where there is one node."""
+def count(request: CollectiveRequest) -> int:
+    """Return the number of rings: the ranks per node; 1 for a single node."""
     nodes = equal_nodes(request)
     return len(nodes[0]) if len(nodes) > 1 else 1
 
 
-def orders(request: Request) -> list[tuple[int, ...]]:
-    """Ranks of each ring in its order of travel; one ring where there is one node, or nodes of one rank."""
+def orders(request: CollectiveRequest) -> list[tuple[int, ...]]:
+    """Return the rank order of each ring; a single node, or a single rank per node, gives 1 ring.
+
+    Examples
+    --------
+    >>> orders(CollectiveRequest("all_reduce", 4, 8, nodes=((0, 1), (2, 3))))
+    [(0, 1, 3, 2), (1, 0, 2, 3)]
+    """
     nodes = equal_nodes(request)
     size = len(nodes[0])
     if len(nodes) == 1 or size == 1:
@@ -56,7 +75,7 @@ def orders(request: Request) -> list[tuple[int, ...]]:
 
 
 def _turns(nodes: int, size: int) -> list[list[int]]:
-    """For each node its places in the order in which ring 0 visits them; ring j visits those j further on, modulo size.
+    """Return for each node its places in the order of ring 0; ring j visits the places j further on, modulo size.
 
     Examples
     --------
@@ -68,31 +87,33 @@ def _turns(nodes: int, size: int) -> list[list[int]]:
     forth = list(range(size))
     turns = [forth, forth[::-1]] * (nodes // 2)
     if nodes % 2 and size > 2:
-        # With an odd number of nodes the ring enters the last but one at size - 1 and leaves it at size - 2; it enters
-        # the last one there, and leaves it at 0, where it enters the first node.
+        # With an odd number of nodes, alternating orders would leave the last node at size - 1 and enter the first node
+        # at 0, on another rail. Therefore ring 0 enters the second to last node at size - 1 and leaves at size - 2; it
+        # enters the last node at size - 2 and leaves at 0.
         turns[-1:] = [[size - 1, *forth[:-1]], [*forth[-2:0:-1], size - 1, 0]]
     elif nodes % 2:
         turns.append(forth)
     return turns
 
 
-def plan(request: Request) -> Schedule:
-    """Plan the rings, which run at once: N-1 rounds of G N transfers, 2(N-1) for all_reduce."""
+def plan(request: CollectiveRequest) -> Schedule:
+    """Plan rings that run at once: N-1 rounds with G N transfers each; 2(N-1) rounds for an all_reduce."""
     return ring.side_by_side(request, count(request), lambda: orders(request), "multi_ring")
 
 
-def flows(request: Request) -> Flows:
-    """The rings that go from a rank to another one of its node, and the one that leaves the node."""
+def flows(request: CollectiveRequest) -> Flows:
+    """Return a rank's flows: G - 1 rings stay in the node, and a single ring leaves the node."""
     return Flows(inside=max(1, count(request) - 1))
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """Time [s] where every link can carry all its flows at once, each at the rate that it has alone; else None.
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
+    """Return the time [s] if every link carries each flow at the flow's full rate; else None.
 
-    Then each hop always has the same latency and rate, and a piece moves on in step k when it has arrived in step k - 1
-    and the hop has carried the piece before it.
+    Each hop then has a constant latency and rate. A piece moves on in step k when two conditions hold: the piece has
+    arrived in step k - 1, and the hop has carried the piece before it.
     """
     n, size = request.world_size, count(request)
+    # A single node, or nodes with a single rank each: one plain ring.
     if size == 1:
         return ring.closed_form(as_ring(request), sizes, network)
     if n * size > _MOST_HOPS:
@@ -103,7 +124,7 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     if hops is None:
         return None
     parts = timed_sizes(plan(request), request.elements).reshape(n, size)
-    # Rings with equal hops and equal pieces end at the same time, so one of them is computed.
+    # Rings with equal hops and equal pieces end at the same time: compute each kind only once.
     rows = {
         (tuple(hops[pair] for pair in own), tuple(float(parts[rank, j]) for rank in order))
         for j, (order, own) in enumerate(zip(rings, pairs, strict=True))
@@ -112,16 +133,19 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
 
 
 def _last_end(
-    operation: str, sizes: Sizes, startup: float, hops: Sequence[AlikeRoutes], elements: Sequence[float]
+    operation: str, sizes: ElementSizes, startup: float, hops: Sequence[AlikeRoutes], elements: Sequence[float]
 ) -> float:
-    """When the last hop of one ring has carried its last piece [s]."""
+    """Return the time at which a ring's last hop has carried its last piece [s]."""
     latency, rate = (np.array([column]) for column in ([hop.latency for hop in hops], [hop.rate(1) for hop in hops]))
     carried, end = np.array([elements], np.float64), np.full((1, len(hops)), startup)
     reducing, copying = operation != "all_gather", operation != "reduce_scatter"
+    # Column r is the hop from the ring's place r to place r + 1. A reduce-scatter begins at the place after a piece's
+    # owner: place r first sends the piece of place r - 1. The gather begins at the owner.
     if reducing:
         carried = np.roll(carried, 1)
     for itemsize in [sizes.reduced] * reducing + [sizes.copied] * copying:
         end = advance_uneven(end, latency, carried * itemsize, rate, len(hops) - 1)
+        # After N - 1 rounds, hop r carries the chunk from hop r - (N - 1), equal to hop r + 1, in the first round.
         carried = np.roll(carried, len(hops) - 1)
     return float(end.max())
 

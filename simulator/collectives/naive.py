@@ -1,4 +1,4 @@
-"""Naive: every rank sends its whole array to rank 0, which adds all arrays and sends the sum back to every rank.
+"""Naive: every rank sends its whole array to rank 0, which adds the arrays and sends the sum back to every rank.
 
 Rank 0's port carries (N-1) S in each direction, so the time grows with the number of ranks.
 """
@@ -9,14 +9,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, direct_steps, few_to_one, least_volume
+from simulator.collectives.algorithm import (
+    Algorithm,
+    CollectiveRequest,
+    ElementSizes,
+    always,
+    direct_steps,
+    few_to_one,
+    least_volume,
+)
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 
 
-def all_reduce(request: Request) -> Schedule:
-    """Reduce to rank 0, then broadcast from it; two rounds of N-1 transfers."""
+def all_reduce(request: CollectiveRequest) -> Schedule:
+    """Reduce to rank 0, then broadcast from rank 0; two rounds with N-1 transfers each."""
     m = request.world_size - 1
 
     def parts() -> Iterator[Round]:
@@ -24,14 +32,15 @@ def all_reduce(request: Request) -> Schedule:
         zeros, ones = np.zeros_like(others), np.ones_like(others)
         nothing = np.full((m, 1), -1)
         yield Round(others, zeros, zeros, ones, ones.astype(np.bool_), others - 1, nothing)
+        # Every broadcast transfer waits for the whole reduce: a single shared row of waits, with `gate` 0 for each.
         all_in = np.arange(m)[None, :]
         yield Round(zeros, others, zeros, ones, zeros.astype(np.bool_), others - 1 + m, all_in, gate=zeros)
 
     return Schedule(request.operation, "naive", request.world_size, 0, 1, ReductionOrder.BUFFERED, parts, rows=2 * m)
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """Star: 2(alpha + (N-1) S/beta), limited by rank 0's port. Dedicated links: 2(alpha + S/beta)."""
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
+    """Return 2(alpha + (N-1) S/beta) on a star, limited by rank 0's port; 2(alpha + S/beta) on dedicated links [s]."""
     m = request.world_size - 1
     link = network.port or network.mesh
     if link is None:
@@ -39,6 +48,7 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     rate = link.rate(m if network.port else 1)
     if not network.hbm_bears(m * rate):
         return None
+    # `copied` in both directions: adds are buffered, so ranks send their inputs, and no partial sums in a wider dtype.
     return network.startup + 2 * link.latency + request.elements * (sizes.copied + sizes.copied) / rate
 
 

@@ -1,9 +1,18 @@
 """NVLS: each node's switch adds the GPUs' arrays and multicasts the sum; needs a switch that can reduce.
 
-The g-th of a node's G ranks requests the sum of its part from the switch, then has the switch send it to all ranks of
-the node, itself included: each GPU sends and receives S(1 + 1/G). With several nodes, the g-th ranks of all nodes add
-their sums level by level between these two stages (blueconnect.py): in as many steps from node to node as NCCL's
-NVLSTree takes, 2 log2 of the nodes. The array is cut into segments (`chunks`) that follow each other.
+The g-th of a node's G ranks requests the sum of its part from the switch. Then the rank has the switch send this sum to
+every rank of the node, itself included. Each GPU sends and receives S(1 + 1/G).
+
+With several nodes, the g-th ranks add their sums level by level between the two stages, see
+blueconnect.py. Like NCCL's NVLSTree, this takes 2 log2(nodes) steps from node to node. The array
+is cut into segments (`chunks`) that follow each other.
+
+Example: a node with ranks 0 and 1 and switch 2, a single segment with 2 sets.
+
+    push        0 -> 2, 1 -> 2   set 0, then set 1    add
+    sum         2 -> 0   set 0   2 -> 1   set 1       copy    each rank receives the sum of its set
+    share       0 -> 2   set 0   1 -> 2   set 1       copy
+    multicast   2 -> 0, 2 -> 1   set 0, then set 1    copy
 
 References
 ----------
@@ -17,30 +26,32 @@ from collections.abc import Iterator
 import numpy as np
 
 from simulator.cluster.cluster import Steps
-from simulator.collectives.algorithm import Algorithm, Auxiliary, Request
+from simulator.collectives.algorithm import Algorithm, Auxiliary, CollectiveRequest
 from simulator.collectives.blueconnect import levels_across, pipelined, rows_of_levels, steps_across, there_and_back
 from simulator.collectives.example import at_switches
 from simulator.collectives.hierarchical import Segment, Stages, equal_nodes
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
-# With so many segments, filling the pipeline (request, add, multicast) takes less than a tenth of the time on 8 GPUs.
+# Eight segments: filling the pipeline (request, add, multicast) takes less than a tenth of the time on 8 GPUs.
 SEGMENTS = 8
-# Queues of each rank, or of its node's switch for it: to the switch and from it, to other nodes, to the switch and from
-# it again.
+# Queues per rank, or per rank at the node's switch: to the switch, from the switch with the sum, to
+# other nodes, to the switch with the final sum, from the switch with the multicast.
 _PUSH, _SUM, _ACROSS, _SHARE, _MULTICAST = range(5)
-# NCCL's own factor on Hopper (src/graph/tuning.cc, nvlsEfficiency), taken for all; it has 0.74 on Blackwell.
+# NCCL's own factor on Hopper (src/graph/tuning.cc, nvlsEfficiency), used for every GPU; NCCL has 0.74 on Blackwell.
 _SHARE_OF_RING = 0.85
-# NCCL does not use NVLS where one GPU of a node takes part (src/transport/nvls.cc, ncclNvlsInit: gpuCount < 2); older
-# versions do not for two either, but times measured over two are closer to NVLS than to a ring (docs/measured.md).
+# NCCL does not use NVLS if only one GPU of a node takes part (src/transport/nvls.cc, ncclNvlsInit: gpuCount < 2). Older
+# versions do not use NVLS for two GPUs either, but times measured over two GPUs are closer to NVLS than to a ring
+# (docs/measured.md).
 FEWEST = 2
 
 
-def all_reduce(request: Request) -> Schedule:
-    """Reduce at the switches, then across nodes if there are several, then multicast; segment after segment."""
+def all_reduce(request: CollectiveRequest) -> Schedule:
+    """Plan reduces at the switches, then sums across nodes if there are several, then multicasts, for each segment."""
     nodes, cut, n = equal_nodes(request), segments(request), request.world_size
-    # Set after set, so that the first is on its way to other nodes while the last is added. Of a few numbers, such as a
-    # norm, all arrive at about once: there each rank has an order of its own, and in the engines all ranks are alike.
+    # Normally every rank pushes the sets in the same order, and the first set crosses to other nodes while the last set
+    # is still added. With very few elements, such as a norm, the sets arrive at about the same time. Then each rank has
+    # its own order: the ranks become equivalent, and the engines simulate one rank of the equivalence class.
     alike = request.elements < 2 * n
     levels = levels_across(nodes)
     across = there_and_back(levels, reducing=True, copying=True)
@@ -58,23 +69,24 @@ def all_reduce(request: Request) -> Schedule:
                 _hand_out(stages, of[number], alike=alike)
         return stages.builder.parts()
 
-    # For each set every rank sends to its switch, and every switch to the set's owner; the multicast reverses both.
+    # For each set: every rank sends to its switch, every switch sends to the set's owner; the multicast mirrors both.
     at_switch = 2 * len(nodes[0]) * (n + len(nodes))
     rows = cut * (at_switch + 2 * rows_of_levels(n, levels))
     return Schedule("all_reduce", "nvls", n, len(nodes), n * cut, ReductionOrder.ON_ARRIVAL, kept(parts), rows=rows)
 
 
-def segments(request: Request) -> int:
-    """Number of segments: as requested, else up to 8, without empty chunks."""
+def segments(request: CollectiveRequest) -> int:
+    """Return the number of segments: the requested number, else at most 8 and without empty chunks."""
     return request.chunks or max(1, min(SEGMENTS, request.elements // request.world_size))
 
 
 def _sets(stages: Stages, segment: Segment) -> list[tuple[int, int]]:
+    """Return (first chunk, chunk count) for each set in a segment."""
     return [(segment.number * stages.ranks + g, len(stages.nodes)) for g in range(stages.size)]
 
 
 def _ask(stages: Stages, segment: Segment, *, alike: bool) -> None:
-    """Every rank sends every set to its switch; the switch sends the sum of set g to the g-th rank."""
+    """Add pushes from every rank to its switch, set by set, and the sum of set g from the switch to the g-th rank."""
     n, sets = stages.ranks, _sets(stages, segment)
     pushed: list[list[list[int]]] = [[[] for _ in sets] for _ in stages.nodes]
     for turn in range(stages.size):
@@ -84,6 +96,7 @@ def _ask(stages: Stages, segment: Segment, *, alike: bool) -> None:
         stages.builder.end_round()
     for b, node in enumerate(stages.nodes):
         for g, owner in enumerate(node):
+            # The rings between nodes wait for this transfer: it brings the node's sum of set g to the set's owner.
             segment.arrived[0][owner] = stages.builder.send(
                 n + b, owner, *sets[g], reduce=False, channel=_SUM * n + owner, after=pushed[b][g]
             )
@@ -91,7 +104,7 @@ def _ask(stages: Stages, segment: Segment, *, alike: bool) -> None:
 
 
 def _hand_out(stages: Stages, segment: Segment, *, alike: bool) -> None:
-    """The g-th rank sends the sum of set g to its switch, which sends it to all ranks of the node."""
+    """Add the transfers from each set's owner to the switch, and the multicast to every rank in the node."""
     n, sets = stages.ranks, _sets(stages, segment)
     ready = np.stack(segment.arrived, axis=1).tolist()
     ups = [
@@ -105,7 +118,7 @@ def _hand_out(stages: Stages, segment: Segment, *, alike: bool) -> None:
     for turn in range(stages.size):
         for b, place, g in _by_turns(stages, turn, alike=alike):
             r = stages.nodes[b][place]
-            # The multicast overwrites the owner's set, which the owner may still be sending to another node.
+            # The multicast overwrites the owner's set, which may still be in transfer from the owner to another node.
             still_read = [sent[r] for sent in segment.sent] if place == g else []
             stages.builder.send(
                 n + b, r, *sets[g], reduce=False, channel=_MULTICAST * n + r, after=[ups[b][g], *still_read]
@@ -114,27 +127,27 @@ def _hand_out(stages: Stages, segment: Segment, *, alike: bool) -> None:
 
 
 def _by_turns(stages: Stages, turn: int, *, alike: bool) -> Iterator[tuple[int, int, int]]:
-    """By node and place in it the set whose turn it is; if ranks are to be `alike`, each begins behind its own."""
+    """Yield (node, place, set) for a turn; if `alike`, each rank begins with the set after its own."""
     for b in range(len(stages.nodes)):
         for place in range(stages.size):
             yield b, place, (place + 1 + turn) % stages.size if alike else turn
 
 
-def volume(request: Request) -> int:
-    """2 S(1 + 1/G) between each of N ranks and its switch, and 2(M-1) S across M nodes."""
+def volume(request: CollectiveRequest) -> int:
+    """Return 2 S(1 + 1/G) between each rank (N in total) and its switch, plus 2(M-1) S across M nodes."""
     nodes = equal_nodes(request)
     m, n = len(nodes), request.world_size
-    # To the switches: S from every rank, and S in all from the owners of a node's sets; from the switches the same.
+    # To the switches: S from every rank, plus S in total from the owners of a node's sets; from the switches the same.
     return 2 * (n + m) * request.elements + 2 * (m - 1) * request.elements
 
 
-def never(request: Request) -> bool:
-    """False: the volume counts transfers from switches too, so it is more than the least between ranks."""
+def never(request: CollectiveRequest) -> bool:
+    """Return False: the volume includes transfers from switches and exceeds the least volume between ranks."""
     return False
 
 
-def steps(request: Request) -> Steps:
-    """To the switch and back, and the levels between nodes."""
+def steps(request: CollectiveRequest) -> Steps:
+    """Return the steps of the longest way: to the switch and back, twice the levels between nodes."""
     return Steps(2, 2 * steps_across(max(1, len(request.nodes))))
 
 

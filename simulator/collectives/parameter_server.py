@@ -1,9 +1,14 @@
-"""Parameter server: workers push their arrays to servers, which add them in order of arrival, and pull the sum.
+"""Parameter server: workers push arrays to servers, the servers add in arrival order, and workers pull the sum.
 
-Each of k servers holds 1/k of the array. Servers are vertices of their own (2 N S on the wire) or run on k of the
-workers (2(N-1) S: a worker sends nothing to the server on its own host), one in each node before a node gets a
-second. With `chunks` every server's part is cut into pieces, and workers pull a piece as soon as all of them have
+Each of k servers holds 1/k of the array. Servers have separate vertices (2 N S on the wire), or run on k of the workers
+(2(N-1) S, because a worker sends nothing to the server on its own host). Servers on workers are spread evenly over
+nodes. With `chunks`, every server's part is cut into pieces, and workers pull a piece as soon as every worker has
 pushed it.
+
+Example: 2 workers (0, 1) and 2 servers on separate vertices (2, 3). Chunk c belongs to server 2 + c.
+
+    push    0 -> 2, 1 -> 2  chunk 0      0 -> 3, 1 -> 3  chunk 1      add
+    pull    2 -> 0, 2 -> 1  chunk 0      3 -> 0, 3 -> 1  chunk 1      copy
 
 References
 ----------
@@ -19,7 +24,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
+from simulator.collectives.algorithm import Algorithm, Auxiliary, CollectiveRequest, ElementSizes
 from simulator.collectives.example import with_servers
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
@@ -27,17 +32,17 @@ from simulator.records.schedule import Round, Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
-    """How many workers and servers there are, and where the servers run.
+class ServerLayout:
+    """Number of workers and servers, and the servers' location.
 
     Attributes
     ----------
     workers, servers : int
-        At least 1.
+        Numbers of workers and servers, at least 1 each.
     own : bool
-        Whether servers are vertices of their own; otherwise they run on workers.
+        True if servers have separate vertices; False if they run on workers.
     nodes : sequence of sequence of int
-        Workers of each node; empty where each worker is a machine of its own.
+        Workers in each node; empty if each worker is a separate machine.
     """
 
     workers: int
@@ -48,45 +53,51 @@ class Party:
     def __post_init__(self) -> None:
         if not self.own and self.servers > self.workers:
             raise ValueError(
-                f"servers on workers: got {self.servers} servers for {self.workers} workers; at most one a worker"
+                f"servers on workers: got {self.servers} servers for {self.workers} workers; at most one per worker"
             )
 
     @property
     def pairs(self) -> int:
-        """Number of (worker, server) pairs that are not on one machine: transfers in each direction."""
+        """Return the number of (worker, server) pairs on different machines: transfers in each direction."""
         return (self.workers - (not self.own)) * self.servers
 
     @property
     def hosts(self) -> tuple[int, ...]:
-        """Participant that each server is: a vertex behind the workers, or a worker.
+        """Return each server's participant number: a vertex behind the workers, or a worker.
 
-        Servers on workers share as few nodes as possible, because a node's network cards carry the traffic of all its
-        servers: one server in each node, then a second in each node, and so on.
+        Servers on workers are spread evenly over nodes, because a node's network cards carry the traffic of every
+        server in the node: first one server in each node, then a second in each node, and so on.
 
         Examples
         --------
-        >>> Party(4, 2, own=False, nodes=((0, 1), (2, 3))).hosts, Party(4, 2, own=False).hosts, Party(4, 2).hosts
-        ((0, 2), (0, 1), (4, 5))
+        >>> ServerLayout(4, 2, own=False, nodes=((0, 1), (2, 3))).hosts
+        (0, 2)
+        >>> ServerLayout(4, 2, own=False).hosts, ServerLayout(4, 2).hosts
+        ((0, 1), (4, 5))
         """
         if self.own:
             return tuple(range(self.workers, self.workers + self.servers))
         in_nodes = {worker for node in self.nodes for worker in node}
+        # Workers outside the nodes count as nodes with a single worker. zip_longest takes each node's first worker,
+        # then each node's second worker, ...
         machines = [*self.nodes, *([worker] for worker in range(self.workers) if worker not in in_nodes)]
         rounds = zip_longest(*sorted(machines, key=min))
         return tuple(worker for one in rounds for worker in one if worker is not None)[: self.servers]
 
     @staticmethod
-    def of(request: Request) -> Party:
-        """Workers and servers of a request."""
-        return Party(request.world_size, request.servers, request.servers_on == "own", request.nodes)
+    def of(request: CollectiveRequest) -> ServerLayout:
+        """Return the workers and servers in a request."""
+        return ServerLayout(request.world_size, request.servers, request.servers_on == "own", request.nodes)
 
 
-def all_reduce(request: Request) -> Schedule:
-    """For each piece all pushes, then all pulls; one channel for each (worker, server) and direction."""
-    cut, party = request.chunks or 1, Party.of(request)
+def all_reduce(request: CollectiveRequest) -> Schedule:
+    """Plan pushes, then pulls, for each piece; with a channel for each (worker, server) and direction."""
+    cut, party = request.chunks or 1, ServerLayout.of(request)
 
     def parts() -> Iterator[Round]:
         pushed, pulled = _ways(party)
+        # A server's pulls wait for every push to the server. Pulls share these waits by server (`gate`), because
+        # separate waits would take workers^2 x servers numbers.
         places, server = np.unique(pulled.src, return_inverse=True)
         pushed_to = np.array([np.flatnonzero(pushed.dst == place) for place in places])
         for piece in range(cut):
@@ -97,21 +108,22 @@ def all_reduce(request: Request) -> Schedule:
     return _schedule(party, request.operation, cut, parts, 2 * cut * party.pairs)
 
 
-def push(party: Party) -> Schedule:
-    """Only the pushes: every worker sends its part of each server's sum."""
+def push(party: ServerLayout) -> Schedule:
+    """Plan only the pushes: every worker sends its part of each server's sum."""
     return _schedule(party, "push", 1, lambda: iter(_ways(party)[:1]), party.pairs)
 
 
-def pull(party: Party) -> Schedule:
-    """Only the pulls: every server sends what it holds to every worker."""
+def pull(party: ServerLayout) -> Schedule:
+    """Plan only the pulls: every server sends its sum to every worker."""
     return _schedule(party, "pull", 1, lambda: iter(_ways(party)[1:]), party.pairs)
 
 
-def _ways(party: Party) -> tuple[Round, Round]:
-    """A round of pushes from every worker to every server, and one of pulls back; neither waits for any transfer."""
+def _ways(party: ServerLayout) -> tuple[Round, Round]:
+    """Return a round with a push for every (worker, server), and a round with the pulls; without any waits."""
     n, k = party.workers, party.servers
     places = np.array(party.hosts, np.int64)
     worker, server = (grid.ravel() for grid in np.meshgrid(np.arange(n), np.arange(k), indexing="ij"))
+    # A worker neither pushes to nor pulls from the server on its own host.
     apart = worker != places[server]
     worker, server = worker[apart], server[apart]
     host, ones = places[server], np.ones(len(worker), np.int64)
@@ -123,7 +135,9 @@ def _ways(party: Party) -> tuple[Round, Round]:
     )
 
 
-def _schedule(party: Party, operation: str, cut: int, parts: Callable[[], Iterator[Round]], rows: int) -> Schedule:
+def _schedule(
+    party: ServerLayout, operation: str, cut: int, parts: Callable[[], Iterator[Round]], rows: int
+) -> Schedule:
     auxiliaries = party.servers if party.own else 0
     chunks = party.servers * cut
     return Schedule(
@@ -131,21 +145,23 @@ def _schedule(party: Party, operation: str, cut: int, parts: Callable[[], Iterat
     )
 
 
-def volume(request: Request) -> int:
-    """2 N S with servers on vertices of their own; 2(N-1) S where each runs on a worker, for any number of servers."""
+def volume(request: CollectiveRequest) -> int:
+    """Return 2 N S with servers on separate vertices, 2(N-1) S on workers, for any number of servers."""
     workers = request.world_size - (request.servers_on == "workers")
     return 2 * workers * request.elements
 
 
-def minimal(request: Request) -> bool:
-    """True where servers run on workers: then no element is sent more often than necessary."""
+def minimal(request: CollectiveRequest) -> bool:
+    """Return True if servers run on workers: then no element is sent more often than necessary."""
     return request.servers_on == "workers"
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """Star: k of their own 2(alpha + max(S, N S/k)/beta), k | n; one on each worker 2(alpha + (N-1) S/(N beta)), N | n.
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
+    """Return the time [s]; None if the array is cut into pieces, or if no formula is known.
 
-    On a full mesh with one server on each worker: 2(alpha + S/(N beta)).
+    Star, k servers on separate vertices, k | n: 2(alpha + max(S, N S/k)/beta).
+    Star, a server on each worker, N | n: 2(alpha + (N-1) S/(N beta)).
+    Full mesh, a server on each worker: 2(alpha + S/(N beta)).
     """
     n, k = request.world_size, request.servers
     if (request.chunks or 1) != 1 or request.elements % k:

@@ -1,7 +1,7 @@
 """Plans a collective: turns "all_reduce 256 MiB over these ranks" into a Program, with algorithm and predicted time.
 
-Rule: this module decides, before a clock runs: algorithm, nodes, vertices of servers and switches, the machine's
-start-up time and rate caps. No clock, no arrays.
+Planning decides everything before a clock runs: the algorithm, the nodes, the vertices for servers and switches, the
+machine's start-up time and rate caps. This module uses no clock and no arrays.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from simulator.basics.dtypes import find as find_dtype
+from simulator.basics.errors import ScenarioError
+from simulator.cluster.caps import spare_of_cards
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
-from simulator.collectives.caps import spare_of_cards
+from simulator.collectives.algorithm import ALGORITHMS, Algorithm, Auxiliary, CollectiveRequest, ElementSizes
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import constants, on_whole_nodes, runs, source_of
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
-from simulator.errors import ScenarioError
 from simulator.records.operation import Collective
 from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
@@ -33,22 +32,21 @@ class Task:
 
     Attributes
     ----------
-    request : Request
-        The operation; its nodes are filled in from the cluster where they are left empty.
+    request : CollectiveRequest
+        The operation; empty nodes are filled in from the cluster.
     algorithm : str
-        A name of the catalog, or "auto".
+        A name in the catalog, or "auto".
     group : tuple of int
         Ranks that take part.
-    dtype, reduction : str
     accumulate : {"payload", "float32"}
-        Dtype in which partial sums are kept, and sent where the algorithm sends any.
+        Dtype in which partial sums are stored, and sent if the algorithm sends partial sums.
     messages : tuple of int
-        Elements of each array where several are sent one after another; empty for one array of request.elements.
+        Elements of each array if several arrays are sent in sequence; empty for a single array (request.elements).
     wait : float
-        Time before the first of them starts [s].
+        Time before the first message starts [s].
     """
 
-    request: Request
+    request: CollectiveRequest
     algorithm: str
     group: tuple[int, ...]
     dtype: str = "float32"
@@ -60,17 +58,16 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """A collective ready to be played.
+    """A collective, ready for simulation.
 
     Attributes
     ----------
     ops : tuple of Collective
-        One for each message; all of one group.
+        One collective for each message, all over the same group.
     ranks : int
-        Number of ranks of the cluster.
-    algorithm : str
+        Number of ranks in the cluster.
     why : str
-        Why this algorithm was chosen.
+        Reason for the choice of algorithm.
     predicted : float or None
         Time on an idle network [s]; None unless every message has an exact closed form.
     """
@@ -83,7 +80,7 @@ class Plan:
 
     @cached_property
     def program(self) -> Program:
-        """The operations of every rank; none for ranks outside the group."""
+        """Return the operations of every rank; ranks outside the group have none."""
         group = frozenset(self.ops[0].group)
         return Program(tuple(self.ops if rank in group else () for rank in range(self.ranks)))
 
@@ -94,23 +91,27 @@ def plan(cluster: Cluster, task: Task) -> Plan:
     Raises
     ------
     ScenarioError
-        The algorithm cannot run here: it lacks the operation, nodes are unequal, no switch reduces, no servers.
+        The algorithm cannot run here: the operation is missing, nodes are unequal, no switch reduces, no servers.
     """
     if task.reduction == "average" and not find_dtype(task.dtype).is_float:
         raise ScenarioError(f"collective.reduction: got 'average' of {task.dtype}; integers cannot be divided; use sum")
     task = replace(task, request=_with_nodes(cluster, task))
-    name, why = (task.algorithm, "as asked") if task.algorithm != "auto" else _chosen(cluster, task)
-    algorithm = catalog.find(name)
+    # The nodes are known from here on: `auto` and most algorithms need them.
+    name, why = (task.algorithm, "as requested") if task.algorithm != "auto" else _chosen(cluster, task)
+    algorithm = ALGORITHMS.find(name)
     if task.request.operation not in algorithm.plans:
-        able = ", ".join(catalog.operations(name))
-        raise ScenarioError(f"collective.algorithm: got {name!r}, which has no {task.request.operation}; it has {able}")
+        able = ", ".join(ALGORITHMS.operations(name))
+        raise ScenarioError(
+            f"collective.algorithm: got {name!r}, which has no {task.request.operation}; its operations are {able}"
+        )
     ops, predicted = [], 0.0
     foreseen = True
     messages = task.messages or (task.request.elements,)
     for number, elements in enumerate(messages):
         part = _cut(cluster, replace(task, request=replace(task.request, elements=elements)), name, algorithm)
-        # A buffer of merged tensors starts when all ranks have it ready, as with Horovod's coordinator.
         label = task.request.operation if len(messages) == 1 else f"{task.request.operation} {number}"
+        # A buffer with merged tensors starts when every rank has filled it (`together`), see Horovod's coordinator.
+        # The wait delays only the first buffer; later buffers queue behind the first.
         op = _collective(cluster, part, name, algorithm, label, why)
         op = replace(op, startup=op.startup + (task.wait if number == 0 else 0.0), together=len(messages) > 1)
         time = algorithm.closed_form(part.request, _sizes(op), _network(cluster, task.group, op))
@@ -121,16 +122,16 @@ def plan(cluster: Cluster, task: Task) -> Plan:
 
 
 def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tuple[int, ...]:
-    """Pack tensors, in order, into buffers of limited size; a larger tensor gets a buffer of its own.
+    """Pack tensors, in order, into buffers with limited size; a larger tensor gets a separate buffer.
 
     Parameters
     ----------
     tensors : sequence of int
-        Elements of each.
+        Elements of each tensor.
     buffer : int
-        Most elements of a buffer.
+        Maximum elements per buffer.
     first : int, optional
-        Most elements of the first buffer; PyTorch's DDP keeps it small, so that communication starts early.
+        Maximum elements in the first buffer; PyTorch's DDP keeps this buffer small, so that communication starts early.
 
     Examples
     --------
@@ -150,7 +151,8 @@ def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tup
     return tuple(buffers)
 
 
-def _with_nodes(cluster: Cluster, task: Task) -> Request:
+def _with_nodes(cluster: Cluster, task: Task) -> CollectiveRequest:
+    """Return the request, with nodes from the cluster (places in the group, node by node) if the request has none."""
     if task.request.nodes:
         return task.request
     node_of, nodes = cluster.node_of(), dict[int, list[int]]()
@@ -161,52 +163,64 @@ def _with_nodes(cluster: Cluster, task: Task) -> Request:
 
 
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
+    """Return the algorithm that "auto" chooses, and the reason.
+
+    The machine's own measured algorithm wins on whole nodes. Otherwise the fastest candidate wins; on machines with
+    measurements, candidates are the algorithms that collective libraries run.
+    """
     request, own = task.request, runs(cluster, task.request, task.group)
     measured = own is not None and on_whole_nodes(cluster, request)
     if own is not None and measured and _tried(cluster, task, own.algorithm) is not None:
         return own.algorithm, f"{cluster.name} runs {own.algorithm} ({own.source or 'its topology file'})"
     able = [
         name
-        for name in catalog.names()
-        # Parameter servers would need further machines, which the user has not asked for.
-        if request.operation in catalog.find(name).plans and catalog.find(name).auxiliary is not Auxiliary.SERVERS
+        # Parameter servers would need further machines that the user has not requested.
+        # First without the algorithms in which too many ranks send to a single rank; if nothing remains, with them.
+        for name in ALGORITHMS.names()
+        if request.operation in ALGORITHMS.find(name).plans and ALGORITHMS.find(name).auxiliary is not Auxiliary.SERVERS
     ]
-    in_libraries = [name for name in able if cluster.collectives and catalog.find(name).in_libraries(request)]
-    meant = [name for name in in_libraries or able if catalog.find(name).by_choice(request)]
+    in_libraries = [name for name in able if cluster.collectives and ALGORITHMS.find(name).in_libraries(request)]
+    meant = [name for name in in_libraries or able if ALGORITHMS.find(name).by_choice(request)]
     name, why = choose(_candidates(cluster, task, meant) or _candidates(cluster, task, able))
-    left = [other for other in able if not catalog.find(other).by_choice(request)]
+    left = [other for other in able if not ALGORITHMS.find(other).by_choice(request)]
     many = left and not in_libraries and name in meant
-    return name, f"{why}; too many to one at {request.world_size} ranks: {', '.join(left)}" if many else why
+    return name, (
+        f"{why}; too many ranks send to one rank at {request.world_size} ranks: {', '.join(left)}"
+    ) if many else why
 
 
 def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Candidate]:
-    """The algorithms that can run here, and their predicted times."""
+    """Return the algorithms that can run here, with their predicted times."""
     candidates = []
     for name in names:
         made = _tried(cluster, task, name)
         if made is not None:
             request, op = made
-            algorithm = catalog.find(name)
+            algorithm = ALGORITHMS.find(name)
             time = algorithm.closed_form(request, _sizes(op), _network(cluster, task.group, op))
             exact, usual = time is not None, algorithm.in_libraries(request)
             candidates.append(Candidate(name, time if exact else estimate(cluster, op), exact, usual))
     return candidates
 
 
-def _tried(cluster: Cluster, task: Task, name: str) -> tuple[Request, Collective] | None:
-    """An algorithm's collective on this group; None where it cannot run, for example because nodes are not full."""
-    algorithm = catalog.find(name)
+def _tried(cluster: Cluster, task: Task, name: str) -> tuple[CollectiveRequest, Collective] | None:
+    """Return an algorithm's request and collective on this group; None if the algorithm cannot run here."""
+    algorithm = ALGORITHMS.find(name)
     if task.request.operation not in algorithm.plans:
         return None
     try:
         part = _cut(cluster, task, name, algorithm)
         return part.request, _collective(cluster, part, name, algorithm, task.request.operation, "")
     except ScenarioError:
+        # For example, nodes of different sizes, or no switch that reduces.
         return None
 
 
 def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
-    """Set the machine's own number of segments, if it runs this algorithm for this operation and none was requested."""
+    """Return the task with the machine's own number of segments.
+
+    The task stays unchanged if the machine runs another algorithm for this operation, or if `chunks` was requested.
+    """
     machine = runs(cluster, task.request, task.group)
     if (
         machine is None
@@ -222,18 +236,19 @@ def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
 def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, label: str, why: str) -> Collective:
     dtype, request = find_dtype(task.dtype), task.request
     machine = constants(cluster, request, task.group, name)
-    # This may fail, on networks where no switch reduces, so it comes before the schedule, which may be long.
+    # Fails on networks without a reducing switch, and therefore comes before the schedule, which may be long.
     auxiliaries = _auxiliaries(cluster, task, name, algorithm.auxiliary)
     try:
         schedule = _schedule(name, request)
     except ValueError as error:
         hint = "; give group_size" if str(error).startswith("nodes ") else ""
         raise ScenarioError(f"collective.algorithm: {name}: {error}{hint}") from error
-    # Only where each add waits for the one before do partial sums travel, and so need the wider dtype; with buffered
-    # adds and adds on arrival ranks send their inputs.
+    # Partial sums travel, and need the wider dtype, only if each add waits for the add before. With buffered adds and
+    # adds on arrival, ranks send their inputs.
     wide = task.accumulate == "float32" and schedule.reduction_order == ReductionOrder.IN_SEQUENCE
     factor = machine.factor(request.elements * dtype.itemsize) if machine else 1.0
     capped = machine is not None and machine.cross_rate_cap < float("inf")
+    # Caps between nodes are fitted with every GPU of a node sending; fewer ranks per network card get a larger share.
     spare, flows = spare_of_cards(cluster, task.group) if capped else 1.0, algorithm.flows(request)
     return Collective(
         name=label,
@@ -255,13 +270,13 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
 
 
 @lru_cache(maxsize=256)
-def _schedule(name: str, request: Request) -> Schedule:
-    """The schedule of a request, cached, because groups that run the same request at once share it."""
-    return catalog.find(name).plans[request.operation](request)
+def _schedule(name: str, request: CollectiveRequest) -> Schedule:
+    """Return the schedule of a request; cached, because groups that run the same request share the schedule."""
+    return ALGORITHMS.find(name).plans[request.operation](request)
 
 
 def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:
-    """Vertices of the participants that are no ranks: servers or reducing switches."""
+    """Return the vertices for participants besides ranks: parameter servers or reducing switches."""
     request = task.request
     if auxiliary is Auxiliary.SERVERS and request.servers_on == "own":
         if len(cluster.servers) < request.servers:
@@ -272,19 +287,20 @@ def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) 
         return cluster.servers[: request.servers]
     if auxiliary is not Auxiliary.SWITCHES:
         return ()
+    # Switches in node order; `Schedule` numbers them behind the ranks in the same order.
     node_of = cluster.node_of()
     nodes = sorted({node_of[rank] for rank in task.group if rank in node_of})
     switches = [cluster.reducing_switches[node] for node in nodes if node < len(cluster.reducing_switches)]
     if len(switches) != len(request.nodes):
         raise ScenarioError(
-            f"collective.algorithm: got {name!r}, but no switch of {cluster.name} reduces; "
-            "it needs a topology with in_switch_reduction: true"
+            f"collective.algorithm: got {name!r}, but no switch of {cluster.name} reduces; the algorithm needs a "
+            "topology with in_switch_reduction: true"
         )
     return tuple(switches)
 
 
-def _sizes(op: Collective) -> Sizes:
-    return Sizes(copied=op.itemsize, reduced=op.reduce_itemsize)
+def _sizes(op: Collective) -> ElementSizes:
+    return ElementSizes(copied=op.itemsize, reduced=op.reduce_itemsize)
 
 
 def _network(cluster: Cluster, group: tuple[int, ...], op: Collective) -> IdleNetwork:

@@ -1,6 +1,6 @@
-"""A send from one rank to another, as one transfer; and all ranks of a ring sending to their next at once.
+"""A send from one rank to another as a single transfer; and a ring shift: every rank sends to the next rank at once.
 
-Rule: the machine's caps are those of its measured sends, or, where nobody has measured any, of its other collectives.
+The machine's caps come from measured sends or, without any, from other collectives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 
-# Whose constants stand for a send's, the first that there is: what only moves data is nearest.
+# Operations whose constants may be used for a send, in order of preference: pure data movement is nearest.
 _LIKE: Final = ("send", "all_gather", "broadcast", "all_reduce")
 
 
@@ -33,9 +33,9 @@ def _schedule() -> Schedule:
 
 
 def point_to_point(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
-    """So many elements from the first rank of a group to its second."""
+    """Return a send of `elements` elements from the first rank in a group to the second."""
     op = _sent(cluster, elements, dtype, group, _schedule())
-    # A receiver is there early and waits; what a single transfer takes of the SMs is not modelled.
+    # The receiver arrives early and waits. The SM use of a single transfer is not modelled.
     return replace(op, takes_sms=False, rendezvous=True)
 
 
@@ -50,12 +50,12 @@ def _shift(ranks: int) -> Schedule:
 
 
 def ring_shift(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
-    """Each rank's part of so many elements to the next rank; the last one's to the first."""
+    """Return a shift: each rank sends its part, `elements` elements, to the next rank; the last rank to the first."""
     return _sent(cluster, elements, dtype, group, _shift(len(group)))
 
 
 def _step(cluster: Cluster, group: tuple[int, ...]) -> Steps:
-    """Every rank sends once; where any of them sends to another node the others wait for it."""
+    """Return the step count: 1, across nodes if any rank sends to another node, because the other ranks wait."""
     node_of = cluster.node_of()
     return Steps(inside=1) if len({node_of.get(rank) for rank in group}) == 1 else Steps(across=1)
 
@@ -75,6 +75,6 @@ def _sent(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...], s
         startup=machine.latency(_step(cluster, group)) if machine else 0.0,
         rate_cap=machine.rate_cap * factor if machine else float("inf"),
         cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
-        why="every rank sends once",
+        why="every rank sends one message",
         constants=source_of(cluster, machine),
     )

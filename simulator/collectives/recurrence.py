@@ -1,22 +1,28 @@
-"""Computes when each hop of a ring has carried its K-th chunk, for chunks of one size, without playing all rounds.
+"""Computes when each hop in a ring has carried its K-th chunk, for equal chunks, without computing every round.
 
-Rule: arithmetic on the hops of one ring; this module knows no schedule. By the rule of transfers hop r ends its k-th
+The module does arithmetic on the hops of a single ring. By the rule of transfers, hop r ends its k-th
 chunk at
 
     E_k(r) = max(E_{k-1}(r - 1) + latency(r), E_{k-1}(r)) + takes(r)
 
 because the chunk must have arrived and the hop must be free. Unrolled, E_K(r) is the length of the longest path that
-ends there. A path starts at a hop s; in each round it either moves to the next hop or waits at its hop, which adds that
-hop's `takes`. A path over the hops s + 1 to r waits in K - (r - s) rounds, and it is longest if it does so at its
-slowest hop:
+ends at hop r. A path starts at a hop s. In each round the path either moves to the next hop or waits at its hop, and
+both add the `takes` of the hop at which the round ends. A path over the hops s + 1 to r waits in K - (r - s) rounds,
+and is longest if every wait is at its slowest hop:
 
     E_K(r) = max over s of  E_0(s) + sum over i = s + 1 .. r of (latency(i) + takes(i))
                             + (K - (r - s)) x the largest of takes(s .. r)
 
-As s goes backwards from r, the largest of takes(s .. r) changes only at hops that are slower than all between them and
-r. Once s has passed the slowest hop of the ring it changes no more, so for these s a maximum over a window remains. For
-each of the slower hops nearer to r one start s is best, and it does not depend on r. Links in random order take N log N
-steps.
+Example: 2 hops with latency 1, takes(0) = 2, takes(1) = 5, E_0 = 0 for both.
+
+    round        1    2    3
+    hop 0        3    9   14
+    hop 1        6   11   16      the longest path starts at hop 0, moves (1 + 5), and waits twice at hop 1 (5 + 5)
+
+Going backwards from r, the largest of takes(s .. r) grows only at record hops: hops slower than every hop between them
+and r. Behind the slowest hop of the ring the value stays constant, so for starts s behind that hop only the maximum
+over a window remains. For each record hop nearer to r, one start s is best, and this s does not depend on r. With links
+in random order the work is N log N steps.
 """
 
 from __future__ import annotations
@@ -30,29 +36,35 @@ import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
 
-# Costs that decide between the formula and computing all rounds, which give the same numbers. _CALL: a numpy call
-# (0.4 us), in elements that numpy adds in that time (measured on one core). _SOLVING: calls that the formula makes for
-# a ring. _HOP: the formula's work on a hop, in elements.
+# Costs that decide between the formula and computing every round; both give the same numbers. _CALL: cost of a numpy
+# call (0.4 us), in elements that numpy adds in this time (measured on one core). _SOLVING: numpy calls of the formula
+# for each ring. _HOP: the formula's work on each hop, in elements.
 _CALL: Final = 1500
 _SOLVING: Final = 200
 _HOP: Final = 2000
-# N hops sorted by time have some N^2 pairs; with more than this per hop, rounds are computed one by one instead.
+# N hops sorted by time have about N^2 pairs; above this number per hop, each round is computed instead.
 _MOST_PAIRS: Final = 400
 
 
 def advance(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
-    """Ends of all hops after so many further rounds.
+    """Return the end of the last chunk on each hop after `rounds` further rounds, shape (rings, hops) [s].
 
     Parameters
     ----------
     end : float array, shape (rings, hops)
-        When each hop ended its last chunk; it begins the next no earlier [s].
+        End of the last chunk on each hop; the next chunk begins no earlier [s].
     latency, takes : float array, shape (rings, hops)
-        Latency of each hop, and how long a chunk takes on it [s]. Hop r next carries what hop r - 1 has brought, hop 0
-        what the last hop has.
-    rounds : int
+        Latency of each hop, and transfer time of a chunk [s]. In the next round, hop r carries the chunk of hop r - 1,
+        and hop 0 the chunk of the last hop.
+
+    Examples
+    --------
+    >>> advance(np.zeros((1, 2)), np.ones((1, 2)), np.array([[2.0, 5.0]]), rounds=3).tolist()
+    [[14.0, 16.0]]
     """
     rings, hops = end.shape
+    # The formula needs rounds >= hops - 2: a path that avoids hop 0, the slowest, makes up to hops - 2 moves, and
+    # `_on_the_way` assumes that the rounds suffice for them. A round costs 4 numpy calls.
     slow = rounds * 4 * (_CALL + rings * hops)
     if rounds < hops - 2 or slow <= rings * (_SOLVING * _CALL + _HOP * hops):
         return by_rounds(end, latency, repeat(takes, rounds))
@@ -60,7 +72,7 @@ def advance(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
 
 
 def _solved(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
-    """Advance one ring by the formula, or by rounds where its hops are in an order in which that costs less."""
+    """Advance a single ring by the formula, or round by round if the hop order makes the formula slower."""
     # Rotate the slowest hop to the front: then no sequence of ever slower hops wraps round the end.
     turn = int(np.argmax(takes))
     slower = _slower(np.roll(takes, -turn))
@@ -71,19 +83,20 @@ def _solved(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
 
 
 def by_rounds(end: Floats, latency: Floats, takes: Iterable[Floats]) -> Floats:
-    """Ends after further rounds, one round at a time.
+    """Return the ends after further rounds, computed one round at a time [s].
 
     Parameters
     ----------
     end, latency : float array, shape (hops,) or (rings, hops)
         As in `advance`.
     takes : iterable of float array
-        For each round the time that each hop needs for its chunk [s]; read before the next array is requested.
+        For each round, the transfer time of the chunk on each hop [s]. An array may be overwritten in the next round.
     """
     now = np.concatenate([end[..., -1:], end], axis=-1)
+    # `behind` and `own` view the same array, shifted by a hop: now = [E(last), E(0), E(1), ..., E(last)].
     behind, own = now[..., :-1], now[..., 1:]
     come = np.empty_like(end)
-    # `transfer_rule.enters`, in place, so that a round costs only three calls of numpy.
+    # `transfer_rule.enters`, written in place: a round costs only three numpy calls.
     for of_round in takes:
         np.add(behind, latency, out=come)
         np.maximum(come, own, out=come)
@@ -94,16 +107,16 @@ def by_rounds(end: Floats, latency: Floats, takes: Iterable[Floats]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Slower:
-    """For each hop the nearest slower hops, except the slowest of the ring; -1 where there is none.
+    """Nearest slower hops on both sides; the ring's slowest hops do not count. -1 means no such hop.
 
     Attributes
     ----------
-    behind, ahead : int array
-        Nearest slower hop with a lower number, and with a higher one.
+    behind, ahead : int array, shape (hops,)
+        Nearest slower hop with a lower number, and with a higher number.
     equal : list of (int, int)
-        Successive hops that are equally slow, with none slower between them; the earlier one first, in order.
+        Successive equally slow hops (earlier, later), without a slower hop between them, in order.
     pairs : int
-        Number of pairs of a hop and a hop that `behind` leads to from it: a measure of the formula's work.
+        Number of pairs of a hop and a hop on its chain of `behind`s, itself included: the work of the formula.
     """
 
     behind: Ints
@@ -113,12 +126,21 @@ class _Slower:
 
 
 def _slower(takes: Floats) -> _Slower:
-    """Find the nearest slower hops on both sides; hop 0 is the slowest."""
+    """Find the nearest slower hops on both sides; hop 0 is the slowest.
+
+    Examples
+    --------
+    >>> found = _slower(np.array([9.0, 1.0, 3.0, 2.0, 3.0]))
+    >>> found.behind.tolist(), found.ahead.tolist(), found.equal
+    ([-1, -1, -1, 2, -1], [-1, 2, -1, 4, -1], [(2, 4)])
+    """
     own, slowest = takes.tolist(), float(takes[0])
     behind, ahead = [-1] * len(own), [-1] * len(own)
+    # `waiting` is a stack of hops with decreasing times; the search for their next slower hop goes on.
     equal, waiting, pairs = [], list[int](), 0
     for hop, time in enumerate(own):
         if time == slowest:
+            # Paths across a slowest hop are handled in `_longest`, so chains end here.
             waiting.clear()
             continue
         last = -1
@@ -132,22 +154,24 @@ def _slower(takes: Floats) -> _Slower:
             behind[hop] = waiting[-1]
         waiting.append(hop)
         pairs += len(waiting)
-    # A hop that left the stack for an equally slow one has the same slower hop ahead as that one.
+    # A hop popped by an equally slow hop has the same slower hop ahead. In reverse order, chains of equal hops resolve.
     for first, second in reversed(equal):
         ahead[first] = ahead[second]
     return _Slower(np.array(behind), np.array(ahead), equal, pairs)
 
 
 def _longest(end: Floats, latency: Floats, takes: Floats, rounds: int, slower: _Slower) -> Floats:
-    """Evaluate the formula for one ring; hop 0 is the slowest."""
+    """Evaluate the formula for a ring with hop 0 the slowest; return the ends, shape (hops,) [s]."""
     hops, slowest = len(end), float(takes[0])
     laps = -(-rounds // hops)
-    # Position x is hop x mod hops. Ends are computed for the last lap; paths start at these or at earlier positions.
+    # Position x is hop x mod hops. Ends are computed for the last lap; paths start there or at earlier positions.
+    # With P = `passed` (cumulative latency + takes), the path from s to r costs E_0(s) - P(s) + P(r) plus its waits.
     passed = np.cumsum(np.tile(latency + takes, laps + 1))
     start = np.tile(end, laps + 1) - passed
     asked = np.arange(laps * hops, (laps + 1) * hops)
     longest = np.full(hops, -np.inf)
-    # Paths that start at the last of the slowest hops or before it: their slowest hop is known.
+    # Paths that start at or before the last of the slowest hops: their slowest hop is known, and the waits cost
+    # (K - r + s) x slowest. The part that depends on s is `value`; the best s is a maximum over a window.
     at_slowest = takes == slowest
     last = np.maximum.accumulate(np.where(at_slowest, np.arange(hops), 0)) + laps * hops
     first = asked - rounds
@@ -159,11 +183,12 @@ def _longest(end: Floats, latency: Floats, takes: Floats, rounds: int, slower: _
 
 
 def _on_the_way(start: Floats, takes: Floats, rounds: int, slower: _Slower, offset: int) -> Floats:
-    """Longest path to each hop that does not pass the slowest hop; -inf where there is none."""
+    """Return the longest path to each hop that avoids the slowest hops, shape (hops,); -inf if there is no path."""
     hops = len(start)
     place = np.arange(hops)
     fast = np.flatnonzero(takes < takes[0])
-    # For each hop the best start of paths on which it is the slowest hop.
+    # best[m]: best start for paths with hop m as their slowest hop. Candidates for m are the starts s with m in
+    # their chain of `ahead`s.
     best = np.full(hops, -np.inf)
     begin, at = fast, fast
     while len(at):
@@ -171,7 +196,9 @@ def _on_the_way(start: Floats, takes: Floats, rounds: int, slower: _Slower, offs
         going = slower.ahead[at] >= 0
         begin, at = begin[going], slower.ahead[at[going]]
     for first, second in slower.equal:
+        # A path may continue from `first` to the equally slow `second`.
         best[second] = max(best[second], best[first])
+    # The chain of `behind`s from hop r contains each hop m with paths to r on which m is the slowest.
     longest = np.full(hops, -np.inf)
     asked, at = fast, fast
     while len(at):
@@ -182,8 +209,17 @@ def _on_the_way(start: Floats, takes: Floats, rounds: int, slower: _Slower, offs
 
 
 def largest_between(values: Floats, first: Ints, last: Ints) -> Floats:
-    """Largest of values[first .. last] for many windows at once; two windows of a power of two cover each window."""
+    """Return the largest of values[first .. last] for many windows at once.
+
+    Two overlapping windows, with a power of two for their length, cover each window (sparse table).
+
+    Examples
+    --------
+    >>> largest_between(np.array([3.0, 1.0, 4.0, 1.0]), np.array([0, 1]), np.array([1, 3])).tolist()
+    [3.0, 4.0]
+    """
     longest = np.empty(len(first))
+    # frexp's exponent minus 1 is floor(log2(window length)).
     level = np.frexp(last - first + 1)[1] - 1
     table, width = values, 1
     for power in range(int(level.max(initial=0)) + 1):

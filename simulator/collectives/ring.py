@@ -1,7 +1,15 @@
 """Ring: in every round each rank sends one chunk to the next rank; N-1 rounds reduce-scatter, N-1 rounds all-gather.
 
-In the reduce-scatter chunk c starts at the rank after c on the ring and ends at rank c. Its sum is therefore added in
-the order of travel, and rank c adds its own part last.
+In the reduce-scatter, chunk c starts at the rank after c on the ring and ends at rank c. The sum is therefore added in
+ring order, and rank c adds its own part last.
+
+Example with N = 3: chunk that each rank sends to the next rank.
+
+    round                  0 -> 1   1 -> 2   2 -> 0
+    1  add                 2        0        1
+    2  add                 1        2        0        now rank c holds the sum of chunk c
+    3  copy                0        1        2
+    4  copy                2        0        1
 
 References
 ----------
@@ -16,39 +24,38 @@ from functools import cache
 import numpy as np
 
 from simulator.basics.arrays import Ints
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume, ring_steps
+from simulator.collectives.algorithm import Algorithm, CollectiveRequest, ElementSizes, always, least_volume, ring_steps
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule
 
 
-def all_reduce(request: Request) -> Schedule:
-    """Sum one array over all ranks: a reduce-scatter, then an all-gather; 2(N-1) rounds of N transfers."""
+def all_reduce(request: CollectiveRequest) -> Schedule:
+    """Sum an array over every rank: reduce-scatter, then gather; 2(N-1) rounds with N transfers each."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
-def reduce_scatter(request: Request) -> Schedule:
-    """Reduce chunk c to rank c; N-1 rounds of N transfers."""
+def reduce_scatter(request: CollectiveRequest) -> Schedule:
+    """Reduce chunk c to rank c; N-1 rounds with N transfers each."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
-def all_gather(request: Request) -> Schedule:
-    """Send chunk r of every rank r to all ranks; N-1 rounds of N transfers."""
+def all_gather(request: CollectiveRequest) -> Schedule:
+    """Send each rank's own chunk to every rank; N-1 rounds with N transfers each."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
 def side_by_side(
-    request: Request, rings: int, in_order: Callable[[], Sequence[Sequence[int]]], algorithm: str = "ring"
+    request: CollectiveRequest, rings: int, in_order: Callable[[], Sequence[Sequence[int]]], algorithm: str = "ring"
 ) -> Schedule:
-    """Plan rings that run at once, each with its own share of every rank's part.
+    """Plan rings that run at once; each ring carries a share of every rank's part.
 
     Parameters
     ----------
-    request : Request
     rings : int
+        Number of rings.
     in_order : callable () -> sequence of sequence of int
-        The ranks of each ring in its order of travel; ring j carries the j-th of `rings` pieces of each part.
-    algorithm : str
+        Returns the rank order of each ring; ring j carries the j-th of `rings` pieces of each part.
 
     Returns
     -------
@@ -60,6 +67,7 @@ def side_by_side(
     reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
     phases = [(True, 0)] * reducing + [(False, steps)] * copying
 
+    # The orders for many rings are large: compute them when the schedule is first read, and only once.
     @cache
     def travel() -> Ints:
         return np.array(in_order())
@@ -68,21 +76,22 @@ def side_by_side(
         orders = travel()
         src, dst = orders.ravel(), np.roll(orders, -1, axis=1).ravel()
         ring, place = np.divmod(np.arange(n * rings), n)
+        # Index in the round: transfer from the previous rank on the ring, which brings the chunk to be sent next.
         behind = ring * n + (place - 1) % n
         ones = np.ones(n * rings, np.int64)
-        # Row i, column j: the chunk that ring j carries of the part of the rank at its place i.
+        # Row i, column j: chunk on ring j from the part owned by the rank at place i.
         table = (orders.T * rings + np.arange(rings)).ravel()
 
         def transfers(start: int, number: int, *, reduce: bool) -> Round:
-            # In step k of the reduce-scatter the rank at place i sends the chunk that started at place i - k and will
-            # end at place i - k - 1; the all-gather continues this rule from step N - 1.
+            # In step k of the reduce-scatter, the rank at place i sends the chunk that started at place i - k and will
+            # end at place i - k - 1. The gather continues this pattern from step N - 1 on.
             waits = np.where(number > 0, number - n * rings + behind, -1)
             first = ((place - start - 1) % n) * rings + ring
             return Round(src, dst, first, ones, np.full(n * rings, reduce), ring * n + place, waits[:, None])
 
         number = 0
         for reduce, start in phases:
-            # The very first round waits for no transfer, so it is not part of the repeated round.
+            # The very first round waits for no transfer and is therefore separate from the repeated round.
             alone = 1 if number == 0 else 0
             if alone:
                 yield Repeat(transfers(start, 0, reduce=reduce), 1, -rings, table)
@@ -93,13 +102,14 @@ def side_by_side(
             number += steps * n * rings
 
     rows = n * rings * (len(phases) + (steps > 1))
+    # Each phase is a single repeated record for any N; the first round adds another record.
     return Schedule(
         request.operation, algorithm, n, 0, n * rings, ReductionOrder.IN_SEQUENCE, parts, pieces=rings, rows=rows
     )
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """(N-1)(alpha + ceil(n/N) e / beta), twice for all_reduce: the largest chunk sets the time of a step [1]_."""
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
+    """Return (N-1)(alpha + ceil(n/N) e / beta) [s], twice for all_reduce: the largest chunk bounds each step [1]_."""
     link = network.neighbours(request.order)
     if link is None:
         return None

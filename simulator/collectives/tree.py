@@ -1,7 +1,12 @@
-"""Binomial tree: in each round of a broadcast the number of ranks that have the data doubles; a reduce is the reverse.
+"""Binomial tree: in each round of a broadcast the number of ranks with the data doubles; a reduce is the reverse.
 
-Ranks are numbered from the root. In round j of a reduce every rank whose lowest set bit is j sends to the rank whose
-number is smaller by 2^j; a broadcast runs these rounds backwards, so the farthest rank receives first.
+Ranks are numbered from the root. In round j of a reduce, every rank with lowest set bit j sends to the rank whose
+number is smaller by 2^j. A broadcast runs these rounds backwards, so the farthest rank receives first.
+
+Example with N = 4 and root 0:
+
+    reduce       round 0   1 -> 0, 3 -> 2        broadcast    round 0   0 -> 2
+                 round 1   2 -> 0                             round 1   0 -> 1, 2 -> 3
 
 References
 ----------
@@ -12,25 +17,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, least_volume, own_part, tree_steps
+from simulator.collectives.algorithm import (
+    Algorithm,
+    CollectiveRequest,
+    ElementSizes,
+    least_volume,
+    own_part,
+    tree_steps,
+)
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
-def reduce(request: Request) -> Schedule:
+def reduce(request: CollectiveRequest) -> Schedule:
     """Add up towards the root in ceil(log2 N) rounds."""
     return _schedule(request, lambda builder: _up(builder, request, whole=True, add=True), 1)
 
 
-def broadcast(request: Request) -> Schedule:
-    """Send the root's array to all ranks in ceil(log2 N) rounds."""
+def broadcast(request: CollectiveRequest) -> Schedule:
+    """Send the root's array to every rank in ceil(log2 N) rounds."""
     return _schedule(request, lambda builder: _down(builder, request, None, whole=True), 1)
 
 
-def all_reduce(request: Request) -> Schedule:
-    """A reduce to rank 0, then a broadcast from it."""
+def all_reduce(request: CollectiveRequest) -> Schedule:
+    """Reduce to rank 0, then broadcast from rank 0."""
 
     def there_and_back(builder: ScheduleBuilder) -> None:
         _down(builder, request, _up(builder, request, whole=True, add=True), whole=True)
@@ -38,17 +50,19 @@ def all_reduce(request: Request) -> Schedule:
     return _schedule(request, there_and_back, 1, phases=2)
 
 
-def scatter(request: Request) -> Schedule:
-    """Send halves, quarters, ...: each rank passes on the parts of the ranks below it in the tree."""
+def scatter(request: CollectiveRequest) -> Schedule:
+    """Send halves, quarters, ...: each rank passes on the parts of the ranks below itself in the tree."""
     return _schedule(request, lambda builder: _down(builder, request, None, whole=False), request.world_size)
 
 
-def gather(request: Request) -> Schedule:
-    """Collect towards the root: each rank sends its own part and those of the ranks below it in the tree."""
+def gather(request: CollectiveRequest) -> Schedule:
+    """Collect towards the root: each rank sends its own part and the parts of the ranks below itself in the tree."""
     return _schedule(request, lambda builder: _up(builder, request, whole=False, add=False), request.world_size)
 
 
-def _schedule(request: Request, go: Callable[[ScheduleBuilder], object], chunks: int, phases: int = 1) -> Schedule:
+def _schedule(
+    request: CollectiveRequest, go: Callable[[ScheduleBuilder], object], chunks: int, phases: int = 1
+) -> Schedule:
     n, root = request.world_size, request.root
 
     def parts() -> Iterator[Round | Repeat]:
@@ -56,6 +70,7 @@ def _schedule(request: Request, go: Callable[[ScheduleBuilder], object], chunks:
         go(builder)
         return builder.parts()
 
+    # Both directions have one transfer for each rank except the root.
     rows = phases * (n - 1)
     return Schedule(request.operation, "tree", n, 0, chunks, ReductionOrder.IN_SEQUENCE, kept(parts), root, rows=rows)
 
@@ -64,23 +79,26 @@ def _rounds(n: int) -> range:
     return range((n - 1).bit_length())
 
 
-def _part(request: Request, virtual: int, j: int, *, whole: bool) -> tuple[int, int]:
-    """First chunk and count of the parts of a rank's subtree at level j; the range may wrap round the end."""
+def _part(request: CollectiveRequest, virtual: int, j: int, *, whole: bool) -> tuple[int, int]:
+    """Return first chunk and number of chunks of a rank's subtree at level j; the run may wrap round the end."""
     if whole:
         return 0, 1
+    # Chunks are numbered by rank, and virtual ranks by distance from the root, so chunks start at `root`. With
+    # N = 4 and root 1, virtual rank 2 passes on chunks 3 and 0.
     return (virtual + request.root) % request.world_size, min(1 << j, request.world_size - virtual)
 
 
-def _up(builder: ScheduleBuilder, request: Request, *, whole: bool, add: bool) -> int | None:
-    """Add the rounds towards the root, and return the last transfer into it."""
+def _up(builder: ScheduleBuilder, request: CollectiveRequest, *, whole: bool, add: bool) -> int | None:
+    """Add the rounds towards the root; return the number of the last transfer into the root."""
     n, root = request.world_size, request.root
     arrived: dict[int, list[int]] = {virtual: [] for virtual in range(n)}
     for j in _rounds(n):
+        # Virtual ranks with lowest set bit j: 2^j, 3 x 2^j, 5 x 2^j, ...
         for virtual in range(1 << j, n, 2 << j):
             above = virtual - (1 << j)
             first, count = _part(request, virtual, j, whole=whole)
-            # Each add into a chunk waits for the add before, so waiting for the last add is enough; gathered parts are
-            # different chunks, so the transfer waits for all of them.
+            # Adds into a chunk wait for each other: waiting for the last add is enough. Gathered parts are
+            # different chunks, and the transfer waits for each part.
             after = arrived[virtual][-1:] + arrived[above][-1:] if add else arrived[virtual]
             src, dst = (virtual + root) % n, (above + root) % n
             arrived[above].append(builder.send(src, dst, first, count, reduce=add, channel=src, after=after))
@@ -88,8 +106,8 @@ def _up(builder: ScheduleBuilder, request: Request, *, whole: bool, add: bool) -
     return arrived[0][-1]
 
 
-def _down(builder: ScheduleBuilder, request: Request, ready: int | None, *, whole: bool) -> None:
-    """Add the rounds away from the root, which starts after `ready`; the farthest rank receives first."""
+def _down(builder: ScheduleBuilder, request: CollectiveRequest, ready: int | None, *, whole: bool) -> None:
+    """Add the rounds away from the root, which starts after transfer `ready`; the farthest rank receives first."""
     n, root = request.world_size, request.root
     arrived: dict[int, int | None] = {0: ready}
     for j in reversed(_rounds(n)):
@@ -101,23 +119,25 @@ def _down(builder: ScheduleBuilder, request: Request, ready: int | None, *, whol
         builder.end_round()
 
 
-def volume(request: Request) -> int:
-    """(N-1) S in each direction; scatter and gather send each part once for each level that it passes."""
+def volume(request: CollectiveRequest) -> int:
+    """Return (N-1) S for each direction; scatter and gather send each part once on each level that the part passes."""
     if request.operation not in ("scatter", "gather"):
         return least_volume(request)
     n, root = request.world_size, request.root
+    # Virtual rank v is as many levels from the root as v has bits set: rank 5 = 0b101 sends over rank 4 to rank 0.
     return sum(own_part(request, (v + root) % n) * v.bit_count() for v in range(n))
 
 
-def minimal(request: Request) -> bool:
-    """False for scatter and gather from 4 ranks on, because they send some parts more than once."""
+def minimal(request: CollectiveRequest) -> bool:
+    """Return False for scatter and gather over 4 or more ranks: they send parts more than once."""
     return request.operation not in ("scatter", "gather") or request.world_size < 4
 
 
-def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """Star or full mesh, L = ceil(log2 N): reduce L(alpha + S/beta), broadcast L S/beta + (L - u) alpha.
+def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
+    """Return the time on a star or full mesh [s], with L = ceil(log2 N).
 
-    u is 1 where N is no power of two. Scatter and gather, N = 2^L dividing n: L alpha + (N-1)/N S/beta [1]_.
+    reduce: L(alpha + S/beta). broadcast: L S/beta + (L - u) alpha, where u = 1 unless N is a power of two.
+    scatter and gather, for N = 2^L dividing n: L alpha + (N-1)/N S/beta [1]_.
     """
     link = network.port or network.mesh
     if link is None:

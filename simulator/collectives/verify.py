@@ -1,8 +1,18 @@
-"""Proves that a schedule gives every rank what its operation promises and has no data races, without a clock.
+"""Proves that a schedule carries out its operation and has no data races, without a clock.
 
-Rule: the proof replays which participant holds which origins of which chunk; no numbers, no times.
+The proof replays, transfer by transfer, which origins each participant holds in each chunk. It uses no numbers and no
+times. Origins are the ranks whose parts a value contains, written as a bit mask: bit r is set if rank r's part is
+included.
 
-Origins are the ranks whose parts a value contains, as a bit mask: bit r is set where rank r's part is in it.
+Example: a reduce of 1 chunk over 3 ranks to rank 0. Columns show the origins after each transfer.
+
+    transfer               rank 0   rank 1   rank 2
+    before                 001      010      100
+    0: 2 -> 1, add         001      110      100
+    1: 1 -> 0, add         111      110      100      must wait for transfer 0
+
+Without this wait, transfer 1 could read rank 1's chunk before transfer 0 wrote the chunk: a race. The proof
+knows each transfer's ancestors, the transfers that certainly end before the transfer starts, also as a bit mask.
 
 References
 ----------
@@ -14,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from simulator.errors import ScheduleError
+from simulator.basics.errors import ScheduleError
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers, write_out
@@ -23,7 +33,7 @@ Held = list[list[int]]
 
 
 def initial(schedule: Schedule) -> Held:
-    """Origins that each participant holds of each chunk before the first transfer: held[participant][chunk]."""
+    """Return the origins before the first transfer, as held[participant][chunk]."""
     held = [[0] * schedule.chunks for _ in range(schedule.world_size + schedule.auxiliaries)]
     for chunk in range(schedule.chunks):
         for rank in holders(schedule, chunk):
@@ -32,7 +42,7 @@ def initial(schedule: Schedule) -> Held:
 
 
 def holders(schedule: Schedule, chunk: int) -> range:
-    """Ranks that hold a chunk before the first transfer."""
+    """Return the ranks that hold a chunk before the first transfer."""
     n, root, operation = schedule.world_size, schedule.root, schedule.operation
     if operation in ("all_gather", "gather"):
         return range(chunk // schedule.pieces, chunk // schedule.pieces + 1)
@@ -44,7 +54,7 @@ def holders(schedule: Schedule, chunk: int) -> range:
 
 
 def promised(schedule: Schedule, rank: int, chunk: int) -> int | None:
-    """Origins that a rank must hold of a chunk at the end; None where nothing is promised."""
+    """Return the origins that a rank must hold in a chunk at the end; None if the operation promises nothing."""
     n, root, operation = schedule.world_size, schedule.root, schedule.operation
     everybody, part = (1 << n) - 1, chunk // schedule.pieces
     if operation == "all_reduce":
@@ -65,30 +75,33 @@ def promised(schedule: Schedule, rank: int, chunk: int) -> int | None:
 
 
 def chunks_of(schedule: Schedule, transfers: Transfers, number: int) -> list[int]:
-    """Chunks that a transfer carries."""
+    """Return the chunks that a transfer carries."""
     first, count, step = int(transfers.first[number]), int(transfers.count[number]), int(transfers.step[number])
     return [(first + i * step) % schedule.chunks for i in range(count)]
 
 
 def verify(schedule: Schedule, transfers: Transfers | None = None) -> None:
-    """Prove that a schedule carries out its operation.
+    """Prove a schedule correct; raise ScheduleError on the first fault.
 
-    The proof checks that every rank ends with what the operation promises; that a value that is added has no origin in
-    common with the one it is added to; that every transfer changes something (except a switch's, which sends the same
-    to all its ports); and that the declared waits, with the order of the channels, cover every read after write, write
-    after read and write after write (except between adds that are buffered or may arrive in any order).
+    The proof checks four conditions:
+
+    - Every rank ends with the origins that the operation promises.
+    - A value that is added has no origin in common with the value to which it is added.
+    - Every transfer changes a value, except copies from or to a switch or server, which may repeat a value.
+    - Declared waits, together with channel order, cover every read after write, write after read and write after
+      write. The exception is adds that are buffered, or may arrive in any order: they need not wait for each other.
 
     Parameters
     ----------
     schedule : Schedule
-        For at most a few hundred ranks: time and memory grow with the square of the number of transfers.
+        At most a few hundred ranks: time and memory grow with the square of the number of transfers.
     transfers : Transfers, optional
-        The schedule written out, if the caller has it already (or wants to check a changed one).
+        The schedule written out, if the caller has it already, or a changed copy to be checked.
 
     Raises
     ------
     ScheduleError
-        A check failed; the message names transfer, rank, chunk, what was held and what was wanted.
+        A check failed; the message names transfer, rank, chunk, the origins held and the origins wanted.
     """
     proof = _Proof(schedule, transfers if transfers is not None else write_out(schedule), initial(schedule))
     for number in range(len(proof.transfers)):
@@ -104,7 +117,7 @@ def verify(schedule: Schedule, transfers: Transfers | None = None) -> None:
 
 
 def origins_text(origins: int) -> str:
-    """Origins as text for error messages.
+    """Return origins as text for error messages.
 
     Examples
     --------
@@ -117,12 +130,13 @@ def origins_text(origins: int) -> str:
 
 @dataclass(slots=True)
 class _Proof:
-    """What each participant holds, which transfers wrote and then read it, and each transfer's ancestors as a mask."""
+    """State of the proof: each participant's origins, each value's writers and readers, each transfer's ancestors."""
 
     schedule: Schedule
     transfers: Transfers
     held: Held
-    ancestors: list[int] = field(default_factory=list)
+    ancestors: list[int] = field(default_factory=list)  # for each transfer, a bit mask of earlier transfers
+    # (participant, chunk) -> transfers that wrote the present value, and later reads of this value.
     writers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     readers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     waits: list[list[int]] = field(init=False)
@@ -131,6 +145,7 @@ class _Proof:
         self.waits = self.transfers.waits_of()
 
     def play(self, number: int) -> None:
+        """Check and carry out one transfer."""
         src, dst = int(self.transfers.src[number]), int(self.transfers.dst[number])
         reduce = bool(self.transfers.reduce[number])
         self._note_ancestors(number)
@@ -141,13 +156,15 @@ class _Proof:
             self._read(number, src, chunk)
             self._write(number, dst, chunk, reduce=reduce)
             changed |= self._move(number, src, dst, chunk, reduce=reduce)
+        # A copy that involves a switch or server may be redundant: a multicast also returns the sum to its sender.
         if not changed and (reduce or max(src, dst) < self.schedule.world_size):
             raise self._error(number, f"from {src} to {dst} changes nothing")
 
     def _move(self, number: int, src: int, dst: int, chunk: int, *, reduce: bool) -> bool:
+        """Update the receiver's origins; return True if they changed."""
         have, there = self.held[src][chunk], self.held[dst][chunk]
         if not have:
-            raise self._error(number, f"rank {src} sends chunk {chunk}, of which it holds nothing")
+            raise self._error(number, f"rank {src} sends chunk {chunk}, but holds no data for this chunk")
         if reduce and have & there:
             raise self._error(
                 number,
@@ -157,6 +174,7 @@ class _Proof:
         return self.held[dst][chunk] != there
 
     def _note_ancestors(self, number: int) -> None:
+        """Append the transfer's ancestors: its waits, its predecessor on the channel, and their ancestors."""
         known = 0
         before = int(self.transfers.before_on_channel[number])
         for awaited in [*self.waits[number], *([before] if before >= 0 else [])]:
@@ -166,18 +184,22 @@ class _Proof:
         self.ancestors.append(known)
 
     def _read(self, number: int, src: int, chunk: int) -> None:
+        """Check that the value to be read is written, and record the read."""
         self._after(number, self.writers.get((src, chunk), []), f"reads chunk {chunk} of rank {src}, written by")
         self.readers.setdefault((src, chunk), []).append(number)
 
     def _write(self, number: int, dst: int, chunk: int, *, reduce: bool) -> None:
+        """Check that earlier reads and writes of the value have ended, and record the write."""
         place = (dst, chunk)
         what = f"writes chunk {chunk} of rank {dst}"
         self._after(number, self.readers.get(place, []), f"{what}, read by")
         earlier = self.writers.get(place, [])
         unordered = reduce and self.schedule.reduction_order != ReductionOrder.IN_SEQUENCE
+        # Adds that are buffered or taken in any order may overlap with each other; a copy may not.
         ordered_after = [w for w in earlier if not (unordered and self.transfers.reduce[w])]
         self._after(number, ordered_after, f"{what}, written by")
         self.readers[place] = []
+        # Every unordered add contributes to the value: a later reader must wait for each add.
         self.writers[place] = [*earlier, number] if unordered else [number]
 
     def _after(self, number: int, others: list[int], why: str) -> None:

@@ -1,1 +1,1 @@
-"""Engines: play a Program on a Cluster. The only place with a clock."""
+"""Engines simulate a Program on a Cluster. No other package has a clock."""

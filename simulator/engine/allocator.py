@@ -1,12 +1,12 @@
-"""PyTorch's caching allocator on one GPU, as bookkeeping: which bytes are where, what is cached, what is lost between.
+"""PyTorch's caching allocator on a GPU, as bookkeeping: allocated blocks, cached blocks, fragments.
 
-Rule: nothing here knows the time, nor what the bytes are for. Like a hotel that keeps rooms made up: rooms given back
-stay booked with the landlord, large rooms are parted for small guests, and only when a guest would be turned away are
-rooms that are empty from wall to wall handed back and the landlord asked again.
+The allocator knows neither time nor the bytes' purpose. Freed memory stays reserved and cached. Large cached blocks are
+split for small allocations. Only if an allocation would fail does the allocator return completely free segments to the
+device and ask the device again.
 
-Here a segment is what one request to the device gave. A block in it is split for smaller allocations and joined again;
-a segment goes back only as a whole, so one small guest in a large segment pins all of it. The other way is in
-expandable_segments.py.
+A segment is the memory from a single request to the device. Its blocks are split for smaller allocations and joined
+again; a segment returns only as a whole, therefore a small allocation in a large segment keeps the whole segment
+reserved. expandable_segments.py has the alternative.
 """
 
 from __future__ import annotations
@@ -17,27 +17,26 @@ from typing import Final
 
 from simulator.engine.segments import ROUNDING, SMALL_REQUEST, MemoryBlock, Pool, round_up, runs, segment_size
 
-# What happened to a segment, for whoever keeps a log: action, address, size [B], pool.
+# Callback for changes of segments: action, address, size [B], pool.
 SegmentNote = Callable[[str, int, int, Pool], None]
 
-# Where addresses begin: far from 0, as on a GPU. Whatever is counted up from here stays below 2^53, so that readers
-# that know numbers only as doubles keep every digit.
+# First address: far from 0, as on a GPU, and low enough to keep every address below 2^53, where a double is exact.
 FIRST_ADDRESS: Final = 0x7F00_0000_0000
 
 
 class NoRoomError(Exception):
-    """An allocation that does not fit, although all that is cached and whole was given back.
+    """An allocation failed although every free segment was given back.
 
     Attributes
     ----------
     requested : int
         Rounded bytes of the allocation [B].
     free : float
-        Bytes that nobody holds, cached or not [B]; where it is above `requested`, fragments are the reason.
+        Bytes not allocated, cached or not [B]; if larger than `requested`, fragmentation is the reason.
     largest_free : float
-        The larger of its pool's largest free block and what the device has left [B].
+        Largest of the pool's free blocks and the device's remaining memory [B].
     reserved : int
-        Bytes that are taken from the device [B].
+        Bytes taken from the device [B].
     """
 
     def __init__(self, requested: int, free: float, largest_free: float, reserved: int) -> None:
@@ -51,24 +50,26 @@ class NoRoomError(Exception):
         )
 
     def __reduce__(self) -> tuple[type[NoRoomError], tuple[int, float, float, int]]:
+        # Pickling passes the original arguments; the default would pass the message.
         return type(self), (self.requested, self.free, self.largest_free, self.reserved)
 
 
 class Allocator(ABC):
-    """What both allocators share: pools, rounding, splitting, joining, and counting.
+    """Common part of both allocators: pools, rounding, splitting, joining and counting.
 
     Parameters
     ----------
     capacity : float
-        Bytes that the device can give [B]; infinite to play on without a limit.
+        Memory of the device [B]; infinite for no limit.
 
     Attributes
     ----------
     capacity : float
+        Memory of the device [B].
     note : callable or None
-        Told of every segment, or page, that comes or goes.
+        Called for every segment, or page, that is taken or given back.
     peak_allocated, peak_reserved : int
-        The most that `allocated` and `reserved` have been [B].
+        Maxima of `allocated` and `reserved` [B].
     """
 
     __slots__ = ("_allocated", "_heads", "_pools", "_reserved", "capacity", "note", "peak_allocated", "peak_reserved")
@@ -87,7 +88,7 @@ class Allocator(ABC):
 
     @property
     def allocated(self) -> int:
-        """Bytes in blocks that are handed out [B]."""
+        """Bytes in allocated blocks [B]."""
         return self._allocated
 
     @property
@@ -96,38 +97,42 @@ class Allocator(ABC):
         return self._reserved
 
     def allocate(self, nbytes: int, stream: int = 0) -> MemoryBlock:
-        """Hand out a block of at least `nbytes` [B].
+        """Allocate a block with at least `nbytes` bytes.
 
         Parameters
         ----------
         nbytes : int
-            [B]; nothing is handed out for 0, as an empty block that `free` takes back.
+            Size [B]; 0 gives an empty block, which `free` accepts.
         stream : int
-            What one stream gave back only that stream gets again.
+            Only this stream can reuse the block after it is freed.
 
         Returns
         -------
         MemoryBlock
+            The allocated block.
 
         Raises
         ------
         NoRoomError
-            Neither cached blocks nor the device have room.
+            Neither the cache nor the device has room.
         ValueError
-            A negative size.
+            The size is negative.
         """
         if nbytes < 0:
             raise ValueError(f"got {nbytes} bytes to allocate; must be 0 or more")
         size = round_up(nbytes, ROUNDING)
         pool = self._pool(stream, size <= SMALL_REQUEST)
+        # An empty block takes no memory and is not counted.
         if size == 0:
             return MemoryBlock(0, 0, pool, held=True)
         block = self._fit(pool, size) or self._grow(pool, size)
         if block is None:
+            # As in PyTorch: give free segments back to the device, then try again.
             self.release()
             block = self._grow(pool, size)
         if block is None:
             raise self._no_room(pool, size)
+        # The rest returns to the pool before the block is handed out.
         if self._splits(block.size - size, pool):
             pool.put(block.cut(size))
         block.held = True
@@ -137,12 +142,12 @@ class Allocator(ABC):
         return block
 
     def free(self, block: MemoryBlock) -> None:
-        """Take a block back, and join it with free neighbours; the memory stays reserved.
+        """Take a block back and join it with free neighbours; the memory stays reserved.
 
         Raises
         ------
         ValueError
-            The block is not handed out.
+            The block is not allocated.
         """
         if not block.held:
             raise ValueError(f"block at {block.address:#x} is not handed out; free each block once")
@@ -151,6 +156,7 @@ class Allocator(ABC):
             return
         self._allocated -= block.size
         pool = block.pool
+        # Two free neighbours never exist: each free block joins at once.
         if block.behind is not None and block.behind.cached:
             pool.take(block.behind)
             block.join()
@@ -161,53 +167,57 @@ class Allocator(ABC):
         pool.put(block)
 
     def fragments(self) -> tuple[int, ...]:
-        """Sizes of free blocks within what is reserved, largest first [B]."""
+        """Return the sizes of free blocks in reserved memory, largest first [B]."""
         return tuple(sorted((size for pool in self._pools.values() for size, _, _ in pool.cached), reverse=True))
 
     def segments(self) -> tuple[tuple[MemoryBlock, ...], ...]:
-        """What is reserved, by address: for each contiguous piece its blocks, which fill it."""
+        """Return the blocks in each contiguous piece of reserved memory, by address."""
         return tuple(run for _, head in sorted(self._heads.items()) for run in runs(head))
 
     @abstractmethod
     def release(self) -> None:
-        """Give back to the device all that is cached and can be given back."""
+        """Give back cached memory to the device where possible."""
 
     @abstractmethod
     def _fit(self, pool: Pool, size: int) -> MemoryBlock | None:
-        """Take the free block that fits best out of its pool."""
+        """Remove the best-fitting free block from its pool and return it; None if no block fits."""
 
     @abstractmethod
     def _grow(self, pool: Pool, size: int) -> MemoryBlock | None:
-        """Get a block of at least `size` from the device, in no pool's lists; None where the device has no room."""
+        """Take a block with at least `size` bytes from the device; None if the device has no room."""
 
     @abstractmethod
     def _splits(self, rest: int, pool: Pool) -> bool:
-        """Whether so many bytes that are left over become a block of their own."""
+        """Return True if a rest with this size becomes a separate block."""
 
     def _pool(self, stream: int, small: bool) -> Pool:
+        """Return the pool for a stream and size class."""
         pool = self._pools.get((stream, small))
         if pool is None:
             pool = self._pools[stream, small] = Pool(stream, small)
         return pool
 
     def _reserve(self, action: str, address: int, size: int, pool: Pool) -> None:
-        """Count bytes that come from the device (or go back, where the size is negative)."""
+        """Count bytes taken from the device, or given back if the size is negative."""
         self._reserved += size
         self.peak_reserved = max(self.peak_reserved, self._reserved)
         if self.note is not None:
             self.note(action, address, abs(size), pool)
 
     def _has_room(self, size: int) -> bool:
+        """Return True if the device has this many bytes left."""
         return self._reserved + size <= self.capacity
 
     def _no_room(self, pool: Pool, size: int) -> NoRoomError:
+        """Return the error for an allocation without room."""
+        # Sorted by size: the last is the largest.
         cached = pool.cached[-1][0] if pool.cached else 0
         largest = max(cached, self.capacity - self._reserved)
         return NoRoomError(size, self.capacity - self._allocated, largest, self._reserved)
 
 
 class CachingAllocator(Allocator):
-    """PyTorch's allocator as it is by default; see the module."""
+    """PyTorch's default allocator; see the module."""
 
     __slots__ = ("_next_address",)
 
@@ -216,8 +226,9 @@ class CachingAllocator(Allocator):
         self._next_address = FIRST_ADDRESS
 
     def release(self) -> None:
-        """Give every segment back in which nothing is handed out."""
+        """Give back every segment without an allocated block."""
         for pool in self._pools.values():
+            # A list, because taking blocks changes the pool.
             for _, _, block in [entry for entry in pool.cached if _is_whole(entry[2])]:
                 pool.take(block)
                 del self._heads[block.address]
@@ -232,15 +243,17 @@ class CachingAllocator(Allocator):
         if not self._has_room(wanted):
             return None
         block = MemoryBlock(self._next_address, wanted, pool)
+        # Addresses are never reused, so a log stays unambiguous.
         self._next_address += wanted
         self._heads[block.address] = block
         self._reserve("segment_alloc", block.address, wanted, pool)
         return block
 
     def _splits(self, rest: int, pool: Pool) -> bool:
-        # What is left of a large block must itself be too large for the small pool (should_split).
+        # PyTorch's should_split: a large block is split only if the rest is too large for the small pool.
         return rest >= ROUNDING if pool.small else rest > SMALL_REQUEST
 
 
 def _is_whole(block: MemoryBlock) -> bool:
+    """Return True if the block fills its segment."""
     return block.before is None and block.behind is None

@@ -1,7 +1,6 @@
-"""Allocations by name, on whichever allocator is chosen, and a log of what it did.
+"""Allocations by name, on either allocator, with a log.
 
-Rule: adds names and times to an allocator, which knows neither; decides nothing. Like the front desk's book beside the
-rooms.
+The log adds names and times to an allocator, which knows neither. It makes no decisions.
 """
 
 from __future__ import annotations
@@ -9,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from simulator.basics.errors import UnknownNameError
 from simulator.engine.allocator import Allocator, CachingAllocator, NoRoomError
 from simulator.engine.expandable_segments import ExpandableAllocator
 from simulator.engine.segments import MemoryBlock, Pool
-from simulator.errors import UnknownNameError
 from simulator.records.timeline import AllocatorEvent
 
-# PyTorch's words: the setting expandable_segments, and what it is without.
+# PyTorch's names: the setting expandable_segments, and the default without it.
 ALLOCATORS: Final[dict[str, Callable[[float], Allocator]]] = {
     "caching": CachingAllocator,
     "expandable_segments": ExpandableAllocator,
@@ -23,21 +22,21 @@ ALLOCATORS: Final[dict[str, Callable[[float], Allocator]]] = {
 
 
 class LoggedAllocator:
-    """Allocations of one rank by name, with a log.
+    """A rank's allocations by name, with a log.
 
     Parameters
     ----------
     name : str
         "caching" or "expandable_segments".
     capacity : float
-        [B]; infinite to play on without a limit.
+        Memory of the device [B]; infinite for no limit.
 
     Attributes
     ----------
     allocator : Allocator
-        For its counts and fragments.
+        The allocator, for its counts and fragments.
     events : list of AllocatorEvent
-        In order.
+        Events in temporal order.
 
     Raises
     ------
@@ -65,12 +64,12 @@ class LoggedAllocator:
         self._now = 0.0
 
     def allocate(self, label: str, nbytes: int, *, now: float, category: str = "", stream: int = 0) -> None:
-        """Take bytes under a label that is not in use.
+        """Allocate bytes under a new label.
 
         Raises
         ------
         NoRoomError
-            They do not fit; the log has an "oom" then.
+            The bytes do not fit; the log then ends with an "oom" event.
         ValueError
             The label is in use.
         """
@@ -80,21 +79,23 @@ class LoggedAllocator:
         try:
             block = self.allocator.allocate(nbytes, stream)
         except NoRoomError:
+            # Log the failure before raising it.
             left = self.allocator.capacity - self.allocator.reserved
             self.events.append(AllocatorEvent(now, "oom", int(left), nbytes, label, stream, category))
             raise
         self._held[label] = (block, category)
+        # An empty block leaves no trace.
         if block.size:
             self._log("alloc", label, block, category)
 
     def free(self, label: str, *, now: float) -> None:
-        """Give the bytes of a label back; ValueError where it is not in use."""
+        """Free a label's bytes; ValueError if the label is unknown."""
         if label not in self._held:
             raise ValueError(f"{label!r} is not held; free each allocation once")
         block, category = self._held.pop(label)
         self._now = now
         if block.size:
-            # Written down first: joined with its neighbours the block is another one.
+            # Log before freeing: joining with neighbours changes the block.
             self._log("free", label, block, category)
         self.allocator.free(block)
 

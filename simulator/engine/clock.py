@@ -1,7 +1,7 @@
-"""The clock: a SimPy environment that can be told absolute times.
+"""The clock: a SimPy environment with events at absolute times.
 
-Rule: the only module that touches SimPy's queue. Adding a delay to the present rounds; two engines that must agree to
-the last bit schedule at the times themselves.
+No other module touches SimPy's queue. SimPy schedules by delay, and adding a delay to the present time rounds. Two
+engines that must agree to the last bit schedule at absolute times.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any, Final
 
 import simpy
 
-# SimPy runs smaller priorities first: URGENT 0, NORMAL 1. LAST comes after everything else that happens at an instant.
+# SimPy runs smaller priorities first: URGENT 0, NORMAL 1. LAST follows everything else in an instant.
 NORMAL = 1
 LAST = 2
-# Events from one look at the play to the next: some 0.1 s.
+# Number of events between two progress reports: about 0.1 s.
 _BETWEEN: Final = 2**15
 
 
-class Occurrence:
-    """The least that SimPy's queue needs of an event: callbacks, to be called once.
+class ScheduledCallback:
+    """The minimal event for SimPy's queue: callbacks, called once.
 
-    A hundred thousand transfers a second cannot afford more. To take one back, empty its callbacks: it stays in the
-    queue and does nothing.
+    Creating a full SimPy event for each of a hundred thousand transfers per second would be too slow. To cancel an
+    occurrence, empty its callbacks: it stays in the queue without effect.
     """
 
     __slots__ = ("callbacks",)
@@ -34,24 +34,24 @@ class Occurrence:
 
 
 class Clock(simpy.Environment):
-    """Simulated time, from 0.0 on [s]."""
+    """Simulated time, starting at 0.0 [s]."""
 
     def __init__(self) -> None:
         super().__init__(0.0)
 
     def at(self, time: float, event: Any, priority: int = NORMAL) -> None:
-        """Let an event happen at an absolute time [s], not before now."""
+        """Schedule an event at an absolute time, not before now [s]."""
         queue: list[Any] = self._queue
         heappush(queue, (time, priority, next(self._eid), event))
 
-    def when(self, time: float, act: Callable[[], None], priority: int = NORMAL) -> Occurrence:
+    def when(self, time: float, act: Callable[[], None], priority: int = NORMAL) -> ScheduledCallback:
         """Call a function at an absolute time [s]."""
-        occurrence = Occurrence((lambda _: act(),))
+        occurrence = ScheduledCallback((lambda _: act(),))
         self.at(time, occurrence, priority)
         return occurrence
 
     def reach(self, time: float) -> simpy.Event:
-        """An event for a process to wait for that happens at an absolute time [s]."""
+        """Return an event for a process, triggered at an absolute time [s]."""
         event = simpy.Event(self)
         event._ok = True
         event._value = None
@@ -59,13 +59,14 @@ class Clock(simpy.Environment):
         return event
 
     def play(self, between: Callable[[], None] = lambda: None) -> None:
-        """Run until nothing is left to happen, as SimPy's own `run`; call `between` now and then."""
+        """Run until the queue is empty, like SimPy's `run`; call `between` regularly."""
         queue = self._queue
         while queue:
             between()
             for _ in range(_BETWEEN):
                 if not queue:
                     break
+                # The body of SimPy's `step`, inlined for speed.
                 self._now, _, _, event = heappop(queue)
                 callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
                 for callback in callbacks:

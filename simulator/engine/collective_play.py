@@ -1,10 +1,17 @@
-"""When each transfer of one collective starts and ends in the events engine, and when each rank is done.
+"""When does each transfer start and end in the events engine, and when is each rank done? A few counters decide.
 
-Rule: the rule of transfers (docs/design.md) and nothing else. A transfer is *ready* when all that it waits for has
-ended and both its ends have started; it *enters* at max(ready + latency, end of the transfer before it on its channel).
+The only rule is the rule for transfers (docs/design.md). A transfer is *ready* when each awaited transfer has ended and
+both its ends have started; it *enters* at max(ready + latency, end of the transfer before it on its channel).
 
-A transfer costs one entry in the clock's queue and a few counters. Columns are plain lists while they are short, and
-memory views of numpy arrays beyond: slower, but a tenth of the memory.
+Example: a chain over ranks 0, 1, 2 with two pieces. `pending` counts the ends awaited by each transfer::
+
+    number 0: 0 -> 1, piece 0    pending 0    starts when ranks 0 and 1 have started
+    number 1: 0 -> 1, piece 1    pending 1    waits for 0 (channel)
+    number 2: 1 -> 2, piece 0    pending 1    waits for 0 (arrival)
+    number 3: 1 -> 2, piece 1    pending 2    waits for 1 (arrival) and 2 (channel)
+
+A transfer costs a single entry in the clock's queue. Short columns are lists; long columns are memory views on numpy
+arrays, slower but with a tenth of the memory.
 """
 
 from __future__ import annotations
@@ -27,24 +34,29 @@ from simulator.records.timeline import TransferLog
 from simulator.records.transfer_rule import enters
 from simulator.records.transfers import Transfers
 
+# Longest column stored in a list, and the block length for array operations.
 _SHORT = 400_000
+# Marks in `_Waiters.only`: nobody waits, or several transfers wait.
 _NONE = -1
 _SEVERAL = -2
 _NEVER = float("inf")
 
 
 class CollectivePlay:
-    """The life of one collective, from the first rank that reaches it to the last transfer's end.
+    """A collective in flight, from the first rank to the last transfer's end.
 
     Attributes
     ----------
     op : Collective
+        The operation.
+    routed : RoutedCollective
+        Its transfers and routes.
     sizes : sequence of float
-        Bytes by transfer [B].
+        Bytes of each transfer [B].
     done : list of simpy.Event
-        By place in the group: happens when all that the rank sends and receives has ended.
+        For each participant rank, triggered when all its transfers have ended.
     on_end : tuple of callable
-        What the clock calls when a flow ends.
+        Called by the clock when a flow ends.
     """
 
     def __init__(
@@ -57,18 +69,22 @@ class CollectivePlay:
         ranks, total = len(op.group), len(routed.transfers)
         self._started = [_NEVER] * ranks + [float("-inf")] * len(op.auxiliaries)
         self._blocked: list[list[int]] = [[] for _ in self._started]
-        # While ranks have yet to start, or if they start at different times, a transfer must look at both its ends.
+        # While ranks are missing, or if they start at different times, each transfer must check both its ends. A list,
+        # because the closures below share the flag.
         self._late = [True]
         self._missing = ranks
         self._first_reach = _NEVER
         self._all_here = simpy.Event(clock)
+        # Only used if ranks start together.
         self._absent = set(range(ranks))
+        # NaN until a transfer ends.
         self._ends = np.full(total, np.nan)
         self._ready = _writable(np.zeros(total))
         self._jitter = jitter
         waiters = _waiters(routed.transfers)
         self._tails: dict[int, list[int]] = {}
         tails = _tails(routed.transfers, waiters.only)
+        # Tails that must end before a participant is done.
         self._left = np.bincount(tails[:, 1], minlength=len(self._started)).tolist()
         for number, participant in tails.tolist():
             self._tails.setdefault(number, []).append(participant)
@@ -79,18 +95,18 @@ class CollectivePlay:
         self.on_end: tuple[Callable[[Flow], None], ...] = (on_end,)
 
     def missing(self) -> list[int]:
-        """Ranks that have not reached it yet."""
+        """Return the ranks that have not reached the collective."""
         return [rank for p, rank in enumerate(self.op.group) if self._started[p] == _NEVER and p in self._absent]
 
     def gather(self, place: int) -> simpy.Event:
-        """A rank has come; the event happens when all have."""
+        """Count a rank in; return the event triggered when the last rank has come."""
         self._absent.discard(place)
         if not self._absent:
             self._all_here.succeed()
         return self._all_here
 
     def reach(self, place: int) -> None:
-        """A rank's stream has reached the operation, and has paid its start-up."""
+        """Start a rank: its stream has reached the operation and the start-up time has passed."""
         now = self._clock._now
         if self._first_reach == _NEVER:
             self._first_reach = now
@@ -105,10 +121,11 @@ class CollectivePlay:
             self.done[place].succeed()
 
     def log(self) -> TransferLog:
-        """What was played. Enters follow from the ends by the rule of transfers."""
+        """Return the transfers' log; enters follow from the ends by the rule for transfers."""
         transfers, routed = self.routed.transfers, self.routed
         started = np.array(self._started)
         latency = np.array([path.latency for path in routed.paths])
+        # First the latest awaited end for each transfer, block by block to bound memory.
         enter = np.full(len(transfers), -np.inf)
         for rows in _blocks(len(transfers.awaited)):
             np.maximum.at(enter, transfers.waiter[rows], self._ends[transfers.awaited[rows]])
@@ -124,6 +141,7 @@ class CollectivePlay:
         )
 
     def _tail_ended(self, number: int) -> None:
+        """Mark participants whose last transfer has ended."""
         for participant in self._tails[number]:
             self._left[participant] -= 1
             if self._left[participant] == 0 and participant < len(self.done):
@@ -132,16 +150,16 @@ class CollectivePlay:
     def _closures(
         self, clock: Clock, fabric: Fabric, waiters: _Waiters
     ) -> tuple[Callable[[int, float, float], None], Callable[[Flow], None]]:
-        """The two functions that are called once a transfer: `start` when it may be sent, `ended` when it is through.
+        """Return two functions called once per transfer: `start` sends it, `ended` handles its end.
 
-        They are closures, and every attribute that they need is a local here, because attribute look-ups and further
-        calls would cost more than their work: a ring of 1,024 ranks calls each two million times. Invariants:
+        They are closures with local variables, because attribute look-ups and further calls would cost more than the
+        work itself: a ring over 1,024 ranks calls each function two million times. Invariants:
 
-        - `pending[n]` counts what transfer n still waits for, its predecessor on the channel among it. The end that
-          brings it from 1 to 0 starts n; so each transfer is started once, in the instant when the last of these ends.
-        - `ready[n]` is the latest end among what n declares to wait for; the end of its predecessor is no part of it,
-          for latency passes while the predecessor is still sending.
-        - An end happens at `now`, and ends come in order of time, so the latest one so far is always `now`.
+        - `pending[n]` counts the ends awaited by transfer n, including its predecessor on the channel. The end that
+          lowers it from 1 to 0 starts n. Each transfer therefore starts exactly once, at the last of these ends.
+        - `ready[n]` is the latest end among the transfers awaited by n. The predecessor on the channel is excluded,
+          because latency passes while the predecessor still sends.
+        - An end happens at `now`, and ends arrive in temporal order, therefore the latest end so far is always `now`.
         """
         routed, transfers = self.routed, self.routed.transfers
         paths, route_of, sizes = routed.paths, _column(routed.route_of), self.sizes
@@ -162,7 +180,7 @@ class CollectivePlay:
 
         def start(number: int, since: float, now: float) -> None:
             if late[0]:
-                # An end that has not started holds the transfer back; `reach` calls again when it starts.
+                # A participant that has not started holds the transfer back; `reach` calls `start` again.
                 a, b = src[number], dst[number]
                 latest = max(started[a], started[b])
                 if latest == _NEVER:
@@ -171,14 +189,14 @@ class CollectivePlay:
                 if latest > since:
                     since = latest
             path = paths[route_of[number]]
-            # `transfer_rule.enter`, written out. Where the predecessor ended last, `now` is its end; where it ended
-            # before, `since` is `now` or the start of a rank, so that the predecessor decides nothing.
+            # `transfer_rule.enter`, inlined. If the predecessor ended last, `now` is its end. If it ended earlier,
+            # `since` is `now` or a rank's start, and the predecessor has no influence.
             enter = since + (path.latency if jitter is None else path.latency * jitter[number])
             if enter < now:
                 enter = now
             flow = Flow(number, path, enter, owner)
-            # As `Fabric.launch` and `Fabric._take`, which stand for all cases: links that are free are taken for the
-            # whole time from now to the end, latency included; who comes meanwhile makes the fabric look again.
+            # `Fabric.launch` and `Fabric._take`, inlined for free links. The links are taken from now to the end,
+            # latency included; a flow that arrives meanwhile makes the fabric look again.
             if path.links:
                 for link in path.links:
                     if until[link] > now:
@@ -198,8 +216,8 @@ class CollectivePlay:
             number = flow.number
             now = flow.end
             ends[number] = now
-            # The channel first: of two transfers that can start now the one that queued comes first in the queue of the
-            # clock too. The channel's end does not touch `ready`.
+            # The channel comes first: if two transfers can start now, the queued transfer also comes first in the
+            # clock's queue. The channel's end leaves `ready` unchanged.
             other = successor[number]
             if other >= 0:
                 if pending[other] == 1:
@@ -228,29 +246,32 @@ class CollectivePlay:
 
 
 def _blocks(length: int) -> list[slice]:
-    """Slices that cover a length, short enough that what is worked out for one needs little memory."""
+    """Return slices covering a length, short enough to bound the memory for intermediate results."""
     return [slice(start, start + _SHORT) for start in range(0, length, _SHORT)]
 
 
 def _column(values: npt.NDArray[Any]) -> Any:
+    """Return a column as a list if it is short, otherwise as a memory view."""
     return values.tolist() if len(values) <= _SHORT else _view(np.ascontiguousarray(values))
 
 
 def _view(values: npt.NDArray[Any]) -> Any:
-    """An array whose entries are read and written as plain Python numbers."""
+    """Return an array's memory view, whose entries are plain Python numbers."""
     buffer: Any = values
     return memoryview(buffer)
 
 
 def _pending(transfers: Transfers) -> Any:
-    """How much each transfer still waits for: what it declares, and its channel."""
+    """Return how many ends each transfer awaits, its channel included."""
     waits = np.bincount(transfers.waiter, minlength=len(transfers)) + (transfers.before_on_channel >= 0)
+    # A byte per transfer, unless a count needs more.
     if len(waits) and waits.max() > 255:
         return waits.tolist()
     return bytearray(waits.astype(np.uint8).tobytes())
 
 
 def _successors(transfers: Transfers) -> npt.NDArray[np.int32]:
+    """Return each transfer's successor on its channel; -1 for the last."""
     after = np.full(len(transfers), _NONE, np.int32)
     follows = np.flatnonzero(transfers.before_on_channel >= 0)
     after[transfers.before_on_channel[follows]] = follows
@@ -259,14 +280,14 @@ def _successors(transfers: Transfers) -> npt.NDArray[np.int32]:
 
 @dataclass(frozen=True, slots=True)
 class _Waiters:
-    """Who waits for a transfer.
+    """Transfers waiting for each transfer.
 
     Attributes
     ----------
     only : int32 array, shape (t,)
-        The one that does, or -1 for nobody, or -2 for several.
-    start, several : int32 arrays
-        Several are several[start[i]:start[i + 1]].
+        The single waiting transfer, -1 if there is none, -2 if there are several.
+    start, several : int32 array
+        Several transfers waiting for transfer i are several[start[i]:start[i + 1]].
     """
 
     only: npt.NDArray[np.int32]
@@ -275,6 +296,7 @@ class _Waiters:
 
 
 def _waiters(transfers: Transfers) -> _Waiters:
+    """Return the waiting transfers for each transfer."""
     only = np.full(len(transfers), _NONE, np.int32)
     only[transfers.awaited] = transfers.waiter
     count = np.bincount(transfers.awaited, minlength=len(transfers))
@@ -288,7 +310,10 @@ def _waiters(transfers: Transfers) -> _Waiters:
 
 
 def _initial(transfers: Transfers, ranks: int) -> dict[int, list[int]]:
-    """Transfers that wait for nothing, by the rank whose start they need: the sender, or who takes from a server."""
+    """Return transfers without awaited transfers, by the rank that starts them.
+
+    The sender starts its transfer, or the receiver if a server sends.
+    """
     waits = np.bincount(transfers.waiter, minlength=len(transfers)) + (transfers.before_on_channel >= 0)
     by, initial = np.where(transfers.src < ranks, transfers.src, transfers.dst), dict[int, list[int]]()
     for number in np.flatnonzero(waits == 0).tolist():
@@ -297,9 +322,10 @@ def _initial(transfers: Transfers, ranks: int) -> dict[int, list[int]]:
 
 
 def _tails(transfers: Transfers, waiter: npt.NDArray[np.int32]) -> Ints:
-    """(transfer, participant) for each end of a transfer after which the participant may be done, shape (k, 2).
+    """Return pairs (transfer, participant): the participant may be done after the transfer, shape (k, 2).
 
-    An end is none if the next one on the channel, or one that waits for it, has the same participant: that ends later.
+    A pair is omitted if a later transfer surely involves the participant too: the next transfer on the channel, or the
+    transfer that waits for this one. Example: in a ring, only the last round has tails.
     """
     src, dst, after = transfers.src, transfers.dst, _successors(transfers)
     rows = []
@@ -313,8 +339,10 @@ def _tails(transfers: Transfers, waiter: npt.NDArray[np.int32]) -> Ints:
 
 
 def _writable(values: Floats) -> Any:
+    """Return a column that can be written, in the form chosen by `_column`."""
     return values.tolist() if len(values) <= _SHORT else _view(values)
 
 
 def _filled(like: Any, value: float) -> Any:
+    """Return a column of the same form and length with equal values."""
     return [value] * len(like) if isinstance(like, list) else _view(np.full(len(like), value, np.float64))

@@ -1,7 +1,18 @@
-"""Which links each transfer of a program's collectives takes.
+"""Which links does each transfer take? The router finds routes for every collective in a program.
 
-Rule: collectives that are alike share what is worked out for them: the same traffic whatever their groups, the same
-routes whatever their sizes. Routes keep all their links for the books; rates are taken over all of them.
+Equal collectives share results: equal schedules and sizes share traffic whatever the group, equal groups share routes
+whatever the size. Routes keep every link for reports and for uncontended rates; engines only watch the links that
+matter.
+
+Example: ranks 0 to 3 in nodes (0, 1) and (2, 3) run an all-gather inside each node, then all-reduces (0, 2) and (1, 3)
+across nodes.
+
+- The two all-gathers have a common schedule, form a batch and are routed together; the all-reduces form a second batch.
+- If the all-reduces share an uplink and can fill it, groups (0, 2) and (1, 3) may contend, and each group gets a lane.
+- If every GPU has its own network card, no two collectives contend, and the whole stream gets a single lane.
+
+Two collectives in a lane never contend. A rank runs one collective per stream at a time; the lane states that this is
+enough to keep their flows apart.
 """
 
 from __future__ import annotations
@@ -17,10 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.cluster.caps import HBM_PER_REDUCED_BYTE, nodes_of, rate_caps
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.route_table import RouteTable
-from simulator.collectives.caps import nodes_of, rate_caps
-from simulator.collectives.reduction import HBM_PER_REDUCED_BYTE
 from simulator.engine.link_pruning import PotentialFlows, all_links, prune_links
 from simulator.engine.path import Path
 from simulator.engine.routes import Routes
@@ -33,25 +43,26 @@ from simulator.records.transfers import Transfers
 
 @dataclass(frozen=True, eq=False)
 class RoutedCollective:
-    """One collective with the routes of its transfers.
+    """A collective with its transfers' routes.
 
     Attributes
     ----------
     traffic : Traffic
+        Transfers and bytes.
     routes : Routes
-        Where the traffic goes.
+        Routes of the traffic.
     vertices : tuple of str
-        Of the participants.
-    capacity : sequence of float
-        Of the fabric's links [B/s].
+        Vertex of each participant.
+    capacity : sequence of float, shape (links,)
+        Capacity of the fabric's links [B/s].
     hbm : int
-        From which number on links are ranks' HBM.
+        First link number that stands for HBM.
     contends : bool
-        Whether its own flows can hold each other back.
+        True if its own flows can hold each other back.
     lane : int
-        Flows of collectives of one lane never hold each other back; -1 for one that may meet any other.
+        Collectives of one lane never contend with each other; -1 for a collective that may contend with any other.
     wide_lane : bool
-        Whether this lane has all collectives of its stream, whatever their groups.
+        True if the lane has all collectives of the stream, whatever their groups.
     """
 
     traffic: Traffic
@@ -65,34 +76,34 @@ class RoutedCollective:
 
     @property
     def transfers(self) -> Transfers:
-        """All of them, written out."""
+        """Transfers, written out."""
         return self.traffic.transfers
 
     @property
     def nbytes(self) -> Floats:
-        """Of each transfer [B]."""
+        """Bytes carried by each transfer [B]."""
         return self.traffic.nbytes
 
     @property
     def route_of(self) -> npt.NDArray[np.int32]:
-        """Row of `paths` and `links` of each transfer."""
+        """Row in `paths` and `links` for each transfer."""
         return self.traffic.route_of
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """By route, with only the links on which flows can meet."""
+        """A Path for each route, with only the links where flows can meet."""
         return self.routes.paths(self.capacity)
 
     @cached_property
     def links(self) -> RouteLinks:
-        """By route all links of the cluster."""
+        """Every cluster link on each route, HBM excluded."""
         there = self.routes.link < self.hbm
         begin = np.searchsorted(self.routes.route[there], np.arange(len(self.routes) + 1))
         return RouteLinks(begin, self.routes.link[there])
 
 
 class _Kind(NamedTuple):
-    """Collectives for which everything is alike but their sizes."""
+    """Key for collectives that differ only in size."""
 
     schedule: int
     group: tuple[int, ...]
@@ -103,7 +114,7 @@ class _Kind(NamedTuple):
 
 
 def capacities(cluster: Cluster) -> list[float]:
-    """Every link's bandwidth, then every rank's HBM bandwidth [B/s]: the fabric's links by number."""
+    """Return the fabric's link capacities: cluster links by number, then each rank's HBM bandwidth [B/s]."""
     hbm = [cluster.hbm_bandwidth(rank) for rank in range(cluster.world_size)]
     return [float(b) for b in cluster.router.bandwidth] + hbm
 
@@ -116,18 +127,20 @@ def route_collectives(
     times: Sequence[int] | None = None,
     watch_all: bool = False,
 ) -> list[RoutedCollective]:
-    """Find the routes of every collective of a program.
+    """Find the routes for every collective in a program.
 
     Parameters
     ----------
     cluster : Cluster
+        The links.
     collectives : sequence of Collective
-    capacity : sequence of float
-        Of the fabric's links [B/s].
+        Collectives with simulated transfers.
+    capacity : sequence of float, shape (links,)
+        Capacity of the fabric's links [B/s].
     times : sequence of int, optional
-        How many collectives of the program each stands for; one where it is left out.
+        Number of collectives that each entry stands for; 1 by default.
     watch_all : bool
-        Whether flows meet on every link that they take; otherwise only where `prune_links` says that they can.
+        True: flows meet on every link. False: only on links kept by `prune_links`.
     """
     each = [1] * len(collectives) if times is None else times
     return _CollectiveRouter(cluster, capacity).route_collectives(collectives, each, watch_all=watch_all)
@@ -135,17 +148,18 @@ def route_collectives(
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """What follows from all collectives of a program together.
+    """Results that depend on the program's collectives together.
 
     Attributes
     ----------
     schedules : sequence of Schedule
-        Of all kinds.
+        Schedules of all kinds, kept alive because their ids are keys.
     routes : mapping of _Kind to Routes
+        Routes with the links that matter.
     contends : mapping of _Kind to bool
-        Whether its own flows can hold each other back; none for kinds none of whose flows can be held back.
+        True if the kind's own flows can hold each other back; absent if no flow of the kind can be held back.
     lanes : mapping of _Kind to (int, bool)
-        Numbers of lanes, and whether each has all collectives of its stream.
+        Number of the lane, and whether it has all collectives of its stream.
     """
 
     schedules: Sequence[Schedule]
@@ -154,13 +168,13 @@ class _Together:
     lanes: Mapping[_Kind, tuple[int, bool]]
 
     def size(self) -> int:
-        """Numbers that it holds, about."""
+        """Approximate count of stored numbers."""
         return sum(64 + 3 * len(one.link) for one in self.routes.values())
 
 
 @dataclass(slots=True)
 class _CollectiveRouter:
-    """Routes collectives, and keeps traffic and routes for those that are alike."""
+    """Routes collectives; caches traffic and routes for equal collectives."""
 
     cluster: Cluster
     capacity: Sequence[float]
@@ -170,12 +184,13 @@ class _CollectiveRouter:
     def route_collectives(
         self, collectives: Sequence[Collective], each: Sequence[int], *, watch_all: bool
     ) -> list[RoutedCollective]:
+        """Return each collective with its routes."""
         kinds = [_kind(op) for op in collectives]
         times: Counter[_Kind] = Counter()
         for kind, count in zip(kinds, each, strict=True):
             times[kind] += count
         ops = dict(zip(kinds, collectives, strict=True))
-        # What is kept has the schedules too, whose ids are in the key.
+        # The cached result keeps the schedules alive: the key contains their ids.
         together = self.cluster.remember_routes(
             (_Together, tuple(times.items()), tuple(self.capacity), watch_all),
             lambda: self._together(ops, times, watch_all=watch_all),
@@ -184,6 +199,7 @@ class _CollectiveRouter:
         made: dict[tuple[_Kind, int], RoutedCollective] = {}
         routed = []
         for op, kind in zip(collectives, kinds, strict=True):
+            # Equal kinds with equal traffic share a single object.
             key = kind, id(self._traffic(op))
             if key not in made:
                 hbm = len(self.capacity) - self.cluster.world_size
@@ -200,17 +216,18 @@ class _CollectiveRouter:
         return routed
 
     def _together(self, ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int], *, watch_all: bool) -> _Together:
-        """Where collectives of a program go, and which of them can hold each other back."""
+        """Route the collectives, and find which can hold each other back."""
         bandwidth = np.array(self.capacity)
         batches = _batches(ops, times)
         every = [self._route(batch, bandwidth) for batch in batches]
+        # Pruning looks at the whole program: a link matters only if flows can meet there.
         watched = all_links(every) if watch_all else prune_links(every, bandwidth)
         potential: dict[_Kind, PotentialFlows] = {}
         for batch, together, matters in zip(batches, every, watched, strict=True):
             apart = replace(together, routes=together.routes.kept(matters)).apart(len(batch.ops))
             potential |= zip(batch.kinds, apart, strict=True)
+        # A program with a single collective needs no second check: pruning found the answer already.
         contends = {
-            # Where there is no other, the whole program's answer is that for itself.
             kind: (len(potential) == one.times == 1 and not watch_all) or self._contend([one], bandwidth)
             for kind, one in potential.items()
             if one.routes.can_contend
@@ -220,17 +237,18 @@ class _CollectiveRouter:
         return _Together([op.schedule for op in ops.values()], routes, contends, lanes)
 
     def _contend(self, kinds: Sequence[PotentialFlows], bandwidth: Floats, *, several: bool = False) -> bool:
-        """Whether flows can hold each other back where there are no other collectives, and one of each kind.
+        """Return True if flows can hold each other back among these kinds alone, each taken once.
 
-        Groups of a thousand nodes that are alike have routes that differ in the numbers of links alone.
+        Results are cached. A thousand equal nodes have routes that differ only in link numbers, and share an entry.
         """
+        # A single flow meets no other.
         if len(kinds) == 1 and not several and int(kinds[0].flows.sum()) == 1:
             return False
         links, place = np.unique(np.concatenate([one.routes.link for one in kinds]), return_inverse=True)
         if several or len(kinds) > 1:
             return self._meet(kinds, links, place, bandwidth)
         (one,) = kinds
-        # Of links and ranks it only matters which of them are the same, and which are no ranks.
+        # The cache key renumbers links and ranks: only equality between them matters, and which ends are no ranks.
         ends = np.concatenate([one.src, one.dst])
         who, own = np.unique(ends, return_inverse=True)[1], one.routes
         columns = (
@@ -255,8 +273,10 @@ class _CollectiveRouter:
 
     @staticmethod
     def _meet(kinds: Sequence[PotentialFlows], links: Ints, place: Ints, bandwidth: Floats) -> bool:
+        """Return True if pruning keeps any link for these kinds alone."""
+        # Split the renumbered links back into kinds.
         cuts = np.cumsum([len(one.routes.link) for one in kinds])[:-1]
-        # Among the links that they take: a cluster may have a hundred thousand.
+        # Links are renumbered to the used ones: a cluster may have a hundred thousand.
         alone = [
             replace(one, routes=replace(one.routes, link=own), times=1)
             for one, own in zip(kinds, np.split(place, cuts), strict=True)
@@ -271,26 +291,31 @@ class _CollectiveRouter:
         contends: Mapping[_Kind, bool],
         bandwidth: Floats,
     ) -> dict[_Kind, tuple[int, bool]]:
-        """Numbers of lanes, and whether each is of all kinds of its stream: kinds that never contend with each other.
+        """Return each kind's lane, and whether the lane has every collective on its stream.
 
-        A rank is in one collective of a stream at a time, so all kinds of a stream make a lane where that is enough,
-        otherwise those of one group. A server or a switch may be in several at once.
+        A rank runs one collective per stream at a time. If this suffices to keep flows apart, the whole stream forms a
+        lane; otherwise each group does. Kinds with a server or a switch get no lane (-1), because a server may take
+        part in several collectives at once.
         """
         lanes: dict[_Kind, tuple[int, bool]] = {}
         streams: dict[str, list[_Kind]] = {}
         flows: dict[str, list[PotentialFlows]] = {}
         for batch, together in zip(batches, every, strict=True):
             there = [kind for kind in batch.kinds if kind in contends]
+            # Eligible kinds: no servers or switches, and no contention with themselves.
             own = [kind for kind in there if not kind.auxiliaries and not contends[kind]]
             lanes |= {kind: (-1, False) for kind in there if kind.auxiliaries or contends[kind]}
             if own:
                 streams.setdefault(own[0].stream, []).extend(own)
+                # A complete batch is checked at once, without splitting.
                 whole = len(own) == len(batch.kinds)
                 flows.setdefault(own[0].stream, []).extend([together] if whole else [potential[kind] for kind in own])
         for stream, kinds in streams.items():
             if len(kinds) == 1 or not self._contend(flows[stream], bandwidth, several=True):
                 lanes |= dict.fromkeys(kinds, (len(lanes), True))
                 continue
+            # The stream's groups can contend. A group's own collectives still follow each other, hence a lane per
+            # group.
             groups: dict[tuple[int, ...], list[_Kind]] = {}
             for kind in kinds:
                 groups.setdefault(kind.group, []).append(kind)
@@ -302,7 +327,9 @@ class _CollectiveRouter:
         return lanes
 
     def _traffic(self, op: Collective) -> Traffic:
+        """Return the collective's traffic, cached by schedule and sizes."""
         sizes = op.elements, op.itemsize, op.reduce_itemsize
+        # Traffic depends on schedule and sizes, not on the group.
         key = (id(op.schedule), *sizes)
         if key not in self._traffics:
             self._traffics[key] = self.cluster.remember(
@@ -311,7 +338,8 @@ class _CollectiveRouter:
         return self._traffics[key]
 
     def _route(self, batch: _Batch, bandwidth: Floats) -> PotentialFlows:
-        # What is kept has the schedule too, whose id is in the key.
+        """Return the batch's potential flows, cached on the cluster."""
+        # The cached pair keeps the schedule alive: the key contains its id.
         _, flows = self.cluster.remember_routes(
             (PotentialFlows, *batch.kinds),
             lambda: (batch.ops[0].schedule, self._potential_flows(batch.ops, bandwidth)),
@@ -320,16 +348,18 @@ class _CollectiveRouter:
         return replace(flows, times=batch.times)
 
     def _potential_flows(self, ops: Sequence[Collective], bandwidth: Floats) -> PotentialFlows:
-        """Of collectives that differ in their groups alone, those of one behind those of the other."""
+        """Return the potential flows for collectives that differ only in groups, concatenated in the order in `ops`."""
         first, count = ops[0], len(ops)
         traffic, ranks = self._traffic(first), len(first.group)
         src, dst, reduce = traffic.route_keys.T
         routes = len(src)
         table = self._links_of([_vertices(self.cluster, op) for op in ops], np.stack([src, dst]))
         groups = np.array([op.group for op in ops], np.int64)
+        # A reduction at a rank also takes the rank's HBM: append HBM links to these routes.
         here = np.flatnonzero((reduce == 1) & (dst < ranks))
         adding = (np.arange(count)[:, None] * routes + here).ravel()
         hbm = (len(bandwidth) - self.cluster.world_size + groups[:, dst[here]]).ravel()
+        # Stable: within a route, HBM follows the links.
         order = np.argsort(np.concatenate([table.route, adding]), kind="stable")
         route, link = np.concatenate([table.route, adding])[order], np.concatenate([table.link, hbm])[order]
         weight = np.concatenate([np.ones(len(order) - len(adding)), np.full(len(adding), HBM_PER_REDUCED_BYTE)])[order]
@@ -340,18 +370,20 @@ class _CollectiveRouter:
                 for op in ops
             ]
         )
+        # The uncontended rate is the tightest of cap and links.
         np.minimum.at(rate, route, bandwidth[link] / weight)
         made = Routes(route, link, weight, table.latency, rate, np.zeros(len(route), np.bool_))
+        # Ends are rank numbers; servers and switches get -1, -2, ...
         ends = np.tile(-1 - np.arange(participants) + ranks, (count, 1))
         ends[:, :ranks] = groups
         low, high, flows = traffic.channels
-        # Channels of one collective are none of another's.
+        # Channels are private: shift the numbers so that two collectives never share a channel.
         channel = (int(high.max(initial=-1)) + 1) * np.repeat(np.arange(count), routes)
         low, high, flows = np.tile(low, count) + channel, np.tile(high, count) + channel, np.tile(flows, count)
         return PotentialFlows(made, low, high, flows, ends[:, src].ravel(), ends[:, dst].ravel(), first.stream, 1)
 
     def _links_of(self, vertices: Sequence[tuple[str, ...]], pairs: Ints) -> RouteTable:
-        """Routes of these pairs of participants, for each of so many groups."""
+        """Return the routes between participant pairs, for each group's vertices."""
         router = self.cluster.router
         every = np.array([[router.index[vertex] for vertex in own] for own in vertices], np.int64)
         numbers = np.stack([every[:, pairs[0]].ravel(), every[:, pairs[1]].ravel()])
@@ -362,14 +394,16 @@ class _CollectiveRouter:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Collectives that differ in their groups alone, no two of which have a rank in common; or a single one.
+    """Collectives that differ only in groups, no two with a common rank; or a single collective.
 
     Attributes
     ----------
     kinds : sequence of _Kind
+        Keys of the collectives.
     ops : sequence of Collective
+        The collectives.
     times : int
-        How many there are of the single one; of several it does not matter.
+        How often the single collective occurs; without meaning for several.
     """
 
     kinds: Sequence[_Kind]
@@ -378,16 +412,20 @@ class _Batch:
 
 
 def _batches(ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int]) -> list[_Batch]:
-    """Put together what can be routed at once; a server or a switch may be in several collectives, so they stay apart.
+    """Group collectives that can be routed together.
 
-    How often there is a collective matters for servers and switches alone.
+    A server or switch may take part in several collectives, therefore these stay single. Only for them the number of
+    occurrences matters.
     """
     batches: dict[object, list[_Kind]] = {}
     depth: dict[tuple[object, int], int] = {}
     for kind in ops:
+        # With servers or switches: a batch of its own.
         alike: tuple[object, ...] = (kind,)
         if not kind.auxiliaries:
             alike = kind.schedule, kind.stream, kind.rate_cap, kind.cross_rate_cap
+            # Depth is one more than the largest depth among the group's ranks. Two groups at equal depth therefore have
+            # no common rank.
             level = 1 + max(depth.get((alike, rank), 0) for rank in kind.group)
             depth |= dict.fromkeys([(alike, rank) for rank in kind.group], level)
             alike = *alike, level
@@ -396,8 +434,10 @@ def _batches(ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int]) -> lis
 
 
 def _vertices(cluster: Cluster, op: Collective) -> tuple[str, ...]:
+    """Return each participant's vertex: ranks, then servers and switches."""
     return tuple(cluster.ranks[rank] for rank in op.group) + op.auxiliaries
 
 
 def _kind(op: Collective) -> _Kind:
+    """Return the key for collectives that differ only in size."""
     return _Kind(id(op.schedule), op.group, op.auxiliaries, op.stream, op.rate_cap, op.cross_rate_cap)

@@ -1,7 +1,7 @@
-"""Colours of colour refinement: 64-bit hashes of labels. Unequal colours prove that two labels differ.
+"""Colours for colour refinement: 64-bit hashes.
 
-A colour made from two others depends on both, in order with `mixed` and in any order with `summed`. Unlike labels can
-get equal colours by chance: among a million colours in about one of ten million programs.
+Unequal colours prove that two labels differ. `mixed` combines two colours in order, `summed` any number without order.
+Different labels get equal colours by chance in about one program in ten million, at a million colours each.
 """
 
 from __future__ import annotations
@@ -17,27 +17,38 @@ Colours = npt.NDArray[np.uint64]
 
 
 def bits(values: Floats) -> Colours:
-    """Colours of numbers: the bits of their float64, so that equal numbers have equal colours."""
+    """Return each float64's bits: equal numbers get equal colours."""
     return np.ascontiguousarray(values, np.float64).view(np.uint64)
 
 
 def different(colours: Colours) -> int:
-    """How many different colours there are; a sort of bare numbers takes a tenth of `np.unique`."""
+    """Return the number of distinct colours.
+
+    Sorting bare numbers takes a tenth of the time that `np.unique` needs.
+    """
     return int(np.count_nonzero(np.diff(np.sort(colours)))) + (len(colours) > 0)
 
 
 def summed(where: Ints, colours: Colours, size: int) -> Colours:
-    """Sum, modulo 2^64, the colours that go to each of `size` places: a hash of a multiset, whatever the order."""
+    """Sum the colours at each place modulo 2^64: a hash for each multiset, independent of order.
+
+    Examples
+    --------
+    >>> summed(np.array([0, 2, 0]), np.array([5, 7, 6], np.uint64), 3).tolist()
+    [11, 0, 7]
+    """
+    # Unsigned integers wrap modulo 2^64 without a warning.
     sums = np.zeros(size, np.uint64)
     np.add.at(sums, where, colours)
     return sums
 
 
 def mixed(one: npt.NDArray[Any], other: npt.NDArray[Any] | int) -> Colours:
-    """Mix two colours into one, by the finalizer of splitmix64 (Steele, Lea & Flood, OOPSLA 2014)."""
+    """Mix two colours into one with SplitMix64's finaliser (Steele, Lea & Flood, OOPSLA 2014)."""
+    # Unequal multipliers and addends make the result depend on the order of the two colours.
     state = one.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     state = state + (np.asarray(other).astype(np.uint64) + np.uint64(0x632BE59BD9B4E019))
-    # In place: there may be ten million.
+    # Work in place: a large program has ten million colours.
     shifted = state >> np.uint64(30)
     state ^= shifted
     state *= np.uint64(0xBF58476D1CE4E5B9)

@@ -1,7 +1,7 @@
-"""The events engine: plays a Program on a Cluster with SimPy. Contention, stragglers, jitter, payload: everything.
+"""The events engine: simulates a Program on a Cluster with SimPy, with contention, stragglers, jitter and payload.
 
-Rule: every rank has a process for each of its streams; a stream runs one operation at a time, in order. The only module
-that says how long a Program takes.
+Each rank has a coroutine per stream, and a stream runs one operation at a time, in order. This engine is the readable
+reference for the compiled engine.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any, Final
 import numpy as np
 import simpy
 
+from simulator.basics.errors import DeadlockError
 from simulator.basics.intervals import length
 from simulator.cluster.cluster import Cluster
 from simulator.engine.clock import Clock
 from simulator.engine.collective_play import CollectivePlay
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
+from simulator.engine.compute_stream import Kernels
 from simulator.engine.fabric import Fabric
 from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
-from simulator.engine.kernels_run import Kernels
-from simulator.engine.payload import Payload, carry_all
 from simulator.engine.program_checks import check_program, waiting_text
 from simulator.engine.progress import tell
 from simulator.engine.recording import in_order, memory_events, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
-from simulator.errors import DeadlockError
-from simulator.records.later import LaterValues
+from simulator.payload.carry import Payload, carry_all
+from simulator.records.lazy import LazyValues
 from simulator.records.operation import ISSUE, Collective, Compute, Op
 from simulator.records.program import Program
-from simulator.records.timeline import Sent, Span, Timeline, by_rank
+from simulator.records.timeline import CollectiveTotals, Span, Timeline, by_rank
 
 NAME: Final = "events"
 
@@ -47,38 +47,41 @@ def execute(
     keep: Collection[int] | None = None,
     watch_all: bool = False,
 ) -> Timeline:
-    """Play a program to its end.
+    """Simulate a program.
 
     Parameters
     ----------
     program : Program
+        Operations of each rank.
     cluster : Cluster
+        GPUs and links.
     jitter : Jitter, optional
+        Noise on kernels and latencies.
     payloads : mapping of collective name to Payload, optional
-        Arrays to work on, in place.
+        Arrays that the collectives change in place.
     limit_memory : bool
-        Whether going beyond HBM's capacity is an error; otherwise the timeline names the ranks that are short.
+        True: exceeding a GPU's HBM is an error. False: the timeline names the ranks that lack memory.
     allocator : str, optional
-        "caching" or "expandable_segments"; bytes are only counted where it is left out.
+        "caching" or "expandable_segments"; if omitted, bytes are only counted.
     keep : collection of int, optional
-        Ranks whose spans are wanted, beside that of the rank that ends last; all where it is left out.
+        Ranks whose spans are kept, in addition to the rank that ends last; if omitted, spans of all ranks.
     watch_all : bool
-        Whether flows are looked for on every link, and not only where they can hold each other back: the same answer,
-        later. It is the proof of `prune_links`.
+        True: watch every link, not only links where flows can hold each other back. The result is the same and takes
+        longer; tests use it to check `prune_links`.
 
     Returns
     -------
     Timeline
-        The same with and without payload.
+        Equal with and without payload.
 
     Raises
     ------
     DeadlockError
-        Nothing can happen any more and not everything has ended; says who waits for what.
+        No event is left although operations have not ended; the message says which operations wait for what.
     OutOfMemoryError
         A rank needs more HBM than it has.
     ValueError
-        A program that contradicts itself: unknown names in `after`, ranks that are not there.
+        The program contradicts itself: unknown names in `after`, or ranks that do not exist.
     """
     play = _Play(program, cluster, jitter or Jitter(), limit_memory, allocator, watch_all=watch_all)
     play.run()
@@ -89,12 +92,12 @@ def execute(
 
 
 def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> tuple[Timeline, str]:
-    """Play as far as it goes.
+    """Simulate until the end or a deadlock.
 
     Returns
     -------
-    tuple
-        What ended, and who waits for what; empty where everything did.
+    tuple of (Timeline, str)
+        Operations that ended, and which operations wait for what; empty text if everything ended.
     """
     play = _Play(program, cluster, jitter, limit_memory=False, allocator=None)
     try:
@@ -106,7 +109,7 @@ def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> t
 
 @dataclass(slots=True)
 class _Place:
-    """Where a stream is: the operation that it is at, for reports of deadlocks."""
+    """A stream's present operation, for deadlock reports."""
 
     rank: int
     stream: str
@@ -116,27 +119,31 @@ class _Place:
 
 @dataclass(slots=True)
 class _Play:
+    """State of a simulation."""
+
     program: Program
     cluster: Cluster
     jitter: Jitter
     limit_memory: bool
     allocator: str | None
     clock: Clock = field(default_factory=Clock)
-    collectives: dict[str, CollectivePlay] = field(default_factory=dict)
-    timed: dict[str, TimedCollective] = field(default_factory=dict)
-    kernels: list[Kernels] = field(default_factory=list)
-    places_in: dict[str, dict[int, int]] = field(default_factory=dict)
-    last_came: dict[str, float] = field(default_factory=dict)
+    collectives: dict[str, CollectivePlay] = field(default_factory=dict)  # with simulated transfers, by name
+    timed: dict[str, TimedCollective] = field(default_factory=dict)  # in closed form, by name
+    kernels: list[Kernels] = field(default_factory=list)  # by rank
+    places_in: dict[str, dict[int, int]] = field(default_factory=dict)  # participant number of each rank, by name
+    last_came: dict[str, float] = field(default_factory=dict)  # latest arrival, by name [s]
     spans: list[Span] = field(default_factory=list)
     places: list[_Place] = field(default_factory=list)
+    # (place in the program, time) by rank.
     memory_events: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
-    ended: list[dict[str, simpy.Event]] = field(default_factory=list)
-    running: int = 0
-    noted: int = 0
+    ended: list[dict[str, simpy.Event]] = field(default_factory=list)  # end of each operation, by rank and name
+    running: int = 0  # streams that have not finished
+    noted: int = 0  # ended operations, for progress
     watch_all: bool = False
     routed_collectives: dict[str, RoutedCollective] = field(default_factory=dict)
 
     def run(self) -> None:
+        """Start a coroutine for each stream and run the clock until nothing is left."""
         self._prepare()
         for rank, ops in enumerate(self.program.ranks):
             streams: dict[str, list[tuple[int, Op]]] = {}
@@ -149,10 +156,12 @@ class _Play:
                 self.clock.process(self._stream(place, queue))
         operations = sum(map(len, self.program.ranks))
         self.clock.play(lambda: tell("playing", self.noted / max(operations, 1), self.clock.now))
+        # The queue is empty but a stream still waits: a deadlock.
         if self.running:
             raise DeadlockError(self.clock.now, {_who(p): self._what(p) for p in self.places if p.at is not None})
 
     def _prepare(self) -> None:
+        """Check the program, route its collectives, and create the events for operations' ends."""
         check_program(self.program, self.cluster)
         ranks = self.program.ranks
         capacity = capacities(self.cluster)
@@ -164,6 +173,7 @@ class _Play:
                 self.timed[op.name] = TimedCollective(self.clock, op)
         routed_collectives = route_collectives(self.cluster, list(ops.values()), capacity, watch_all=self.watch_all)
         self.routed_collectives = dict(zip(ops, routed_collectives, strict=True))
+        # Closed-form collectives are not numbered, just like in the compiled engine: both draw equal noise.
         for number, (name, routed) in enumerate(self.routed_collectives.items()):
             jitter = latency_factors(self.jitter, number, ops[name], routed.transfers.src)
             self.collectives[name] = CollectivePlay(self.clock, fabric, ops[name], routed, jitter)
@@ -173,6 +183,7 @@ class _Play:
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
 
     def _stream(self, place: _Place, queue: list[tuple[int, Op]]) -> Generator[simpy.Event, Any, None]:
+        """Run a stream's operations one by one: a SimPy process."""
         for number, op in queue:
             place.at = op
             for name in op.after:
@@ -188,11 +199,13 @@ class _Play:
         self.running -= 1
 
     def _play(self, rank: int, number: int, op: Op) -> Generator[simpy.Event, Any, None]:
+        """Run a single operation."""
         if isinstance(op, Compute):
             stretch = self._stretch(rank, number, on_gpu=op.on_gpu)
             slowed = op.duration if op.contended is None else op.contended
             yield self.kernels[rank].run(op.duration * stretch, slowed * stretch)
         elif isinstance(op, Collective):
+            # The collective counts from its arrival on: its kernels occupy SMs while they wait.
             self.kernels[rank].communicate(+op.takes_sms)
             yield from self._communicate(rank, op)
             self.kernels[rank].communicate(-op.takes_sms)
@@ -200,7 +213,9 @@ class _Play:
             self.memory_events[rank].append((number, self.clock.now))
 
     def _communicate(self, rank: int, op: Collective) -> Generator[simpy.Event, Any, None]:
+        """Take part in a collective, from arrival to the rank's own end."""
         place = self.places_in[op.name][rank]
+        # Each arrival overwrites the former, so the last rank's arrival remains.
         self.last_came[op.name] = self.clock.now
         if op.duration is not None:
             yield self.timed[op.name].reach(place)
@@ -214,6 +229,7 @@ class _Play:
             yield collective.done[place]
 
     def _stretch(self, rank: int, number: int, *, on_gpu: bool) -> float:
+        """Return the factor on a kernel's duration from the GPU's speed and from noise."""
         speed = self.cluster.speeds[rank] if self.cluster.speeds and on_gpu else 1.0
         noise = 1.0
         if self.jitter.compute:
@@ -221,6 +237,7 @@ class _Play:
         return noise / speed
 
     def _note(self, place: _Place, op: Op, start: float) -> None:
+        """Record the span of an ended operation."""
         self.noted += 1
         end = self.clock.now
         if isinstance(op, Compute):
@@ -231,6 +248,7 @@ class _Play:
             self.spans.append(Span(place.rank, place.stream, op.name, kind, start, end, float(op.nbytes)))
 
     def _what(self, place: _Place) -> str:
+        """Say what a stream waits for."""
         if place.at is None:
             return "nothing"
         name = place.at.name
@@ -240,29 +258,34 @@ class _Play:
         return waiting_text(place.at, place.awaiting, missing)
 
     def timeline(self) -> Timeline:
+        """Return everything recorded so far."""
         events = {}
         for rank, own in self.memory_events.items():
-            # By place in the program, which decides between those of one moment.
+            # Sorted by place in the program, which decides the order at equal times.
             numbers, times = np.array(sorted(own)).reshape(-1, 2).T
             events[rank] = memory_events(times, numbers.astype(np.int64))
         memory = memory_over_time(self.program, self.cluster, events, limit=self.limit_memory, allocator=self.allocator)
-        # What never came to its end, and has no number for it, is no part of a record of the past.
+        # After a deadlock, collectives without an end (NaN) are omitted: a timeline records completed operations.
         with np.errstate(invalid="ignore"):
             logs = {name: collective.log() for name, collective in self.collectives.items()}
         ended = {name: log for name, log in logs.items() if not np.isnan(log.end).any()}
         routed = {name: self.routed_collectives[name] for name in ended}
-        sent = tuple(Sent(name, len(own.traffic), own.traffic.total_bytes) for name, own in routed.items())
+        sent = tuple(CollectiveTotals(name, len(own.traffic), own.traffic.total_bytes) for name, own in routed.items())
         spans = in_order(self.spans)
+        # Ties go to the lowest rank.
         latest = min(spans, key=lambda span: (-span.end, span.rank), default=None)
         last = (0.0, None) if latest is None else (latest.end, latest.rank)
         routes = {id(own.routes): own.routes for own in routed.values()}.values()
         timeline = timeline_of(NAME, self.cluster, spans, last, tuple(ended.values()), memory, routes)
-        work = LaterValues({rank: partial(_at_work, own) for rank, own in by_rank(spans).items()})
+        work = LazyValues({rank: partial(_at_work, own) for rank, own in by_rank(spans).items()})
         return replace(timeline, sent=sent, transfers=sum(own.transfers for own in sent), at_work=work)
 
 
 def _at_work(spans: Sequence[Span]) -> float:
-    """How long anything was done, hosts that issue kernels left out [s]."""
+    """Return how long any work was done [s].
+
+    The stream on which the host issues kernels does not count.
+    """
     return length((span.start, span.end) for span in spans if span.stream != ISSUE)
 
 

@@ -1,8 +1,10 @@
-"""PyTorch's caching allocator with expandable segments: one growing segment for each pool.
+"""PyTorch's caching allocator with expandable segments: a growing segment for each pool.
 
-Rule: like allocator.py, of which only the dealings with the device differ. A segment has far more addresses than there
-is memory; pages of memory are mapped behind them as needed, and unmapped one by one. Like a road with far more house
-numbers than houses: what is missing is built at its end, so nothing is lost between one estate and the next.
+Only the requests to the device differ from allocator.py. A segment has far more addresses than the GPU has memory.
+Pages are mapped at the segment's end as needed and unmapped one by one, therefore no memory is lost between segments::
+
+    address   0             20 MiB        40 MiB                          2^47
+              |-- page 0 --|-- page 1 --|------- no memory yet ... -------|
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from typing import Final
 from simulator.engine.allocator import FIRST_ADDRESS, Allocator
 from simulator.engine.segments import LARGE_SEGMENT, ROUNDING, SMALL_SEGMENT, MemoryBlock, Pool, round_up
 
-# Addresses of a segment, which cost nothing: more than any GPU has memory. PyTorch takes 9/8 of the GPU's memory, and
-# begins a further segment where that is used up. A larger request, of a step far too large for the GPU, gets a
-# segment of its own size.
+# Addresses per segment, which cost nothing: more than any GPU's memory. PyTorch uses 9/8 of the GPU's memory and starts
+# a new segment at its end. A larger request, from a step far too large for the GPU, gets a segment with the request's
+# size.
 _ADDRESSES: Final = 2**47
 
 
@@ -25,9 +27,9 @@ class ExpandableAllocator(Allocator):
     Parameters
     ----------
     capacity : float
-        [B]
+        Memory of the device [B].
     large_page : int
-        Pages of memory in the pool for allocations above 1 MiB [B]; PyTorch's are 20 MiB (kLargeBuffer).
+        Page size in the pool for allocations above 1 MiB [B]; PyTorch's is 20 MiB (kLargeBuffer).
     """
 
     __slots__ = ("_next_address", "large_page")
@@ -40,19 +42,20 @@ class ExpandableAllocator(Allocator):
         self._next_address = FIRST_ADDRESS
 
     def release(self) -> None:
-        """Unmap every page in which nothing is handed out."""
+        """Unmap every page without an allocated block."""
         for pool in self._pools.values():
             for _, _, block in list(pool.cached):
                 self._unmap(block)
 
     def _page(self, pool: Pool) -> int:
+        """Return the pool's page size [B]."""
         return SMALL_SEGMENT if pool.small else self.large_page
 
     def _fit(self, pool: Pool, size: int) -> MemoryBlock | None:
         place = pool.first_fit(size)
         if place == len(pool.cached):
             return None
-        # A block that can still grow counts as large as it can become, so the end of a segment is used last.
+        # A block that can still grow counts with its possible size, therefore a segment's end is used last.
         while place + 1 < len(pool.cached) and _reach(pool.cached[place + 1][2]) < _reach(pool.cached[place][2]):
             place += 1
         return pool.cached.pop(place)[2]
@@ -64,7 +67,7 @@ class ExpandableAllocator(Allocator):
         elif not self._map(block, size):
             return None
         while block.size < size:
-            # Behind a free block lie addresses without memory: two free neighbours would have been joined.
+            # A free block is followed by addresses without memory: two free neighbours would have been joined.
             gap = block.behind
             if gap is None or not self._map(gap, size - block.size):
                 pool.put(block)
@@ -73,12 +76,12 @@ class ExpandableAllocator(Allocator):
         return block
 
     def _place(self, pool: Pool, size: int) -> MemoryBlock:
-        """Where the lowest addresses lie that are free, mapped or not, and enough; in a new segment where none are."""
+        """Return the lowest free addresses with enough room, mapped or not; otherwise a new segment."""
         for _, gap in pool.unmapped:
             start = gap.before if gap.before is not None and gap.before.cached else gap
             if _room(start, size):
                 return start
-        # Every segment begins at a page of both pools, so that pages can be counted from the first address of all.
+        # Segments start at page boundaries in both pools, so pages can be counted from the first address.
         span = round_up(max(_ADDRESSES, size), lcm(self.large_page, SMALL_SEGMENT))
         block = MemoryBlock(self._next_address, span, pool, mapped=False)
         self._next_address += span
@@ -87,7 +90,7 @@ class ExpandableAllocator(Allocator):
         return block
 
     def _map(self, block: MemoryBlock, size: int) -> bool:
-        """Put memory behind the first pages of a block, and join it with a free one behind it."""
+        """Map memory at the start of a block, and join it with a free block behind; return False without room."""
         pool = block.pool
         size = round_up(min(size, block.size), self._page(pool))
         if not self._has_room(size):
@@ -103,10 +106,12 @@ class ExpandableAllocator(Allocator):
         return True
 
     def _unmap(self, block: MemoryBlock) -> None:
-        """Take the memory from the whole pages of a free block."""
+        """Unmap the whole pages inside a free block."""
         pool, page = block.pool, self._page(block.pool)
+        # Page boundaries inside the block; a partial page at either end stays mapped.
         first = round_up(block.address - FIRST_ADDRESS, page) + FIRST_ADDRESS
         last = block.end - (block.end - FIRST_ADDRESS) % page
+        # No whole page lies inside the block.
         if last <= first:
             return
         pool.take(block)
@@ -120,6 +125,7 @@ class ExpandableAllocator(Allocator):
         self._join_unmapped(block)
 
     def _join_unmapped(self, block: MemoryBlock) -> None:
+        """Join unmapped addresses with unmapped neighbours."""
         pool = block.pool
         if block.behind is not None and not block.behind.mapped:
             pool.take_unmapped(block.behind)
@@ -135,13 +141,13 @@ class ExpandableAllocator(Allocator):
 
 
 def _reach(block: MemoryBlock) -> int:
-    """Bytes that a free block has, and could get behind it [B]."""
+    """Return a free block's size, plus the unmapped addresses behind it [B]."""
     behind = block.behind
     return block.size if behind is None or behind.mapped else block.size + behind.size
 
 
 def _room(block: MemoryBlock | None, size: int) -> bool:
-    """Whether so many bytes lie from a block on without one that is handed out."""
+    """Return True if free addresses from this block on suffice for `size` bytes."""
     while block is not None and not block.held and size > 0:
         size -= block.size
         block = block.behind

@@ -1,11 +1,16 @@
 """The fabric: flows on links, each at its max-min fair share.
 
-Rule: knows flows and links, not what they are for. Like water in pipes: whoever shares a narrow pipe gets an equal
-part, and what one cannot use is left to the others.
+The fabric knows flows and links, but not their purpose. Flows on a full link get equal shares; capacity left unused by
+a slower flow goes to the faster flows. HBM is a link too: a reducing flow at rate x takes 3 x from its receiver's HBM
+(two reads and a write).
 
-HBM is a link too: a reducing flow at rate x takes 3 x of its receiver's HBM (two reads and a write). A flow that has
-its links to itself costs one entry in the clock's queue. Only when flows meet are they solved, the connected ones
-together, once an instant.
+A flow with free links takes them until its end and costs a single entry in the clock's queue. Rates are solved only if
+flows meet, once per instant, for connected flows together. Example: a link with 10 B/s; flow A (100 B) enters at t = 0,
+flow B (30 B) at t = 4::
+
+    t = 0    A takes the link and is scheduled to end at 10
+    t = 4    B finds the link taken: A (60 B left) and B share, 5 B/s each; B will end first, at 10
+    t = 10   B ends, A has 30 B left at 10 B/s and ends at 13
 
 References
 ----------
@@ -19,18 +24,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from simulator.basics.tolerances import ENDS_TOGETHER
-from simulator.engine.clock import LAST, Clock, Occurrence
+from simulator.engine.clock import LAST, Clock, ScheduledCallback
 from simulator.engine.max_min import rates
 from simulator.engine.path import Path
 
-# From so many flows on, arrays are faster than dicts.
+# From this number of flows on, arrays (max_min.py) are faster than dicts.
 _MANY = 60
 _FREE = float("-inf")
 _SHARED = float("inf")
 
 
-class Owner(Protocol):
-    """Whose flow it is: knows its size, and is told of its end."""
+class FlowOwner(Protocol):
+    """A flow's owner (a collective), with the flows' sizes and the callbacks for their ends."""
 
     sizes: Sequence[float]
     """Bytes by flow number [B]."""
@@ -39,15 +44,15 @@ class Owner(Protocol):
     """Called when a flow ends, with the flow; one entry, kept as a tuple because it is the event's callbacks."""
 
 
-class Flow(Occurrence):
-    """Bytes on their way. In the clock's queue it stands at its end, or at its enter while others are on its links.
+class Flow(ScheduledCallback):
+    """Bytes in flight. The clock's queue contains the flow at its end, or at its enter while its links are taken.
 
-    The last four attributes exist only while it shares links.
+    The attributes `rate`, `remaining`, `updated` and `group` exist only while the flow shares links.
     """
 
     __slots__ = ("end", "enter", "group", "number", "owner", "path", "rate", "remaining", "updated")
 
-    def __init__(self, number: int, path: Path, enter: float, owner: Owner) -> None:
+    def __init__(self, number: int, path: Path, enter: float, owner: FlowOwner) -> None:
         self.number = number
         self.path = path
         self.enter = enter
@@ -62,10 +67,10 @@ class Flow(Occurrence):
 
 @dataclass(slots=True)
 class _Group:
-    """Flows that are connected by shared links, and the one timer that they have."""
+    """Flows connected by shared links, with a common timer for the next end."""
 
     flows: list[Flow]
-    timer: Occurrence | None = None
+    timer: ScheduledCallback | None = None
     first: tuple[Flow, ...] = ()
 
 
@@ -75,9 +80,9 @@ class Fabric:
     Attributes
     ----------
     until : list of float
-        By link: the end of the flow that has it alone (no matter if it has passed); +inf while it is shared.
+        For each link, the end of the flow that has it alone, possibly in the past; +inf while it is shared [s].
     holder : list of Flow or None
-        By link: that flow.
+        For each link, the flow that has it alone.
     """
 
     __slots__ = ("_clock", "_dirty", "_members", "_solving", "capacity", "holder", "until")
@@ -87,12 +92,17 @@ class Fabric:
         self.capacity = list(capacity)
         self.until: list[float] = [_FREE] * len(capacity)
         self.holder: list[Any] = [None] * len(capacity)
+        # For each link, the flows sharing it with their weights; None while no flow shares.
         self._members: list[dict[Flow, float] | None] = [None] * len(capacity)
+        # Links whose members changed since the last solution.
         self._dirty: set[int] = set()
         self._solving = False
 
     def launch(self, flow: Flow) -> None:
-        """Send a flow that enters at flow.enter, now or later: at once if its links are free, else look again then."""
+        """Send a flow that enters now or later.
+
+        Free links are taken at once. Otherwise the flow looks again at its enter time.
+        """
         now = self._clock._now
         if all(self.until[link] <= now for link in flow.path.links):
             self._take(flow)
@@ -102,7 +112,7 @@ class Fabric:
             self._enter(flow)
 
     def _take(self, flow: Flow) -> None:
-        """Have the links alone, until the end that follows."""
+        """Take the links until the flow's end."""
         path = flow.path
         flow.end = flow.enter + flow.owner.sizes[flow.number] / path.rate
         flow.callbacks = flow.owner.on_end
@@ -112,15 +122,17 @@ class Fabric:
         self._clock.at(flow.end, flow)
 
     def _await(self, flow: Flow) -> None:
-        """Wait out the latency and look again then."""
+        """Look again when the latency has passed."""
         flow.callbacks = (self._enter,)
         self._clock.at(flow.enter, flow)
 
     def _enter(self, flow: Flow) -> None:
+        """Let a flow enter now: it takes its links if they are free, otherwise it shares them."""
         now = self._clock._now
         flow.enter = now
         alone = True
         for link in flow.path.links:
+            # The holder's end has passed: the link is free.
             if self.until[link] <= now:
                 continue
             if self._members[link] is not None:
@@ -138,22 +150,25 @@ class Fabric:
             self._join(flow, flow.owner.sizes[flow.number])
 
     def _postpone(self, holder: Flow) -> None:
-        """Take a flow that has not entered yet off its links; it will look again when it enters."""
+        """Take a flow off its links before its enter; the flow looks again at its enter time."""
         self._withdraw(holder)
+        # The queue still contains the old object at its former end; without callbacks it does nothing.
         again = _again(holder)
         again.callbacks = (self._enter,)
         self._clock.at(again.enter, again)
 
     def _demote(self, holder: Flow) -> None:
-        """Make a flow that was alone one that shares."""
+        """Convert a flow with its links to itself into a sharing flow."""
         self._withdraw(holder)
         now = self._clock._now
-        # One that has only just entered has all its bytes left, to the bit: who took the links first must not show.
+        # A holder that entered at this instant keeps its exact size; computing the rest would change the last bit, and
+        # the result would depend on which flow came first.
         whole = holder.enter == now
         left = holder.owner.sizes[holder.number] if whole else (holder.end - now) * holder.path.rate
         self._join(_again(holder), left)
 
     def _withdraw(self, holder: Flow) -> None:
+        """Cancel a holder's end and free its links."""
         holder.callbacks = ()
         for link in holder.path.links:
             if self.holder[link] is holder:
@@ -161,6 +176,7 @@ class Fabric:
                 self.holder[link] = None
 
     def _join(self, flow: Flow, remaining: float) -> None:
+        """Add a flow to its links' members; the solution at the end of the instant sets its rate."""
         flow.remaining, flow.updated, flow.rate, flow.group = remaining, self._clock._now, 0.0, None
         for link, weight in zip(flow.path.links, flow.path.weights, strict=True):
             members = self._members[link]
@@ -173,6 +189,7 @@ class Fabric:
         self._solve_soon()
 
     def _leave(self, flow: Flow) -> None:
+        """Remove a flow from its links' members."""
         for link in flow.path.links:
             members = self._members[link]
             if members is None:
@@ -183,29 +200,35 @@ class Fabric:
             else:
                 self._members[link] = None
                 self.until[link] = _FREE
+                # No flow is left, so there is nothing to solve here.
                 self._dirty.discard(link)
 
     def _solve_soon(self) -> None:
-        """One solve an instant, after everything else that happens in it."""
+        """Schedule a single solution per instant, after everything else in the instant."""
         if not self._solving:
             self._solving = True
             self._clock.when(self._clock._now, self._solve, LAST)
 
     def _solve(self) -> None:
+        """Solve every group with a changed link."""
         self._solving = False
         seen: set[Flow] = set()
         dirty, self._dirty = self._dirty, set()
+        # Sorted, so that the set's internal order has no influence on the last bits.
         for link in sorted(dirty):
             members = self._members[link]
             if members is None:
                 continue
+            # Connected flows are solved together, each group once.
             for flow in members:
                 if flow not in seen:
                     self._solve_group(self._connected(flow, seen))
 
     def _connected(self, start: Flow, seen: set[Flow]) -> list[Flow]:
+        """Return the flows connected with `start` by shared links."""
         seen.add(start)
         flows, links = [start], set()
+        # Breadth-first search: `flows` grows during the loop.
         for flow in flows:
             for link in flow.path.links:
                 if link in links:
@@ -218,12 +241,15 @@ class Fabric:
         return flows
 
     def _solve_group(self, flows: list[Flow]) -> None:
+        """Set the rates in a group, and its timer."""
         now = self._clock._now
         group = _Group(flows)
         for flow in flows:
+            # A former group's timer is cancelled: rates change now.
             if flow.group is not None and flow.group.timer is not None:
                 flow.group.timer.callbacks = ()
                 flow.group.timer = None
+            # Subtract the bytes sent since the rate was set.
             flow.remaining -= flow.rate * (now - flow.updated)
             flow.updated = now
             flow.group = group
@@ -235,15 +261,19 @@ class Fabric:
         self._set_timer(group, now)
 
     def _set_timer(self, group: _Group, now: float) -> None:
+        """Schedule the group's next end."""
         delays = [flow.remaining / flow.rate for flow in group.flows]
         least = max(min(delays), 0.0)
+        # Flows whose ends differ only by rounding end together; otherwise each would cause a solution.
         bound = least + ENDS_TOGETHER * (now + least)
         group.first = tuple(flow for flow, delay in zip(group.flows, delays, strict=True) if delay <= bound)
         group.timer = self._clock.when(now + least, lambda: self._end(group))
 
     def _end(self, group: _Group) -> None:
+        """End the group's first flows."""
         group.timer = None
         now = self._clock._now
+        # Remove the flows first: the owners' callbacks below may launch flows on the same links.
         for flow in group.first:
             flow.end = now
             self._leave(flow)
@@ -255,7 +285,12 @@ class Fabric:
                 callback(flow)
 
     def _share(self, flows: list[Flow]) -> None:
-        """Progressive filling [1]_: raise all rates together; whoever meets a full link or its own cap stays there."""
+        """Set max-min fair rates by progressive filling [1]_.
+
+        Raise the rates together until a link is full or a flow reaches its own cap; fix the rates concerned and go on
+        with the rest. Example: flows A on link 1, B on links 1 and 2, C on link 2; link 1 has 10 B/s, link 2 has 20
+        B/s. At 5 B/s link 1 is full: A = B = 5. Link 2 has 15 left: C = 15.
+        """
         room: dict[int, float] = {}
         load: dict[int, float] = {}
         capacity = self.capacity
@@ -266,10 +301,12 @@ class Fabric:
                 else:
                     room[link] = capacity[link]
                     load[link] = weight
+        # A dict instead of a set: its order is deterministic.
         unfixed = dict.fromkeys(flows)
         capped = [flow for flow in flows if flow.path.capped]
         while unfixed:
             share = min([room[link] / left for link, left in load.items()])
+            # Caps below the next full link's share come first.
             stopped = [flow for flow in capped if flow.path.rate <= share and flow in unfixed]
             if stopped:
                 share = min([flow.path.rate for flow in stopped])
@@ -286,6 +323,7 @@ class Fabric:
             for flow in stays:
                 del unfixed[flow]
                 for link, weight in zip(flow.path.links, flow.path.weights, strict=True):
+                    # Fixed flows keep their rates; the link's remaining capacity belongs to the rest.
                     left = load[link] - weight
                     if left > 0.0:
                         load[link] = left
@@ -295,5 +333,5 @@ class Fabric:
 
 
 def _again(flow: Flow) -> Flow:
-    """A fresh object for a flow whose old one still stands, emptied, in the clock's queue."""
+    """Return a fresh object for a flow whose old object remains in the clock's queue without callbacks."""
     return Flow(flow.number, flow.path, flow.enter, flow.owner)

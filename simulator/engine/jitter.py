@@ -1,6 +1,6 @@
-"""Jitter: the random factors on the times of kernels and the latencies of transfers.
+"""Jitter: random factors on kernel times and transfer latencies.
 
-Rule: seeded by who and what (noise.py), so that both engines draw the same.
+Seeds are rank, operation and number (noise.py), therefore both engines draw equal factors.
 """
 
 from __future__ import annotations
@@ -15,13 +15,21 @@ from simulator.basics.arrays import Floats
 from simulator.engine.noise import counted, factors
 from simulator.records.operation import Collective
 
-# Servers and switches draw their factors under numbers that no rank has.
+# Servers and switches draw under numbers that no rank has.
 _BEHIND_RANKS: Final = 2**32
 
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """Standard deviations of the logarithm of a factor on kernels' times and on transfers' latencies; seeded."""
+    """Seeded noise.
+
+    Attributes
+    ----------
+    compute, latency : float
+        Standard deviation of the factor's logarithm, on kernel times and on transfer latencies; 0 for no noise.
+    seed : int
+        Random seed.
+    """
 
     compute: float = 0.0
     latency: float = 0.0
@@ -29,23 +37,28 @@ class Jitter:
 
 
 def latency_factors(jitter: Jitter, number: int, op: Collective, sources: npt.NDArray[Any]) -> Floats | None:
-    """Factors by transfer; a rank's n-th transfer has its own, whatever the others do. None without jitter.
+    """Return a factor for each transfer; None without noise on latencies.
+
+    A rank's n-th transfer has its own factor, independent of other transfers.
 
     Parameters
     ----------
     jitter : Jitter
+        Size and seed of the noise.
     number : int
-        Of the collective among those that are played.
+        Number of the collective among those whose transfers are simulated.
     op : Collective
+        The collective.
     sources : int array, shape (t,)
-        Each transfer's sender, as a participant.
+        Participant that sends each transfer.
     """
     if not jitter.latency:
         return None
+    # Participant to rank number; auxiliaries get numbers beyond any rank.
     ranks = np.array([*op.group, *range(_BEHIND_RANKS, _BEHIND_RANKS + len(op.auxiliaries))])[sources]
     return factors(jitter.latency, jitter.seed, ranks, number, counted(sources))
 
 
 def kernel_factors(jitter: Jitter, ranks: npt.NDArray[Any], place: int) -> Floats:
-    """Factors by rank for kernels at one place of their programs."""
+    """Return each rank's factor for the kernel at a place in its program."""
     return factors(jitter.compute, jitter.seed, ranks, place, np.zeros(len(ranks), np.int64))

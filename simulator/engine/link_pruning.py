@@ -1,9 +1,19 @@
-"""Link pruning: which links could ever be a bottleneck of two flows; an engine need not watch the others.
+"""Which links can ever be a bottleneck for two flows? Pruning removes the rest, and engines need not watch them.
 
-Rule: looks at all routes of a program before it is played, and prunes a link that cannot change any rate:
-- a link that only one channel of one collective uses never has two flows, for a channel is a FIFO;
-- a link that all flows that can be on it at once cannot fill, each at the rate that it has alone, holds nobody back;
-- a link is never the bottleneck if all its users also use another one that is as narrow or narrower for each of them.
+The whole program's routes are examined before the simulation. A link is pruned if it cannot change any rate:
+
+- A single channel in a single collective uses the link. A channel is a FIFO, therefore two flows never meet.
+- The flows that can be on the link at once cannot fill it, even at their uncontended rates.
+- Every user also takes another link that is equally narrow or narrower for each user.
+
+Example: ranks 1, 2 and 3 send to rank 0 through a switch, over links with 10 B/s::
+
+    rank 1 ---+
+    rank 2 ---+--- switch --- rank 0
+    rank 3 ---+
+
+    rank 1 -> switch: a single channel: pruned (first rule), likewise for ranks 2 and 3
+    switch -> rank 0: three channels, 3 x 10 B/s asked, 10 B/s there: kept
 """
 
 from __future__ import annotations
@@ -21,22 +31,24 @@ from simulator.engine.routes import Routes
 
 @dataclass(frozen=True, slots=True)
 class PotentialFlows:
-    """The flows that can be under way at once, of collectives that are alike in everything but their sizes.
+    """Flows that can be in flight at once, for collectives that differ only in sizes.
 
-    Or, one behind the other, of several that differ in their groups too, no two of which have a rank, a server or a
-    switch in common.
+    A batch may concatenate several collectives that also differ in their groups, if no two have a participant in
+    common.
 
     Attributes
     ----------
     routes : Routes
+        Routes of the flows.
     low, high, flows : int array, shape (routes,)
-        The lowest and the highest channel that takes each, and how many do: so many flows it can have at once.
+        Lowest and highest channel on each route, and the number of channels: the most flows that the route can have at
+        once.
     src, dst : int array, shape (routes,)
-        Whose flows they are: ranks; below 0 servers and switches.
+        Source and destination: ranks; negative numbers for servers and switches.
     stream : str
-        Of the ranks.
+        Stream of the ranks.
     times : int
-        How many such collectives there are.
+        Number of such collectives.
     """
 
     routes: Routes
@@ -49,7 +61,7 @@ class PotentialFlows:
     times: int
 
     def apart(self, count: int) -> list[PotentialFlows]:
-        """Those of each of so many collectives."""
+        """Split a batch into its `count` collectives."""
         if count == 1:
             return [self]
         own, routes = len(self.routes) // count, self.routes
@@ -65,44 +77,55 @@ class PotentialFlows:
 
 
 def prune_links(every: Sequence[PotentialFlows], capacity: Floats) -> list[Bools]:
-    """For each link of each route whether it stays: whether flows can meet there and it can be their bottleneck."""
+    """Return which links are kept, a bool array for each entry's pairs of route and link.
+
+    A kept link can be the bottleneck for two flows.
+    """
     contended = _shared(every, len(capacity)) & (_demands(every, len(capacity)) > capacity * (1.0 + SUM_OF_RATES))
-    # Two links may each rule the other; one of them must stay, so a link goes only while another that rules it is kept.
+    # Two links may rule each other and one must stay. Thus a link goes only while a link that rules it is kept.
     gone: set[int] = set()
     for link, others in _ruled(every, contended, capacity):
         if not gone.issuperset(others):
             gone.add(link)
     kept = contended.copy()
+    # Remaining links can be a bottleneck for two flows.
     kept[list(gone)] = False
     return [kept[one.routes.link] for one in every]
 
 
 def all_links(every: Sequence[PotentialFlows]) -> list[Bools]:
-    """The same shape with nothing left out: slower, and true whatever `prune_links` takes for granted."""
+    """Return the same result without pruning: slower, but independent of the rules in `prune_links`."""
     return [np.ones(len(one.routes.link), np.bool_) for one in every]
 
 
 def _shared(every: Sequence[PotentialFlows], links: int) -> Bools:
-    """Links that several channels take."""
+    """Return which links have several channels, shape (links,)."""
+    # A link has several channels if its lowest and highest channel differ.
     low, high = np.full(links, np.iinfo(np.int64).max), np.full(links, -1)
     base = 0
     for one in every:
         route, link = one.routes.route, one.routes.link
         np.minimum.at(low, link, base + one.low[route])
         np.maximum.at(high, link, base + one.high[route])
+        # Channels are private to a collective, so each collective numbers its channels after the last.
         base += int(one.high.max(initial=-1)) + 1
         if one.times > 1:
-            # Two collectives of one stream follow each other at a rank, not at a server or a switch.
+            # At a rank, two collectives on a stream follow each other. At a server or a switch they may overlap: add a
+            # channel.
             np.maximum.at(high, link[((one.src < 0) | (one.dst < 0))[route]], base)
             base += 1
     return np.asarray(high > low)
 
 
 def _demands(every: Sequence[PotentialFlows], links: int) -> Floats:
-    """By link: the most that flows can ask of it at once [B/s].
+    """Return the most that flows can ask from each link at once, shape (links,) [B/s].
 
-    A rank's stream carries out one collective at a time, and a flow belongs to that of its source and to that of its
-    destination: of either's collectives only the most demanding counts. A server or switch may be at all of its own.
+    A rank's stream runs a single collective at a time. Each flow belongs to its source's stream and to its
+    destination's stream. For each stream only the most demanding collective counts, and both sides give a bound. A
+    server or switch may take part in every collective at once.
+
+    Example: rank 0 sends 10 B/s in an all-gather and 8 B/s in a reduce-scatter, both on one stream: its link is asked
+    for 10 B/s, not for 18.
     """
     least = np.full(links, np.inf)
     streams = {one.stream: number for number, one in enumerate(every)}
@@ -114,7 +137,7 @@ def _demands(every: Sequence[PotentialFlows], links: int) -> Floats:
         for one in every:
             whose = getattr(one, side)
             rank = whose >= 0
-            # Ranks by stream; behind them everybody else, each a number of its own.
+            # Distinct ends: (rank, stream), and behind them every server or switch of every entry.
             end = np.where(rank, whose * len(every) + streams[one.stream], beyond - 1 - whose)
             flow = one.flows * one.routes.rate * np.where(rank, 1, one.times)
             asked = flow[one.routes.route] * one.routes.weight
@@ -130,8 +153,16 @@ def _demands(every: Sequence[PotentialFlows], links: int) -> Floats:
 
 
 def _sums(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
-    """Each different key, rising, and the sum of its values."""
-    if len(keys) and int(keys.max()) < 4 * len(keys):  # counting is some ten times as fast as sorting
+    """Return the distinct keys, rising, and each key's sum.
+
+    Examples
+    --------
+    >>> keys, sums = _sums(np.array([7, 3, 7]), np.array([1.0, 2.0, 4.0]))
+    >>> keys.tolist(), sums.tolist()
+    ([3, 7], [2.0, 5.0])
+    """
+    # Counting is about ten times faster than sorting.
+    if len(keys) and int(keys.max()) < 4 * len(keys):
         there = np.flatnonzero(np.bincount(keys)).astype(np.int64)
         return there, np.bincount(keys, values)[there].astype(np.float64)
     key, place = np.unique(keys, return_inverse=True)
@@ -139,10 +170,10 @@ def _sums(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
 
 
 def _ruled(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) -> Iterator[tuple[int, list[int]]]:
-    """Links on which flows can meet that never are the bottleneck, from the highest on, and which others see to that.
+    """Yield contended links that other links rule, from the highest number down, with the ruling links.
 
-    Another one does if all users take it too, and it is as narrow or narrower for each of them. All users take it only
-    if the first and the last do, which rules out most at once.
+    A link rules another if each user of the other takes it too and it is at least as narrow for each user. The
+    candidates are links on the first and on the last user's route, which excludes most pairs at once.
     """
     route, link, narrow = _distinct(*_contended(every, contended, capacity))
     users = np.bincount(link, minlength=len(capacity))
@@ -151,17 +182,21 @@ def _ruled(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) 
     likely = np.intersect1d(_beside(first, route, link, users), _beside(last, route, link, users))
     ruled, ruling = np.divmod(likely, len(capacity))
     slot = np.arange(len(ruled)) - np.searchsorted(ruled, ruled)
+    # Column k lists the candidates that may rule link k; -1 fills unused entries.
     rulers = np.full((int(slot.max(initial=-1)) + 1, len(capacity)), -1)
     rulers[slot, ruled] = ruling
     seen = np.zeros((len(rulers), len(capacity)), np.int64)
     asked = np.flatnonzero(rulers.max(axis=0, initial=-1)[link] >= 0)
     longest = int(np.bincount(route).max(initial=1))
+    # Compare each entry with the entry `apart` places further on the same route. `seen` counts users that take both
+    # links.
     for apart in (*range(1 - longest, 0), *range(1, longest)):
         own = asked[(asked + apart >= 0) & (asked + apart < len(link))]
         for number, ruler in enumerate(rulers):
             sees = own[ruler[link[own]] == link[own + apart]]
             sees = sees[(route[sees] == route[sees + apart]) & (narrow[sees + apart] >= narrow[sees])]
             seen[number] += np.bincount(link[sees], minlength=len(capacity))
+    # A candidate fails if any user does not take it.
     rulers[seen != users] = -1
     some = np.flatnonzero(rulers.max(axis=0, initial=-1) >= 0)[::-1]
     for own, others in zip(some.tolist(), rulers[:, some].T.tolist(), strict=True):
@@ -169,7 +204,7 @@ def _ruled(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) 
 
 
 def _contended(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) -> tuple[Ints, Ints, Floats]:
-    """Routes of all flows, counted on, with the links on which flows can meet, and how narrow these are for each."""
+    """Return the routes' contended links: route (numbered on), link, and weight / capacity as narrowness."""
     routes, links, narrow, before = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)], 0
     for one in every:
         rows = np.flatnonzero(contended[one.routes.link])
@@ -181,9 +216,9 @@ def _contended(every: Sequence[PotentialFlows], contended: Bools, capacity: Floa
 
 
 def _distinct(route: Ints, link: Ints, narrow: Floats) -> tuple[Ints, Ints, Floats]:
-    """One of all routes that take the same links, which are as narrow for each; what holds for it holds for the others.
+    """Deduplicate routes with equal links and equal narrowness; a rule for one holds for its duplicates.
 
-    Routes are compared with the one that has their hash, so that a hash by chance costs time alone.
+    Routes with equal hashes are compared entry by entry, therefore a chance collision costs only time.
     """
     begin = np.searchsorted(route, np.arange(int(route.max(initial=-1)) + 2))
     count, place = np.diff(begin), np.arange(len(route)) - begin[route]
@@ -199,7 +234,7 @@ def _distinct(route: Ints, link: Ints, narrow: Floats) -> tuple[Ints, Ints, Floa
 
 
 def _beside(chosen: Ints, route: Ints, link: Ints, users: Ints) -> Ints:
-    """For each link that has users each other link of its chosen route, shape (pairs,): link x links + other."""
+    """Return each used link with each further link on its chosen route, shape (pairs,): link x links + other."""
     begin = np.searchsorted(route, np.arange(int(route.max(initial=-1)) + 2))
     own = np.flatnonzero(users)
     count = np.diff(begin)[chosen[own]]

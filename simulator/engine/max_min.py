@@ -1,7 +1,11 @@
-"""Max-min fair rates of many flows at once, in arrays.
+"""Max-min fair rates for many flows at once, in arrays.
 
-Rule: no clock and no state; the same answer as progressive filling one level at a time, found by fixing every link that
-is the narrowest for all its flows in one pass.
+No clock and no state. The result equals progressive filling level by level [1]_: each pass fixes every link that is the
+narrowest for each flow on it. Example: links with 10, 20 and 6 B/s; flows A on link 0, B on links 0 and 1, C on link 1,
+D and E on link 2::
+
+    pass 1    shares 5, 10, 3    links 0 and 2 are the narrowest for their flows: A = B = 5, D = E = 3
+    pass 2    link 1 has 15 left for C alone: C = 15
 
 References
 ----------
@@ -20,20 +24,27 @@ from simulator.engine.path import Path
 
 
 def rates(paths: Sequence[Path], capacity: Sequence[float] | Floats) -> Floats:
-    """Fair rate of each flow [B/s].
+    """Return each flow's fair rate [B/s].
 
     Parameters
     ----------
     paths : sequence of Path
-        One a flow, each with at least one link; a rate cap counts as a link of its own.
+        Path of each flow, with at least one link.
     capacity : sequence of float
-        By link number [B/s].
+        Capacity of each link, by number [B/s].
+
+    Examples
+    --------
+    >>> paths = [Path((0,), (1.0,), 0.0, 10.0), Path((0, 1), (1.0, 1.0), 0.0, 10.0), Path((1,), (1.0,), 0.0, 20.0)]
+    >>> rates(paths, [10.0, 20.0]).tolist()
+    [5.0, 5.0, 15.0]
     """
     flows = len(paths)
     lengths = np.fromiter((len(path.links) for path in paths), np.int64, flows)
     flow = np.repeat(np.arange(flows), lengths)
     numbers = np.fromiter(chain.from_iterable(path.links for path in paths), np.int64, int(lengths.sum()))
     weight = np.fromiter(chain.from_iterable(path.weights for path in paths), np.float64, int(lengths.sum()))
+    # Renumber the used links: a cluster may have far more.
     used, link = np.unique(numbers, return_inverse=True)
     room = np.array([capacity[number] for number in used.tolist()])
     capped = np.flatnonzero(np.fromiter((path.capped for path in paths), np.bool_, flows))
@@ -44,7 +55,7 @@ def rates(paths: Sequence[Path], capacity: Sequence[float] | Floats) -> Floats:
 def _with_caps(
     flow: Ints, link: Ints, weight: Floats, room: Floats, capped: Ints, caps: Floats
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """A cap is a link of its own."""
+    """Append each rate cap, modelled by a link with a single flow."""
     if not len(capped):
         return flow, link, weight, room
     return (
@@ -56,21 +67,27 @@ def _with_caps(
 
 
 def _fill(flow: Ints, link: Ints, weight: Floats, room: Floats, flows: int) -> Floats:
-    """Fix, pass by pass, the flows of all links that no flow of theirs has a narrower link than."""
+    """Fix rates pass by pass.
+
+    A pass fixes the flows on each link whose share is the smallest for every flow on the link.
+    """
     rate = np.zeros(flows)
     while len(flow):
         load = np.bincount(link, weight, len(room))
+        # Links without remaining flows divide by zero.
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(load > 0, room / load, np.inf)
         least_of_flow = np.full(flows, np.inf)
         np.minimum.at(least_of_flow, flow, share[link])
         least_of_link = np.full(len(room), np.inf)
         np.minimum.at(least_of_link, link, least_of_flow[flow])
+        # A link is narrowest if none of its flows has a smaller share elsewhere.
         narrowest = least_of_link >= share
         fixed = np.zeros(flows, np.bool_)
         fixed[flow[narrowest[link]]] = True
         rate[fixed] = least_of_flow[fixed]
         gone = fixed[flow]
+        # Fixed flows keep their rates; the rest of each link belongs to the remaining flows.
         room = room - np.bincount(link[gone], (weight * rate[flow])[gone], len(room))
         flow, link, weight = flow[~gone], link[~gone], weight[~gone]
     return rate

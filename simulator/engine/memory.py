@@ -1,6 +1,6 @@
-"""HBM of one rank: what is held, under which label, and how much is left.
+"""A rank's HBM: bytes held by label, and bytes left.
 
-Rule: counts bytes and remembers when. With an allocator, what is lost in fragments counts too.
+Bytes are counted, and each change is recorded. With an allocator, memory lost in fragments counts too.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from simulator.basics.errors import OutOfMemoryError
 from simulator.engine.allocator import NoRoomError
 from simulator.engine.allocator_log import LoggedAllocator
-from simulator.errors import OutOfMemoryError
 from simulator.records.operation import Allocate
 from simulator.records.timeline import MemorySample
 
@@ -22,15 +22,17 @@ class Hbm:
     Attributes
     ----------
     rank : int
+        The rank, for messages.
     capacity : float
-        [B]
+        HBM of the GPU [B].
     limited : bool
-        Whether going beyond it is an error; otherwise it is noted in `short`, and the play goes on.
+        True: exceeding the capacity is an error. False: it sets `short`, and the simulation continues.
     allocator : LoggedAllocator or None
-        Places bytes in segments; None where they are only counted.
+        Places bytes in segments; None if bytes are only counted.
     used : list of int
         Bytes held after each change [B].
     short : bool
+        True if the capacity was exceeded.
     """
 
     rank: int
@@ -44,9 +46,18 @@ class Hbm:
     _used: int = 0
 
     def allocate(self, op: Allocate, now: float) -> None:
-        """Take bytes; OutOfMemoryError where they are not there, ValueError where the label is taken."""
+        """Take bytes.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The bytes do not fit and the memory is limited.
+        ValueError
+            The label is in use.
+        """
         if op.name in self._held:
             raise ValueError(f"rank {self.rank} holds {op.name!r} already; every allocation needs a name of its own")
+        # Checked with an allocator too: its fragments come on top of the bytes counted here.
         if self._used + op.nbytes > self.capacity:
             self._lack(op, now, self._used + op.nbytes)
         self._place(op, now)
@@ -54,7 +65,7 @@ class Hbm:
         self._count(op.category, op.nbytes)
 
     def free(self, name: str, now: float) -> None:
-        """Give bytes back."""
+        """Give bytes back; ValueError if the label is unknown."""
         if name not in self._held:
             raise ValueError(f"rank {self.rank} frees {name!r}, which it does not hold")
         op = self._held.pop(name)
@@ -63,31 +74,38 @@ class Hbm:
         self._count(op.category, -op.nbytes)
 
     def _place(self, op: Allocate, now: float) -> None:
+        """Place bytes with the allocator."""
         if self.allocator is None:
             return
         try:
             self.allocator.allocate(op.name, op.nbytes, now=now, category=op.category)
         except NoRoomError as error:
+            # The capacity that would have sufficed: the present one plus the shortage of the largest free piece.
             self._lack(op, now, int(self.capacity) + op.nbytes - int(error.largest_free))
+            # Only reached without a limit: lift the capacity and continue.
             self.allocator.allocator.capacity = float("inf")
             self.allocator.allocate(op.name, op.nbytes, now=now, category=op.category)
 
     def _lack(self, op: Allocate, now: float, needed: int) -> None:
+        """Record missing memory; raise OutOfMemoryError with the three largest allocations if the memory is limited."""
         self.short = True
         if not self.limited:
             return
+        # Ties go by name, so that messages are reproducible.
         largest = sorted(self._held.values(), key=lambda held: (-held.nbytes, held.name))[:3]
         holders = tuple((held.name, held.nbytes) for held in largest)
         raise OutOfMemoryError(self.rank, now, needed, int(self.capacity), holders)
 
     def _count(self, category: str, change: int) -> None:
+        """Record a change by category."""
         self._used += change
         self.used.append(self._used)
         self._changes.append((category, change))
 
     def samples(self, rank: int, times: Sequence[float]) -> Iterator[MemorySample]:
-        """What is held after each change, of a rank for which the changes happened at these times."""
+        """Yield the bytes held after each change, for a rank whose changes happened at `times`."""
         by_category: dict[str, int] = {}
+        # Not strict: up to the peak, only the first changes are needed.
         for (category, change), used, time in zip(self._changes, self.used, times, strict=False):
             by_category[category] = by_category.get(category, 0) + change
             held = sorted((name, nbytes) for name, nbytes in by_category.items() if nbytes)

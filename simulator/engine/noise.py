@@ -1,6 +1,8 @@
-"""Seeded jitter: a factor exp(sigma z) that depends on who and what, never on when it is asked for.
+"""Seeded noise: a factor exp(sigma z) computed from rank, operation and number, never from the order in which factors
+are drawn.
 
-Rule: counters in, normals out; no running stream. So adding a rank or a transfer does not shift the others.
+Counters go in, normals come out, without a running stream. Adding a rank or a transfer leaves every other factor
+unchanged.
 """
 
 from __future__ import annotations
@@ -17,40 +19,44 @@ from simulator.basics.arrays import Floats, Ints
 Unsigned = npt.NDArray[np.uint64]
 
 
-# Parts of the normal distribution that are equally likely; inside a part factors lie on a straight line.
+# Equally likely parts of the normal distribution; inside a part, factors are interpolated linearly.
 _PARTS: Final = 4096
 
 
 @cache
 def factor_table(sigma: float) -> Floats:
-    """exp(sigma z) at the quantiles i / 4096 of z, i = 0 .. 4096.
+    """Return exp(sigma z) at the quantiles i / 4096, i = 0 .. 4096.
 
-    Drawing is a look-up between two of them: 6 ns where a logarithm, a cosine and an exponential take 40. The outermost
-    quantiles, which would be infinite, are set so that the mean of z in the outermost part is the normal's.
+    A draw interpolates between two entries: 6 ns, where a logarithm, a cosine and an exponential take 40 ns. The
+    outermost quantiles would be infinite; they are chosen to give z the exact mean in the outermost parts.
     """
     normal = NormalDist()
     inner = [normal.inv_cdf(i / _PARTS) for i in range(1, _PARTS)]
-    # E(z | z < q) = -pdf(q) / cdf(q), and half-way between the ends of a straight part.
+    # The mean of the lowest part is E(z | z < q) = -pdf(q) / cdf(q), and lies half-way between the part's two ends.
     least = -2.0 * normal.pdf(inner[0]) * _PARTS - inner[0]
     table: Floats = np.exp(sigma * np.array([least, *inner, -least]))
+    # Cached and shared by callers.
     table.flags.writeable = False
     return table
 
 
 def factors(sigma: float, seed: int, rank: npt.NDArray[Any], op: int, number: npt.NDArray[Any]) -> Floats:
-    """exp(sigma z), z standard normal, drawn from (seed, rank, op, number).
+    """Return exp(sigma z) with z standard normal, drawn from (seed, rank, op, number).
 
     Parameters
     ----------
     sigma : float
-        Standard deviation of the logarithm; 0 gives ones.
+        Standard deviation of the factor's logarithm; 0 gives ones.
     seed, op : int
+        Random seed, and number of the operation.
     rank, number : int arrays of equal shape
+        Rank, and number of the draw.
     """
     if sigma == 0.0:
         return np.ones(np.shape(number))
     state = _mixed(np.full(np.shape(number), seed, np.uint64))
     for key in (np.asarray(rank), np.full(np.shape(number), op), np.asarray(number)):
+        # Each key is mixed in separately, so that (1, 2) and (2, 1) differ.
         state = _mixed(state ^ key.astype(np.uint64))
     table, part = factor_table(sigma), (state >> np.uint64(52)).astype(np.int64)
     inside = ((state >> np.uint64(12)) & np.uint64(2**40 - 1)).astype(np.float64) * 2.0**-40
@@ -58,7 +64,7 @@ def factors(sigma: float, seed: int, rank: npt.NDArray[Any], op: int, number: np
 
 
 def counted(sources: npt.NDArray[Any]) -> Ints:
-    """For each entry how many of the same source stand before it.
+    """Return, for each entry, how often its value occurs before it.
 
     Examples
     --------
@@ -75,7 +81,7 @@ def counted(sources: npt.NDArray[Any]) -> Ints:
 
 
 def _mixed(state: Unsigned) -> Unsigned:
-    """SplitMix64's finaliser (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
+    """Apply SplitMix64's finaliser (Steele, Lea & Flood, OOPSLA 2014)."""
     with np.errstate(over="ignore"):
         z = state + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

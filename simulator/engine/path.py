@@ -1,4 +1,4 @@
-"""A Path: which links one flow uses, and how much of each it takes. A record."""
+"""A Path: the links taken by a flow, and the capacity taken on each."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Links with what a flow takes of them.
+    """Links, and the capacity that a flow takes there.
 
     Attributes
     ----------
     links : tuple of int
         Numbers of the fabric's links.
     weights : tuple of float
-        Link capacity that a flow at rate 1 takes: 1, or 3 for HBM that reduces.
+        Link capacity that a flow of rate 1 takes: 1, or 3 for a reduction in HBM.
     latency : float
-        [s]
+        Time before the first byte flows [s].
     rate : float
-        The most it can get when alone, its rate cap included [B/s].
+        Rate of a flow without contention, its rate cap included [B/s].
     capped : bool
-        Whether something else than these links sets that rate: its cap, or a link of its own that is left out.
+        True if `rate` is set by a rate cap or a pruned link, and not by one of `links`.
     """
 
     links: tuple[int, ...]

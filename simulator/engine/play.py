@@ -1,7 +1,7 @@
-"""Which engine plays a program: the one that is asked for, or the one that gives the answer soonest.
+"""Which engine simulates a program? The requested engine; under `auto`, the engine that answers first.
 
-Rule: both give one answer. Where arrays are carried the events engine plays: the order in which transfers end is theirs
-to the last bit. Without a compiled core it plays everything, later.
+Both engines give the same answer. With real arrays, `auto` takes the events engine, because arrays follow the exact
+order in which transfers end. Without a compiled core the events engine simulates everything, more slowly.
 """
 
 from __future__ import annotations
@@ -10,33 +10,34 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Final, Literal
 
-from simulator.basics.this_machine import lacking
+from simulator.basics.errors import SimulationError, TooLargeError
+from simulator.basics.host_memory import shortage_text
 from simulator.cluster.cluster import Cluster
 from simulator.engine import events
 from simulator.engine.compiled import engine as compiled
 from simulator.engine.compiled import library
 from simulator.engine.jitter import Jitter
-from simulator.engine.payload import Payload, carry_all
 from simulator.engine.recording import refuse_unfit_at_start
-from simulator.errors import SimulationError, TooLargeError
+from simulator.payload.carry import Payload, carry_all
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 
 Engine = Literal["auto", "events", "compiled"]
-# Operations that are kept without being asked for.
+# Most operations whose spans are kept by default.
 _MOST_KEPT: Final = 100_000
-# Transfers that the events engine follows without being asked for it: beyond, they need tens of GiB.
+# Most transfers for the events engine unless it was requested: more need tens of GiB.
 _MOST_UNASKED: Final = 100_000_000
-# Seen on one core (docs/speed.md, benchmarks/events.py), rounded up; flows that share links take longer, and more.
+# Measured on one core (docs/speed.md, benchmarks/events.py) and rounded up; flows that share links take longer and more
+# memory.
 SECONDS_A_TRANSFER: Final = 2e-6
 BYTES_A_TRANSFER: Final = 130
 
 
 def whose(keep: Collection[int] | None, program: Program, operations: int) -> Collection[int] | None:
-    """Ranks whose operations are kept of so many: those asked for, else all.
+    """Return the ranks whose operations are kept, out of `operations` in total; None for every rank.
 
-    Where these are too many it is the first rank of each list of operations, as of each stage of a pipeline; where even
-    these are too many rank 0.
+    If `keep` is None and there are too many operations, the first rank of each list is kept (such as each pipeline
+    stage), or only rank 0 if even these have too many.
     """
     if keep is not None or operations <= _MOST_KEPT:
         return keep
@@ -46,9 +47,9 @@ def whose(keep: Collection[int] | None, program: Program, operations: int) -> Co
 
 
 def chosen(engine: Engine, *, arrays: bool) -> tuple[Literal["events", "compiled"], str]:
-    """Which engine plays, and why."""
+    """Return the engine and the reason."""
     if engine != "auto":
-        return engine, "as asked"
+        return engine, "as requested"
     if arrays:
         return "events", "it carries arrays"
     return ("compiled", "only times are asked for") if library.is_there() else ("events", "there is no compiled core")
@@ -65,22 +66,24 @@ def play(
     allocator: str | None = None,
     keep: Collection[int] | None = None,
 ) -> Timeline:
-    """Play a program; parameters and result are those of `events.execute`.
+    """Simulate a program; parameters and result equal those in `events.execute`.
 
     Raises
     ------
     SimulationError
-        As there; where the compiled engine is asked for and there is no core; and where more transfers would have to be
-        followed than this machine can hold, or, unasked, than an hour allows.
+        As in `events.execute`; also if the compiled engine is requested but missing, if this machine cannot hold the
+        transfers, or if the simulation would take over an hour without having been requested.
     """
     by_events = partial(
         events.execute, program, cluster,
         jitter=jitter, payloads=payloads, limit_memory=limit_memory, allocator=allocator, keep=keep,
     )  # fmt: skip
+    # Cheap checks first, before anything is routed or written out.
     if limit_memory:
         refuse_unfit_at_start(program, cluster, allocator)
     refuse_too_many(engine, program, payload=bool(payloads))
     if chosen(engine, arrays=bool(payloads))[0] == "events":
+        # Whoever requests the events engine, or arrays, accepts the time.
         if engine == "auto" and not payloads:
             _refuse_endless(program)
         return by_events()
@@ -94,7 +97,7 @@ def play(
 
 
 def refuse_too_many(engine: Engine, program: Program, *, payload: bool) -> None:
-    """Raise SimulationError where more transfers must be followed than fit into memory; nothing is written out yet."""
+    """Raise SimulationError if the events engine cannot hold the transfers; nothing is written out for the check."""
     if engine != "events" and not payload:
         return
     transfers = _followed(program)
@@ -105,7 +108,7 @@ def refuse_too_many(engine: Engine, program: Program, *, payload: bool) -> None:
 
 
 def _refuse_endless(program: Program) -> None:
-    """Nobody starts hours of events, or more than fit into memory, without having asked for it."""
+    """Raise SimulationError if the events engine was not requested and would need too much time or memory."""
     transfers, reason = _followed(program), "engine: there is no compiled core; "
     _refuse_larger_than_memory(transfers, reason, "collectives: closed_form")
     if transfers > _MOST_UNASKED:
@@ -116,7 +119,8 @@ def _refuse_endless(program: Program) -> None:
 
 
 def _refuse_larger_than_memory(transfers: int, reason: str, instead: str) -> None:
-    short = lacking(transfers * BYTES_A_TRANSFER)
+    """Raise TooLargeError if the events engine cannot hold the transfers."""
+    short = shortage_text(transfers * BYTES_A_TRANSFER)
     if short:
         raise TooLargeError(
             f"{reason}the events engine would have to follow {_effort(transfers)}, which take about {short}; "
@@ -125,7 +129,7 @@ def _refuse_larger_than_memory(transfers: int, reason: str, instead: str) -> Non
 
 
 def _followed(program: Program) -> int:
-    """Transfers that the events engine would have to follow."""
+    """Return the number of transfers for the events engine."""
     lists = program.lists
     return sum(
         times * sum(op.schedule.length() for op in members if op.duration is None)
@@ -134,4 +138,5 @@ def _followed(program: Program) -> int:
 
 
 def _effort(transfers: int) -> str:
+    """Say the number of transfers and the time for them."""
     return f"{transfers:.3g} transfers, about {transfers * SECONDS_A_TRANSFER / 3600:.2g} hours"

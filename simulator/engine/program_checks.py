@@ -1,4 +1,4 @@
-"""Whether a program contradicts itself, and how it is said what an operation waits for: the same for all engines."""
+"""Does a program contradict itself, and what does an operation wait for? Both engines share these checks and texts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from simulator.records.program import Program
 
 
 def check_program(program: Program, cluster: Cluster) -> None:
-    """Raise ValueError where a program cannot be played on a cluster.
+    """Raise ValueError if a cluster cannot run a program.
 
-    There may be too many ranks, names twice or unknown, or a rank at a collective none of whose groups it is in.
+    Checks: too many ranks, duplicate or unknown names, and a rank with a collective whose groups do not contain it.
     """
     ranks = len(program.ranks)
     if ranks > cluster.world_size:
         raise ValueError(f"the program has {ranks} ranks, the cluster {cluster.world_size}")
     lists = program.lists
+    # Arrays instead of loops: a program may have a hundred thousand groups.
     of_kind = [np.concatenate([np.array(op.group, np.int64) for op in members]) for members in lists.kinds]
     for members, groups in zip(lists.kinds, of_kind, strict=True):
         if groups.min() < 0 or groups.max() >= ranks:
@@ -32,13 +33,16 @@ def check_program(program: Program, cluster: Cluster) -> None:
         for op, family in zip(ops, lists.family_at[number], strict=True):
             if family < 0 or lists.kind_of[family] in checked:
                 continue
+            # Families in a kind have equal groups: check each kind once per list.
             checked.add(lists.kind_of[family])
+            # A family's list names a collective once; each rank with the list must be in some group of the kind.
             outside_all = own[~np.isin(own, of_kind[lists.kind_of[family]])]
             if len(outside_all):
                 raise ValueError(f"rank {outside_all[0]} has {op.name!r}, but is in no group that carries it out")
 
 
 def _check_list(rank: int, ops: Sequence[Op]) -> None:
+    """Raise ValueError for duplicate names, or waits for unknown names."""
     names = {op.name for op in ops}
     if len(names) != len(ops):
         raise ValueError(f"rank {rank} has two operations of one name")
@@ -49,20 +53,21 @@ def _check_list(rank: int, ops: Sequence[Op]) -> None:
 
 
 def waiting_text(op: Op, awaited: str | None, missing: Sequence[int]) -> str:
-    """What a stream waits for.
+    """Say what a stream waits for.
 
     Parameters
     ----------
     op : Op
-        That it is at.
+        The stream's present operation.
     awaited : str or None
-        The operation of its rank that must end first.
+        Operation of the same rank that must end first.
     missing : sequence of int
-        Ranks that have not reached the collective that it is at.
+        Ranks that have not reached the collective.
     """
     if awaited is not None:
         return f"its own {awaited!r}"
     if isinstance(op, Collective):
+        # Eight ranks suffice for a message.
         if missing:
             ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
             return f"{op.name!r}, which rank {ranks} has not reached"

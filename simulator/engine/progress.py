@@ -1,9 +1,7 @@
-"""What an engine is at, for whoever waits for it: a stage in words, and how much of it is done.
+"""What is an engine doing? A stage in words, and the share done, for a second thread that displays progress.
 
-Rule: written by who plays, read by who shows it, from another thread. Nobody who plays looks at it.
-
-A context variable holds it, as warnings have a context: the way from a command to the core has ten signatures, and
-none of them has anything to do with who is waiting.
+Engines write the progress and never read it. It is stored in a context variable, like the context for warnings: ten
+functions lie between a command and the core, and none should pass progress through its signature.
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Progress:
-    """What is being done.
+    """Present state of a simulation.
 
     Attributes
     ----------
     stage : str
-        "finding routes", "playing"; empty before anything has begun.
+        "finding routes", "playing"; empty before the first stage.
     share : float or None
-        Of the stage, by operations (and transfers) that have ended; None where nobody knows.
+        Share of the stage that is done, in operations and transfers; None if unknown.
     now : float
         Simulated time [s].
     """
@@ -33,12 +31,13 @@ class Progress:
     now: float = 0.0
 
 
+# None if nobody watches: reporting is then free.
 _CURRENT: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 
 @contextmanager
 def watched(progress: Progress) -> Iterator[None]:
-    """Have what is played meanwhile in this thread tell of itself."""
+    """Report progress into `progress` inside this context and thread."""
     token = _CURRENT.set(progress)
     try:
         yield
@@ -47,12 +46,12 @@ def watched(progress: Progress) -> Iterator[None]:
 
 
 def stage(name: str) -> None:
-    """A stage begins."""
+    """Begin a stage."""
     tell(name, None, 0.0)
 
 
 def tell(name: str, share: float | None, now: float) -> None:
-    """So much of a stage is done."""
+    """Report the share done in a stage."""
     progress = _CURRENT.get()
     if progress is not None:
         progress.stage, progress.share, progress.now = name, share, now

@@ -1,7 +1,7 @@
-"""Makes a Timeline of what an engine has played: memory over time, spans and transfers in order.
+"""Builds a Timeline from an engine's results: memory over time, spans and transfers in order.
 
-Rule: an engine says when things happened; what follows from that is worked out here. Of what happens to a rank's memory
-at one moment the order of its program counts, so that no engine's own order shows.
+An engine reports when operations ended; derived facts are computed here. If several memory operations happen on a rank
+at one moment, the program's order counts, therefore an engine's internal order never shows.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import partial
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.basics.errors import OutOfMemoryError
 from simulator.cluster.cluster import Cluster
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.engine.memory import Hbm
 from simulator.engine.routes import Routes
-from simulator.errors import OutOfMemoryError
-from simulator.records.later import AllRanks, LaterByRank
+from simulator.records.lazy import AllRanks, LazyByRank
 from simulator.records.operation import Allocate, Free, Op
 from simulator.records.program import Program
 from simulator.records.timeline import AllocatorEvent, MemorySample, Span, Timeline, TransferLog, by_rank
@@ -26,14 +26,14 @@ from simulator.records.timeline import AllocatorEvent, MemorySample, Span, Timel
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvents:
-    """When a rank's operations on memory happened, in the order in which they did.
+    """Times of a rank's memory operations, in temporal order.
 
     Attributes
     ----------
     time : float array
-        Rising [s].
+        Time of each event, rising [s].
     place : int array
-        Of each in the rank's program; rising where times are equal.
+        Place of each event in the rank's program; rising at equal times.
     """
 
     time: Floats
@@ -41,14 +41,14 @@ class MemoryEvents:
 
 
 def memory_events(time: Floats, place: Ints) -> MemoryEvents:
-    """In the order of time; `place` is rising."""
+    """Sort memory operations by time; `place` must be rising."""
     order = np.argsort(time, kind="stable")
     return MemoryEvents(time[order], place[order])
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlayed:
-    """What ranks held, over time; fields are those of a Timeline."""
+    """Memory held by ranks over time; the fields are those in a Timeline."""
 
     memory: Sequence[MemorySample]
     allocations: Mapping[int, tuple[AllocatorEvent, ...]]
@@ -65,17 +65,17 @@ def memory_over_time(
     limit: bool,
     allocator: str | None,
 ) -> MemoryPlayed:
-    """Take and give bytes as they were taken and given, on the ranks that are told.
+    """Allocate and free in temporal order, on each rank in `events`.
 
-    What a rank holds depends on its list, its HBM's size and the order of what happens there. So one of the ranks that
-    have these in common is followed, by the number of each event, and the others differ in times alone.
+    A rank's memory depends on its list, its HBM size and the order of its memory operations. A single rank is simulated
+    for ranks with these in common; their results differ only in times.
 
     Raises
     ------
     OutOfMemoryError
-        If `limit`, where a rank needs more than it has: that of the first of them.
+        If `limit`, and a rank needs more memory than it has: the earliest such error.
     """
-    # Ranks of one list have one list of operations on memory.
+    # Ranks with a common list have common memory operations.
     list_of = program.lists.list_of
     followed: dict[_Kind, Hbm] = {}
     hbm_of: dict[int, Hbm] = {}
@@ -83,18 +83,23 @@ def memory_over_time(
     first: tuple[float, int] | None = None
     for rank, own in events.items():
         capacity = float(cluster.gpus[rank].hbm_bytes)
+        # Times are replaced by event numbers, which are common to the kind.
         kind = list_of[rank], capacity, own.place.tobytes()
+        # The first rank of its kind is simulated, with event numbers for times.
         if kind not in followed:
             followed[kind] = Hbm(rank, capacity, limit, LoggedAllocator(allocator, capacity) if allocator else None)
             try:
                 _follow(followed[kind], program, own.place.tolist(), range(len(own.place)))
             except OutOfMemoryError as error:
+                # The number of the event that does not fit.
                 lacking[kind] = int(error.time)
         if kind in lacking:
+            # The earliest failure counts; at equal times, the lowest rank.
             moment = float(own.time[lacking[kind]]), rank
             first = moment if first is None else min(first, moment)
         hbm_of[rank] = followed[kind]
     if first is not None:
+        # Repeat the failing rank with true times, because the message states the time.
         _raise(program, cluster, first[1], events[first[1]], allocator)
     return _played(hbm_of, events)
 
@@ -103,24 +108,27 @@ _Kind = tuple[int, float, bytes]
 
 
 def _raise(program: Program, cluster: Cluster, rank: int, own: MemoryEvents, allocator: str | None) -> None:
-    """Raise the rank's own OutOfMemoryError, with its time."""
+    """Raise the rank's OutOfMemoryError with the true time."""
     capacity = float(cluster.gpus[rank].hbm_bytes)
     hbm = Hbm(rank, capacity, True, LoggedAllocator(allocator, capacity) if allocator else None)
     _follow(hbm, program, own.place.tolist(), own.time.tolist())
 
 
 def _played(hbm_of: Mapping[int, Hbm], events: Mapping[int, MemoryEvents]) -> MemoryPlayed:
+    """Return samples, allocator logs and peaks; samples and logs are lazy."""
     samples = {rank: partial(_samples, hbm, rank, events[rank].time) for rank, hbm in hbm_of.items()}
     logs = {rank: partial(_log, hbm, events[rank].time) for rank, hbm in hbm_of.items() if hbm.allocator}
     peaks = {id(hbm): max(hbm.used, default=-1) for hbm in hbm_of.values()}
+    # The first rank with the largest peak.
     most = max(hbm_of, key=lambda rank: peaks[id(hbm_of[rank])], default=None)
     peak = None
     if most is not None and hbm_of[most].used:
+        # The first sample with the peak; earlier samples are needed for its categories.
         place = hbm_of[most].used.index(peaks[id(hbm_of[most])])
         *_, peak = hbm_of[most].samples(most, events[most].time[: place + 1].tolist())
     return MemoryPlayed(
-        memory=AllRanks(LaterByRank(samples)),
-        allocations=LaterByRank(logs),
+        memory=AllRanks(LazyByRank(samples)),
+        allocations=LazyByRank(logs),
         reserved={rank: hbm.allocator.allocator.peak_reserved for rank, hbm in hbm_of.items() if hbm.allocator},
         short_of_memory=tuple(rank for rank, hbm in hbm_of.items() if hbm.short),
         peak=peak,
@@ -128,23 +136,26 @@ def _played(hbm_of: Mapping[int, Hbm], events: Mapping[int, MemoryEvents]) -> Me
 
 
 def _samples(hbm: Hbm, rank: int, time: Floats) -> list[MemorySample]:
+    """Return a rank's memory samples."""
     return list(hbm.samples(rank, time.tolist()))
 
 
 def _log(hbm: Hbm, time: Floats) -> list[AllocatorEvent]:
+    """Return a rank's allocator log, with event numbers replaced by times."""
     times = time.tolist()
     events = hbm.allocator.events if hbm.allocator else ()
     return [replace(event, time=times[int(event.time)]) for event in events]
 
 
 def refuse_unfit_at_start(program: Program, cluster: Cluster, allocator: str | None) -> None:
-    """Raise OutOfMemoryError, before anything is played, where what a rank takes before it does anything is too much.
+    """Raise OutOfMemoryError before the simulation if a rank's first allocations do not fit.
 
-    Operations on memory that stand first on their stream and wait for nothing happen at 0 s, whatever is played then.
+    Memory operations at the head of a stream without awaited operations happen at 0 s in any simulation.
     """
     first: dict[tuple[int, int], int] = {}
     lists = program.ranks
     for rank, number in enumerate(program.lists.list_of):
+        # A single rank per list and HBM size suffices.
         first.setdefault((number, cluster.gpus[rank].hbm_bytes), rank)
     for rank in first.values():
         places = np.array(_at_start(lists[rank]), np.int64)
@@ -153,9 +164,10 @@ def refuse_unfit_at_start(program: Program, cluster: Cluster, allocator: str | N
 
 
 def _at_start(ops: Sequence[Op]) -> list[int]:
-    """Places of the operations on memory that wait for nothing and stand behind nothing else on their stream."""
+    """Return the places of memory operations that happen at 0 s."""
     places, busy = [], set[str]()
     for place, op in enumerate(ops):
+        # An operation behind a kernel or collective does not happen at 0 s.
         if op.stream in busy:
             continue
         if isinstance(op, Allocate | Free) and not op.after:
@@ -166,7 +178,8 @@ def _at_start(ops: Sequence[Op]) -> list[int]:
 
 
 def _follow(hbm: Hbm, program: Program, places: Sequence[int], times: Sequence[float]) -> None:
-    # Operations on memory are the same for all ranks of a list.
+    """Apply memory operations to an HBM."""
+    # Ranks with a common list have common memory operations.
     ops = program.lists.lists[program.lists.list_of[hbm.rank]]
     for place, time in zip(places, times, strict=True):
         op = ops[place]
@@ -185,8 +198,27 @@ def timeline_of(
     memory: MemoryPlayed,
     routes: Iterable[Routes],
 ) -> Timeline:
-    """Put everything together but what was sent; `last` is when operations end, and on which rank."""
+    """Return a timeline without totals sent.
+
+    Parameters
+    ----------
+    engine : str
+        Name of the engine.
+    cluster : Cluster
+        Names and bandwidths of links.
+    spans : sequence of Span
+        Operations.
+    last : tuple of (float, int or None)
+        When the last operation ends [s], and on which rank.
+    logs : sequence of TransferLog
+        Transfers of each collective.
+    memory : MemoryPlayed
+        Memory over time.
+    routes : iterable of Routes
+        Routes of the collectives, which name the used links.
+    """
     used = np.unique(np.concatenate([np.zeros(0, np.int64), *(own.link for own in routes)]))
+    # Higher numbers are HBM, which has no name.
     used = used[used < len(cluster.router.bandwidth)].tolist()
     router = cluster.router
     return Timeline(
@@ -202,13 +234,13 @@ def timeline_of(
 
 
 def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """By rank, stream, start, end."""
+    """Sort spans by rank, stream, start and end."""
     return tuple(sorted(spans, key=lambda span: (span.rank, span.stream, span.start, span.end)))
 
 
 def of_ranks(timeline: Timeline, keep: Collection[int]) -> Timeline:
-    """The same with the operations of these ranks, and of the one that ends last."""
+    """Restrict a timeline to operations on the ranks in `keep` and on the rank ending last."""
     ranks = by_rank(timeline.spans)
     kept = {*keep, timeline.last_rank}
-    spans = LaterByRank({rank: partial(ranks.__getitem__, rank) for rank in ranks if rank in kept})
+    spans = LazyByRank({rank: partial(ranks.__getitem__, rank) for rank in ranks if rank in kept})
     return replace(timeline, spans=AllRanks(spans))

@@ -1,6 +1,6 @@
-"""Which links each route uses, what a flow takes of each, and the route's latency and rate alone.
+"""Which links does each route use, and what does a flow take there? Routes store the answers for many routes in arrays.
 
-Rule: arithmetic on all routes at once; an engine that follows flow by flow asks for a `Path` of each.
+An engine that simulates flow by flow asks for a `Path` per route.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from simulator.engine.path import Path
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """Some routes; a route's number is its row of `latency` and `rate`.
+    """Routes in columns; a route's number is its row in `latency` and `rate`.
+
+    Example: route 0 takes links 4 and 7, route 1 takes link 7: route = [0, 0, 1], link = [4, 7, 7].
 
     Attributes
     ----------
     route, link : int array, shape (n,)
-        Each link of each route: the route's number and the link's, sorted by route, in the order of travel.
+        Pairs of a route and one of its links, sorted by route, in travel order.
     weight : float array, shape (n,)
-        Capacity of the link that a flow at rate 1 takes.
+        Capacity that a flow of rate 1 takes of the link.
     latency, rate : float array, shape (routes,)
-        Of a route [s], and the most that a flow on it gets when alone [B/s].
+        Latency [s], and rate of a flow without contention [B/s].
     matters : bool array, shape (n,)
-        Whether flows can hold each other back there.
+        True where flows can hold each other back.
     """
 
     route: Ints
@@ -40,21 +42,25 @@ class Routes:
         return len(self.latency)
 
     def kept(self, matters: Bools) -> Routes:
-        """The same, with these links watched."""
+        """Return the routes with another selection `matters`."""
         return replace(self, matters=matters)
 
     @cached_property
     def can_contend(self) -> bool:
-        """Whether flows can hold each other back anywhere."""
+        """Return True if flows can hold each other back anywhere."""
         return bool(self.matters.any())
 
     @cached_property
     def watched(self) -> tuple[Ints, Ints, Floats]:
-        """Route, link and weight of the links that matter."""
+        """Route, link and weight of each pair that matters."""
         return self.route[self.matters], self.link[self.matters], self.weight[self.matters]
 
     def paths(self, capacity: Sequence[float] | Floats) -> tuple[Path, ...]:
-        """Each route's record, with the links that matter; what else was narrowest bounds the flow like a cap."""
+        """Return a Path for each route, with only the links that matter.
+
+        If a pruned link or a rate cap is narrower than these, the Path is capped.
+        """
+        # Lists per route: paths are built once, for engines that follow single flows.
         links: list[list[int]] = [[] for _ in range(len(self))]
         weights: list[list[float]] = [[] for _ in range(len(self))]
         for route, link, weight in zip(*(column.tolist() for column in self.watched), strict=True):
@@ -67,6 +73,7 @@ class Routes:
                 tuple(took),
                 latency,
                 rate,
+                # Capped: something other than the path's own links bounds the rate.
                 rate < min((capacity[link] / weight for link, weight in zip(own, took, strict=True)), default=0.0),
             )
             for own, took, latency, rate in rows

@@ -1,10 +1,13 @@
-"""What a caching allocator is made of: rounding, blocks in a chain, and free blocks sorted by size.
+"""The parts of a caching allocator: rounding, blocks in a chain, and free blocks sorted by size.
 
-Rule: bookkeeping only; who asks the device for memory, and when it is given back, is said in allocator.py. Like the
-shelves of a warehouse: planks, gaps, and a card index of the gaps.
+Bookkeeping only; allocator.py decides when memory is requested from the device and given back. The constants are those
+in PyTorch's CUDA allocator (c10/cuda/CUDACachingAllocator.cpp), described under "Memory management" in
+pytorch.org/docs/stable/notes/cuda.html.
 
-The figures are those of PyTorch's CUDA allocator, public in c10/cuda/CUDACachingAllocator.cpp and described in
-pytorch.org/docs/stable/notes/cuda.html, "Memory management".
+A segment with three blocks::
+
+    address   0          512              2048          2 MiB
+              |-- held --|---- cached ----|---- held ---|
 """
 
 from __future__ import annotations
@@ -14,14 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-# All constants: c10/cuda/CUDACachingAllocator.cpp (kMinBlockSize, kSmallSize, kSmallBuffer, kMinLargeAlloc,
-# kLargeBuffer, kRoundLarge).
+# c10/cuda/CUDACachingAllocator.cpp: kMinBlockSize, kSmallSize, kSmallBuffer, kMinLargeAlloc, kLargeBuffer, kRoundLarge.
 ROUNDING: Final = 512
-SMALL_REQUEST: Final = 2**20
-SMALL_SEGMENT: Final = 2 * 2**20
-HUGE_REQUEST: Final = 10 * 2**20
-LARGE_SEGMENT: Final = 20 * 2**20
-HUGE_ROUNDING: Final = 2 * 2**20
+SMALL_REQUEST: Final = 2**20  # largest allocation in the small pool
+SMALL_SEGMENT: Final = 2 * 2**20  # request to the device for the small pool
+HUGE_REQUEST: Final = 10 * 2**20  # from here on, a segment fits its allocation
+LARGE_SEGMENT: Final = 20 * 2**20  # request to the device below HUGE_REQUEST
+HUGE_ROUNDING: Final = 2 * 2**20  # granularity above HUGE_REQUEST
 
 
 def round_up(nbytes: int, multiple: int) -> int:
@@ -36,7 +38,7 @@ def round_up(nbytes: int, multiple: int) -> int:
 
 
 def segment_size(size: int) -> int:
-    """Bytes that are taken from the device for an allocation that nothing cached can hold [B].
+    """Return the bytes requested from the device for an allocation without a cached block [B].
 
     Parameters
     ----------
@@ -46,7 +48,7 @@ def segment_size(size: int) -> int:
     Returns
     -------
     int
-        2 MiB up to 1 MiB, 20 MiB below 10 MiB, else the size in whole multiples of 2 MiB.
+        2 MiB up to 1 MiB, 20 MiB below 10 MiB, otherwise the size in whole multiples of 2 MiB.
 
     Examples
     --------
@@ -60,21 +62,22 @@ def segment_size(size: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class MemoryBlock:
-    """A contiguous piece of a segment; what `allocate` hands out and `free` takes back.
+    """A contiguous piece in a segment; `allocate` returns it and `free` takes it back.
 
     Attributes
     ----------
     address : int
-        Of its first byte; of no meaning but order and distance.
+        Address of the first byte; only order and distance have a meaning.
     size : int
-        [B]
+        Size, rounding included [B].
     pool : Pool
+        Pool of the block's segment.
     requested : int
-        What was asked for, before rounding [B].
+        Size before rounding [B].
     held : bool
-        Whether it is handed out.
+        True while allocated.
     mapped : bool
-        Whether memory stands behind the addresses; only expandable segments have blocks where none does.
+        True if the addresses have memory; False occurs only in expandable segments.
     before, behind : MemoryBlock or None
         Neighbours in the segment.
     """
@@ -90,16 +93,16 @@ class MemoryBlock:
 
     @property
     def end(self) -> int:
-        """Address behind its last byte."""
+        """Address after the last byte."""
         return self.address + self.size
 
     @property
     def cached(self) -> bool:
-        """Whether it holds memory that nobody uses."""
+        """Return True if the block has memory and is not allocated."""
         return self.mapped and not self.held
 
     def cut(self, size: int) -> MemoryBlock:
-        """Shorten to `size` [B] and put the rest behind, as a block of its own."""
+        """Shorten the block to `size` [B]; return the rest, linked behind it."""
         rest = MemoryBlock(self.address + size, self.size - size, self.pool, mapped=self.mapped, before=self)
         rest.behind = self.behind
         if rest.behind is not None:
@@ -109,7 +112,7 @@ class MemoryBlock:
         return rest
 
     def join(self) -> None:
-        """Take in the block behind, which ends to be: of two neighbours the lower one stays."""
+        """Absorb the block behind; the lower block stays."""
         gone = self.behind
         if gone is None:
             raise ValueError(f"block at {self.address:#x} is the last of its segment; nothing to join")
@@ -121,15 +124,16 @@ class MemoryBlock:
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """Blocks of one stream and one class of sizes.
+    """Blocks for a stream and a size class.
 
     Attributes
     ----------
     stream : int
+        Stream that uses the pool.
     small : bool
-        Whether it serves allocations of at most 1 MiB.
+        True for allocations of at most 1 MiB.
     cached : list of (size, address, MemoryBlock)
-        Blocks that hold memory and are free, sorted, so that the first that is large enough fits best.
+        Free blocks with memory, sorted: the first block that is large enough fits best.
     unmapped : list of (address, MemoryBlock)
         Addresses without memory, sorted; in expandable segments only.
     """
@@ -140,28 +144,33 @@ class Pool:
     unmapped: list[tuple[int, MemoryBlock]] = field(default_factory=list)
 
     def put(self, block: MemoryBlock) -> None:
-        """Enter a free block, by its present size."""
+        """Insert a free block, sorted by its present size."""
+        # Ties in size are broken by address.
         insort(self.cached, (block.size, block.address, block))
 
     def take(self, block: MemoryBlock) -> None:
-        """Strike a block out; its size must be as it was when it was entered."""
+        """Remove a block; its size must be unchanged since `put`."""
         del self.cached[bisect_left(self.cached, (block.size, block.address))]
 
     def first_fit(self, size: int) -> int:
-        """Place in `cached` of the smallest block of at least `size` [B]; the length where there is none."""
+        """Return the index in `cached` for the smallest block with at least `size` bytes.
+
+        The index is len(cached) if there is none.
+        """
+        # -1 sorts before every address.
         return bisect_left(self.cached, (size, -1))
 
     def put_unmapped(self, block: MemoryBlock) -> None:
-        """Enter addresses that have no memory."""
+        """Insert addresses without memory."""
         insort(self.unmapped, (block.address, block))
 
     def take_unmapped(self, block: MemoryBlock) -> None:
-        """Strike addresses out that are to get memory."""
+        """Remove addresses, which will get memory."""
         del self.unmapped[bisect_left(self.unmapped, (block.address,))]
 
 
 def chain(head: MemoryBlock) -> Iterator[MemoryBlock]:
-    """Blocks of a segment, by address."""
+    """Yield a segment's blocks by address."""
     block: MemoryBlock | None = head
     while block is not None:
         yield block
@@ -169,7 +178,7 @@ def chain(head: MemoryBlock) -> Iterator[MemoryBlock]:
 
 
 def runs(head: MemoryBlock) -> Iterator[tuple[MemoryBlock, ...]]:
-    """Blocks of a segment, in groups without a gap between them where no memory is mapped."""
+    """Yield a segment's mapped blocks, grouped between unmapped gaps."""
     run: list[MemoryBlock] = []
     for block in chain(head):
         if block.mapped:

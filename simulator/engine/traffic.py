@@ -1,7 +1,7 @@
-"""How many bytes each transfer of a schedule carries, for arrays of a given size: a schedule with sizes.
+"""How many bytes does each transfer carry? Traffic is a schedule with sizes, for an array with given elements.
 
-Rule: counts by rounds; transfers are written out only when a caller asks for them, for there may be 10^10. It knows no
-rank and no link, so groups that do the same side by side share one.
+Bytes are counted round by round. Transfers are written out only on request, because there may be 10^10. Traffic knows
+no ranks and no links, therefore process groups with equal schedules share it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from simulator.records.transfers import Transfers, write_out
 
 @dataclass(frozen=True, slots=True)
 class SizedRound:
-    """A round with the bytes that its transfers carry, and how often it is repeated.
+    """A round with its transfers' bytes and its repetitions.
 
     Attributes
     ----------
     repeat : Repeat
+        The round.
     route_of : int array, shape (t,)
-        Which route each transfer takes: row of `route_keys`.
+        Route of each transfer: row of `route_keys`.
     nbytes : float array, shape (t,)
-        What each carries in the first repetition [B].
+        Bytes of each transfer in the first repetition [B].
     steady : bool
-        Whether each transfer carries as much in every repetition.
+        True if each transfer carries equal bytes in every repetition.
     """
 
     repeat: Repeat
@@ -47,10 +48,11 @@ class Traffic:
     Attributes
     ----------
     schedule : Schedule
+        The collective's transfers.
     elements : int
-        Of the whole array.
+        Elements of the whole array.
     itemsize, reduce_itemsize : int
-        Bytes of an element on the wire where it is copied, and where it is reduced [B].
+        Bytes of an element on the wire, if it is copied and if it is reduced [B].
     """
 
     schedule: Schedule
@@ -59,13 +61,14 @@ class Traffic:
     reduce_itemsize: int
 
     def __len__(self) -> int:
-        """How many transfers there are; nothing is written out."""
+        """Number of transfers, counted without writing them out."""
         return sum(len(part.route_of) * part.repeat.times for part in self.parts)
 
     @cached_property
     def parts(self) -> tuple[SizedRound, ...]:
-        """Those with any transfers."""
+        """Rounds with at least one transfer."""
         repeats = list(self.schedule.repeats())
+        # Offsets of each round in the concatenated rows.
         cuts = np.cumsum([0, *(len(repeat.round) for repeat in repeats)])
         rows = self._by_key[1]
         each = zip(repeats, cuts[:-1], cuts[1:], strict=True)
@@ -73,14 +76,18 @@ class Traffic:
 
     @property
     def route_keys(self) -> Ints:
-        """Source, destination and whether it is added there, for each different route; shape (routes, 3)."""
+        """Distinct triples (source, destination, reduce), shape (routes, 3).
+
+        A reduction at the destination takes a route different from a copy, because it uses HBM bandwidth.
+        """
         return self._by_key[0]
 
     @cached_property
     def _by_key(self) -> tuple[Ints, npt.NDArray[np.int32]]:
-        """The different keys of routes, and which of them each row of the rounds takes."""
+        """Return the distinct route keys, and each row's index into them."""
         rounds = [repeat.round for repeat in self.schedule.repeats()]
         n = self.schedule.world_size + self.schedule.auxiliaries
+        # A key packs source, destination and reduce into an integer.
         keys = [(r.src * n + r.dst) * 2 + r.reduce for r in rounds]
         different, row = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]), return_inverse=True)
         pair = different // 2
@@ -88,12 +95,13 @@ class Traffic:
 
     @cached_property
     def channels(self) -> tuple[Ints, Ints, Ints]:
-        """By route the lowest and the highest channel that takes it, and how many do."""
+        """Return for each route the lowest channel, the highest channel and the number of channels."""
         channel = np.concatenate([np.zeros(0, np.int64), *(part.repeat.round.channel for part in self.parts)])
         row, count = self._by_key[1], len(self.route_keys)
         low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
         np.minimum.at(low, row, channel)
         np.maximum.at(high, row, channel)
+        # Most schedules use a single channel per route: no counting needed.
         if bool((low == high).all()):
             return low, high, np.ones(count, np.int64)
         channels = int(channel.max()) + 1
@@ -102,51 +110,55 @@ class Traffic:
 
     @cached_property
     def chunk_sizes(self) -> Floats:
-        """Elements of each chunk."""
+        """Elements in each chunk, shape (chunks,)."""
         return timed_sizes(self.schedule, self.elements)
 
     @cached_property
     def steady(self) -> bool:
-        """Whether every transfer carries as much in each repetition of its round."""
+        """Return True if every transfer carries equal bytes in each repetition of its round."""
         return all(part.steady for part in self.parts)
 
     def _carried(self, repeat: Repeat, i: int) -> Floats:
-        """Bytes of each transfer of a round in repetition i, shape (t,) [B]."""
+        """Return each transfer's bytes in repetition i, shape (t,) [B]."""
         round_ = repeat.round
+        # See Repeat: chunks advance through the table.
         first = repeat.table[(round_.first + i * repeat.moves) % len(repeat.table)]
         elements = run_elements(first, round_.count, round_.step, self.chunk_sizes)
         return elements * self._width(round_)
 
     def _width(self, round_: Round) -> Ints:
-        """Of an element on the wire, by transfer [B]."""
+        """Return bytes per element on the wire, for each transfer [B]."""
         return np.where(round_.reduce, self.reduce_itemsize, self.itemsize)
 
     def _is_steady(self, repeat: Repeat) -> bool:
+        """Return True if chunk sizes repeat along each transfer's way through the table."""
         if repeat.times == 1:
             return True
-        # Places of the table that a transfer comes by lie so far apart.
+        # A transfer visits places in the table this far apart. Example: a table with 6 chunks and moves 4 gives 2:
+        # places 0, 4, 2, 0, ...
         apart = math.gcd(repeat.moves, len(repeat.table))
         by_turn = (self._by_place(repeat, count).reshape(-1, apart) for count in np.unique(repeat.round.count).tolist())
         return all(bool((elements == elements[0]).all()) for elements in by_turn)
 
     def _by_place(self, repeat: Repeat, count: int) -> Floats:
-        """Elements of a run of so many chunks, by the place in the table where it begins."""
+        """Return the elements carried by a run with `count` chunks, for each first place in the table."""
         return run_elements(repeat.table, np.full(len(repeat.table), count), repeat.round.step, self.chunk_sizes)
 
     @cached_property
     def bytes_by_route(self) -> Floats:
-        """What all transfers of each route carry [B]."""
+        """Total bytes on each route, shape (routes,) [B]."""
         total = np.zeros(len(self.route_keys))
         for part in self.parts:
             total += np.bincount(part.route_of, self._bytes_of_all(part), len(self.route_keys))
         return total
 
     def _bytes_of_all(self, part: SizedRound) -> Floats:
-        """What each transfer of a round carries in all its repetitions, shape (t,) [B]."""
+        """Return each transfer's bytes summed over every repetition, shape (t,) [B]."""
         repeat, round_ = part.repeat, part.repeat.round
         if part.steady:
             return part.nbytes * repeat.times
         elements = np.zeros(len(round_))
+        # Runs with equal length share a table of sums.
         for count in np.unique(round_.count).tolist():
             mine = np.flatnonzero(round_.count == count)
             times = np.full(len(mine), repeat.times)
@@ -155,17 +167,19 @@ class Traffic:
 
     @cached_property
     def total_bytes(self) -> float:
-        """On the wire, each transfer counted once [B]."""
+        """Total bytes on the wire, each transfer counted once [B]."""
+        # Sizes by transfer are only used if they exist already.
         return float(self.nbytes.sum()) if "nbytes" in self.__dict__ else float(self.bytes_by_route.sum())
 
     @cached_property
     def transfers(self) -> Transfers:
-        """All of them, written out when first asked for."""
+        """Transfers, written out on first access."""
         return write_out(self.schedule)
 
     @cached_property
     def nbytes(self) -> Floats:
-        """Of each transfer, shape (transfers,) [B]."""
+        """Bytes carried by each transfer, shape (transfers,) [B]."""
+        # A common width for copies and reductions saves a column.
         carried = transfer_elements(self.transfers, self.chunk_sizes)
         if self.itemsize == self.reduce_itemsize:
             return carried * self.itemsize
@@ -173,5 +187,5 @@ class Traffic:
 
     @cached_property
     def route_of(self) -> npt.NDArray[np.int32]:
-        """Which route each transfer takes: row of `route_keys`, shape (transfers,)."""
+        """Route taken by each transfer, shape (transfers,): row in `route_keys`."""
         return np.concatenate([np.zeros(0, np.int32), *(np.tile(p.route_of, p.repeat.times) for p in self.parts)])

@@ -1,4 +1,5 @@
-"""What do the points of a scenario answer: differences from a baseline, winners, thresholds, what fits, what it costs?
+"""Which answers do a scenario's points give: differences from a baseline, winners, thresholds, memory fits, costs?
 
-Rule: reports in, sentences and the numbers in them out; only `Comparison.further` plays, points between the scenario's.
+Reports go in; sentences and the numbers behind them come out. Only `Comparison.further` simulates, at points between
+the scenario's.
 """

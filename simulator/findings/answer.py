@@ -1,6 +1,6 @@
-"""What is the answer to a scenario's question: the sentences, the numbers behind them, and the points they speak of?
+"""How does a scenario's question get its answer: sentences, the numbers behind them, and the points they mention?
 
-Rule: sentence, table, picture and page take theirs from here, so that all speak of the same points.
+Terminal, table, pictures and page use this answer and thus mention the same points.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.basics.units import format_memory
-from simulator.findings import budget, catalog
+from simulator.findings import budget
 from simulator.findings.caveats import Caveat, caveats
 from simulator.findings.comparison import Comparison
-from simulator.findings.found import Found
-from simulator.findings.front import front
-from simulator.findings.why import Why, why
-from simulator.scenario.records import Asked
+from simulator.findings.found import FINDING_KINDS, FindingResult
+from simulator.findings.pareto_front import pareto_front
+from simulator.findings.why import Cause, why
+from simulator.scenario.answer_spec import FindingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +26,31 @@ class Answer:
     Attributes
     ----------
     question : str
+        The scenario's question.
     sentences : tuple of str
-        What was found, whole sentences, the answer first.
+        Whole sentences, the answer first.
     why : str
-        One sentence; empty where there is nothing to explain.
-    findings : tuple of Found
+        A sentence with the reason; empty if there is nothing to explain.
+    findings : tuple of FindingResult
+        Results of each finding.
     spoken : tuple of int
-        Points that the sentences speak of: the best, and what it is compared with.
+        Points mentioned by the sentences: the best point, and the points it is compared with.
     front : list of dict
-        Of time and memory.
+        Pareto front of time and memory.
     budget : list of dict
-        Of each point that fits.
+        Budget of each point that fits.
     further : int
-        Points between the scenario's own that were played to find thresholds.
+        Number of points simulated between the scenario's own to find thresholds.
     reasons : mapping
         Numbers behind `why`.
     caveats : tuple of Caveat
-        What must be known to trust the answer.
+        Facts to know before trusting the answer.
     """
 
     question: str
     sentences: tuple[str, ...]
     why: str
-    findings: tuple[Found, ...]
+    findings: tuple[FindingResult, ...]
     spoken: tuple[int, ...]
     front: list[dict[str, Any]]
     budget: list[dict[str, Any]]
@@ -57,7 +59,7 @@ class Answer:
     caveats: tuple[Caveat, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for report.json."""
+        """Return plain data for report.json."""
         return {
             "question": self.question,
             "sentences": list(self.sentences),
@@ -79,30 +81,36 @@ class Answer:
 
 
 def answer(compared: Comparison) -> Answer:
-    """Answer a scenario's question; points between its own may be played, to find out where a lead changes."""
+    """Answer a scenario's question; points between its own may be simulated to find crossovers."""
     scenario, outcomes = compared.scenario, compared.outcomes
+    # Nothing to compare: report the first failure instead.
     if not any(row.report is not None for row in compared.rows):
-        error = f"No point could be played: {outcomes[0].error}." if outcomes else "No point was played."
+        error = f"No point could be simulated: {outcomes[0].error}." if outcomes else "No point was simulated."
         return Answer(scenario.question, (error,), "", (), (), [], [], 0, {})
+    # Explicit requests, else findings that suit the axes.
     asked = scenario.answer or _usual(compared)
-    tried = [(entry, catalog.find(entry.finding).find(compared, entry)) for entry in asked]
+    tried = [(entry, FINDING_KINDS.find(entry.finding).find(compared, entry)) for entry in asked]
     found = tuple(one for _, one in tried if one is not None)
+    # Report an explicit request without an answer; stay silent about findings chosen automatically.
     untold = [_untold(entry) for entry, one in tried if one is None and scenario.answer]
+    # The first finding decides the points for pictures and tables.
     spoken = tuple(dict.fromkeys(index for one in found[:1] for index in one.spoken)) or _first_that_fits(compared)
-    reason = why(compared, spoken, asked[0].of[0] if asked[0].of else "") or Why("", {})
+    reason = why(compared, spoken, asked[0].of[0] if asked[0].of else "") or Cause("", {})
     budgets = budget.budgets(compared)
     sentences = [f"{_upper(sentence)}." for one in found for sentence in one.sentences]
-    # What does not fit is the first that "fit" tells.
+    # The finding "fit" says this itself.
     sentences = [*([] if asked[0].finding == "fit" else _nothing_fits(compared)), *sentences]
+    # Two findings may say the same sentence; keep the first.
     sentences = list(dict.fromkeys([*sentences, *untold]))
     cost = budget.sentence(compared, budgets, spoken[0]) if budgets else ""
     return Answer(
         question=scenario.question,
+        # Without any finding, the reason is the only sentence.
         sentences=(*sentences, *([f"{_upper(cost)}."] if cost else [])) or (f"{_upper(reason.sentence)}.",),
         why=f"{_upper(reason.sentence)}." if reason.sentence and sentences else "",
         findings=found,
         spoken=spoken,
-        front=front(compared),
+        front=pareto_front(compared),
         budget=budgets,
         further=compared.played_further,
         reasons=reason.numbers,
@@ -111,7 +119,10 @@ def answer(compared: Comparison) -> Answer:
 
 
 def _nothing_fits(compared: Comparison) -> list[str]:
-    """That no point fits into memory, and which lacks least: speeds of such points are those of no real run."""
+    """Return a sentence if no point fits in memory, with the point that lacks least.
+
+    Speeds of points that do not fit belong to no real run, so the answer must start with this sentence.
+    """
     rows = [row for row in compared.rows if row.report is not None]
     if any(row.fits for row in rows):
         return []
@@ -119,39 +130,44 @@ def _nothing_fits(compared: Comparison) -> list[str]:
     report = closest.report or {}
     name = compared.name({**closest.setting, **closest.condition})
     needs = format_memory(report["capacity_bytes"] + report["shortfall_bytes"])
-    which = f"; closest is {name}, which needs {needs}" if len(rows) > 1 else f": it needs {needs}"
-    return [f"Nothing fits into {format_memory(report['capacity_bytes'])}{which}."]
+    capacity = format_memory(report["capacity_bytes"])
+    if len(rows) == 1:
+        return [f"The job needs {needs} and does not fit in {capacity}."]
+    return [f"No setting fits in {capacity}; the closest setting, {name}, needs {needs}."]
 
 
-def _untold(asked: Asked) -> str:
-    """That something was asked for, and the points that were played do not tell."""
+def _untold(asked: FindingSpec) -> str:
+    """Return the sentence for a requested finding that the simulated points do not give."""
     along = f" along {asked.along}" if asked.along else ""
     of = f" of {', '.join(asked.of)}" if asked.of else ""
-    return f"Not told: {asked.finding}{of}{along}, for the points that could be played do not tell it."
+    return f"No result for {asked.finding}{of}{along}: the simulated points do not determine the answer."
 
 
-def _usual(compared: Comparison) -> tuple[Asked, ...]:
-    """What suits the axes where a scenario does not say what it wants told."""
+def _usual(compared: Comparison) -> tuple[FindingSpec, ...]:
+    """Return the findings that suit the axes, for a scenario without `answer`."""
     scenario = compared.scenario
     if scenario.training is not None and scenario.training.numerics:
-        return (Asked("learned"),)
+        return (FindingSpec(finding="learned"),)
     if scenario.compare and len(compared.settings) > 1:
+        # Collectives always ask for the best. A training step has a winner only over several conditions; else changes
+        # from the baseline say more.
         swept = scenario.training is None or len(compared.conditions) > 1
-        return (Asked("best" if swept else "change"),)
+        return (FindingSpec(finding="best" if swept else "change"),)
     if scenario.sweep and len(compared.conditions) > 1:
-        return (Asked("effect"),)
-    return (Asked("value"),)
+        return (FindingSpec(finding="effect"),)
+    return (FindingSpec(finding="value"),)
 
 
 def _first_that_fits(compared: Comparison) -> tuple[int, ...]:
+    """Return the first fitting point, else the first simulated point."""
     fitting = [row.index for row in compared.rows if row.fits]
     played = [row.index for row in compared.rows if row.report is not None]
     return tuple((fitting or played)[:1])
 
 
 def _upper(sentence: str) -> str:
-    """With a capital letter where it begins with a plain word, not with a name such as zero3."""
+    """Capitalise a sentence starting with a plain word; leave names such as zero3 unchanged."""
     return sentence[:1].upper() + sentence[1:] if sentence.partition(" ")[0] in _PLAIN else sentence
 
 
-_PLAIN: Final = frozenset(("against", "all", "auto", "checks", "with", "over", "nothing", "no", "the"))
+_PLAIN: Final = frozenset(("all", "auto", "no", "the"))

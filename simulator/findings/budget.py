@@ -1,6 +1,6 @@
-"""What does a whole training take: days, GPU hours, cost and energy, from one step's time?
+"""How long does a whole training take, and what does it cost: days, GPU hours, cost and energy, from a step's time?
 
-Rule: estimates, and called so: the step is repeated, without failures, checkpoints, evaluation and starts.
+These are estimates, and called so: the step is repeated, without failures, checkpoints, evaluation and restarts.
 """
 
 from __future__ import annotations
@@ -9,32 +9,35 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from simulator.findings.comparison import Comparison, Row
-from simulator.scenario.records import Budget
+from simulator.scenario.answer_spec import BudgetSpec
 
 _DAY: Final = 86_400.0
 _WORDS: Final = ((" trillion", 1e12), (" billion", 1e9), (" million", 1e6))
 
 
 def budgets(compared: Comparison) -> list[dict[str, Any]]:
-    """The budget of each point that fits: a dict of point, setting, days, gpu_hours, cost and energy_kwh each."""
+    """Return each fitting point's budget, as dicts with point, setting, days, gpu_hours, cost and energy_kwh."""
     budget = compared.scenario.budget
     if budget is None:
         return []
     return [_of(compared, row, budget) for row in compared.rows if row.fits and row.report]
 
 
-def _of(compared: Comparison, row: Row, budget: Budget) -> dict[str, Any]:
+def _of(compared: Comparison, row: Row, budget: BudgetSpec) -> dict[str, Any]:
+    """Return the budget of a point."""
     own = {"point": row.index, "setting": {**row.setting, **row.condition}}
     return own | amounts(row.report or {}, row.point.cluster.world_size, budget)
 
 
-def amounts(report: Mapping[str, Any], gpus: int, budget: Budget) -> dict[str, Any]:
-    """Days, gpu_hours, cost and energy_kwh of a whole training; the last two None where no price or power is known."""
+def amounts(report: Mapping[str, Any], gpus: int, budget: BudgetSpec) -> dict[str, Any]:
+    """Return days, gpu_hours, cost and energy_kwh of a whole training; cost and energy None without price or power."""
+    # The length is given in tokens or in steps.
     seconds = (
         budget.tokens / report["tokens_per_s"]
         if budget.tokens is not None
         else (budget.steps or 0.0) * report["step_time_s"]
     )
+    # Hours of all GPUs together; price and power are per GPU.
     hours = seconds / 3600 * gpus
     return {
         "days": seconds / _DAY,
@@ -45,45 +48,49 @@ def amounts(report: Mapping[str, Any], gpus: int, budget: Budget) -> dict[str, A
 
 
 def sentence(compared: Comparison, rows: list[dict[str, Any]], point: int) -> str:
-    """The budget of one point, said to be an estimate."""
+    """Return the sentence with a point's budget, marked as an estimate."""
     budget, one = compared.scenario.budget, next((row for row in rows if row["point"] == point), None)
     if budget is None or one is None:
         return ""
     row = compared.rows[point]
     length = f"{tokens_text(budget.tokens)} tokens" if budget.tokens is not None else _steps(budget, row)
-    return f"{compared.name({**row.setting, **row.condition})} for {length}, estimated: {amounts_text(one, budget)}"
+    name = compared.name({**row.setting, **row.condition})
+    return f"Estimate for {length} with {name}: {amounts_text(one, budget)}"
 
 
-def amounts_text(one: Mapping[str, Any], budget: Budget) -> str:
-    """What `amounts` gives, in words: '26.2 days, 322,000 GPU hours, 805,000 at 2.5 a GPU hour'."""
+def amounts_text(one: Mapping[str, Any], budget: BudgetSpec) -> str:
+    """Write the result of `amounts`: '26.2 days, 322,000 GPU hours, cost 805,000 at 2.5 per GPU hour'."""
     parts = [_duration(one["days"]), f"{amount_text(one['gpu_hours'])} GPU hours"]
-    parts += [f"{amount_text(one['cost'])} at {budget.price:g} a GPU hour"] if one["cost"] is not None else []
+    parts += [f"cost {amount_text(one['cost'])} at {budget.price:g} per GPU hour"] if one["cost"] is not None else []
     parts += [_energy(one["energy_kwh"])] if one["energy_kwh"] is not None else []
     return ", ".join(parts)
 
 
-def _steps(budget: Budget, row: Row) -> str:
-    """Steps, and how many tokens each has, which settings may differ in."""
+def _steps(budget: BudgetSpec, row: Row) -> str:
+    """Write the number of steps and the tokens per step."""
     report = row.report or {}
+    # Settings may differ in tokens per step, so steps alone do not say how much is learned.
     return f"{budget.steps:,.0f} steps of {report['tokens_per_s'] * report['step_time_s']:,.0f} tokens"
 
 
 def tokens_text(number: float) -> str:
-    """A number with its word: '15 trillion'."""
+    """Write a number with its word: '15 trillion'."""
     word, unit = next(((w, u) for w, u in _WORDS if number >= u), ("", 1.0))
     return f"{amount_text(number / unit)}{word}"
 
 
 def _duration(days: float) -> str:
+    """Write a duration in days, or in hours below a day."""
     return f"{amount_text(days)} days" if days >= 1 else f"{amount_text(24 * days)} hours"
 
 
 def _energy(kwh: float) -> str:
+    """Write an energy in MWh, or in kWh below 1 MWh."""
     return f"{amount_text(kwh / 1000)} MWh" if kwh >= 1000 else f"{amount_text(kwh)} kWh"
 
 
 def amount_text(value: float) -> str:
-    """Three digits of what is less than a hundred, whole numbers above.
+    """Write three digits below a hundred, whole numbers above.
 
     Examples
     --------

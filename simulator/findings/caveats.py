@@ -1,6 +1,6 @@
-"""What must be known to trust an answer: what `auto` took, which constants nobody measured, how far steps are off?
+"""Which facts limit the trust in an answer: the choice of `auto`, unmeasured constants, the error of predicted steps?
 
-Rule: facts of the reports, in words; terminal and page take theirs from here.
+Facts from the reports, in words, for terminal and page.
 """
 
 from __future__ import annotations
@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from simulator.basics.counts import number_of
 from simulator.findings.comparison import Comparison, Row
-from simulator.report.numbers.measures import Report, interval_width
+from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.summary import BETWEEN
 
-# Sentences of one kind; a page has all in report.json.
+# Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
+# Prefix for sources measured on another machine.
 _BORROWED: Final = "not measured here"
 
 
 class Caveat(NamedTuple):
-    """One thing that must be known.
+    """A fact to know before trusting the answer.
 
     Attributes
     ----------
@@ -33,35 +35,38 @@ class Caveat(NamedTuple):
 
 
 def caveats(compared: Comparison) -> tuple[Caveat, ...]:
-    """All of a scenario's points together."""
+    """Return the caveats of all points together."""
     rows = [(row, row.report) for row in compared.rows if row.report is not None]
     made = [*_auto(rows), *_network(rows)]
     if compared.kind == "training":
+        # Prediction intervals exist for training steps only.
         made += _interval([report for _, report in rows])
     return tuple(made)
 
 
 def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
-    """Algorithms that `auto` took for a collective, each with the reason at its first point."""
+    """Yield the algorithms that `auto` chose for a collective, each with the reason at its first point."""
     taken: dict[str, list[Report]] = {}
     for row, report in rows:
         if row.point.collective is not None and row.point.collective.algorithm == "auto":
             taken.setdefault(report["algorithm"], []).append(report)
     several = sum(map(len, taken.values())) > 1
     for name, reports in list(taken.items())[:_MOST]:
-        where = f" in {len(reports)} point{'' if len(reports) == 1 else 's'}" if several else ""
-        yield Caveat("auto", f"auto took {name}{where}: {reports[0]['why']}")
+        where = f" for {number_of(len(reports), 'point')}" if several else ""
+        yield Caveat("auto", f"auto chose {name}{where}: {reports[0]['why']}")
 
 
 def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
-    """Topologies of which no collective was measured, and constants that were taken over from another machine."""
+    """Yield topologies without measured collectives, and constants taken over from another machine."""
     unmeasured, borrowed = dict[str, None](), dict[str, None]()
     for row, report in rows:
         constants = sources(report)
         if is_best_case(report):
             topology = row.point.cluster.topology
+            # A topology written inline in the scenario has no name.
             unmeasured[topology if isinstance(topology, str) else "this topology"] = None
         told = str(report.get("why", ""))
+        # Skip a source that the report's own reason already mentions.
         borrowed |= dict.fromkeys(
             source.partition(";")[0] for source in constants if source.startswith(_BORROWED) and source not in told
         )
@@ -73,25 +78,28 @@ def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
 
 
 def is_best_case(report: Report) -> bool:
-    """Whether collectives ran of which nobody has measured any; not known of what an earlier version left."""
+    """Return True if no collective in the run has measurements on this topology.
+
+    Reports of earlier versions lack the key `constants`; then the answer is unknown and False.
+    """
     return "constants" in report and report["constants"] is None and bool(report.get("algorithms", True))
 
 
 def best_case(names: str) -> str:
-    """Say what is not known of these topologies."""
+    """Return the sentence about topologies without measurements."""
     return (
-        f"no collective that ran was measured on {names}: links carry all that they are rated at and nothing is paid "
-        "to start, which is a best case"
+        f"no collective of this run was measured on {names}; times are a best case: rated link bandwidths, no start-up "
+        "cost"
     )
 
 
 def sources(report: Report) -> list[str]:
-    """Where the constants of a report's collectives were measured."""
+    """Return the sources of the measured constants behind a report's collectives."""
     return [source for source in str(report.get("constants") or "").split(BETWEEN) if source]
 
 
 def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:
-    """How far measured runs lie from such steps: the range from the surest to the least sure of the points."""
+    """Yield how far measured runs lie from such predictions: the range over all points."""
     known = [(width, report) for report in reports if (width := interval_width(report)) is not None]
     if not known:
         return
@@ -99,9 +107,11 @@ def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:
     near = (
         f"{100 * half:.0f} %" if round(100 * less) == round(100 * half) else f"{100 * less:.0f} to {100 * half:.0f} %"
     )
-    text = f"80 % of measured runs like these lie within ±{near} of the predicted step time"
+    text = f"uncertainty (80 %) of the step time: ±{near}, from the errors of comparable measured runs"
+    # No measurement covers these runs: the interval uses errors from other frameworks or chips.
     if any(report["carried_over"] for _, report in known):
-        text += "; no run of this framework or chip was measured, so that errors of others stand for it"
+        text += "; this framework or chip was never measured, therefore errors of other frameworks or chips are used"
+    # Communication on an unmeasured network may be slower than its rated speed.
     if any(is_best_case(report) and report["exposed_comm_time_s"] > 0 for _, report in known):
-        text += "; where no collective was measured, exposed communication may take as much longer as measured ones do"
+        text += "; on unmeasured networks, exposed communication adds the error of measured collectives"
     yield Caveat("interval", text)

@@ -1,35 +1,41 @@
-"""Which points of a scenario are compared with each other: settings side by side, under one condition each?
+"""Which points of a scenario are compared with each other? Settings side by side, under a condition each.
 
-Rule: what `compare` varies are settings, what `sweep` varies are conditions. A further point, between those of the
-scenario, is played when a finding asks for it.
+Values under `compare` are settings, values under `sweep` are conditions. For `compare: {strategy: [ddp, zero3]}` and
+`sweep: {world_size: [2, 8]}`:
+
+                   ddp        zero3         settings; the first is the baseline
+    2 GPUs         1.0 s      0.9 s         conditions: settings are compared within a row
+    8 GPUs         1.3 s      1.1 s
+
+A finding may ask for further points between the scenario's; these are simulated on demand.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+from simulator.basics.errors import SimulatorError
 from simulator.basics.sections import varied
-from simulator.errors import SimulatorError
-from simulator.playing.scenario_cluster import Clusters
-from simulator.report.numbers.measures import Measure, Report, find
-from simulator.report.tables.setting_text import labelled
-from simulator.run import simulate
+from simulator.records.measures import Measure, Report, find
+from simulator.records.setting_text import labelled
+from simulator.run.outcome import PointOutcome
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import simulate
 from simulator.scenario.description import describe
 from simulator.scenario.load import point_of, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import bytes_text
-from simulator.sweeps.outcome import PointOutcome
 
 Settings = Mapping[str, Any]
-# Further points of up to 64 ranks that one scenario's findings may play; a search takes about five for each of two
-# settings. One of more ranks counts as several, so that nobody waits for minutes: of 16,384 ranks none is played.
+# Further points of up to 64 ranks that a scenario's findings may simulate; a search takes about five for each of two
+# settings. Larger points count as several, to avoid waiting for minutes: with 16,384 ranks none is simulated.
 MOST_FURTHER: Final = 200
 _RANKS: Final = 64
-# Keys that are written with a unit of bytes.
+# Keys written with a unit of bytes.
 _SIZES: Final = (
     "collective.size", "collective.fusion.buckets", "collective.fusion.buffer", "training.sharding.bucket_size",
 )  # fmt: skip
@@ -37,18 +43,18 @@ _SIZES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One point that was played.
+    """A point with its report.
 
     Attributes
     ----------
     index : int
-        Its place among the points.
+        Number of the point.
     setting, condition : mapping of dotted key to value
-        What `compare` and `sweep` say of it.
+        Values of the `compare` and `sweep` axes.
     point : Scenario
-        Without axes.
+        The point's scenario, without axes.
     report : mapping or None
-        None where it failed.
+        None if the point failed.
     """
 
     index: int
@@ -59,24 +65,26 @@ class Row:
 
     @property
     def fits(self) -> bool:
-        """Whether it was played, and fits into memory."""
+        """Return True if the point was simulated and fits in memory."""
+        # Collectives have no memory to fit in, hence the default.
         return self.report is not None and bool(self.report.get("fits", True))
 
 
 def key_of(settings: Settings) -> str:
-    """Settings as text, to find equal ones by."""
+    """Return settings as text, for finding equal settings."""
     return json.dumps(settings, sort_keys=True, default=str)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All points of a scenario, and what plays further ones.
+    """A scenario's points, with a way to simulate further points.
 
     Attributes
     ----------
     scenario : Scenario
+        The scenario with its axes.
     outcomes : sequence of PointOutcome
-        In the order of the scenario's points.
+        Outcomes in the order of the scenario's points.
     """
 
     scenario: Scenario
@@ -86,12 +94,12 @@ class Comparison:
 
     @property
     def kind(self) -> str:
-        """ "collective" or "training"."""
+        """Return "collective" or "training"."""
         return "collective" if self.scenario.training is None else "training"
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """One for each point."""
+        """A row for each point."""
         compared, swept = self.scenario.compare, self.scenario.sweep
         return tuple(
             Row(
@@ -106,60 +114,63 @@ class Comparison:
 
     @cached_property
     def settings(self) -> tuple[Settings, ...]:
-        """What is compared, in order, the baseline first."""
+        """The compared settings in order, the baseline first."""
         by_key = {key_of(row.setting): row.setting for row in self.rows}
         if not self.scenario.baseline:
             return tuple(by_key.values())
         wanted = dict(self.scenario.baseline)
+        # The baseline may name only a few keys: list the first agreeing setting before the rest.
         stands = [one for one in by_key.values() if all(one.get(key) == value for key, value in wanted.items())]
         return tuple(stands[:1] + [one for one in by_key.values() if one is not stands[0]]) if stands else ()
 
     @cached_property
     def conditions(self) -> tuple[Settings, ...]:
-        """What is swept, in order; one without settings where nothing is."""
+        """The swept conditions in order; a single empty condition without `sweep`."""
         return tuple({key_of(row.condition): row.condition for row in self.rows}.values())
 
     @cached_property
     def _table(self) -> dict[tuple[str, str], Row]:
+        """Rows by setting and condition."""
         return {(key_of(row.setting), key_of(row.condition)): row for row in self.rows}
 
     def row(self, setting: Settings, condition: Settings) -> Row:
-        """The point of a setting under a condition."""
+        """Return the point of a setting under a condition."""
         return self._table[key_of(setting), key_of(condition)]
 
     def row_of(self, settings: Settings) -> Row:
-        """The point of everything that is compared and swept, in whatever order."""
+        """Return the point with these compared and swept values, in any order."""
         return self._own[key_of(settings)]
 
     def under(self, condition: Settings) -> tuple[Row, ...]:
-        """Points under one condition that were played, in the order of settings."""
+        """Return the simulated points under a condition, in the order of settings."""
         rows = (self.row(setting, condition) for setting in self.settings)
         return tuple(row for row in rows if row.report is not None)
 
     def measure(self, name: str) -> Measure:
-        """A measure of this kind of scenario."""
+        """Return a measure for this kind of scenario."""
         return find(name, self.kind)
 
     def name(self, setting: Settings) -> str:
-        """A setting in words, without what all compared ones have in common."""
+        """Return a setting in words, without the entries shared by every compared setting."""
         own = {key: _without(value, self.in_common.get(key, {})) for key, value in setting.items()}
         return labelled(own) or self.scenario.name
 
     @cached_property
     def in_common(self) -> dict[str, dict[str, Any]]:
-        """By compared key the entries that all its values have, where each has others too: {pp: 8} of two schedules."""
+        """Entries shared by every value of a compared key beside other entries: {pp: 8} for two schedules."""
         common = {}
         for key, values in self.scenario.compare.items():
             if len(values) > 1 and all(isinstance(value, Mapping) for value in values):
                 first, *others = values
                 shared = {k: v for k, v in first.items() if all(k in one and one[k] == v for one in others)}
+                # A value with shared entries only would become nameless.
                 if all(len(value) > len(shared) for value in values):
                     common[key] = shared
         return common
 
     @cached_property
     def setting_text(self) -> str:
-        """What all points have in common: job, machine, and what compared settings share."""
+        """Text that holds for every point: job, machine, and entries shared by the compared settings."""
         axes = varied({**self.scenario.compare, **self.scenario.sweep})
         shared = labelled({key: value for key, value in self.in_common.items() if value})
         told = describe(self.scenario, axes)
@@ -167,16 +178,16 @@ class Comparison:
 
     @cached_property
     def shown_condition(self) -> Settings:
-        """The condition that a sentence speaks of: the largest at which two settings fit, else the last."""
+        """The condition for sentences: the last (largest) with two fitting settings, else the last."""
         for condition in reversed(self.conditions):
             if sum(row.fits for row in self.under(condition)) >= min(2, len(self.settings)):
                 return condition
         return self.conditions[-1]
 
     def further(self, settings: Settings) -> Report | None:
-        """The report of a point that is none of the scenario's; None where it cannot be played, or not in time.
+        """Return the report of a point outside the scenario; None if it cannot be simulated, or not in time.
 
-        Arrays are not carried, for they change no time.
+        Real arrays are left behind, because they change no time.
         """
         key = key_of(settings)
         if key not in self._further:
@@ -184,10 +195,13 @@ class Comparison:
         return self._further[key]
 
     def _play(self, settings: Settings) -> Report | None:
+        """Simulate a further point; return None if it fails or the limit is reached."""
         try:
             point = point_of(self.scenario, settings).scenario
             if point.collective is not None:
-                point = replace(point, collective=replace(point.collective, payload=False))
+                # A payload would be drawn and verified without changing any time.
+                # Simulating takes longer with more ranks, so large points use up the limit faster.
+                point = point.replaced(collective=point.collective.replaced(payload=False))
             weight = max(1.0, point.cluster.world_size / _RANKS)
             real = point.training is not None and point.training.numerics
             if real or len(self._further) * weight > MOST_FURTHER:
@@ -197,29 +211,32 @@ class Comparison:
             return None
 
     def known(self, settings: Settings) -> Report | None:
-        """The report of a point of the scenario, or else of a further one."""
+        """Return the report of a point, simulating a further point if necessary."""
         key = key_of(settings)
         return self._own[key].report if key in self._own else self.further(settings)
 
     @cached_property
     def _own(self) -> dict[str, Row]:
+        """The scenario's rows, by setting and condition together."""
         return {key_of({**row.setting, **row.condition}): row for row in self.rows}
 
     @property
     def played_further(self) -> int:
-        """How many further points were played."""
+        """Number of further points simulated."""
         return sum(report is not None for report in self._further.values())
 
     @cached_property
     def numeric_axes(self) -> tuple[str, ...]:
-        """Swept keys whose values are whole numbers or sizes, in whatever order they are written."""
+        """Swept keys whose values are whole numbers or sizes, in any order."""
+        # Only such axes have values in between, for searching thresholds.
         return tuple(key for key in self.scenario.sweep if self._numbers(key) is not None)
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        """The values of a numeric axis, rising [count, or B]."""
+        """Return the values of a numeric axis, rising [count, or B]."""
         return self._numbers(key) or ()
 
     def _numbers(self, key: str) -> tuple[int, ...] | None:
+        """Return the rising values of an axis; None if the values are not numbers, or fewer than two differ."""
         values = tuple(amount(value) for value in self.scenario.sweep[key])
         if any(value is None for value in values):
             return None
@@ -228,11 +245,12 @@ class Comparison:
 
 
 def _without(value: Any, shared: Mapping[str, Any]) -> Any:
+    """Return a mapping without the shared entries; return other values unchanged."""
     return {k: v for k, v in value.items() if k not in shared} if shared else value
 
 
 def amount(value: Any) -> int | None:
-    """A whole number, or the bytes of a size; None for anything else.
+    """Return a whole number, or the bytes of a size; None for anything else.
 
     Examples
     --------
@@ -241,6 +259,7 @@ def amount(value: Any) -> int | None:
     """
     from simulator.basics.units import parse_bytes
 
+    # In Python True is an int, yet no amount.
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if not isinstance(value, str):
@@ -252,5 +271,5 @@ def amount(value: Any) -> int | None:
 
 
 def written(key: str, number: int) -> Any:
-    """A number as the scenario writes it: sizes with their unit."""
+    """Return a number as written in a scenario: sizes with their unit."""
     return bytes_text(number) if key in _SIZES else number

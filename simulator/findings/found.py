@@ -1,29 +1,30 @@
-"""What does a kind of finding declare, and what does it find: sentences, their numbers, the points they speak of?"""
+"""How does a kind of finding declare itself, and how does it return sentences, numbers and the points mentioned?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from simulator.basics.catalog import Catalog
 from simulator.findings.comparison import Comparison
-from simulator.scenario.records import Asked
+from simulator.scenario.answer_spec import FindingSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What was found.
+class FindingResult:
+    """Result of a finding.
 
     Attributes
     ----------
     kind : str
         The finding's name.
     sentences : tuple of str
-        Without a full stop.
+        Sentences without a full stop.
     numbers : mapping
-        Plain data: every number that the sentences say, unrounded.
+        Plain data: every number in the sentences, unrounded.
     spoken : tuple of int
-        Points that the sentences speak of, the most important first.
+        Points mentioned by the sentences, the most important first.
     """
 
     kind: str
@@ -32,7 +33,7 @@ class Found:
     spoken: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return plain data for JSON."""
         return {"finding": self.kind, "sentences": list(self.sentences), **self.numbers}
 
 
@@ -44,9 +45,12 @@ class Finding:
     ----------
     name : str
         As `answer` has it in a scenario.
-    find : function (Comparison, Asked) -> Found or None
+    find : function (Comparison, FindingSpec) -> FindingResult or None
         None where the points do not tell.
     """
 
     name: str
-    find: Callable[[Comparison, Asked], Found | None]
+    find: Callable[[Comparison, FindingSpec], FindingResult | None]
+
+
+FINDING_KINDS: Final = Catalog("simulator.findings.kinds", "FINDING", Finding, "finding")

@@ -1,6 +1,11 @@
-"""Between two points of a numeric axis, where does a difference change its sign?
+"""Between two points on a numeric axis, at which value does a difference change sign?
 
-Rule: found by playing points in between, to 2 % or to the next whole number; never by a straight line between them.
+The search simulates points in between, down to 2 % or to the next whole number. A straight line between the two points
+would be wrong: times bend, and the line misplaced a known crossover by 6 %.
+
+    low                          high       difference has opposite signs at the ends
+     |------x--------------------|          estimate: zero of the straight line, shifted slightly
+     |------|                               replace the end with the same sign, and repeat until the ends are within 2 %
 """
 
 from __future__ import annotations
@@ -10,23 +15,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-# The two ends of what is told differ by at most this share.
+# Both ends of a reported place differ by at most this share.
 WIDTH: Final = 0.02
-# Estimates are moved by less than half of it, so that the next one brackets the place from the other side.
+# Shift estimates by less than half of the width: the next estimate then brackets the place from the other side.
 _ASIDE: Final = 0.008
+# A guard: every fourth step bisects, so 40 steps always suffice.
 _MOST_STEPS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """Where a sign changes.
+    """An interval that contains a sign change.
 
     Attributes
     ----------
     low, high : int
-        The last value known with the first sign, the first known with the other.
+        Last value known with the first sign; first value known with the other sign.
     step : int
-        Values are multiples of it.
+        Values are multiples of this step.
     """
 
     low: int
@@ -35,14 +41,14 @@ class Bracket:
 
     @property
     def exact(self) -> bool:
-        """Whether no value lies between."""
+        """Return True if there is no value between the ends."""
         return self.high - self.low <= self.step
 
     @property
     def at(self) -> float | None:
-        """The place: the first value with the other sign, or the middle of ends that lie within 2 %.
+        """The place: the first value with the other sign, or the geometric mean of ends within 2 %.
 
-        None where the search had to end before, so that nothing but the two ends is known.
+        None if the search ended early and only the two ends are known.
         """
         if self.exact:
             return float(self.high)
@@ -50,20 +56,21 @@ class Bracket:
 
 
 def sign_change(difference: Callable[[int], float | None], low: int, high: int, step: int = 1) -> Bracket | None:
-    """Search for the place where a difference changes its sign.
+    """Search for the value where a difference changes sign.
 
     Parameters
     ----------
     difference : function (int) -> float or None
-        None where it is not known; the search then ends with what it has.
+        Returns None if unknown; the search then ends with the interval reached.
     low, high : int
-        Multiples of `step` above 0.
+        Positive multiples of `step`.
     step : int
+        Values tried are multiples of this step.
 
     Returns
     -------
     Bracket or None
-        None where both ends have one sign, or are not known.
+        None if both ends have the same sign, or an end is unknown.
 
     Examples
     --------
@@ -77,7 +84,9 @@ def sign_change(difference: Callable[[int], float | None], low: int, high: int, 
     for number in range(_MOST_STEPS):
         if high - low <= step or high <= (1 + WIDTH) * low:
             break
+        # A bent curve can make estimates creep along from one end; every fourth step bisects (in the logarithm).
         middle = _estimate(low, high, before, after) if number % 4 < 3 else math.sqrt(low * high)
+        # Stay strictly between the ends: each step narrows the interval.
         here = min(max(round(middle / step) * step, low + step), high - step)
         value = difference(here)
         if value is None:
@@ -90,7 +99,7 @@ def sign_change(difference: Callable[[int], float | None], low: int, high: int, 
 
 
 def _estimate(low: int, high: int, before: float, after: float) -> float:
-    """Where a straight line over ln x crosses zero, moved a little towards the wider side."""
+    """Return the zero of a straight line over ln x, shifted slightly towards the wider side."""
     share = before / (before - after)
     at = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
     return at * (1 + _ASIDE) if high / at > at / low else at / (1 + _ASIDE)

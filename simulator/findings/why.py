@@ -1,6 +1,6 @@
-"""Why is one point faster than another: which part of the time differs, or which link has more to carry?
+"""Why is a point faster than another? A part of the time differs, or a link carries more.
 
-Rule: parts of a step add up to its time, so that parts of a difference add up to the difference.
+Parts of a step sum to its time, so the parts' differences sum to the whole difference.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from typing import Any, Final
 
 from simulator.basics.units import format_memory, format_time
 from simulator.findings.comparison import Comparison, Row, key_of
-from simulator.findings.words import listed
+from simulator.findings.text import clause, join_list
+from simulator.records.measures import arrays_text
+from simulator.records.setting_text import labelled
 from simulator.report.numbers.bottleneck import Bottleneck
-from simulator.report.numbers.measures import arrays_text
-from simulator.report.tables.setting_text import labelled
 from simulator.scenario.build_training import framework, optimizer
 from simulator.step.optimizer_update import implementation_of
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
+from simulator.step.spec import Updater
+from simulator.step.strategies.strategy import STRATEGIES
 
-# A part of a difference below this share of it is not told.
+# Parts below a tenth of the whole difference are omitted.
 _TOLD: Final = 0.1
 _MOST_PARTS: Final = 3
-# Loads of links that differ by less explain nothing.
+# Link loads that differ by less than 1 % explain nothing.
 _ALIKE: Final = 0.01
-# Measures that are explained by what memory holds.
+# Measures explained by the categories of memory.
 _OF_MEMORY: Final = ("memory", "reserved", "least_stage")
-# Parts of a step that time is spent in; of the others it is more or less.
-_IN: Final = {"kernels": "in kernels", "optimizer": "in the optimizer"}
+# Wording in sentences, if a part's name in report.json is another word.
+_WORDS: Final = {"recomputation": "recompute"}
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class Cause:
     """A reason.
 
     Attributes
     ----------
     sentence : str
-        Without a full stop; empty where nothing differs.
+        Without a full stop; empty if nothing differs.
     numbers : mapping
         Plain data: the parts, or the loads.
     """
@@ -48,7 +48,7 @@ class Why:
 
 
 def parts_of_step(report: Mapping[str, Any]) -> dict[str, float]:
-    """A step's time in parts that add up to it [s].
+    """Split a step's time into parts with the same sum [s].
 
     Examples
     --------
@@ -56,6 +56,7 @@ def parts_of_step(report: Mapping[str, Any]) -> dict[str, float]:
     ...                "exposed_comm_time_s": 0.2, "bubble_time_s": 0.1})["kernels"]
     0.55
     """
+    # Recompute and optimizer are included in the compute time; the rounding removes the subtraction's noise.
     kernels = report["compute_time_s"] - report["recompute_time_s"] - report["optimizer_time_s"]
     return {
         "kernels": round(kernels, 15),
@@ -66,15 +67,15 @@ def parts_of_step(report: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Why | None:
-    """Why the first point that is spoken of differs from the second; None where there is nothing to compare.
+def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Cause | None:
+    """Return why the first mentioned point differs from the second; None if there is nothing to compare.
 
     Parameters
     ----------
-    compared : Comparison
     spoken : tuple of int
+        Mentioned points, the most important first.
     of : str
-        The measure that is asked for first; memory is explained by what holds it, everything else by time.
+        The first requested measure: memory is explained by categories, everything else by time.
     """
     rows = [compared.rows[index] for index in spoken[:3]]
     played = [row for row in rows if row.report is not None]
@@ -85,73 +86,78 @@ def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Why | No
     return _of_steps(compared, played) if compared.kind == "training" else _of_links(compared, played)
 
 
-def _of_steps(compared: Comparison, rows: list[Row]) -> Why | None:
+def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
+    """Split the difference between two steps' times into parts."""
     best = rows[0].report or {}
+    # A single point's report has a reason already; real trainings are compared by losses, not by times.
     if len(rows) < 2 or best.get("learning"):
-        return Why(str(best["because"]), {}) if len(rows) == 1 else None
+        return Cause(str(best["because"]), {}) if len(rows) == 1 else None
     other = rows[1].report or {}
     mine, its = parts_of_step(best), parts_of_step(other)
-    # Where steps learn from unlike numbers of tokens, a step of the other is taken for as many as one of the best.
+    # Steps with different numbers of tokens: scale the second step to the first one's tokens.
     scale = (best["tokens_per_s"] * best["step_time_s"]) / (other["tokens_per_s"] * other["step_time_s"])
     parts = {name: mine[name] - scale * its[name] for name in mine}
     whole = best["step_time_s"] - scale * other["step_time_s"]
     if abs(whole) < 1e-9 * best["step_time_s"]:
         return None
+    # The largest parts first.
     told = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(whole)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
-    texts = [f"{format_time(abs(parts[n]))} {'less' if parts[n] < 0 else 'more'} {_IN.get(n, n)}" for n in told]
+    texts = [f"{_WORDS.get(n, n)} {'-' if parts[n] < 0 else '+'}{format_time(abs(parts[n]))}" for n in told]
     if told[:1] == ["optimizer"]:
         texts[0] += _implementations(rows[:2])
     change = f"{format_time(abs(whole))} {'less' if whole < 0 else 'more'}"
-    if abs(scale - 1) > _ALIKE:
-        change += " for as many tokens"
-    sentence = f"{_contrast(compared, rows, change)}: {', '.join(texts)}"
-    return Why(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
+    tokens = " for the same number of tokens" if abs(scale - 1) > _ALIKE else ""
+    sentence = f"{_contrast(compared, rows, change, 'takes', tokens)}: {', '.join(texts)}"
+    return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
 
 
 def _implementations(rows: list[Row]) -> str:
-    """How the updates of these points run, and the key that chooses it: their traffic may differ threefold."""
+    """Return how these points' optimizers run, and the key to choose it; memory traffic may differ threefold."""
     trainings = [row.point.training for row in rows if row.point.training is not None]
     names = dict.fromkeys(
         implementation_of(optimizer(training.optimizer), framework(training.framework))
         for training in trainings
+        # Only updates on GPUs have a choice of kernels.
         if training.offload.what == "none"
-        and strategies.find(training.sharding.strategy).updater is not Updater.SERVERS
+        and STRATEGIES.find(training.sharding.strategy).updater is not Updater.SERVERS
     )
     if not names:
         return ""
-    return f" (its update runs {listed(list(names))}; training.optimizer.implementation chooses how)"
+    return f" (update: {join_list(list(names))}, selected by training.optimizer.implementation)"
 
 
-def _of_memory(compared: Comparison, rows: list[Row]) -> Why | None:
-    """Which categories of memory the difference of two peaks is made of, each at its own point's peak."""
+def _of_memory(compared: Comparison, rows: list[Row]) -> Cause | None:
+    """Split the difference between two memory peaks into categories, each at its own point's peak."""
     one, two = ((row.report or {})["peak_memory_by_category"] for row in rows[:2])
     parts = {name: one.get(name, 0) - two.get(name, 0) for name in dict.fromkeys([*one, *two])}
     whole = sum(parts.values())
     if not whole:
         return None
     told = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(whole)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
-    texts = [f"{format_memory(abs(parts[n]))} {'less' if parts[n] < 0 else 'more'} {n}" for n in told]
-    change = f"{format_memory(abs(whole))} {'less' if whole < 0 else 'more'}"
-    sentence = f"{_contrast(compared, rows, change, 'holds')}: {', '.join(texts)}"
-    return Why(sentence, {"of": rows[0].index, "against": rows[1].index, "whole_bytes": whole, "parts_bytes": parts})
+    texts = [f"{n} {'-' if parts[n] < 0 else '+'}{format_memory(abs(parts[n]))}" for n in told]
+    change = f"{format_memory(abs(whole))} {'less' if whole < 0 else 'more'} memory"
+    sentence = f"{_contrast(compared, rows, change, 'needs')}: {', '.join(texts)}"
+    return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole_bytes": whole, "parts_bytes": parts})
 
 
-def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str = "takes") -> str:
-    """Which point takes or holds how much more or less than which other, and under which condition."""
+def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, tokens: str = "") -> str:
+    """Write the contrast of the first two points: "ring takes 3 ms less than tree (8 GPUs)"."""
     first, second = (compared.name(row.setting) for row in rows[:2])
     here, there = (labelled(row.condition) for row in rows[:2])
+    # The same setting under two conditions: name the conditions instead.
     if rows[0].setting == rows[1].setting:
         of = f" ({first})" if len(compared.settings) > 1 else ""
-        return f"{change} with {here} than with {there}{of}"
+        return f"the step {verb} {change} with {here} than with {there}{tokens}{of}"
     place = f" ({here})" if here and here == there else ""
-    return f"{first} {verb} {change} than {second}{place}"
+    return f"{clause(first, f'{verb} {change} than {second}')}{tokens}{place}"
 
 
-def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
+def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
+    """Return the busiest links' loads, if these explain the order of times."""
     if len(rows) == 1:
-        return Why(str((rows[0].report or {})["because"]), {})
+        return Cause(str((rows[0].report or {})["because"]), {})
     if rows[0].setting == rows[-1].setting:
-        # Along a condition links of another kind may be the busiest, so that their loads explain nothing.
+        # Under different conditions the busiest link may be of another kind; its load then explains nothing.
         return None
     texts, loads = [], []
     for row in rows:
@@ -159,14 +165,14 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
         link = report.get("bottleneck")
         if link is None:
             continue
-        size = row.point.collective.size if row.point.collective is not None else 0
+        size = row.point.collective.nbytes if row.point.collective is not None else 0
         busiest = Bottleneck.of(link)
         times = link["bytes"] / size if size else 0.0
         back = f", then {arrays_text(busiest.reverse_bytes / size)} back" if size and busiest.takes_turns else ""
         alike = all(one.setting == row.setting for one in rows)
         name = labelled(row.condition) if alike else compared.name(row.setting)
         texts.append((f"{arrays_text(times)}{back}", f" with {name}" if name else "", link["link"]))
-        # Directions that take turns carry one after the other.
+        # A cable's two directions are busy in turn (a parameter server first receives, then sends): count both loads.
         in_turn = times * busiest.cable_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else times
         there_and_back = {"there": times, "back": busiest.reverse_bytes / size if size else 0.0}
         loads.append({"point": row.index, "link": link["link"], "arrays": in_turn, **there_and_back})
@@ -175,17 +181,17 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
     where = labelled(rows[0].condition)
     place = f" ({where})" if where and len({key_of(row.condition) for row in rows}) == 1 else ""
     most, least = (pick(one["arrays"] for one in loads) for pick in (max, min))
-    # Where the fastest carries more, or all alike, loads are not the reason.
+    # The fastest carries more, or every load is the same: loads are not the reason.
     if most <= (1 + _ALIKE) * least or loads[0]["arrays"] > (1 + _ALIKE) * least:
         return _of_waiting(compared, rows, place)
     links = {link for *_, link in texts}
     carried = [f"{load}{name}{f' ({link})' if len(links) > 1 else ''}" for load, name, link in texts]
     subject = f"the busiest link, {texts[0][2]}," if len(links) == 1 else "the busiest link"
-    return Why(f"{subject} carries {listed(carried)}{place}", {"loads": loads})
+    return Cause(f"{subject} carries {join_list(carried)}{place}", {"loads": loads})
 
 
-def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Why:
-    """Which part of each time the busiest cable's bandwidth takes, and how much is latencies and waiting."""
+def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:
+    """Return how much of each time the busiest cable's bandwidth takes; the rest is latency and waiting."""
     parts, texts = [], []
     for row in rows:
         report = row.report or {}
@@ -195,9 +201,12 @@ def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Why:
         name = compared.name(row.setting) if len(compared.settings) > 1 else ""
         texts.append((format_time(sending), format_time(whole), f" with {name}" if name else ""))
     sent, took = (len({text[part] for text in texts}) for part in (0, 1))
+    # Equal times need no explanation.
     if len(texts) > 1 and took == 1:
-        return Why("", {"parts": parts})
-    sending = listed([f"{sends} of {whole}{name}" for sends, whole, name in texts])
-    alike = listed([f"{whole}{name}" for _, whole, name in texts])
+        return Cause("", {"parts": parts})
+    sending = join_list([f"{sends} of {whole}{name}" for sends, whole, name in texts])
+    alike = join_list([f"{whole}{name}" for _, whole, name in texts])
     told = sending if sent > 1 else f"{texts[0][0]} of {alike}"
-    return Why(f"the busiest link sends for {told}{place}; the rest is latencies and waiting", {"parts": parts})
+    return Cause(
+        f"the busiest link sends for {told}{place}; the remaining time is latency and waiting", {"parts": parts}
+    )

@@ -1,4 +1,4 @@
-"""Real training on the simulated clock: follows a played step as its operations end, and carries arrays through them.
+"""Real training on the simulated clock: follows a simulated step's operations and carries arrays through them.
 
-It computes no time (step/ and engine/ did), and no arithmetic of its own (numerics/ has it).
+This package computes no times (step/ and engine/ do) and has no arithmetic of its own (numerics/ does).
 """

@@ -1,6 +1,6 @@
-"""Checks that something is wrong with a training: what a careful user would watch, and the first step that shows it.
+"""Is something wrong with a training? Checks watch a run like a careful user, and record the first bad step.
 
-Rule: each looks at what is there anyway and says yes or no; none knows of the faults that were put in.
+Each check reads existing values and answers yes or no. No check knows about injected faults.
 """
 
 from __future__ import annotations
@@ -13,62 +13,68 @@ import ml_dtypes
 import numpy as np
 
 from simulator.basics.arrays import Array
-from simulator.learning.place import is_spread
-from simulator.learning.setting import Setting
+from simulator.learning.rank_shard import is_spread
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Rank, StepResult
-from simulator.records.operation import Act, Exchange
+from simulator.records.operation import Exchange, NumericAction
 
-# Beyond which a step stands out from the last ones. A guess: narrower ones cry wolf, small batches differ by a tenth.
+# A loss 1.3 times, or a norm 3 times, the median of the last 10 steps (at least 3) counts as an outlier. These limits
+# are a guess: tighter limits raise false alarms, because small batches already differ by a tenth.
 _LOSS, _NORM, _LAST, _FEWEST = 1.3, 3.0, 10, 3
 CHECKS: Final = {
-    "sums": "what a collective gives is not the sum of what was sent, to within rounding",
-    "copies": "ranks that should hold the same parameters do not",
-    "scales": "ranks do not agree on the loss's scale, or on how many steps they have taken",
-    "finite": "the loss or the gradient's norm is no finite number, and the step was not skipped for it",
-    "norm": "the gradient's norm is more than three times the median of the last ten steps",
-    "loss": "the loss is more than three tenths above the median of the last ten steps",
-    "watchdog": "ranks wait for one that does not come",
+    "sums": "the result of a collective differs from the sum of its inputs by more than rounding",
+    "copies": "replicas of the same parameters differ between ranks",
+    "scales": "the loss scale or the number of steps differs between ranks",
+    "finite": "the loss or the gradient norm is not finite, and the step was not skipped",
+    "norm": "the gradient norm is more than three times the median of the last ten steps",
+    "loss": "the loss is more than 30 % above the median of the last ten steps",
+    "watchdog": "ranks wait for a rank that does not arrive",
 }
 
 
 @dataclass(slots=True)
 class Checks:
-    """What has been seen so far.
+    """The findings so far.
 
     Attributes
     ----------
     seen : dict of check to step
-        The first step in which each found something.
+        The first step in which each check found something.
     """
 
     seen: dict[str, int] = field(default_factory=dict)
     _history: list[StepResult] = field(default_factory=list)
 
     def tell(self, check: str, step: int) -> None:
-        """Note that one has seen something."""
+        """Record that a check found something in a step; only the first step is stored."""
         self.seen.setdefault(check, step)
 
-    def moved(self, step: int, act: Act[Exchange], sent: Sequence[Array], given: Sequence[Array]) -> None:
-        """Compare what ranks of a group have been given with what they sent."""
+    def moved(self, step: int, act: NumericAction[Exchange], sent: Sequence[Array], given: Sequence[Array]) -> None:
+        """Compare a collective's results on all ranks with the arrays sent (check "sums")."""
+        # The check computes the sum a second time, so stop after the first finding.
         if "sums" not in self.seen and not _gives_what_was_sent(act.effect, sent, given):
             self.tell("sums", step)
 
     def summed(self, step: int, sent: Sequence[Array], given: Array) -> None:
-        """Compare a sum with that of float64."""
+        """Compare a sum with the float64 sum of the arrays sent (check "sums")."""
         if "sums" not in self.seen and not is_sum(sent, given):
             self.tell("sums", step)
 
-    def after(self, setting: Setting, ranks: Sequence[Rank], step: int, result: StepResult) -> None:
-        """Look at everything after a step."""
+    def after(self, setting: TrainingContext, ranks: Sequence[Rank], step: int, result: StepResult) -> None:
+        """Run the remaining checks after a step."""
+        # Asynchronous workers hold parameters of different age by design.
         if not setting.plan.step.sharding.asynchronous and not agree(setting, ranks):
             self.tell("copies", step)
+        # A rank that misses an overflow keeps a different scale, or does not skip the step.
         counts = {(rank.scale.value, *{state.steps for state in rank.states.values()}) for rank in ranks}
         if len(counts) > 1:
             self.tell("scales", step)
+        # A skipped step has an infinite norm, which loss scaling has handled already.
         if not result.skipped:
             self._watch(step, result)
 
     def _watch(self, step: int, result: StepResult) -> None:
+        """Compare loss and norm with the median of the last steps."""
         if not (np.isfinite(result.loss) and np.isfinite(result.norm)):
             self.tell("finite", step)
         last = self._history[-_LAST:]
@@ -83,31 +89,36 @@ class Checks:
 
 
 def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], given: Sequence[Array]) -> bool:
+    """Return True if a collective's results match the arrays sent."""
     match effect:
         case Exchange.FLAG | Exchange.SUM_NORM | Exchange.SUM_PARTIAL | Exchange.SUM_SHARED:
-            # A few numbers, whose faults other checks see in what follows from them.
+            # Only a few numbers; other checks detect faults here.
             return True
         case Exchange.WITHIN | Exchange.SEND:
-            raise ValueError(f"got a {effect.value}; a pass takes what it gives")
+            raise ValueError(f"got a {effect.value}; a pass uses the result of this effect")
         case Exchange.REDUCE_SCATTER:
             return is_sum(sent, np.concatenate(given))
         case Exchange.ALL_GATHER | Exchange.GATHER_UPDATED | Exchange.GATHER_NORMS:
+            # Rank n's contribution lies in the n-th part of its buffer; every rank must receive the same concatenation.
             size = len(given[0]) // len(sent)
             parts = np.concatenate([one[n * size : (n + 1) * size] for n, one in enumerate(sent)])
             return all(_same(one, parts.astype(one.dtype, copy=False)) for one in given)
         case Exchange.ALL_REDUCE | Exchange.SUM_COPIES:
+            # Usually all results are identical, and a single comparison with the exact sum suffices.
             alike = all(_same(given[0], one) for one in given)
             return all(is_sum(sent, one) for one in (given[:1] if alike else given))
         case Exchange.PUSH | Exchange.PULL:
-            raise ValueError(f"got a {effect.value}; what servers sum up is compared by Checks.summed")
+            raise ValueError(f"got a {effect.value}; Checks.summed compares the sums of servers")
         case _:
             assert_never(effect)
 
 
 def is_sum(sent: Sequence[Array], given: Array) -> bool:
-    """Whether an array is the sum of what was sent, to within the rounding of as many additions, here and there."""
+    """Return True if an array equals the sum of the arrays sent, within rounding, element by element."""
     wide = np.promote_types(given.dtype, np.float32)
     exact = sent[0].astype(wide)
+    # n additions have an error of at most about n eps sum|x|; twice this bound, plus the smallest subnormal number for
+    # sums near 0, leaves room for other orders of summation.
     size = np.abs(exact)
     for array in sent[1:]:
         part = array.astype(wide, copy=False)
@@ -120,24 +131,28 @@ def is_sum(sent: Sequence[Array], given: Array) -> bool:
         exact -= given.astype(wide, copy=False)
     if bool((np.abs(exact) <= size).all()):
         return True
-    # What is not finite, or too large for the dtype, is no matter of sums.
+    # Elements with infinite inputs, or with sum|x| above the dtype's maximum, overflow legitimately; do not compare
+    # them.
     largest = wide.type(2 * len(sent) * float(limits.eps) * float(limits.max))
     return bool((np.abs(exact) <= size)[np.isfinite(size) & (size <= largest)].all())
 
 
-def agree(setting: Setting, ranks: Sequence[Rank]) -> bool:
-    """Whether ranks that should hold the same parameters do, bit for bit."""
+def agree(setting: TrainingContext, ranks: Sequence[Rank]) -> bool:
+    """Return True if ranks that should hold the same parameters hold the same bits."""
     groups: dict[int, list[Rank]] = {}
     for rank in ranks:
         groups.setdefault(setting.places[rank.number].holders, []).append(rank)
     return all(_agree(setting, own) for own in groups.values())
 
 
-def _agree(setting: Setting, ranks: Sequence[Rank]) -> bool:
-    """The same for ranks that hold the same part of the model."""
+def _agree(setting: TrainingContext, ranks: Sequence[Rank]) -> bool:
+    """Return True if ranks with the same part of the model hold the same bits."""
     if setting.plan.strategy.shards_parameters:
+        # ZeRO-3: rank n holds shard n % cut, so compare with the rank of the first copy. With 8 ranks and shards over
+        # 4, rank 5 is compared with rank 1. Experts differ between ranks and are not compared.
         pairs = [(ranks[n % setting.cut].parts, rank.parts) for n, rank in enumerate(ranks)]
         return all(_same(one[units], other[units]) for one, other in pairs for units in one if not is_spread(units))
+    # Else every rank computes with whole parameters; compare each name with its first occurrence.
     held: dict[str, Array] = {}
     for rank in ranks:
         for own in rank.working.values():
@@ -147,4 +162,5 @@ def _agree(setting: Setting, ranks: Sequence[Rank]) -> bool:
 
 
 def _same(one: Array, other: Array) -> bool:
+    """Return True if two arrays have the same bits (NaN equals NaN)."""
     return one.tobytes() == other.tobytes()

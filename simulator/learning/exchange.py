@@ -1,7 +1,15 @@
-"""Between ranks: gradients are packed, carried by the transfers that were played, and spread out again.
+"""How do arrays get from rank to rank? They are packed, carried by the simulated transfers, and unpacked again.
 
-Rule: every sum is made by the engine's payload, in the order in which transfers ended; here arrays are only packed and
-unpacked.
+Every sum is computed by the payload (payload/carry.py), in the order in which transfers ended; this module only packs
+and unpacks arrays.
+
+Gradient exchange for a bucket with 6 elements on 2 ranks, under ddp and under ZeRO:
+
+    packed on rank 0   a b c d e f      divided by 2 (the mean over ranks), in the dtype on the wire
+    packed on rank 1   A B C D E F      likewise
+    all_reduce         rank 0: a+A .. f+F               rank 1: the same
+    reduce_scatter     rank 0: a+A b+B c+C              rank 1: d+D e+E f+F
+    all_gather         puts the shards of rank 0 and rank 1 next to each other again
 """
 
 from __future__ import annotations
@@ -14,21 +22,35 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
-from simulator.collectives.inputs import result
-from simulator.engine.payload import Payload, Tamper, carry, ended_order
-from simulator.learning.place import is_spread
-from simulator.learning.setting import Setting
+from simulator.learning.rank_shard import is_spread
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Rank, Units
-from simulator.numerics.flat import flat, unpacked
-from simulator.records.operation import Act, Collective, Exchange
+from simulator.numerics.packing import pack, unpack
+from simulator.payload.carry import Payload, Tamper, carry, ended_order
+from simulator.payload.inputs import result
+from simulator.records.operation import Collective, Exchange, NumericAction
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 def moved(
-    setting: Setting, op: Collective, sent: Sequence[Array], tamper: Tamper, reduction: str = "sum"
+    setting: TrainingContext, op: Collective, sent: Sequence[Array], tamper: Tamper, reduction: str = "sum"
 ) -> list[Array]:
-    """Carry arrays by the transfers that were played; what each rank of the group has then."""
+    """Carry arrays by the simulated transfers of a collective; return each rank's result.
+
+    Parameters
+    ----------
+    setting : TrainingContext
+        Supplies the collective's transfer log.
+    op : Collective
+        The collective.
+    sent : sequence of array
+        Contribution of each rank of the group.
+    tamper : Tamper
+        Injected faults of transfers; empty if none.
+    reduction : {"sum", "max"}
+        Reduction over ranks.
+    """
     kind = find(op.dtype)
     buffers = [array.astype(kind.numpy) for array in sent]
     log = setting.logs[op.name]
@@ -38,7 +60,8 @@ def moved(
 
 
 def laid(op: Collective, place: int, array: Array) -> Array:
-    """What a rank brings to an exchange within a pass, where it lies in the whole array."""
+    """Place a rank's contribution to an exchange within a pass inside the whole array."""
+    # Only an all-gather's contribution is a part of the array; other operations bring a whole, padded array.
     if op.schedule.operation != "all_gather":
         return np.pad(array, (0, op.elements - len(array)))
     buffer = np.zeros(op.elements, array.dtype)
@@ -47,18 +70,18 @@ def laid(op: Collective, place: int, array: Array) -> Array:
 
 
 def size_after(op: Collective, brought: int) -> int:
-    """Elements that a rank has after an exchange to which it brought so many."""
+    """Return the elements on a rank after an exchange, given its contribution's elements."""
     ranks = len(op.group)
     return {"all_gather": brought * ranks, "reduce_scatter": brought // ranks}.get(op.schedule.operation, brought)
 
 
-def sent(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Array:
-    """What a rank brings to a collective."""
+def sent(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> Array:
+    """Return a rank's contribution to a collective."""
     match act.effect:
         case Exchange.ALL_REDUCE | Exchange.REDUCE_SCATTER | Exchange.PUSH:
             return _share(setting, rank, op, act)
         case Exchange.SUM_COPIES:
-            # Ranks that have whole copies scatter nothing.
+            # Unsharded copies have no reduce-scatter before this sum.
             if setting.cut == 1:
                 return _share(setting, rank, op, act)
             part = rank.scattered.pop(_scattered(setting, act))
@@ -68,6 +91,7 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Ar
         case Exchange.GATHER_UPDATED:
             return _in_place(rank, op, np.concatenate([part for _, part in _handed_out(rank, act)]))
         case Exchange.FLAG:
+            # The first element carries the value; the rest of the array is padding.
             return np.array([rank.overflowed] + [False] * (op.elements - 1))
         case Exchange.SUM_NORM:
             return np.array([rank.squares] + [0.0] * (op.elements - 1))
@@ -77,61 +101,67 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Ar
             own = _chosen(setting, rank, act)
             return np.pad(own, (0, op.elements - len(own)))
         case Exchange.WITHIN | Exchange.SEND:
-            raise ValueError(f"{op.name}: a pass brings it, not the rank")
+            raise ValueError(f"{op.name}: a pass contributes this array, not the rank")
         case Exchange.PULL:
-            raise ValueError(f"{op.name}: a worker brings nothing to a pull; its servers do")
+            raise ValueError(f"{op.name}: the servers contribute to a pull, not the worker")
         case _:
             assert_never(act.effect)
 
 
-def _own_part(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Array:
-    """A rank's part of some units' parameters, among the ranks that gather them."""
+def _own_part(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> Array:
+    """Return a rank's shard of several units' parameters, cut for the gathering group."""
     if len(op.group) == setting.cut_of(act.units):
         return rank.parts[act.units]
-    # A smaller mesh, over which what was gathered for the forward pass has been spread meanwhile.
-    whole = flat(setting.places[rank.number].gpt, rank.working, act.units, op.elements)
+    # A smaller mesh (`reshard_after_forward: K`): after the forward pass, parameters were re-sharded over K
+    # neighbouring ranks, so the shard is cut from the gathered parameters.
+    whole = pack(setting.places[rank.number].gpt, rank.working, act.units, op.elements)
     part: Array = np.split(whole, len(op.group))[op.group.index(rank.number)]
     return part
 
 
 def _in_place(rank: Rank, op: Collective, own: Array) -> Array:
-    """A rank's part where it lies in the whole array, with zeros around it."""
+    """Place a rank's shard inside the whole array, with zeros around it."""
     place = op.group.index(rank.number)
     buffer = np.zeros(op.elements, own.dtype)
     buffer[place * len(own) : (place + 1) * len(own)] = own
     return buffer
 
 
-def _share(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Array:
-    """A rank's gradients as its share of their mean over all ranks.
+def _share(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> Array:
+    """Pack a rank's gradients, divided by the number of ranks.
 
-    Divided in the dtype in which they travel, as PyTorch does (DDP's buckets, its float16 hook, FSDP2's reduce): where
-    that has a wider range than gradients have, small ones are not lost.
+    The division uses the dtype on the wire, like PyTorch (DDP's buckets, its float16 hook, FSDP2's reduce): if this
+    dtype has a wider range than the gradients' dtype, small gradients are not lost.
     """
     own = packed(setting, rank, act.units, act.micro, op.elements).astype(find(op.dtype).numpy)
     share: Array = own / own.dtype.type(setting.shares)
     return share
 
 
-def packed(setting: Setting, rank: Rank, units: Sequence[str], micro: int, elements: int | None = None) -> Array:
-    """Gradients of some units in one array, of all micro-batches back up to one; the rank has them no longer."""
+def packed(
+    setting: TrainingContext, rank: Rank, units: Sequence[str], micro: int, elements: int | None = None
+) -> Array:
+    """Pack several units' gradients from every micro-batch up to `micro`; remove these gradients from the rank."""
     summed: dict[str, Parameters] = {}
     for unit in units:
+        # A fast rank may already have the next micro-batch's gradients; these must stay.
         for number in sorted(kept for name, kept in rank.gradients if name == unit and setting.is_back(kept, micro)):
             own = rank.gradients.pop((unit, number))
             into = summed.setdefault(unit, {})
+            # Sum in micro-batch order for reproducible rounding.
             summed[unit] = {name: into[name] + part if into else part for name, part in own.items()}
-    return flat(setting.places[rank.number].gpt, summed, units, elements)
+    return pack(setting.places[rank.number].gpt, summed, units, elements)
 
 
-def received(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> None:
-    """Take what a collective gave."""
+def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange], array: Array) -> None:
+    """Store the result of a collective on a rank."""
     match act.effect:
         case Exchange.REDUCE_SCATTER if setting.copies > 1:
-            # This copy's sum alone: a part is not whole before those of all copies are added up.
+            # Hybrid sharding: the sum over this copy's ranks only. SUM_COPIES adds the other copies. With 4 ranks and
+            # shards over 2: reduce-scatter in {0, 1} and in {2, 3}, then sums in {0, 2} and in {1, 3}.
             _add(rank.scattered, _scattered(setting, act), array)
         case Exchange.ALL_REDUCE | Exchange.REDUCE_SCATTER | Exchange.SUM_COPIES:
-            # As gradients are kept; what was padded for the collective alone is gone.
+            # Drop the collective's padding and store the sum in the gradients' dtype.
             own = array[: len(rank.parts[act.units])]
             _add(rank.summed, act.units, own.astype(find(setting.plan.step.precision.grads).numpy, copy=False))
         case Exchange.ALL_GATHER | Exchange.PULL:
@@ -143,24 +173,27 @@ def received(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> 
         case Exchange.SUM_NORM:
             rank.squares = float(array[0])
         case Exchange.GATHER_NORMS:
+            # float64: each rank brings its sum and the remainder beyond float64; `fsum` adds all exactly and rounds
+            # once.
             rank.squares, rank.rest = fsum(array), 0.0
         case Exchange.SUM_PARTIAL | Exchange.SUM_SHARED:
             _put_back(setting, rank, act, array)
         case Exchange.WITHIN | Exchange.SEND:
-            raise ValueError(f"{act.what}: a pass takes it, not the rank")
+            raise ValueError(f"{act.what}: a pass receives this result, not the rank")
         case Exchange.PUSH:
-            raise ValueError("a push gives workers nothing; they pull")
+            raise ValueError("workers receive no result of a push; they pull")
         case _:
             assert_never(act.effect)
 
 
-def _chosen(setting: Setting, rank: Rank, act: Act[Exchange]) -> Array:
-    """Elements of gradients of which this rank has a part, in the order in which they are kept."""
+def _chosen(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]) -> Array:
+    """Return the gradient elements to be summed after the last micro-batch, packed."""
     pieces = [part[mask] for part, mask in _masked(setting, rank, act)]
     return np.concatenate([np.zeros(0), *pieces]).astype(pieces[0].dtype)
 
 
-def _put_back(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> None:
+def _put_back(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange], array: Array) -> None:
+    """Write the sums back to the elements that `_chosen` returned."""
     at = 0
     for part, mask in _masked(setting, rank, act):
         count = int(mask.sum())
@@ -168,12 +201,17 @@ def _put_back(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) ->
         at += count
 
 
-def _masked(setting: Setting, rank: Rank, act: Act[Exchange]) -> list[tuple[Array, Array]]:
+def _masked(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]) -> list[tuple[Array, Array]]:
+    """Return this rank's gradients by bucket, each with a mask of the elements to sum."""
     collect(setting, rank)
+    # Shards may be views into received arrays; copy before changing elements in place.
     for units, part in rank.summed.items():
         rank.summed[units] = part.copy()
+    # Whole parameters beside cut matrices (norms, biases): each tensor-parallel rank has the gradient of its tokens
+    # only.
     if act.effect is Exchange.SUM_PARTIAL:
         return [(part, own_slice(setting, rank, units, partial=True)) for units, part in rank.summed.items()]
+    # Tied token table on two pipeline stages (SUM_SHARED): sum the embedding's and the head's gradients.
     gpt = setting.places[rank.number].gpt
     masks = []
     for units, part in rank.summed.items():
@@ -186,42 +224,51 @@ def _masked(setting: Setting, rank: Rank, act: Act[Exchange]) -> list[tuple[Arra
     return masks
 
 
-def own_slice(setting: Setting, rank: Rank, units: Units, *, partial: bool = False) -> Array:
-    """Of this rank's part of some units' gradients which elements it counts, or of which it has a part."""
+def own_slice(setting: TrainingContext, rank: Rank, units: Units, *, partial: bool = False) -> Array:
+    """Return a boolean mask over this rank's gradient shard: elements that count in the global norm.
+
+    With `partial`, return the elements for which each tensor-parallel rank has only a part of the gradient.
+    """
     place = setting.places[rank.number]
     counted = place.counted(units, partial=partial)
     length = len(rank.parts[units])
+    # The shard may end in padding, which never counts.
     whole = np.pad(counted, (0, length * setting.cut_of(units) - len(counted)))
     return whole[setting.part_of(rank.number, units) * length :][:length]
 
 
-def collect(setting: Setting, rank: Rank) -> None:
-    """Sum the gradients of units that no other rank holds over all micro-batches, as a share of the step's mean."""
+def collect(setting: TrainingContext, rank: Rank) -> None:
+    """Sum gradients of units without other holders over every micro-batch, divided for the step's mean."""
     for units in setting.places[rank.number].alone:
         if units not in rank.summed:
             own = packed(setting, rank, units, setting.last_back)
             rank.summed[units] = own / own.dtype.type(setting.shares)
 
 
-def _scattered(setting: Setting, act: Act[Exchange]) -> tuple[Units, int]:
-    """Where a part is kept that waits for other copies: a fast rank scatters the next one before a slow one adds."""
+def _scattered(setting: TrainingContext, act: NumericAction[Exchange]) -> tuple[Units, int]:
+    """Return the key for storing a reduce-scattered shard until the sum over copies.
+
+    A fast rank scatters the next micro-batch before a slow rank has added the last.
+    """
     return act.units, setting.scattered_in(act.micro)
 
 
 def _add(into: dict[Key, Array], key: Key, array: Array) -> None:
+    """Add an array to a dict entry, or store it if the entry is new."""
     into[key] = into[key] + array if key in into else array
 
 
-def spread(setting: Setting, rank: Rank, units: Sequence[str], array: Array) -> None:
-    """Cut a flat array into the working parameters of some units."""
+def spread(setting: TrainingContext, rank: Rank, units: Sequence[str], array: Array) -> None:
+    """Unpack a flat array into the working parameters of several units, rounded to the stored dtype."""
     stored = setting.gpt.arithmetic.stored
-    for unit, own in unpacked(setting.places[rank.number].gpt, array, units).items():
+    for unit, own in unpack(setting.places[rank.number].gpt, array, units).items():
         rank.working[unit] = {name: value.astype(stored) for name, value in own.items()}
 
 
-def _spread_all(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> None:
-    """What all ranks sent, their parts of everything one behind the other."""
+def _spread_all(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange], array: Array) -> None:
+    """Unpack all ranks' updated shards, gathered in a single collective."""
     parts = _handed_out(rank, act)
+    # Two buckets (a, b) on 2 ranks arrive as a0 b0 a1 b1; each bucket is put together as a0 a1 and b0 b1.
     of_rank = np.split(array, setting.cut_of(parts[0][0]))
     at = 0
     for units, part in parts:
@@ -230,6 +277,6 @@ def _spread_all(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) 
         at += len(part)
 
 
-def _handed_out(rank: Rank, act: Act[Exchange]) -> list[tuple[Units, Array]]:
-    """A rank's parts of what is gathered after the update: of experts, or of everything else."""
+def _handed_out(rank: Rank, act: NumericAction[Exchange]) -> list[tuple[Units, Array]]:
+    """Return a rank's shards that are gathered after the update: experts, or everything else."""
     return [(units, part) for units, part in rank.parts.items() if is_spread(units) == (act.what == "experts")]

@@ -1,6 +1,7 @@
-"""Faults of one step: what a transfer delivers instead of what was sent, what a rank's gradient becomes, who stops.
+"""Injected faults in a step: a transfer's changed delivery, a spoiled gradient, or a rank that stops.
 
-Rule: made from the scenario's records; the payload's carriers and the engine do the rest, and know of no faults.
+Faults are made from the scenario's records. The payload's carriers and the engine apply them without knowing about
+faults.
 """
 
 from __future__ import annotations
@@ -13,39 +14,41 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
-from simulator.engine.payload import Tamper
-from simulator.errors import ScenarioError, one_of
-from simulator.learning.place import SENDS_GRADIENTS
-from simulator.learning.setting import Setting
+from simulator.basics.errors import ScenarioError, one_of
+from simulator.learning.rank_shard import SENDS_GRADIENTS
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Spoil
+from simulator.payload.carry import Tamper
 from simulator.records.operation import Collective, Computation, Compute, Exchange, Op
 from simulator.records.program import Program
 from simulator.step.spec import InjectedFault
 
+# Collectives with gradient sums: a fault's default targets.
 _SUMS = SENDS_GRADIENTS | {Exchange.SUM_COPIES}
 
 
 @dataclass
 class Faults:
-    """The faults of a training, and what stale transfers remember.
+    """A training's faults, and earlier deliveries for stale transfers.
 
     Attributes
     ----------
-    setting : Setting
     faults : tuple of InjectedFault
+        Faults of the scenario.
     """
 
-    setting: Setting
+    setting: TrainingContext
     faults: tuple[InjectedFault, ...]
     _before: dict[InjectedFault, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Check every fault of a transfer against the simulated transfers."""
         for number, fault in enumerate(self.faults):
             if fault.what not in ("overflow", "stopped"):
                 self._check(f"training.faults.{number}", fault)
 
     def spoil(self, steps: range) -> Spoil | None:
-        """What happens to gradients before they are sent in some steps."""
+        """Return the function that spoils gradients in the given steps, or None without overflow faults."""
         overflows = [f for f in self.faults if f.what == "overflow" and f.step in steps]
         if not overflows:
             return None
@@ -53,16 +56,18 @@ class Faults:
         def overflow(rank: int, unit: str, gradients: Parameters, step: int) -> None:
             for fault in overflows:
                 if (fault.rank, fault.step, self.setting.gpt.units[-1]) == (rank, step, unit):
+                    # The last array of the last unit: the head's table, or the norm's bias if the head is tied.
                     next(reversed(gradients.values())).flat[fault.element] = np.inf
 
         return overflow
 
     def tamper(self, steps: range) -> Mapping[str, Tamper]:
-        """What transfers deliver in some steps, by collective."""
+        """Return the faulty deliveries in the given steps, by collective and transfer."""
         by_collective: dict[str, dict[int, Callable[[Array], Array | None]]] = {}
         for fault in self.faults:
             if fault.what in ("overflow", "stopped"):
                 continue
+            # A stale transfer repeats the previous step's delivery, hence the recording in the step before the fault.
             for step in (fault.step - 1, fault.step) if fault.what == "stale" else (fault.step,):
                 if step in steps:
                     deliver = self._delivers(fault, happens=step == fault.step)
@@ -70,6 +75,7 @@ class Faults:
         return by_collective
 
     def _delivers(self, fault: InjectedFault, *, happens: bool) -> Callable[[Array], Array | None]:
+        """Return the function from the array sent to the array delivered (None: nothing arrives)."""
         if fault.what == "stale":
             return lambda sent: self._stale(fault, sent, happens=happens)
         if fault.what == "dropped":
@@ -79,22 +85,24 @@ class Faults:
         return lambda sent: flipped(sent, fault.element, fault.bit)
 
     def _stale(self, fault: InjectedFault, sent: Array, *, happens: bool) -> Array:
-        """What the same transfer brought a step before."""
+        """Record the delivery of the step before, or repeat it in the fault's step."""
         if happens:
             return self._before[fault]
         self._before[fault] = sent.copy()
         return sent
 
     def _doubled(self, fault: InjectedFault) -> Callable[[Array], Array | None]:
-        # A copy that arrives twice is the same copy.
+        """Return the delivery that arrives twice."""
+        # Adding twice doubles the value; copying twice changes nothing.
         adds = bool(self.setting.logs[self._name(fault, fault.step)].transfers.reduce[fault.transfer])
         return (lambda sent: sent + sent) if adds else (lambda sent: sent)
 
     def _name(self, fault: InjectedFault, step: int) -> str:
-        """The collective that a fault is about, as it is called in a step."""
+        """Return the name of the faulty collective in a step."""
         if not self.setting.plan.step.sharding.asynchronous:
             return fault.collective or self._summing[0]
-        # Where nobody waits every step has its own, and every worker.
+        # Asynchronous servers: all steps are a single program, and each push of each worker and step has its own name.
+        # Take the push at the same position within the step.
         pushes = [op for op in self.setting.plan.program.ranks[fault.rank] if _is_push(op)]
         size = len(pushes) // self.setting.plan.step.steps
         names = [op.name for op in pushes[fault.step * size : (fault.step + 1) * size]]
@@ -103,22 +111,22 @@ class Faults:
 
     @cached_property
     def _summing(self) -> list[str]:
-        """Collectives that sum gradients, in the order of the program."""
+        """Names of gradient-summing collectives, in program order."""
         ops = self.setting.plan.program.collectives().values()
         return [op.name for op in ops if op.act is not None and op.act.effect in _SUMS]
 
     def _check(self, place: str, fault: InjectedFault) -> None:
-        """ScenarioError for a transfer, an element or a bit that is not there."""
+        """Raise a ScenarioError if the fault's transfer, element or bit does not exist."""
         logs = self.setting.logs
         if not logs or (fault.collective is None and not self._summing):
-            raise ScenarioError(f"{place}: one rank alone sends nothing; take more ranks")
+            raise ScenarioError(f"{place}: a single rank sends no transfers; take more ranks")
         known = list(dict.fromkeys([*self._summing, *logs]))
         if fault.collective is not None and fault.collective not in known:
             raise ScenarioError(f"{place}.collective: got {fault.collective!r}; {one_of(known, fault.collective)}")
         name = self._name(fault, fault.step)
         if fault.collective not in (None, name):
             raise ScenarioError(f"{place}.collective: got {fault.collective!r}, which is no push of rank {fault.rank} "
-                                f"in step {fault.step}; its first is {name!r}")  # fmt: skip
+                                f"in step {fault.step}; the first push is {name!r}")  # fmt: skip
         log, op = logs[name], self.setting.plan.program.collectives()[name]
         itemsize = find(op.dtype).itemsize
         for key, got, most in (
@@ -131,11 +139,12 @@ class Faults:
 
 
 def _is_push(op: Op) -> bool:
+    """Return True if the operation pushes gradients to servers."""
     return isinstance(op, Collective) and op.act is not None and op.act.effect is Exchange.PUSH
 
 
 def flipped(sent: Array, element: int, bit: int) -> Array:
-    """With one bit turned.
+    """Return a copy with one bit flipped.
 
     Examples
     --------
@@ -149,7 +158,7 @@ def flipped(sent: Array, element: int, bit: int) -> Array:
 
 
 def without(program: Program, rank: int, micro: int) -> Program:
-    """A program in which a rank does nothing more when its first backward pass of a micro-batch would begin."""
+    """Return the program with a rank that stops at a micro-batch's first backward pass."""
     ops = program.ranks[rank]
     acts = [op.act if isinstance(op, Compute) else None for op in ops]
     end = next(n for n, act in enumerate(acts) if act and (act.effect, act.micro) == (Computation.BACKWARD, micro))

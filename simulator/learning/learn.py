@@ -1,6 +1,6 @@
-"""A planned and played step as a real training: a GPT-2 of its shape learns a seeded task, or the user's tokens.
+"""How does a simulated step become a real training? A GPT-2 with its shape learns a seeded task or the user's tokens.
 
-Rule: puts model, task, rules and faults together; the numbers are carried elsewhere.
+This module puts model, task, rules and faults together; training.py carries the numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute_until_stuck
 from simulator.engine.jitter import Jitter
 from simulator.learning.faults import Faults, without
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.learning.state import Parameters, StepResult
 from simulator.numerics import scaling, task
@@ -24,14 +24,14 @@ from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd
 from simulator.numerics.schedule import RateSchedule
+from simulator.records.learning import Learning
 from simulator.records.timeline import Timeline
-from simulator.report.numbers.training_summary import Learning
 from simulator.step.plan import StepPlan
-from simulator.step.spec import InjectedFault, Lesson, LossScaling, TrainingStep
+from simulator.step.spec import InjectedFault, LossScaling, TrainingStep, TrainingTask
 
 
 def gpt_of(step: TrainingStep) -> Gpt:
-    """The GPT-2 of a step's shape, in its arithmetic."""
+    """Build the GPT-2 with a step's shape and arithmetic."""
     model, precision = step.model, step.precision
     return Gpt(
         vocabulary=model.vocab_size,
@@ -51,13 +51,14 @@ def gpt_of(step: TrainingStep) -> Gpt:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What a real training leaves.
+    """Result of a real training.
 
     Attributes
     ----------
     learning : Learning
+        Losses, norms, scales and check results of each step.
     parameters : dict of PyTorch's name to array
-        After the last step, whole, in the dtype in which they are updated.
+        Parameters after the last step, whole, in the dtype of the update.
     """
 
     learning: Learning
@@ -65,15 +66,15 @@ class Learned:
 
 
 def rule_of(step: TrainingStep, ranks: int) -> Rule:
-    """The optimizer of so many data-parallel ranks.
+    """Return the optimizer for a number of data-parallel ranks.
 
     Raises
     ------
     ValueError
-        One that nothing is trained with here.
+        Numbers cannot be trained with this optimizer.
     """
-    lesson = step.lesson or Lesson()
-    # A server that waits for nobody updates with each worker's gradient by itself.
+    lesson = step.lesson or TrainingTask()
+    # An asynchronous server updates once per worker and step; schedules count steps.
     updates = ranks if step.sharding.asynchronous else 1
     schedule = RateSchedule(lesson.schedule, lesson.warmup, step.steps, updates)
     if step.optimizer.name == "adam":
@@ -81,11 +82,11 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
     if step.optimizer.name in ("sgd", "momentum"):
         momentum = lesson.momentum if step.optimizer.name == "momentum" else 0.0
         return Sgd(lesson.rate, momentum, lesson.decay, schedule)
-    raise ValueError(f"optimizer: got {step.optimizer.name!r}; numbers are updated by adam, momentum, sgd")
+    raise ValueError(f"optimizer: got {step.optimizer.name!r}; real training supports adam, momentum, sgd")
 
 
 def scale_of(wanted: LossScaling | None) -> scaling.Scale:
-    """The loss's first scale, with its rule."""
+    """Return the initial loss scale with its rule."""
     if wanted is None:
         return scaling.static_scaler(1.0)
     if wanted.rule == "static":
@@ -95,43 +96,47 @@ def scale_of(wanted: LossScaling | None) -> scaling.Scale:
 
 
 def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) -> Learned:
-    """Train for as many steps as the plan says, or until a rank stops that others wait for, or a scale gives up.
+    """Train for the planned steps, or until ranks wait for a stopped rank, or until the loss scale gives up.
 
     Raises
     ------
     ScenarioError
-        A fault of a transfer that is not there.
+        A fault hits a transfer that does not exist.
     """
     step = plan.step
-    lesson = step.lesson or Lesson()
+    lesson = step.lesson or TrainingTask()
     stops = sorted((fault for fault in lesson.faults if fault.what == "stopped"), key=lambda fault: fault.step)
+    # A stopped rank ends a synchronous training before its step. Asynchronous workers continue, so their steps are
+    # simulated anew without the stopped rank's operations.
     why, last = "", step.steps
     if stops:
         until, why = _until_stopped(plan, cluster, jitter, stops)
         timeline, last = (until, last) if step.sharding.asynchronous else (timeline, stops[0].step)
-    setting = Setting(gpt_of(step), plan, timeline, rule_of(step, cluster.world_size), jitter.seed)
+    setting = TrainingContext(gpt_of(step), plan, timeline, rule_of(step, cluster.world_size), jitter.seed)
     training = start(setting, _initial(setting, lesson), scale_of(step.loss_scaling))
     faults = Faults(setting, lesson.faults)
     results = list[StepResult]()
     rows_of = _rows_of(setting, lesson)
-    # Matrices here are too small to share among threads, and one thread adds in one order on every machine.
+    # Matrices are too small to share among threads, and a single thread adds in the same order on every machine.
     with threadpool_limits(1, user_api="blas"):
         for first in range(0, last, step.rounds):
             steps = range(first, first + step.rounds)
             rows = [rows_of(number) for number in steps]
             try:
                 results += training.play(rows, faults.spoil(steps), faults.tamper(steps))
-            except OverflowError as error:  # a scale that may fall no further
+            # The loss scale may not fall any further.
+            except OverflowError as error:
                 why, stops = str(error), []
                 break
     if why and stops:
         training.checks.tell("watchdog", stops[0].step)
+    # Every synchronous step takes the simulated step's time; asynchronous steps have separate ends.
     each = 0.0 if step.sharding.asynchronous else timeline.end
     return Learned(_learning(results, each, training.checks.seen, why), training.parameters())
 
 
-def _initial(setting: Setting, lesson: Lesson) -> Mapping[str, Parameters]:
-    """Parameters before the first step, by unit: the user's, or from the seed."""
+def _initial(setting: TrainingContext, lesson: TrainingTask) -> Mapping[str, Parameters]:
+    """Return the parameters before the first step by unit: the user's, or drawn from the seed."""
     gpt, given = setting.gpt, lesson.initial
     if given is None:
         return task.initial(gpt, setting.seed)
@@ -141,7 +146,10 @@ def _initial(setting: Setting, lesson: Lesson) -> Mapping[str, Parameters]:
 def _until_stopped(
     plan: StepPlan, cluster: Cluster, jitter: Jitter, stops: Sequence[InjectedFault]
 ) -> tuple[Timeline, str]:
-    """How far others come, and who then waits for whom: in all steps where they cannot be taken apart, else in one."""
+    """Simulate with stopped ranks; return the timeline and a sentence about the waiting ranks.
+
+    Asynchronous steps are simulated together, synchronous training for a single step.
+    """
     if plan.step.sharding.asynchronous:
         program = plan.program
         for fault in stops:
@@ -151,8 +159,8 @@ def _until_stopped(
     return timeline, f"rank {stops[0].rank} has stopped" + (f": {why}" if why else "")
 
 
-def _rows_of(setting: Setting, lesson: Lesson) -> Callable[[int], Array]:
-    """What gives all ranks' sequences of a step: the user's batches, pieces of a text, or a seeded task."""
+def _rows_of(setting: TrainingContext, lesson: TrainingTask) -> Callable[[int], Array]:
+    """Return a function from a step to its sequences: the user's batches, pieces of a text, or the seeded task."""
     step, seed = setting.plan.step, setting.seed
     count, length = setting.plan.tokens // step.seq_len, step.seq_len + 1
     if lesson.batches is not None:
@@ -165,7 +173,7 @@ def _rows_of(setting: Setting, lesson: Lesson) -> Callable[[int], Array]:
 
 
 def _learning(results: Sequence[StepResult], each: float, seen: dict[str, int], why: str) -> Learning:
-    """Steps that were played once take `each` so long, one after the other."""
+    """Assemble the record of the training; synchronous steps end `each` seconds apart."""
     return Learning(
         losses=tuple(one.loss for one in results),
         gradient_norms=tuple(one.norm for one in results),

@@ -1,6 +1,7 @@
-"""In which order a played step's operations change numbers: as they end, or, an asynchronous pull, as it begins.
+"""In which order do a simulated step's operations change numbers? In the order of their ends.
 
-Rule: sorts what the timeline says; does nothing with numbers.
+Only an asynchronous worker's pull reads parameters at its start. This module sorts the timeline's spans and does
+nothing with numbers.
 """
 
 from __future__ import annotations
@@ -8,21 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.records.operation import Collective, Compute, Exchange
 
 
 @dataclass(frozen=True, slots=True)
 class OperationEvent:
-    """An operation of a rank that does something with numbers, as it ends, or as it begins.
+    """A moment when an operation changes numbers: at its end, or at its start.
 
     Attributes
     ----------
     time : float
-        [s]
+        Moment [s].
     rank : int
+        Rank that runs the operation.
     op : Compute or Collective
+        The operation.
     ends : bool
+        True at the operation's end, False at its start.
     """
 
     time: float
@@ -31,11 +35,11 @@ class OperationEvent:
     ends: bool = True
 
 
-def operation_events(setting: Setting) -> Iterator[OperationEvent]:
-    """What happens to numbers, in the order of the clock.
+def operation_events(setting: TrainingContext) -> Iterator[OperationEvent]:
+    """Yield the moments when numbers change, in clock order.
 
-    A worker that waits for nobody takes parameters as its pull starts; all else happens as operations end. Of things at
-    one time those that end come first: servers have updated before anybody looks.
+    An asynchronous worker reads parameters at the start of its pull; all other operations act at their end. At equal
+    times, ends come before starts: servers have updated before a worker reads.
     """
     ops = [{op.name: op for op in own} for own in setting.plan.program.ranks]
     keyed: list[tuple[tuple[float, bool, float, int], OperationEvent]] = []
@@ -43,6 +47,8 @@ def operation_events(setting: Setting) -> Iterator[OperationEvent]:
         op = ops[span.rank][span.name]
         if not isinstance(op, Compute | Collective) or op.act is None:
             continue
+        # Ties between ends go to the operation that started first, then to the lower rank, so the order is
+        # reproducible.
         keyed.append(((span.end, False, span.start, span.rank), OperationEvent(span.end, span.rank, op)))
         if op.act.effect is Exchange.PULL and setting.plan.step.sharding.asynchronous:
             begins = OperationEvent(span.start, span.rank, op, ends=False)

@@ -1,7 +1,7 @@
-"""What one rank computes of a pass: forward, recomputation, backward, unit by unit.
+"""The passes of a single rank: forward, recompute and backward, unit by unit.
 
-Rule: works on one rank's arrays; what ranks that compute a unit together exchange on the way is asked for (`Wanted`),
-and who brings it is not known here.
+A pass works on a single rank's arrays. The pass requests exchanges (`ExchangeRequest`) with ranks computing the same
+unit, without knowing how arrays are delivered.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ import numpy as np
 
 from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import find
-from simulator.learning.place import is_spread
-from simulator.learning.setting import Setting
+from simulator.learning.rank_shard import is_spread
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Rank
 from simulator.numerics import vocabulary_loss
 from simulator.numerics.block import Cache, entry, trimmed
-from simulator.numerics.exchange import Came, Pass, Wanted
-from simulator.records.operation import Act, Computation
+from simulator.numerics.exchange import ExchangeRequest, ExchangeResult, Pass
+from simulator.records.operation import Computation, NumericAction
 
 
-def forward(setting: Setting, rank: Rank, act: Act[Computation], rows: Array, begun: int) -> Pass[float | None]:
-    """Run a unit, and keep what its backward pass needs, or what it can be run again from; the head's loss.
+def forward(
+    setting: TrainingContext, rank: Rank, act: NumericAction[Computation], rows: Array, begun: int
+) -> Pass[float | None]:
+    """Run a unit forward, save tensors for its backward pass or recompute, and return the head's loss (else None).
 
     Parameters
     ----------
-    setting : Setting
-    rank : Rank
-    act : Act
     rows : int array, shape (sequences, seq_len + 1)
         The micro-batch's tokens.
     begun : int
@@ -37,36 +36,40 @@ def forward(setting: Setting, rank: Rank, act: Act[Computation], rows: Array, be
     """
     gpt, (unit,), micro = setting.places[rank.number].gpt, act.units, act.micro
     number = setting.micro_batch(rank.number, unit, micro)
+    # Context parallelism: this rank's positions in each sequence.
     own = gpt.share.positions(rows.shape[1] - 1)
     x = rows[:, own] if unit == gpt.units[0] else rank.rising.pop((unit, number))
     draw = setting.draw(rank.number, unit, micro, begun)
     out, cache = yield from gpt.forward(unit, gpt.used(unit, rank.working), x, draw)
     loss = None
     if unit == gpt.units[-1]:
+        # Position i predicts token i + 1, also where sequences are cut: `rows` holds every position on every rank.
         targets = rows[:, own + 1].ravel()
         logits = out.reshape(-1, out.shape[-1])
         loss, kept = yield from vocabulary_loss.cross_entropy(logits, targets, gpt.share, gpt.vocabulary)
         cache = (cache, kept, targets)
     else:
+        # The next unit may be on another pipeline stage; a send then moves the array (training.py).
         rank.rising[gpt.units[gpt.units.index(unit) + 1], number] = out
     rank.caches[unit, micro] = _kept(setting, unit, cache)
     return loss
 
 
-def _kept(setting: Setting, unit: str, cache: object) -> object:
+def _kept(setting: TrainingContext, unit: str, cache: object) -> object:
+    """Return the tensors to keep from a unit's cache under its checkpointing policy."""
     if unit not in setting.recomputed or not isinstance(cache, dict):
         return cache
     policy = setting.policy(unit)
     if policy != "sqrt":
         return trimmed(cache, policy)
-    # Of a segment only the input of its first layer.
+    # "sqrt": a segment keeps only its first layer's input.
     return trimmed(cache, "full") if unit in setting.segments else {}
 
 
-def recompute(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -> Pass[None]:
-    """Run one layer or a segment of them forward again, from the input of the first.
+def recompute(setting: TrainingContext, rank: Rank, act: NumericAction[Computation], begun: int) -> Pass[None]:
+    """Recompute a layer, or a segment of layers, from the first layer's input.
 
-    What has been made again is there before the pass has ended: nobody may wait for its last exchange.
+    Recomputed tensors are available before the pass ends, because operations need not wait for its last exchange.
     """
     gpt, micro = setting.places[rank.number].gpt, act.micro
     x = entry(rank.caches[act.units[0], micro])
@@ -75,21 +78,26 @@ def recompute(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -
     for unit in act.units:
         kept, made = rank.caches[unit, micro], Cache()
         draw = setting.draw(rank.number, unit, micro, begun)
+        # Publish the dict before it is filled: the backward pass may start while this generator still waits for the
+        # layer's last exchange.
         rank.caches[unit, micro] = made
         x = yield from gpt.again(unit, gpt.used(unit, rank.working), x, kept, made, draw)
 
 
-def backward(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -> Pass[None]:
-    """Run a unit's backward pass, or half of it, and add its gradients to those that are there.
+def backward(setting: TrainingContext, rank: Rank, act: NumericAction[Computation], begun: int) -> Pass[None]:
+    """Run a unit's backward pass, or half of it, and accumulate the parameters' gradients.
 
-    The loss of a micro-batch is its share of the step's, as users of PyTorch write `scaler.scale(loss / accumulation)`.
+    A micro-batch's loss is divided by the number of micro-batches, as PyTorch users write `scaler.scale(loss /
+    accumulation)`.
     """
     gpt, (unit,), micro = setting.places[rank.number].gpt, act.units, act.micro
     part, number = _PARTS[act.effect], setting.micro_batch(rank.number, unit, micro)
+    # The input half leaves the cache for the weight half.
     cache = rank.caches[unit, micro] if part == "input" else rank.caches.pop((unit, micro))
     if unit == gpt.units[-1]:
         cache, probabilities, targets = cache
     if part == "weights":
+        # The weight half uses the output's gradient that the input half received.
         dy = rank.left[unit, micro]["falling"]
     elif unit == gpt.units[-1]:
         factor = rank.scale.value / setting.plan.step.accumulation
@@ -111,6 +119,7 @@ def backward(setting: Setting, rank: Rank, act: Act[Computation], begun: int) ->
         _keep(setting, rank, unit, micro, gradients)
 
 
+# Part of the backward pass per operation.
 _PARTS: dict[Computation, Any] = {
     Computation.BACKWARD: "whole",
     Computation.INPUT_GRADIENT: "input",
@@ -118,47 +127,53 @@ _PARTS: dict[Computation, Any] = {
 }
 
 
-def _keep(setting: Setting, rank: Rank, unit: str, micro: int, gradients: dict[str, Array]) -> None:
+def _keep(setting: TrainingContext, rank: Rank, unit: str, micro: int, gradients: dict[str, Array]) -> None:
+    """Accumulate a pass's parameter gradients on the rank, in the gradients' dtype."""
     own_names = setting.places[rank.number].gpt.shapes(unit)
     kept = find(setting.plan.step.precision.grads).numpy
     own = rank.gradients.setdefault((unit, setting.kept_in(micro)), {})
+    # The layer computed its experts' gradients and left them in `tied`; the experts' unit takes over.
     if is_spread((unit,)):
         gradients = {name: rank.tied.pop((micro, name)) for name in own_names}
     for name, gradient in gradients.items():
+        # A parameter of another unit: the tied token table, or an expert. Its home unit picks the gradient up.
         if name not in own_names:
             rank.tied[micro, name] = gradient
             continue
-        # A tied table has gradients from both ends; a micro-batch's are one before they are added to earlier ones'.
+        # A tied table has gradients from head and embedding. Add both before rounding to the gradients' dtype and
+        # accumulating, as autograd does for a single micro-batch.
         whole = gradient + rank.tied.pop((micro, name)) if (micro, name) in rank.tied else gradient
         part = whole.astype(kept)
         own[name] = own[name] + part if name in own else part
 
 
-class PassUnderWay:
-    """A pass of one rank that goes on as far as what it wants has come.
+class RunningPass:
+    """A rank's pass, run as a coroutine: it stops at each exchange and resumes when the result arrives.
 
     Attributes
     ----------
-    brought : dict of exchange's name to Wanted
-        What it has asked for, with what it brings.
+    brought : dict of exchange's name to ExchangeRequest
+        Exchanges requested so far, with this rank's contributions.
     ended : bool
+        True if the pass has returned.
     result : object
-        What the pass returned.
+        The pass's return value.
     """
 
     def __init__(self, run: Pass[Any]) -> None:
-        self.brought: dict[str, Wanted] = {}
+        """Wrap a pass without starting it."""
+        self.brought: dict[str, ExchangeRequest] = {}
         self.ended = False
         self.result: Any = None
         self._run = run
         self._times: Counter[str] = Counter()
         self._came: dict[str, Any] = {}
-        # What it waits for, or else what it is told next; a generator begins with None.
+        # Name of the awaited exchange, or else the value to send next. A generator starts with None.
         self._waiting = ""
         self._told: str | None = None
 
     def advance(self) -> None:
-        """Go on until it has ended, or wants what has not come."""
+        """Run until the pass ends or waits for an exchange without a result."""
         while not self.ended:
             if self._waiting and self._waiting not in self._came:
                 return
@@ -169,28 +184,30 @@ class PassUnderWay:
             except StopIteration as end:
                 self.ended, self.result = True, end.value
                 return
-            if isinstance(asked, Came):
+            if isinstance(asked, ExchangeResult):
                 self._waiting = asked.what
                 continue
             self._times[asked.name] += 1
-            # Several layers may be run again together.
+            # A segment recomputes several layers in a single pass, so a name may occur again: "gather up input, 2".
             again = f", {self._times[asked.name]}" if self._times[asked.name] > 1 else ""
             self.brought[asked.name + again] = asked
+            # The pass continues at once with a handle, and asks for the result later (`ExchangeResult`).
             if asked.later:
                 self._told = asked.name + again
             else:
                 self._waiting = asked.name + again
 
     def take(self, what: str, array: Array) -> None:
-        """Take what came of an exchange."""
+        """Store an exchange's result and continue the pass."""
+        # The array travelled in the dtype on the wire; computing continues in the contribution's dtype.
         wide = self.brought[what].array.dtype
         self._came[what] = np.asarray(array).astype(wide, copy=False)
         self.advance()
 
     def take_apart(self, what: str, array: Array, splits: Ints) -> None:
-        """Take what came from each rank, and how much of it is for whom."""
+        """Store an all-to-all's result, the received array and its splits by source rank, and continue the pass."""
         self._came[what] = array.astype(self.brought[what].array.dtype, copy=False), splits
         self.advance()
 
 
-__all__ = ["PassUnderWay", "backward", "forward", "recompute"]
+__all__ = ["RunningPass", "backward", "forward", "recompute"]

@@ -1,6 +1,6 @@
-"""Everything that stays the same while a model trains: the plan, what was played, the model, the rules.
+"""Everything that stays constant while a model trains: the plan, the simulated timeline, the model, the rules.
 
-Rule: a record and what follows from it; what changes is in state.py.
+A record and the values derived from it; state.py holds the values that change.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 
-from simulator.learning.place import Place, is_spread, places
+from simulator.learning.rank_shard import RankShard, is_spread, places
 from simulator.learning.state import Units
 from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt
@@ -20,30 +20,31 @@ from simulator.step.checkpointing import policy_of
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Work
 from simulator.step.plan import StepPlan
-from simulator.step.strategies.strategy import Updater
+from simulator.step.spec import Updater
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A model, the step that trains it, and how that was played.
+class TrainingContext:
+    """A model, its training step, and the step's simulated timeline.
 
     Attributes
     ----------
     gpt : Gpt
         The whole model.
     plan : StepPlan
-        With every collective played: `collectives: played`.
+        Plan with every collective simulated (`collectives: played`).
     timeline : Timeline
-        Of all ranks.
+        Timeline of all ranks.
     rule : Rule
-        Of the optimizer.
+        The optimizer.
     seed : int
-        Of dropout.
+        Seed of dropout and of the task.
     logs : dict of collective's name to TransferLog
+        Simulated transfers of each collective.
     recomputed, segments : frozenset of str
-        Units that are run again, and those of them that are the first of what is run again at once.
-    places : tuple of Place
-        By rank.
+        Units that are recomputed; the first unit of each recomputed segment.
+    places : tuple of RankShard
+        Place of each rank.
     """
 
     gpt: Gpt
@@ -54,9 +55,10 @@ class Setting:
     logs: dict[str, TransferLog] = field(init=False)
     recomputed: frozenset[str] = field(init=False)
     segments: frozenset[str] = field(init=False)
-    places: tuple[Place, ...] = field(init=False)
+    places: tuple[RankShard, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        # The dataclass is frozen, so derived fields are set through `object`.
         object.__setattr__(self, "logs", {log.collective: log for log in self.timeline.logs})
         ops = chain.from_iterable(self.plan.program.lists.lists)
         acts = [op.act for op in ops if isinstance(op, Compute)]
@@ -67,68 +69,79 @@ class Setting:
 
     @property
     def world_size(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return len(self.plan.program.ranks)
 
     @property
     def data_parallel(self) -> int:
-        """Ranks among which a step's tokens are spread: as many as hold the same part of one copy of the model."""
+        """Number of ranks that share a step's tokens: ranks with the same part of a model copy."""
         asked = self.plan.step.parallelism
         return self.world_size // (asked.tp * asked.pp)
 
     @property
     def holders(self) -> int:
-        """Ranks that hold the same part of the model."""
+        """Number of ranks with the same part of the model."""
         return self.plan.step.parallelism.holders(self.world_size)
 
     @property
     def replicas(self) -> int:
-        """Among how many groups of ranks a step's sequences are spread."""
+        """Number of rank groups sharing a step's sequences (data-parallel size without context parallelism)."""
         return self.data_parallel // self.plan.step.parallelism.cp
 
     @property
     def cut(self) -> int:
-        """Among how many ranks one copy of the states is cut up."""
+        """Number of shards per copy of the states.
+
+        Example with 8 ranks: ddp 1; ZeRO 8 (one copy); hybrid sharding with `shard_size: 4` 4 (two copies).
+        """
         if self.plan.strategy.updater is Updater.EVERY_RANK:
             return 1
         return self.plan.step.sharding.shard_size or self.holders
 
     def cut_of(self, units: Units) -> int:
-        """Among how many ranks the states of some units are cut up: of experts among those that have the same."""
+        """Return the number of shards of several units' states; ranks with the same experts shard the experts."""
         return max(1, self.cut // self.plan.step.parallelism.experts.ranks) if is_spread(units) else self.cut
 
     def part_of(self, rank: int, units: Units) -> int:
-        """Which part of them is a rank's."""
+        """Return a rank's shard number for several units' states."""
         data = self.places[rank].data
+        # Neighbouring ranks hold different experts. With 4 ranks and ep 2, ranks 0 and 2 share experts, as shards 0 and
+        # 1.
         own = data // self.plan.step.parallelism.experts.ranks if is_spread(units) else data
         return own % self.cut_of(units)
 
     @property
     def copies(self) -> int:
-        """Of the states."""
+        """Number of copies of the states."""
         return self.holders // self.cut
 
     @property
     def shares(self) -> int:
-        """Of how many ranks' gradients a step takes the mean: of all, or of one where each is applied alone."""
+        """Number of ranks in the gradients' mean: every data-parallel rank, or 1 with asynchronous servers."""
         return 1 if self.plan.step.sharding.asynchronous else self.data_parallel
 
     def micro_batch(self, rank: int, unit: str, micro: int) -> int:
-        """Which micro-batch a pass through a unit has: two copies of a model have a half of them each."""
+        """Return the micro-batch number of a pass through a unit; under DualPipe each model copy has half."""
         return micro + (self.plan.step.accumulation // 2 if unit in self.places[rank].second else 0)
 
     def kept_in(self, micro: int) -> int:
-        """By which micro-batch a gradient is kept: a fast rank may be at the next one before the last has left."""
+        """Return the key under which a micro-batch's gradient is accumulated.
+
+        Whole gradients accumulate over the step. Sharded gradients have a key per micro-batch, because a fast rank may
+        compute the next micro-batch before the last one is sent.
+        """
         return micro // self.plan.step.accumulation if self._keeps_whole_gradients else micro
 
     @property
     def _keeps_whole_gradients(self) -> bool:
+        """True if the strategy accumulates whole gradients over micro-batches."""
         return self.plan.strategy.keeps_whole_gradients(self.plan.step.sharding)
 
     def is_back(self, kept: int, micro: int) -> bool:
-        """Whether the gradient that is kept by a number has come back no later than that of a micro-batch.
+        """Return True if the gradient under key `kept` was computed no later than that of micro-batch `micro`.
 
-        A fast rank may have passed back others before what one sends has left. Some pipelines begin with the last.
+        Gradients of later micro-batches may exist before an earlier one is sent. Some pipelines (GPipe) run the last
+        micro-batch's backward pass first.
         """
         if self.last_comes_back_first and not self._keeps_whole_gradients:
             return kept >= micro
@@ -136,7 +149,7 @@ class Setting:
 
     @cached_property
     def last_comes_back_first(self) -> bool:
-        """Whether the pipeline passes micro-batches back from the last to the first."""
+        """True if the pipeline runs backward passes from the last micro-batch to the first."""
         passes = Pipeline.of(self.plan.step).passes(0)
         stage = passes[0].stage
         back = [one.micro for one in passes if one.stage == stage and one.work in (Work.BACKWARD, Work.INPUT_GRADIENT)]
@@ -144,18 +157,23 @@ class Setting:
 
     @property
     def last_back(self) -> int:
-        """Return the number of the micro-batch whose backward passes end last."""
+        """Number of the last micro-batch to end its backward passes."""
         return 0 if self.last_comes_back_first else self.plan.step.accumulation - 1
 
     def scattered_in(self, micro: int) -> int:
-        """By which micro-batch this rank's part is kept until copies are summed: one sum where they are summed once."""
+        """Return the key of a rank's reduce-scattered shard until copies are summed.
+
+        If copies are summed once a step (`gradient_sync: shard`), all micro-batches share a key.
+        """
         return 0 if self.plan.step.sharding.gradient_sync == "shard" else micro
 
     def draw(self, rank: int, unit: str, micro: int, begun: int) -> Draw:
-        """Which random numbers dropout draws in a unit's pass; `begun` steps have been taken before what was played."""
+        """Return the dropout draw for a unit's pass; `begun` is the number of steps taken before."""
+        # The whole model has no separate experts' units, so use the layer's number.
         place = self.gpt.units.index(unit.removesuffix(" experts"))
         return Draw(self.gpt.dropout, (self.seed, begun, rank, micro, place))
 
     def policy(self, unit: str) -> str:
-        """Of activation checkpointing of a layer."""
+        """Return the activation checkpointing policy of a layer."""
+        # Unit 0 is the embedding, so layer i is unit i + 1.
         return policy_of(self.plan.step.checkpointing, self.gpt.units.index(unit) - 1)

@@ -1,6 +1,6 @@
-"""What every rank holds before the first step.
+"""Gives every rank its initial parameters, cut according to the plan's sharding.
 
-Rule: cuts up initial parameters as the plan's sharding says; a step whose numbers nobody carries is refused here.
+Steps whose numbers cannot be carried are refused here.
 """
 
 from __future__ import annotations
@@ -11,35 +11,36 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
-from simulator.learning.place import Place
-from simulator.learning.serving import Serving
-from simulator.learning.setting import Setting
+from simulator.learning.parameter_servers import ParameterServers
+from simulator.learning.rank_shard import RankShard
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Rank
 from simulator.learning.training import Training
-from simulator.numerics.flat import flat
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import fresh
+from simulator.numerics.packing import pack
 from simulator.numerics.scaling import Scale, static_scaler
 from simulator.numerics.server import Server
 from simulator.step.plan import StepPlan
-from simulator.step.strategies.strategy import Gathering, Updater
+from simulator.step.spec import Gathering, Updater
 
 
-def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | None = None) -> Training:
-    """Give every rank what it holds before the first step.
+def start(setting: TrainingContext, initial: Mapping[str, Parameters], scale: Scale | None = None) -> Training:
+    """Give every rank its parameters before the first step.
 
     Parameters
     ----------
-    setting : Setting
-        Its model is as deep as the planned one.
+    setting : TrainingContext
+        Setting whose model has as many layers as the planned model.
     initial : mapping of unit to parameters
+        Whole initial parameters.
     scale : Scale, optional
-        Of the loss; 1 where it is left out.
+        Loss scale; 1 if omitted.
 
     Raises
     ------
     ValueError
-        A step whose numbers are not carried.
+        The step's numbers cannot be carried.
     """
     plan = setting.plan
     _refuse_uncarried(setting)
@@ -47,10 +48,10 @@ def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | No
     ranks = []
     for number, place in enumerate(setting.places):
         own_part = _of_rank(setting, initial, place)
-        # Parameters that are sharded are gathered before anybody computes. Experts that no other rank has are not
-        # sharded even if all else is.
+        # ZeRO-3 gathers parameters before use, so ranks start without whole parameters. Experts held by no other rank
+        # are not sharded, hence present from the start.
         gathers = plan.strategy.gathering is Gathering.BEFORE_USE
-        # Rounded from the copy that is updated, as after each step, so that whoever gathers them has the same.
+        # Round from the master weights, like the update does, for the same bits in gathered parameters.
         working = {
             u: {name: value.astype(wide).astype(stored) for name, value in own.items()}
             for u, own in own_part.items()
@@ -63,39 +64,46 @@ def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | No
         own_part = _of_rank(setting, initial, place)
         for units in place.travelling:
             cut = setting.cut_of(units)
+            # Shards must be equal: 10 elements over 4 ranks become 12, so 3 each.
             part = _padded(setting, place.gpt, own_part, units, cut)
             rank.parts[units] = np.split(part, cut)[setting.part_of(rank.number, units)].copy()
     return Training(setting, ranks)
 
 
-def _servers(setting: Setting, initial: Mapping[str, Parameters]) -> Serving:
+def _servers(setting: TrainingContext, initial: Mapping[str, Parameters]) -> ParameterServers:
+    """Return the parameter servers with their initial parameters."""
     servers = {}
     for units in setting.places[0].travelling:
         parameters = _padded(setting, setting.gpt, initial, units, setting.plan.step.sharding.servers)
         servers[units] = Server(parameters, fresh(setting.rule, parameters))
-    return Serving(servers)
+    return ParameterServers(servers)
 
 
-def _of_rank(setting: Setting, initial: Mapping[str, Parameters], place: Place) -> dict[str, Parameters]:
-    """A rank's part of the model, by unit."""
+def _of_rank(setting: TrainingContext, initial: Mapping[str, Parameters], place: RankShard) -> dict[str, Parameters]:
+    """Return a rank's part of the model's parameters, by unit."""
     by_name = {name: value for own in initial.values() for name, value in own.items()}
     gpt = place.gpt
     return {u: {name: gpt.share.part(name, by_name[name]) for name in gpt.shapes(u)} for u in place.units}
 
 
-def _padded(setting: Setting, gpt: Gpt, initial: Mapping[str, Parameters], units: tuple[str, ...], parts: int) -> Array:
-    """Parameters as wide as they are updated, so many that they can be cut into equal parts."""
-    packed = flat(gpt, initial, units).astype(_wide(setting.plan))
+def _padded(
+    setting: TrainingContext, gpt: Gpt, initial: Mapping[str, Parameters], units: tuple[str, ...], parts: int
+) -> Array:
+    """Pack several units' parameters in the dtype of the update, padded to a multiple of `parts`."""
+    packed = pack(gpt, initial, units).astype(_wide(setting.plan))
     return np.pad(packed, (0, -len(packed) % parts))
 
 
 def _wide(plan: StepPlan) -> np.dtype[np.generic]:
+    """Return the dtype of the update (the master weights' dtype)."""
     return find(plan.step.precision.updated).numpy
 
 
-def _refuse_uncarried(setting: Setting) -> None:
+def _refuse_uncarried(setting: TrainingContext) -> None:
+    """Raise a ValueError if the step's numbers cannot be carried."""
     plan = setting.plan
     if plan.step.sharding.keep_below:
-        raise ValueError("numbers are carried without kept tensors; leave sharding.keep_below out")
+        raise ValueError("real training does not support sharding.keep_below; omit the key")
+    # A closed form has a duration but no transfers that could carry arrays.
     if any(op.duration is not None for op in plan.program.collectives().values()):
-        raise ValueError("numbers are carried by played transfers alone; write collectives: played")
+        raise ValueError("real training needs simulated transfers; write collectives: played")

@@ -1,7 +1,4 @@
-"""What a rank holds while it trains, and what comes of a step of training.
-
-Rule: records; who fills them is somebody else.
-"""
+"""State of a rank while it trains, and the result of a step: records, filled by other modules."""
 
 from __future__ import annotations
 
@@ -22,26 +19,26 @@ Spoil = Callable[[int, str, Parameters, int], None]
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of one step of real training.
+    """Result of a step of real training.
 
     Attributes
     ----------
     loss : float
         Mean over ranks and micro-batches.
     norm : float
-        Of the gradient, unscaled and before it is clipped; infinite or not a number after an overflow.
+        Norm of the gradient, unscaled and before clipping; infinite or NaN after an overflow.
     scale : float
-        Of the loss, in this step; on the first rank, where ranks keep one each.
+        Loss scale in this step, on the first rank.
     skipped : bool
-        Whether any rank took no step.
+        True if any rank skipped the update.
     staleness : float
-        Updates by others between a gradient's parameters and its own update, on average; with servers that do not wait.
+        Asynchronous servers: mean number of updates between reading a gradient's parameters and its own update.
     ended : float
-        When it was over, from the start of what was played [s].
+        End of the step, from the start of the simulation [s].
     by_rank : tuple of float
-        Each rank's own loss, mean over its micro-batches; not a number for a worker that was at none in this step.
+        Each rank's loss, mean over its micro-batches; NaN for a worker without a pass in this step.
     updates : int
-        Of the optimizer, up to the end of this step; what is skipped does not count.
+        Updates by the optimizer up to the end of this step, without skipped steps.
     """
 
     loss: float
@@ -56,37 +53,41 @@ class StepResult:
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """What one rank holds.
+    """State of a rank.
 
     Attributes
     ----------
     number : int
+        The rank's number.
     scale : Scale
-        Of its loss; the same on all ranks, unless they do not tell each other of overflows.
+        Its loss scale; equal on all ranks unless ranks do not exchange overflows.
     working : dict of unit to parameters
-        As they are computed with; a sharded step has only what is gathered.
+        Parameters to compute with; under ZeRO-3 only gathered ones.
     parts : dict of units to array
-        Its part of the parameters that it updates, by what is summed together: as wide as the master copy.
+        Its shard of the parameters by bucket, in the master weights' dtype.
     states : dict of units to OptimizerState
+        Optimizer state of each shard.
     summed : dict of units to array
-        Gradients that all ranks have added up: whole, or this rank's part.
+        Gradients summed over ranks: whole, or this rank's shard.
     scattered : dict of (units, micro-batch) to array
-        This rank's part of gradients that its own group has added up, where there are several copies of the states;
-        one sum for all micro-batches where copies are summed once.
+        Hybrid sharding: this rank's shard of gradients summed over its own copy's ranks; a single sum for all
+        micro-batches if copies are summed once.
     gradients : dict of (unit, micro-batch) to gradients
-        Its own, not sent yet; one sum for all micro-batches where they are sent together.
+        Its own gradients, not sent yet; a single sum for all micro-batches if they are sent together.
     tied : dict of (micro-batch, name) to array
-        Gradients of parameters of another unit, on their way to it.
-    caches : dict of (unit, micro-batch) to what is kept for its backward pass
+        Gradients of another unit's parameters, to be picked up by that unit.
+    caches : dict of (unit, micro-batch) to saved tensors
+        Saved tensors for backward passes.
     rising, falling : dict of (unit, micro-batch) to array
-        Inputs of units on the way up, gradients of their outputs on the way down.
+        Inputs of units in the forward pass; gradients of units' outputs in the backward pass.
     left : dict of (unit, micro-batch) to arrays by name
-        What the first half of a backward pass leaves for the second.
+        Arrays that the input half of a backward pass leaves for the weight half.
     squares : float
-        Of the gradient; its part's at first, then everybody's.
+        Sum of squares of the gradient: first of its shard, after the exchange of the whole gradient.
     rest : float
-        What its part's squares leave over beyond float64, where parameters are that.
+        Remainder of its shard's squares beyond float64 (float64 parameters only).
     overflowed : bool
+        True if its gradients overflowed, or after the exchange any rank's.
     """
 
     number: int
@@ -107,12 +108,12 @@ class Rank:
     overflowed: bool = False
 
     def cached_bytes(self) -> int:
-        """Bytes that it keeps for its backward passes [B]."""
+        """Return the bytes saved for backward passes [B]."""
         return nbytes_of(self.caches)
 
 
 def nbytes_of(kept: Any) -> int:
-    """Bytes of all arrays in what is kept, however it is nested [B]."""
+    """Return the total bytes of arrays nested in dicts and sequences [B]."""
     if kept is None:
         return 0
     if isinstance(kept, np.ndarray):

@@ -1,7 +1,17 @@
-"""Real training on the simulated clock: the numbers that a played step computes, sends and updates.
+"""Which numbers does a simulated step compute, send and update? Training carries real arrays along the timeline.
 
-Rule: follows the timeline, operation by operation, in the order in which they ended; the same program that gives times
-carries the arrays, and every sum is made by the transfers that were played.
+The timeline's operations are followed in the order of their ends. The same program that gives times carries the arrays,
+and every sum is made by the simulated transfers.
+
+Two ranks under ddp, from the end of their backward passes on:
+
+    time  event                        effect on arrays
+    1.0   rank 0: backward layer 0     rank 0 accumulates its gradients
+    1.2   rank 1: backward layer 0     rank 1 accumulates its gradients
+    1.7   all-reduce ends on rank 0    packs both ranks' gradients, adds them transfer by transfer; rank 0 takes its sum
+    1.7   all-reduce ends on rank 1    rank 1 takes its sum, computed already
+    1.9   rank 0: update               rank 0 steps with the sum
+    2.0   rank 1: update               rank 1 steps with the same bits
 """
 
 from __future__ import annotations
@@ -14,19 +24,19 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
-from simulator.engine.payload import Tamper
-from simulator.errors import SimulationError
+from simulator.basics.errors import SimulationError
 from simulator.learning import exchange, passes, updating
 from simulator.learning.checks import Checks
 from simulator.learning.operation_events import OperationEvent, operation_events
-from simulator.learning.passes import PassUnderWay
-from simulator.learning.place import is_spread
-from simulator.learning.serving import Serving, delivered
-from simulator.learning.setting import Setting
+from simulator.learning.parameter_servers import ParameterServers, delivered
+from simulator.learning.passes import RunningPass
+from simulator.learning.rank_shard import is_spread
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Rank, Spoil, StepResult, Units
-from simulator.numerics.exchange import Pass, Wanted
-from simulator.numerics.flat import unpacked
-from simulator.records.operation import Act, Collective, Computation, Compute, Exchange
+from simulator.numerics.exchange import ExchangeRequest, Pass
+from simulator.numerics.packing import unpack
+from simulator.payload.carry import Tamper
+from simulator.records.operation import Collective, Computation, Compute, Exchange, NumericAction
 
 T = TypeVar("T")
 _INTACT: Final[Mapping[str, Tamper]] = {}
@@ -34,43 +44,45 @@ _INTACT: Final[Mapping[str, Tamper]] = {}
 
 @dataclass(slots=True)
 class Training:
-    """A model that trains on a played step, again and again.
+    """A model that trains by repeating a simulated step.
 
     Attributes
     ----------
-    setting : Setting
     ranks : list of Rank
-    serving : Serving or None
-        With parameter servers.
+        State of each rank.
+    serving : ParameterServers or None
+        Parameter servers, if the plan has any.
     done : int
         Steps taken.
     checks : Checks
+        Findings of the checks so far.
     """
 
-    setting: Setting
+    setting: TrainingContext
     ranks: list[Rank]
-    serving: Serving | None = None
+    serving: ParameterServers | None = None
     done: int = 0
     checks: Checks = field(default_factory=Checks)
     _events: list[OperationEvent] = field(default_factory=list)
     _losses: list[tuple[float, int, int, float]] = field(default_factory=list)
     _rows: list[list[Array]] = field(default_factory=list)
-    _under_way: dict[tuple[int, Computation, Units, int], PassUnderWay] = field(default_factory=dict)
+    _under_way: dict[tuple[int, Computation, Units, int], RunningPass] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Sort the timeline's events once; every step follows the same order."""
         self._events = list(operation_events(self.setting))
 
     def step(self, tokens: Array, spoil: Spoil | None = None, tamper: Mapping[str, Tamper] = _INTACT) -> StepResult:
-        """Train on some sequences.
+        """Train for a step.
 
         Parameters
         ----------
         tokens : int array, shape (ranks x micro-batches x sequences, seq_len + 1)
-            Rank r has the r-th part, a micro-batch the m-th part of that.
+            Rank r has the r-th part, and micro-batch m the m-th part of that.
         spoil : function (rank, unit, gradients, step), optional
-            May change a unit's gradients in place before they are sent.
+            Function that may change a unit's gradients in place before they are sent.
         tamper : mapping of a collective's name to Tamper, optional
-            Faults of its transfers.
+            Faults of the collective's transfers.
         """
         (result,) = self.play([tokens], spoil, tamper)
         return result
@@ -78,10 +90,11 @@ class Training:
     def play(
         self, tokens: Sequence[Array], spoil: Spoil | None = None, tamper: Mapping[str, Tamper] = _INTACT
     ) -> list[StepResult]:
-        """Train once through what was played: one step, or the many steps of workers that do not wait.
+        """Follow the simulated timeline once: a single step, or all steps of asynchronous workers.
 
-        Where nobody waits, a step is what as many passes as there are workers have learned, in the order of the clock;
-        so there are fewer of them where a worker has stopped. Parameters are `step`'s, with the tokens of each step.
+        Asynchronous workers have no common end of a step. With W workers and m micro-batches, W m consecutive passes
+        (in clock order) count as a step; a stopped worker leaves fewer steps. Parameters are those of `step`, with a
+        token array per step.
         """
         self._rows = [self._batches(tokens, place.replica) for place in self.setting.places]
         for rank in self.ranks:
@@ -90,14 +103,16 @@ class Training:
         self._losses, self._under_way = [], {}
         if self.serving is not None:
             self.serving.squares, self.serving.staleness = [], []
+        # Results of each collective by rank, computed at the first rank's event.
         given: dict[str, list[Array]] = {}
-        # An overflow shows as a norm or a loss that is no finite number, and is no warning.
+        # An overflow shows as an infinite norm or loss; numpy's warning would add nothing.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for event in self._events:
                 self._follow(event, spoil, given, tamper.get(event.op.name, {}))
         count = len(self._losses) // (self.setting.data_parallel * self.setting.plan.step.accumulation)
         step_results = [self._result(number, count) for number in range(count)]
         for rank in self.ranks:
+            # Overflow flags are equal on every rank after their exchange; without the exchange, ranks may differ.
             rank.scale = rank.scale.after(overflow=rank.overflowed)
         for number, result in enumerate(step_results):
             self.checks.after(self.setting, self.ranks, self.done + number, result)
@@ -111,37 +126,42 @@ class Training:
         given: dict[str, list[Array]],
         tamper: Tamper,
     ) -> None:
+        """Let an event change the numbers."""
         rank = self.ranks[event.rank]
         match event.op:
-            case Compute(act=Act() as act):
+            case Compute(act=NumericAction() as act):
                 self._computed(rank, act, event.time, spoil)
-            case Collective(act=Act(effect=Exchange.PUSH) as act) as op if self.serving is not None:
+            case Collective(act=NumericAction(effect=Exchange.PUSH) as act) as op if self.serving is not None:
                 self._pushed(self.serving, rank, op, act, tamper)
-            case Collective(act=Act(effect=Exchange.PULL) as act) as op if self.serving is not None:
+            case Collective(act=NumericAction(effect=Exchange.PULL) as act) as op if self.serving is not None:
                 self._pulled(self.serving, rank, op, act, event, given, tamper)
-            case Collective(act=Act(effect=Exchange.SEND) as act) as op:
+            case Collective(act=NumericAction(effect=Exchange.SEND) as act) as op:
                 self._sent(rank, op, act)
-            case Collective(act=Act(effect=Exchange.WITHIN) as act) as op:
+            case Collective(act=NumericAction(effect=Exchange.WITHIN) as act) as op:
                 self._exchanged(rank, op, act, given, tamper)
-            case Collective(act=Act() as act) as op:
+            case Collective(act=NumericAction() as act) as op:
+                # No rank can end this collective before every rank in the group has started: at the first end every
+                # contribution is complete.
                 if op.name not in given:
                     given[op.name] = self._moved(op, act, tamper)
                 exchange.received(self.setting, rank, act, given[op.name][op.group.index(rank.number)])
 
     def _batches(self, tokens: Sequence[Array], number: int) -> list[Array]:
-        """Micro-batches of all steps of one of the replicas among which sequences are spread."""
+        """Return every step's micro-batches for a data-parallel replica."""
         micro = self.setting.plan.step.accumulation
         own = (np.split(step, self.setting.replicas)[number] for step in tokens)
         return [part for rows in own for part in np.split(rows, micro)]
 
-    def _moved(self, op: Collective, act: Act[Exchange], tamper: Tamper) -> list[Array]:
+    def _moved(self, op: Collective, act: NumericAction[Exchange], tamper: Tamper) -> list[Array]:
+        """Carry a collective's arrays, check the result, and return each rank's."""
         sent = [exchange.sent(self.setting, self.ranks[number], op, act) for number in op.group]
         given = exchange.moved(self.setting, op, sent, tamper)
         self.checks.moved(self.done, act, sent, given)
         return given
 
-    def _pass(self, rank: Rank, act: Act[Computation]) -> PassUnderWay:
-        """A rank's pass that has begun, or begins now."""
+    def _pass(self, rank: Rank, act: NumericAction[Computation]) -> RunningPass:
+        """Return a rank's pass, starting it if necessary."""
+        # An exchange's event may come before the pass's first own event: the pass then starts here.
         key = rank.number, act.effect, act.units, act.micro
         if key not in self._under_way:
             setting, begun = self.setting, self.done
@@ -153,27 +173,30 @@ class Training:
                     run = passes.recompute(setting, rank, act, begun)
                 case _:
                     run = passes.backward(setting, rank, act, begun)
-            self._under_way[key] = PassUnderWay(run)
+            self._under_way[key] = RunningPass(run)
         return self._under_way[key]
 
-    def _brought(self, number: int, op: Collective, act: Act[Exchange]) -> Wanted:
-        """What a rank brings to an exchange within a pass."""
+    def _brought(self, number: int, op: Collective, act: NumericAction[Exchange]) -> ExchangeRequest:
+        """Return a rank's contribution to an exchange within a pass."""
         under_way = self._pass(self.ranks[number], _pass_of(op, act))
         under_way.advance()
         if act.what not in under_way.brought:
-            raise SimulationError(f"rank {number} was played to exchange {op.name!r}, which its numbers do not ask for")
+            raise SimulationError(
+                f"rank {number} exchanged {op.name!r} in the simulation, but its real training has no such exchange"
+            )
         return under_way.brought[act.what]
 
     def _exchanged(
-        self, rank: Rank, op: Collective, act: Act[Exchange], given: dict[str, list[Array]], tamper: Tamper
+        self, rank: Rank, op: Collective, act: NumericAction[Exchange], given: dict[str, list[Array]], tamper: Tamper
     ) -> None:
-        """Take what an exchange within a pass gave."""
+        """Deliver the result of an exchange within a pass to a rank."""
         place = op.group.index(rank.number)
         if op.schedule.operation == "all_to_all":
             self._handed_over(rank, op, act)
             return
         if op.schedule.operation == "ring_shift":
-            # A rank goes on as soon as the one before it has sent, whoever else is still on the way.
+            # A rank continues when its predecessor's block has arrived, although other ranks may still be sending; so
+            # the result cannot be computed for the whole group at once.
             behind = op.group[place - 1]
             array = self._brought(behind, op, act).array.astype(find(op.dtype).numpy)
             self._brought(rank.number, op, act)
@@ -184,46 +207,53 @@ class Training:
                 given[op.name] = exchange.moved(self.setting, op, sent, tamper, brought[0].reduction)
             array = given[op.name][place]
         under_way = self._pass(rank, _pass_of(op, act))
+        # The collective was planned with padding; the pass gets only its own elements.
         size = exchange.size_after(op, under_way.brought[act.what].array.size)
         under_way.take(act.what, array.ravel()[:size])
 
-    def _handed_over(self, rank: Rank, op: Collective, act: Act[Exchange]) -> None:
-        """Take what each rank has for this one; it is as much as its tokens' choices say, played as even shares."""
+    def _handed_over(self, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> None:
+        """Deliver the tokens from every rank in the group to a rank (all-to-all).
+
+        The router's choices determine the sizes; the simulated transfer assumed equal shares.
+        """
         pieces, splits, place = [], [], op.group.index(rank.number)
         for number in op.group:
             brought = self._brought(number, op, act)
             own = np.split(np.array(brought.splits), len(op.group))
+            # A sender's array holds its receivers' rows in rank order: skip the rows for ranks before this one.
             begin = sum(int(part.sum()) for part in own[:place])
             pieces.append(brought.array[begin : begin + int(own[place].sum())].astype(find(op.dtype).numpy))
             splits.append(own[place])
         self._pass(rank, _pass_of(op, act)).take_apart(act.what, np.concatenate(pieces), np.array(splits))
 
-    def _sent(self, rank: Rank, op: Collective, act: Act[Exchange]) -> None:
-        """Take what another stage has sent."""
+    def _sent(self, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> None:
+        """Move an activation or gradient from another pipeline stage to this rank."""
         source, target = op.group
         if rank.number != target:
             return
         (unit,), forward = act.units, act.what == "activations"
         if forward and f"{unit} experts" in self.setting.places[target].units:
-            # They come before the layer that they are of.
+            # An expert-parallel layer starts with its experts' unit, so the layer's input goes there.
             unit = f"{unit} experts"
         taken = self.ranks[source].rising if forward else self.ranks[source].falling
         number = self.setting.micro_batch(target, unit, act.micro)
         array = taken.pop((unit, number))
         own = rank.rising if forward else rank.falling
+        # Round to the dtype on the wire, then compute on in the previous dtype.
         own[unit, number] = array.astype(find(op.dtype).numpy).astype(array.dtype)
 
-    def _passed(self, rank: Rank, act: Act[Computation]) -> Any:
-        """End a pass whose last kernels have ended; what it returned."""
+    def _passed(self, rank: Rank, act: NumericAction[Computation]) -> Any:
+        """Finish a pass after its last kernel, and return the pass's result."""
         under_way = self._pass(rank, act)
         under_way.advance()
-        # A layer that is run again stops when all is made that the backward pass needs.
+        # A recompute may stop before the layer's last exchange: every saved tensor exists by then.
         if not under_way.ended and act.effect is not Computation.RECOMPUTE:
             *_, waiting = under_way.brought
             raise SimulationError(f"rank {rank.number}: {act.effect.value} of {act.units[0]} ended without {waiting!r}")
         return under_way.result
 
-    def _computed(self, rank: Rank, act: Act[Computation], time: float, spoil: Spoil | None) -> None:
+    def _computed(self, rank: Rank, act: NumericAction[Computation], time: float, spoil: Spoil | None) -> None:
+        """Let a kernel, check, norm or update change the numbers."""
         setting = self.setting
         match act.effect:
             case Computation.FORWARD:
@@ -249,7 +279,10 @@ class Training:
             case _:
                 assert_never(act.effect)
 
-    def _pushed(self, serving: Serving, rank: Rank, op: Collective, act: Act[Exchange], tamper: Tamper) -> None:
+    def _pushed(
+        self, serving: ParameterServers, rank: Rank, op: Collective, act: NumericAction[Exchange], tamper: Tamper
+    ) -> None:
+        """Hand a worker's gradients to the servers."""
         if self.setting.plan.step.sharding.asynchronous:
             serving.bring(self.setting, rank, op, act, tamper, self.checks, self.done)
         else:
@@ -257,15 +290,15 @@ class Training:
 
     def _pulled(
         self,
-        serving: Serving,
+        serving: ParameterServers,
         rank: Rank,
         op: Collective,
-        act: Act[Exchange],
+        act: NumericAction[Exchange],
         event: OperationEvent,
         given: dict[str, list[Array]],
         tamper: Tamper,
     ) -> None:
-        """What a worker gets is decided as its pull begins where servers wait for nobody, else when all have pushed."""
+        """Give a worker its parameters: read at the start of an asynchronous pull, else after every worker's push."""
         if not event.ends:
             given[op.name] = [serving.look(rank, act.units)]
             return
@@ -275,13 +308,13 @@ class Training:
         exchange.received(self.setting, rank, act, delivered(self.setting, rank, op, handed_out, tamper))
 
     def _result(self, number: int, count: int) -> StepResult:
-        """Of one step out of so many."""
+        """Return the result of step `number`, given `count` steps in the timeline."""
         mine = _share(self._losses, number, count)
         alone = self.setting.plan.step.sharding.asynchronous
-        serving = self.serving or Serving({})
+        serving = self.serving or ParameterServers({})
         late = _share(serving.staleness, number, count)
         return StepResult(
-            # By rank and micro-batch, so that who is late does not show in the last digit of the mean.
+            # Sort by rank and micro-batch: the order of ends must not show in the last digit of the mean.
             loss=float(np.mean([loss for *_, loss in sorted(mine, key=lambda one: one[1:3])])),
             norm=self._norm(_share(serving.squares, number, count)),
             scale=self.ranks[0].scale.value,
@@ -293,30 +326,35 @@ class Training:
         )
 
     def _updates(self, number: int, count: int) -> int:
-        """That the optimizer has made after one step out of so many, on the first rank or on the first server."""
+        """Return the optimizer's updates after a step, on the first rank or the first server."""
         if self.serving is None:
             return max((state.steps for state in self.ranks[0].states.values()), default=0)
         server, *others = self.serving.servers.values()
-        # Where nobody waits all steps were played at once, and each has an equal share of what was applied.
+        # Asynchronous steps were simulated together; each step gets an equal share of the applied updates.
         played = len(self.serving.staleness) // (1 + len(others))
         return server.version - played + played * (number + 1) // count
 
     def _norm(self, applied: Sequence[float]) -> float:
-        """Of the summed gradient; with servers that do not wait, of one worker's on average."""
+        """Return the norm of the summed gradient; with asynchronous servers, a worker's root mean square norm."""
         if self.serving is None:
             return float(np.sqrt(self.ranks[0].squares))
         alone = self.setting.plan.step.sharding.asynchronous
         return float(np.sqrt(sum(applied) / (len(self.ranks) if alone else 1)))
 
     def parameters(self) -> Parameters:
-        """As they are updated, whole, by name in the order of the forward pass: put together from all ranks."""
+        """Assemble the whole parameters from every rank; return a dict by name in forward order."""
         setting, by_name = self.setting, Parameters()
         if self.serving is not None:
             for units, server in self.serving.servers.items():
-                for own in unpacked(setting.gpt, server.parameters.copy(), units).values():
+                for own in unpack(setting.gpt, server.parameters.copy(), units).values():
                     by_name |= own
         else:
             parts: dict[str, dict[int, Array]] = {}
+            # Shards first, then tensor-parallel parts. With tp 2 and ZeRO over 2 ranks (ranks 0 and 2 share a part):
+            #    ranks 0 and 2: shards of tensor-parallel part 0 -> concatenate
+            #    ranks 1 and 3: shards of tensor-parallel part 1 -> concatenate, then join parts 0 and 1
+            # Expert-parallel neighbours hold different experts, so each of the first `experts` ranks contributes its
+            # own.
             for group in self._holders():
                 gpt = setting.places[group[0].number].gpt
                 for first in group[: gpt.share.experts]:
@@ -326,7 +364,7 @@ class Training:
                         begin = gpt.share.expert_place if is_spread(units) else 0
                         own_ranks = group[begin::step][: setting.cut_of(units)]
                         whole = np.concatenate([rank.parts[units] for rank in own_ranks])
-                        for own in unpacked(gpt, whole, units).values():
+                        for own in unpack(gpt, whole, units).values():
                             for name, part in own.items():
                                 parts.setdefault(name, {}).setdefault(gpt.share.place, part)
             by_name = {
@@ -335,29 +373,30 @@ class Training:
         return {name: by_name[name] for unit in setting.gpt.units for name in setting.gpt.shapes(unit)}
 
     def _holders(self) -> list[list[Rank]]:
-        """Ranks that hold the same part of the model."""
+        """Return the groups of ranks with the same part of the model."""
         groups: dict[int, list[Rank]] = {}
         for rank, place in zip(self.ranks, self.setting.places, strict=True):
             groups.setdefault(place.holders, []).append(rank)
         return list(groups.values())
 
 
-def _pass_of(op: Collective, act: Act[Exchange]) -> Act[Computation]:
-    """The pass during which something is exchanged."""
+def _pass_of(op: Collective, act: NumericAction[Exchange]) -> NumericAction[Computation]:
+    """Return the pass during which an exchange happens."""
     if act.within is None:
-        raise SimulationError(f"{op.name!r} is exchanged in no pass")
-    return Act(act.within, act.units, act.micro)
+        raise SimulationError(f"{op.name!r} belongs to no pass")
+    return NumericAction(act.within, act.units, act.micro)
 
 
-def _joined(setting: Setting, name: str, parts: Sequence[Array]) -> Array:
-    """A parameter from the parts of all ranks that cut matrices."""
+def _joined(setting: TrainingContext, name: str, parts: Sequence[Array]) -> Array:
+    """Join a parameter's tensor-parallel parts."""
     return setting.places[0].gpt.share.whole(name, parts, setting.gpt.vocabulary)
 
 
 def _mean(values: Sequence[float]) -> float:
+    """Return the mean, or NaN for an empty sequence."""
     return float(np.mean(values)) if values else float("nan")
 
 
 def _share(values: Sequence[T], number: int, count: int) -> Sequence[T]:
-    """One of so many equal parts."""
+    """Return part `number` of a sequence divided into `count` equal parts."""
     return values[len(values) * number // count : len(values) * (number + 1) // count]

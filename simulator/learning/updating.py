@@ -1,6 +1,7 @@
-"""The optimizer's step on one rank: unscale, look for overflows, take the norm, clip, update.
+"""The optimizer's step on a rank: unscale, look for overflows, take the norm, clip, update.
 
-Rule: in this order, as PyTorch documents it for GradScaler; every rank on its own part, and what all must know travels.
+This is PyTorch's documented order for GradScaler. Every rank works on its own shard; overflow flags and norms are
+exchanged by collectives.
 
 References
 ----------
@@ -15,48 +16,50 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.learning.exchange import collect, own_slice, spread
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Rank
 from simulator.numerics import compensated
 from simulator.numerics.optimizer import fresh, step
 from simulator.numerics.scaling import unscaled
 
-# PyTorch adds as much to a norm before it divides by it (torch/nn/utils/clip_grad.py).
+# PyTorch adds this number to a norm before dividing (torch/nn/utils/clip_grad.py).
 _GUARD: Final = 1e-6
 
 
-def check(setting: Setting, rank: Rank) -> None:
-    """Divide by the loss's scale, and see whether anything is no finite number."""
+def check(setting: TrainingContext, rank: Rank) -> None:
+    """Divide the rank's gradients by the loss scale, and look for infinite or NaN elements."""
     collect(setting, rank)
     for units, gradient in rank.summed.items():
         rank.summed[units] = unscaled(gradient, rank.scale.value, rank.parts[units].dtype)
     rank.overflowed = any(not np.isfinite(part).all() for part in rank.summed.values())
 
 
-def norm(setting: Setting, rank: Rank) -> None:
-    """Add up the squares of this rank's part, one unit after the other; for float64 in no order that shows."""
+def norm(setting: TrainingContext, rank: Rank) -> None:
+    """Sum the squares of the rank's gradient shard, bucket after bucket; for float64 independently of the sharding."""
     collect(setting, rank)
     parts = _counted(setting, rank)
+    # A clipped float64 step must have the same bits under every sharding, so the sum must not depend on its order.
     if setting.plan.step.precision.updated == "float64":
         rank.squares, rank.rest = compensated.squares(parts)
     else:
         rank.squares = squares(*parts)
 
 
-def _counted(setting: Setting, rank: Rank) -> list[Array]:
-    """Its part of the gradient, without what another rank of the same copy of the model has too."""
+def _counted(setting: TrainingContext, rank: Rank) -> list[Array]:
+    """Return the rank's gradients, without elements counted by another rank in the same model copy."""
+    # Only data parallelism: every shard counts as a whole, without masks.
     if setting.holders == setting.world_size and setting.plan.step.parallelism.experts.ranks == 1:
         return list(rank.summed.values())
     return [part[own_slice(setting, rank, units)] for units, part in rank.summed.items()]
 
 
 def squares(*parts: Array) -> float:
-    """Sum of squares in float64, part after part."""
+    """Return the sum of squares in float64, array after array."""
     return float(sum(float((part.astype(np.float64) ** 2).sum()) for part in parts))
 
 
-def update(setting: Setting, rank: Rank) -> None:
-    """Step with this rank's part, unless there was an overflow."""
+def update(setting: TrainingContext, rank: Rank) -> None:
+    """Update the rank's shard, unless the gradients overflowed."""
     if rank.overflowed:
         return
     factor = clipped(setting.plan.step.clip_norm, rank.squares)
@@ -68,12 +71,13 @@ def update(setting: Setting, rank: Rank) -> None:
         if factor is not None:
             wide *= part.dtype.type(factor)
         step(setting.rule, part, wide, rank.states[units])
+        # Unsharded: the working parameters follow at once. Sharded parameters are gathered by a collective.
         if setting.cut_of(units) == 1:
             spread(setting, rank, units, part)
 
 
 def clipped(most: float | None, squared: float) -> float | None:
-    """What a gradient is multiplied by so that its norm is at most so much; None where it stays [1]_.
+    """Return the factor that clips a gradient to a maximum norm, or None if no clipping is needed [1]_.
 
     Examples
     --------

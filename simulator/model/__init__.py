@@ -1,1 +1,1 @@
-"""Models: a transformer's shape, its parameters, and the kernels that one training step of it runs."""
+"""Models: a transformer's shape, its parameters, and the kernels of a training step."""

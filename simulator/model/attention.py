@@ -1,6 +1,6 @@
 """The attention block of a layer, operation by operation.
 
-Rule: counts only, as in operation.py.
+Only counts (FLOPs, bytes, saved tensors), as in operation.py.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.model.context import attention_communications, attention_kernels
-from simulator.model.cut import Communication, Cut
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.model.operation import Batch, Operation, Saved, columns, linear, norm, norm_of, residual, rows
+from simulator.model.partition import Communication, ModelPartition
 from simulator.model.shape import LatentAttention, Transformer
 
 
 def attention_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    """Return the operations of the attention block, from the norm to the residual addition."""
     projected = _projected(model, batch) if model.latent is None else _latent_projected(model, model.latent, batch)
     core = _flash if batch.attention == "flash" else _standard
     attended = core(model, batch, "rotary" if model.positions == "rotary" else "qkv")
     width = model.attention_width if model.latent is None else model.num_heads * model.latent.value_dim
+    # Latent attention's output has the values' width, not the queries'.
     output = Saved("attention output", batch.tokens * width // batch.cut.tensor * batch.itemsize, "attention")
     return (
         norm("norm1", "input", model, batch),
@@ -31,12 +33,14 @@ def attention_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def _projected(model: Transformer, batch: Batch) -> Iterator[Operation]:
-    """Queries, keys and values of one matrix."""
+    """Yield the operations that make queries, keys and values with a single matrix."""
     d, cut = model.hidden_size, batch.cut
     widths = model.attention_width + 2 * model.kv_width
     normed = Saved("norm1 output", batch.tokens_between * d * batch.itemsize, "norm1")
+    # Fewer key heads than ranks: a rank's columns do not hold whole heads, so the output is gathered.
     gathers = widths if cut.gathers_queries(model) else 0
     yield columns("qkv", widths, d, batch, normed, bias=model.attention_bias, gathers=gathers)
+    # Rotary positions turn queries and keys; values stay unchanged.
     turned = model.attention_width // cut.tensor + cut.kv_heads(model) * model.head_dim
     if model.qk_norm:
         heads = model.num_heads // cut.tensor + cut.kv_heads(model)
@@ -46,7 +50,13 @@ def _projected(model: Transformer, batch: Batch) -> Iterator[Operation]:
 
 
 def _latent_projected(model: Transformer, latent: LatentAttention, batch: Batch) -> Iterator[Operation]:
-    """Queries from one short vector, keys and values from another; the keys' part with positions from the input."""
+    """Yield the operations of latent attention: queries from a short vector, keys and values from another.
+
+    For a token of DeepSeek-V3 (128 heads):
+
+        input 7168 -> query down 1536 -> norm -> query up 128 x (128 + 64)
+        input 7168 -> kv down 512 + 64 -> norm of the 512 -> kv up 128 x (128 + 128); the 64 carry the keys' positions
+    """
     tokens, d, p, cut = batch.tokens_between, model.hidden_size, batch.itemsize, batch.cut
     normed = Saved("norm1 output", tokens * d * p, "norm1")
     parts = (
@@ -54,17 +64,19 @@ def _latent_projected(model: Transformer, latent: LatentAttention, batch: Batch)
         ("kv", latent.kv_rank, latent.rotary_dim, model.num_heads * (latent.plain_dim + latent.value_dim)),
     )
     for name, rank, beside, width in parts:
-        # Every rank makes the short vectors of its own tokens, and gathers those of all before the matrix behind.
+        # The small down matrices are whole on every rank: each rank computes the short vectors of its own tokens, and
+        # gathers every rank's before the up matrix, which is cut by columns.
         down = linear(f"{name} down", tokens, rank + beside, d, batch, normed, bias=False)
         yield replace(down, communications=_positions_of_all(batch.tokens * beside, cut))
         yield norm_of(f"{name} norm", f"{name} down", tokens * rank, tokens, batch)
         short = Saved(f"{name} norm output", tokens * rank * p, f"{name} norm")
         yield columns(f"{name} up", width, rank, batch, short, bias=False)
+    # Queries have a rotary part per head; keys share a single rotary part.
     yield _rotary(batch.tokens * (model.num_heads // cut.tensor + 1) * latent.rotary_dim * p)
 
 
-def _positions_of_all(elements: int, cut: Cut) -> tuple[Communication, ...]:
-    """The part of a key that tells positions is every head's: where sequences are cut all ranks gather it.
+def _positions_of_all(elements: int, cut: ModelPartition) -> tuple[Communication, ...]:
+    """Return the exchanges of the keys' rotary part, shared by the heads: a gather if sequences are cut.
 
     After NVIDIA/Megatron-LM, megatron/core/transformer/multi_latent_attention.py.
     """
@@ -77,7 +89,7 @@ def _positions_of_all(elements: int, cut: Cut) -> tuple[Communication, ...]:
 
 
 def _rotary(turned: int) -> Operation:
-    """So many bytes turned by their positions."""
+    """Return the rotary embedding applied to `turned` bytes."""
     return Operation(
         "rotary",
         (Elementwise("rotary", turned, turned, fusible=True),),
@@ -87,22 +99,27 @@ def _rotary(turned: int) -> Operation:
 
 
 def _qkv(model: Transformer, batch: Batch, source: str) -> tuple[Saved, Saved, Saved]:
+    """Return the saved queries, keys and values; `source` is the operation that made queries and keys."""
+    # Latent keys are as wide as queries, and every head has its own: sharing heads saves nothing.
     if model.latent is not None:
         each = batch.tokens * model.num_heads // batch.cut.tensor * batch.itemsize
         wide, narrow = each * model.latent.key_dim, each * model.latent.value_dim
         return Saved("queries", wide, source), Saved("keys", wide, source), Saved("values", narrow, "kv up")
+    # Grouped queries: keys and values shrink to the key heads on this rank.
     kv = batch.tokens * batch.cut.kv_heads(model) * model.head_dim * batch.itemsize
     q = batch.tokens * model.attention_width // batch.cut.tensor * batch.itemsize
     return Saved("queries", q, source), Saved("keys", kv, source), Saved("values", kv, "qkv")
 
 
 def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
+    """Return flash attention as a single operation: a kernel, or a kernel per step of a context-parallel ring."""
     cut = batch.cut
     heads = model.num_heads // cut.tensor
     width = model.head_dim if model.latent is None else model.latent.value_dim
     attended = batch.tokens * heads * width * batch.itemsize
+    # A float32 number per row and head, instead of the scores.
     logsumexp = 4 * batch.tokens * heads
-    # A rank has all tokens of its Ulysses group, of some of the heads.
+    # A rank has its Ulysses group's tokens, for a part of the heads.
     own = Attention(
         "attention",
         batch.sequences,
@@ -114,6 +131,7 @@ def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
         backward=False,
     )
     forward = attention_kernels(own, cut.context)
+    # Each forward step has a backward step over the same blocks.
     backward = tuple(replace(kernel, name="attention gradient", backward=True) for kernel in forward)
     return [
         Operation(
@@ -132,7 +150,8 @@ def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
 
 
 def _standard(model: Transformer, batch: Batch, source: str) -> list[Operation]:
-    """Scores, softmax, dropout, values: each through HBM, nothing skipped for causality."""
+    """Return attention with scores in HBM: scores, softmax, dropout, weighted values; nothing skipped for causality."""
+    # A score for each pair of positions, per sequence and head on this rank.
     elements = batch.sequences * model.num_heads // batch.cut.tensor * batch.seq_len**2
     size = elements * batch.itemsize
     queries, keys, values = _qkv(model, batch, source)
@@ -140,6 +159,7 @@ def _standard(model: Transformer, batch: Batch, source: str) -> list[Operation]:
     softmax = Operation(
         "softmax",
         (Elementwise("softmax", size, size),),
+        # Reads the softmax and its output's gradient.
         (Elementwise("softmax gradient", 2 * size, size),),
         (weights,),
         size,
@@ -147,13 +167,15 @@ def _standard(model: Transformer, batch: Batch, source: str) -> list[Operation]:
     )
     operations = [_scores(model, batch, size, (queries, keys)), softmax]
     if batch.dropout:
-        # Values are weighed by what dropout left, so that is kept besides the softmax.
+        # Values are weighted by the softmax after dropout: save this copy beside the softmax.
         weights = Saved("dropped softmax output", size, "attention dropout")
         operations.append(_attention_dropout(elements, size))
     return [*operations, _weighted_values(model, batch, (weights, values))]
 
 
 def _scores(model: Transformer, batch: Batch, size: int, saved: tuple[Saved, ...]) -> Operation:
+    """Return the matmul Q K^T and the causal mask."""
+    # Batched matmuls: one per sequence and head on this rank.
     s, hd, pairs = batch.seq_len, model.head_dim, batch.sequences * model.num_heads // batch.cut.tensor
     return Operation(
         "scores",
@@ -166,7 +188,7 @@ def _scores(model: Transformer, batch: Batch, size: int, saved: tuple[Saved, ...
 
 
 def _attention_dropout(elements: int, size: int) -> Operation:
-    """The mask takes a byte an element."""
+    """Return dropout of the softmax; the mask takes 1 byte per element."""
     return Operation(
         "attention dropout",
         (Elementwise("attention dropout", size, size + elements, fusible=True),),
@@ -178,6 +200,7 @@ def _attention_dropout(elements: int, size: int) -> Operation:
 
 
 def _weighted_values(model: Transformer, batch: Batch, saved: tuple[Saved, ...]) -> Operation:
+    """Return the matmul of softmax and values."""
     s, hd, pairs = batch.seq_len, model.head_dim, batch.sequences * model.num_heads // batch.cut.tensor
     return Operation(
         "attention",

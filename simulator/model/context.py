@@ -1,13 +1,25 @@
-"""Attention over sequences that are cut among ranks: the kernels of each step, and what is exchanged around them.
+"""Attention over sequences cut among ranks: the kernels of each step, and the exchanges around these kernels.
 
-Rule: counts only, as in layer.py. In units of a block of (s / 2 c)^2 scores a balanced ring computes two in each of its
-c steps on every rank; a contiguous one computes (2 r + 1) / c of the mean on rank r, and its last rank holds up all.
+Only counts, as in layer.py. In units of a block of (s / 2 c)^2 scores, every rank of a balanced ring computes two
+blocks in each of its c steps. In a contiguous ring rank r computes (2 r + 1) / c of the mean, and every rank waits for
+the last.
+
+Example with c = 2 and pieces 0 to 3 of a sequence; x marks blocks with visible keys:
+
+    balanced: rank 0 has pieces 0 and 3, rank 1 has pieces 1 and 2
+              keys 0   1   2   3
+    query 0       x                   rank 0
+    query 1       x   x               rank 1
+    query 2       x   x   x           rank 1
+    query 3       x   x   x   x       rank 0
+
+Diagonal blocks are half masked, so each rank computes 4 blocks: 2 with its own keys and 2 with the other rank's.
 
 References
 ----------
 .. [1] Brandon et al., "Striped attention", 2023, arXiv:2311.09431, section 2 (why a contiguous ring is uneven).
 .. [2] NVIDIA/TransformerEngine, transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py: the
-   balanced order, and what goes round in the backward pass.
+   balanced order, and the exchanges of the backward pass.
 """
 
 from __future__ import annotations
@@ -15,38 +27,53 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from simulator.model.cut import Communication, Context, Cut
 from simulator.model.kernel import Attention
+from simulator.model.partition import Communication, Context, ModelPartition
 from simulator.model.shape import Transformer
 
 
 def attention_kernels(own: Attention, context: Context) -> tuple[Attention, ...]:
-    """The forward kernels of one rank, step by step; `own` is the one over its own tokens."""
+    """Return a rank's forward kernels, step by step; `own` is the kernel over the rank's own tokens."""
     if context.ring == 1:
         return (own,)
     tokens = own.seq_len
     if context.balanced:
         if context.gathers:
+            # A single kernel over every key; causal, because early and late pieces average to half of the keys.
             return (replace(own, keys=tokens * context.ring),)
-        # Of earlier ranks' keys all queries see the first half, of later ranks' the second half of them sees all.
+        # With keys of an earlier rank, every query sees the early half of the keys; with keys of a later rank, the late
+        # half of the queries sees every key. Both cost queries x keys / 2.
         other = replace(own, causal=False, keys=tokens // 2)
         return (own, *[other] * (context.ring - 1))
     if context.gathers:
+        # A contiguous rank sees its own keys causally, and earlier ranks' keys entirely.
         earlier = replace(own, causal=False, keys=tokens * context.place)
         return (own, earlier) if context.place else (own,)
-    # Keys of later ranks are masked: nothing is computed with them, but they pass by.
+    # Later ranks' keys are masked completely: no kernel, yet the keys pass by in the ring.
     return (own, *[replace(own, causal=False, keys=tokens)] * context.place)
 
 
-def attention_communications(model: Transformer, tokens: int, cut: Cut, kernels: int) -> tuple[Communication, ...]:
-    """What is exchanged around so many kernels over a rank's own tokens."""
+def attention_communications(
+    model: Transformer, tokens: int, cut: ModelPartition, kernels: int
+) -> tuple[Communication, ...]:
+    """Return the exchanges around a rank's attention kernels.
+
+    Parameters
+    ----------
+    tokens : int
+        The rank's own tokens.
+    kernels : int
+        Number of attention kernels of a pass.
+    """
     if cut.context.ranks == 1:
         return ()
     heads, own = model.num_heads // cut.tensor, cut.kv_heads(model)
     if model.latent is None:
+        # Keys and values have as many heads as the rank's key heads; the output is as large as the queries.
         moved = _Moved(*(tokens * model.head_dim * count for count in (heads, 2 * own, heads)))
     else:
         key, value = model.latent.key_dim, model.latent.value_dim
+        # Latent attention: keys and values of full width for every head.
         moved = _Moved(*(tokens * heads * width for width in (key, key + value, value)))
     return (
         *_handed_over(moved, cut.context, kernels),
@@ -57,12 +84,12 @@ def attention_communications(model: Transformer, tokens: int, cut: Cut, kernels:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """Elements that a rank has of what others need.
+    """Elements on a rank, needed by other ranks.
 
     Attributes
     ----------
     queries, keys, output : int
-        `keys` with the values.
+        Elements of the queries; of keys and values together; of the output.
     """
 
     queries: int
@@ -71,7 +98,7 @@ class _Moved:
 
 
 def _handed_over(moved: _Moved, context: Context, kernels: int) -> Iterator[Communication]:
-    """Ulysses, before the kernels: queries, keys and values forward, the output's gradient backward."""
+    """Yield Ulysses' exchanges before the kernels: q, k and v; in the backward pass the output's gradient."""
     if context.ulysses > 1:
         there = moved.queries + moved.keys
         yield Communication("heads for tokens", "all_to_all", there, False, 0, 0, group="context")
@@ -79,8 +106,9 @@ def _handed_over(moved: _Moved, context: Context, kernels: int) -> Iterator[Comm
 
 
 def _handed_back(moved: _Moved, context: Context, kernels: int) -> Iterator[Communication]:
-    """Behind the kernels: the output forward, gradients of queries, keys and values backward."""
+    """Yield Ulysses' exchanges after the kernels: the output; in the backward pass the gradients of q, k and v."""
     if context.ulysses > 1:
+        # Index beyond the last kernel: start after it, and let the next operation wait.
         end = kernels, kernels
         yield Communication("tokens for heads", "all_to_all", moved.output, False, *end, group="context")
         back = moved.queries + moved.keys
@@ -88,7 +116,7 @@ def _handed_back(moved: _Moved, context: Context, kernels: int) -> Iterator[Comm
 
 
 def _gathered(keys: int, context: Context, kernels: int) -> Iterator[Communication]:
-    """Keys and values of all, gathered again for the backward pass, whose gradients of them are then scattered."""
+    """Yield the gathers of keys and values, again in the backward pass, and the scatter of their gradients."""
     if context.ring > 1:
         whole = keys * context.ring
         yield Communication("gather keys", "all_gather", whole, False, 0, 0, group="context ring")
@@ -99,13 +127,16 @@ def _gathered(keys: int, context: Context, kernels: int) -> Iterator[Communicati
 
 
 def _round(keys: int, context: Context, kernels: int) -> Iterator[Communication]:
-    """Keys and values go round while each step's kernel runs; backward their gradients follow them, and come home.
+    """Yield the ring's shifts: keys and values move on while each step's kernel runs.
 
-    All ranks issue them in one order, that of the steps, also those that compute nothing in some of them.
+    In the backward pass, the gradients of keys and values follow their keys and finally return home. Every rank issues
+    the shifts in step order, even in steps where its block is masked, because a collective needs all ranks.
     """
     whole = keys * context.ring
 
     def shift(name: str, step: int, before: int, *, backward: bool) -> Communication:
+        # A rank of a contiguous ring has fewer kernels than the ring has steps; later shifts come after its last
+        # kernel.
         places = min(before, kernels), min(before + 1, kernels)
         return Communication(f"{name} {step}", "ring_shift", whole, backward, *places, group="context ring")
 
@@ -114,5 +145,5 @@ def _round(keys: int, context: Context, kernels: int) -> Iterator[Communication]
             yield shift("keys", step + 1, step, backward=False)
             yield shift("keys again", step + 1, step, backward=True)
         if step > 0:
-            # What has come is added to a step's own when that has been computed.
+            # Shift s starts after kernel s - 1 and runs beside kernel s; shift s + 1 sends the sum of both.
             yield shift("keys' gradients", step, step, backward=True)

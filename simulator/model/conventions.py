@@ -1,7 +1,7 @@
-"""Memory formulas of papers and frameworks, under their own names, to compare with what a run really holds.
+"""Memory formulas of papers and frameworks, under their names, for comparison with a run's real memory.
 
-Rule: functions of numbers only; no model, no GPU. Each convention counts something else, and none is wrong. P is for
-parameters, N for ranks that share them.
+Functions of numbers only: no model, no GPU. Each convention counts different things, and none is wrong. P stands for
+parameters, N for the ranks that share them.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal
 
-_MASTER_AND_ADAM: Final = 12  # K of the ZeRO paper, section 3.1: fp32 parameter, momentum, variance
-_HOST_FACTOR: Final = 1.5  # DeepSpeed's estimators, additional_buffer_factor
+# K of the ZeRO paper, section 3.1: fp32 parameter, momentum and variance [B].
+_MASTER_AND_ADAM: Final = 12
+# DeepSpeed's estimators, additional_buffer_factor.
+_HOST_FACTOR: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStates:
-    """What a rank holds for the model itself, without activations [B].
+    """Memory of the model states on a rank, without activations [B].
 
     Attributes
     ----------
     parameters, gradients, optimizer : float
-        The optimizer's part has the fp32 master parameters, where there are any.
+        Sharded or whole; the optimizer's part includes fp32 master weights, if any [B].
     transient : float
-        What is gathered for a while.
+        Parameters gathered for a while [B].
     host : float
-        In the host's memory, of a whole node.
+        Memory of a node's host [B].
     """
 
     parameters: float
@@ -37,12 +39,12 @@ class ModelStates:
 
     @property
     def total(self) -> float:
-        """All on the GPU [B]."""
+        """Total memory on the GPU [B]."""
         return self.parameters + self.gradients + self.optimizer + self.transient
 
 
 def paper(parameters: float, ranks: int, stage: int, optimizer_bytes: float = _MASTER_AND_ADAM) -> ModelStates:
-    """Model states of the ZeRO paper: 2 P + 2 P + K P, of which each stage shares one more.
+    """Return the model states of the ZeRO paper: 2 P + 2 P + K P, with a further term sharded in each stage.
 
     Parameters
     ----------
@@ -51,9 +53,9 @@ def paper(parameters: float, ranks: int, stage: int, optimizer_bytes: float = _M
     ranks : int
         N.
     stage : {0, 1, 2, 3}
-        0 shares nothing, 1 the optimizer's part, 2 gradients too, 3 parameters too.
+        0 shards nothing, 1 the optimizer states, 2 also gradients, 3 also parameters.
     optimizer_bytes : float
-        K, of a parameter [B].
+        K, per parameter [B].
 
     References
     ----------
@@ -67,6 +69,7 @@ def paper(parameters: float, ranks: int, stage: int, optimizer_bytes: float = _M
     _refuse(parameters, ranks, stage, (0, 1, 2, 3))
     share = 1 / ranks
     return ModelStates(
+        # fp16 weights and fp16 gradients: 2 bytes each.
         parameters=2 * parameters * (share if stage == 3 else 1),
         gradients=2 * parameters * (share if stage >= 2 else 1),
         optimizer=optimizer_bytes * parameters * (share if stage >= 1 else 1),
@@ -76,18 +79,18 @@ def paper(parameters: float, ranks: int, stage: int, optimizer_bytes: float = _M
 def deepspeed_zero2(
     parameters: float, ranks: int, *, ranks_per_node: int = 8, offload_optimizer: bool = False, older: bool = False
 ) -> ModelStates:
-    """DeepSpeed's estimate for stage 2: 2 P + 18 P / N, the 18 with fp32 gradients beside the fp16 ones.
+    """Return DeepSpeed's estimate for stage 2: 2 P + 18 P / N, with gradients in fp16 and fp32.
 
     Parameters
     ----------
     parameters, ranks
         P and N.
     ranks_per_node : int
-        For the host's memory.
+        Ranks that share a host's memory.
     offload_optimizer : bool
-        2 P stay on the GPU.
+        If True, only 2 P stay on the GPU.
     older : bool
-        4 P + 16 P / N: before June 2024, and in its documentation's examples still.
+        If True, 4 P + 16 P / N, the estimate before June 2024 (DeepSpeed's documentation still uses it in examples).
 
     References
     ----------
@@ -98,6 +101,7 @@ def deepspeed_zero2(
         host = parameters * max(4 * ranks, 16) * _HOST_FACTOR
         return ModelStates(2 * parameters, 0.0, 0.0, host=host)
     host = parameters * 4 * min(ranks, ranks_per_node) * _HOST_FACTOR
+    # Newer estimates shard fp16 (2) and fp32 (4) gradients; the older estimate kept fp16 gradients whole.
     gradients = 2 * parameters + 4 * parameters / ranks if older else 6 * parameters / ranks
     return ModelStates(2 * parameters, gradients, 12 * parameters / ranks, host=host)
 
@@ -112,7 +116,7 @@ def deepspeed_zero3(
     offload_parameters: bool = False,
     zero_init: bool = True,
 ) -> ModelStates:
-    """DeepSpeed's estimate for stage 3: 18 P / N, and 4 bytes of each parameter of the largest layer, gathered.
+    """Return DeepSpeed's estimate for stage 3: 18 P / N, and 4 bytes per parameter of the largest layer.
 
     Parameters
     ----------
@@ -121,16 +125,16 @@ def deepspeed_zero3(
     largest_layer : float
         Parameters of the largest layer.
     ranks_per_node : int
-        For the host's memory.
+        Ranks that share a host's memory.
     offload_optimizer, offload_parameters : bool
-        The second only with the first.
+        Parts moved to the host; parameters only together with the optimizer.
     zero_init : bool
-        Whether the model is shared out while it is built; else every rank first builds all of it on the host.
+        If True, the model is sharded while it is built; if False, every rank first builds the whole model on the host.
 
     Raises
     ------
     ValueError
-        Parameters offloaded, but not the optimizer.
+        Parameters are offloaded without the optimizer.
 
     References
     ----------
@@ -141,6 +145,7 @@ def deepspeed_zero3(
         raise ValueError("offload_parameters: got True; only together with offload_optimizer")
     nodes = math.ceil(ranks / ranks_per_node)
     local = min(ranks, ranks_per_node)
+    # Without zero_init each local rank builds an fp32 copy.
     whole = 4 * parameters * local
     transient = 4 * largest_layer
     if not offload_optimizer:
@@ -161,7 +166,7 @@ def fsdp(
     prefetch: int = 1,
     gradient_bytes: float = 2,
 ) -> ModelStates:
-    """PyTorch FSDP: fp32 shards, (4 + 4 + 8) P / N, and units gathered in bf16 for a while.
+    """Return the model states of PyTorch FSDP: fp32 shards, (4 + 4 + 8) P / N, and units gathered in bf16.
 
     Parameters
     ----------
@@ -170,11 +175,11 @@ def fsdp(
     largest_unit : float
         Parameters of the largest unit (usually a layer).
     reshard_after_forward : bool
-        False is SHARD_GRAD_OP: all of the parameters stay gathered between forward and backward pass, not longer.
+        False is SHARD_GRAD_OP: every parameter stays gathered from the forward to the backward pass, not longer.
     prefetch : int
-        Units gathered ahead of the one at work.
+        Units gathered ahead of the current unit.
     gradient_bytes : float
-        Of an element of the gradient of the unit at work, before it is reduced and scattered [B].
+        Bytes per gradient element of the current unit, before the reduce-scatter [B].
 
     References
     ----------
@@ -182,20 +187,22 @@ def fsdp(
     """
     _refuse(parameters, ranks, 3, (3,))
     share = parameters / ranks
+    # At most the current unit and the prefetched units are whole at a time.
     gathered = min(parameters, (1 + prefetch) * largest_unit) if reshard_after_forward else parameters
+    # fp32 weight, fp32 gradient, and Adam's two fp32 moments; the transient part is bf16 weights and a unit's gradient.
     return ModelStates(4 * share, 4 * share, 8 * share, 2 * gathered + gradient_bytes * largest_unit)
 
 
 @dataclass(frozen=True, slots=True)
 class LiveBytes:
-    """What all layers keep [B].
+    """Saved tensors of all layers together [B].
 
     Attributes
     ----------
     after_forward : float
-        Between forward and backward pass.
+        Between forward and backward pass [B].
     backward_peak : float
-        With what is computed again for the layer (or segment) at work; without kernels' own transients.
+        Including the recomputed tensors of the current layer (or segment), without kernels' temporary buffers [B].
     """
 
     after_forward: float
@@ -215,27 +222,27 @@ def live_bytes(
     every: int = 1,
     listed: Collection[int] = (),
 ) -> LiveBytes:
-    """Count what equal layers keep under a checkpointing policy.
+    """Count the bytes that equal layers save under a checkpointing policy.
 
     Parameters
     ----------
     policy : {"none", "full", "sqrt", "every", "attention", "listed"}
-        Which layers keep their input alone: none; all; all, in about sqrt(L) segments that keep one input each (Chen et
-        al., 2016); each `every`-th from the first; all keep everything but what is quadratic in the sequence
-        (Korthikanti et al., 2023); those of `listed`.
+        Layers that save only their input: "none"; "full": each; "sqrt": each, in about sqrt(L) segments with a single
+        saved input (Chen et al., 2016); "every": each `every`-th from the first; "attention": no layer, but tensors
+        quadratic in the sequence are dropped (Korthikanti et al., 2023); "listed": the layers of `listed`.
     num_layers : int
         L.
     boundary : float
-        A layer's input [B]; b s d p.
+        A layer's input, b s d p [B].
     layer : float
-        All that a layer saves, its input in it [B].
+        Everything that a layer saves, including its input [B].
     quadratic : float
-        The part of it that grows with the square of the sequence [B].
+        Part of `layer` that grows with the square of the sequence [B].
 
     Returns
     -------
     LiveBytes
-        A layer's input counts once: what is kept of it is what it is computed again from.
+        A recomputed layer's input counts once: it is both the saved tensor and a part of the recomputed ones.
 
     Examples
     --------
@@ -261,18 +268,23 @@ def live_bytes(
 
 
 def _peak(kept: list[float], layer: float) -> LiveBytes:
-    """Walk backward: the layer at work is whole, those before it as they were left, those behind it gone."""
-    # Sums only grow, so the last layer is the worst.
+    """Return the saved bytes after forward and at the backward peak, given each layer's kept bytes."""
+    # In the backward pass the current layer is whole, earlier layers are as kept, later layers are freed. The sum
+    # shrinks from layer to layer, so the last layer is the peak.
     return LiveBytes(sum(kept), sum(kept[:-1]) + layer)
 
 
 def _segments(num_layers: int, boundary: float, layer: float) -> LiveBytes:
+    """Return the saved bytes of segments with a single saved input each ("sqrt")."""
     count = max(1, round(math.sqrt(num_layers)))
+    # With 10 layers: 3 segments of 4, 3 and 3 layers.
     sizes = [num_layers // count + (i < num_layers % count) for i in range(count)]
+    # While a segment is recomputed, earlier segments hold only their input.
     return LiveBytes(count * boundary, max(i * boundary + size * layer for i, size in enumerate(sizes)))
 
 
 def _refuse(parameters: float, ranks: int, stage: int, stages: tuple[int, ...]) -> None:
+    """Raise a ValueError for impossible parameters, ranks or stages."""
     if parameters < 0 or ranks < 1:
         raise ValueError(f"parameters and ranks: got {parameters} and {ranks}; must be at least 0 and 1")
     if stage not in stages:

@@ -1,9 +1,9 @@
-"""What ranks exchange so that tokens get to their experts, which other ranks have, and back.
+"""Which exchanges bring tokens to remote experts and back? Two all-to-alls per layer and pass, or gathers.
 
-Ranks that cut an expert's matrices gather what each has been handed, and sum and scatter what comes out.
+Ranks that cut an expert's matrices also gather the tokens handed to each, and reduce-scatter the outputs.
 
-Rule: counts only, as in operation.py: with even choices a rank hands on T k tokens of h numbers and keeps the e-th of
-them, there and back, and as much again for gradients: 4 (e-1)/e T k h w bytes a layer [1]_.
+Only counts, as in operation.py: with even choices a rank sends T k tokens of h numbers and keeps 1 / e of them, there
+and back, and the same again for gradients: 4 (e-1)/e T k h w bytes a layer [1]_.
 
 References
 ----------
@@ -14,21 +14,26 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.model.cut import Communication, ExpertCut
+from simulator.model.partition import Communication, ExpertPartition
 from simulator.model.shape import Transformer
 
 Communications = tuple[Communication, ...]
 _CUT: Final = "expert tensor"
 
 
-def expert_communications(model: Transformer, tokens: int, cut: ExpertCut) -> tuple[Communications, Communications]:
-    """Those of the operation that hands tokens to experts, and of the one that takes them back.
+def expert_communications(
+    model: Transformer, tokens: int, cut: ExpertPartition
+) -> tuple[Communications, Communications]:
+    """Return the exchanges of the operations "dispatch" and "combine".
 
-    The first sends what its kernel has put in order; the second orders what it has been sent. Backward it is the other
-    way round.
+    Dispatch sends after its kernel has sorted the tokens; combine sorts after receiving. In the backward pass the order
+    is reversed.
     """
+    # Every expert is on this rank.
     if cut.ranks == 1:
         return (), ()
+    # Every rank receives every token and drops the tokens of other ranks' experts; outputs are summed by a
+    # reduce-scatter.
     if cut.dispatch == "all_gather":
         whole = tokens * model.hidden_size * cut.ranks
         there = (
@@ -42,10 +47,12 @@ def expert_communications(model: Transformer, tokens: int, cut: ExpertCut) -> tu
         return there, back
     copies = cut.chosen(model, tokens)
     if cut.dispatch == "deduplicated":
+        # A token's copy is sent once per rank, however many of the token's experts are on that rank.
         copies = round(tokens * cut.distinct_ranks(model))
     elements = copies * model.hidden_size
     there = (
         _moved("tokens to experts", "all_to_all", elements, cut.dtype, backward=False, after=True),
+        # Only the way to the experts uses the narrower dtype: tokens forward, output gradients backward.
         _moved("tokens' gradients from experts", "all_to_all", elements, None, backward=True, after=False),
     )
     back = (
@@ -55,8 +62,10 @@ def expert_communications(model: Transformer, tokens: int, cut: ExpertCut) -> tu
     return there, back
 
 
-def around_expert_columns(tokens: int, model: Transformer, cut: ExpertCut, backward_kernels: int) -> Communications:
-    """Those of the matrices in front; `tokens` are all that the experts of these ranks get."""
+def around_expert_columns(
+    tokens: int, model: Transformer, cut: ExpertPartition, backward_kernels: int
+) -> Communications:
+    """Return the exchanges around experts' first matrices; `tokens` counts the gathered tokens."""
     if cut.tensor == 1:
         return ()
     elements, after = tokens * model.hidden_size, backward_kernels
@@ -66,8 +75,8 @@ def around_expert_columns(tokens: int, model: Transformer, cut: ExpertCut, backw
     )
 
 
-def around_expert_rows(tokens: int, model: Transformer, cut: ExpertCut) -> Communications:
-    """Those of the matrices behind."""
+def around_expert_rows(tokens: int, model: Transformer, cut: ExpertPartition) -> Communications:
+    """Return the exchanges around experts' second matrices."""
     if cut.tensor == 1:
         return ()
     elements = tokens * model.hidden_size
@@ -86,6 +95,6 @@ def _moved(
     backward: bool,
     after: bool,
 ) -> Communication:
-    """An exchange before or after the operation's one kernel, which nothing hides."""
+    """Return an exchange before or after the operation's only kernel, hidden by nothing."""
     place = int(after)
     return Communication(name, operation, elements, backward, place, place, dtype, "experts")  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""The feed-forward block of a layer, operation by operation: one MLP, or a router and experts.
+"""The feed-forward block of a layer, operation by operation: an MLP, or a router and experts.
 
-Rule: counts only, as in operation.py.
+Only counts (FLOPs, bytes, saved tensors), as in operation.py.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from simulator.model.shape import Transformer
 
 
 def feed_forward_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    """Return the operations of the feed-forward block, from the norm to the residual addition."""
     body = _experts(model, batch) if model.num_experts else _dense(model, batch)
     return (norm("norm2", "residual1", model, batch), *body, residual("residual2", model, batch))
 
 
 def _dense(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    """Return the operations of an MLP."""
     d, f = model.hidden_size, model.ffn_size
     normed = Saved("norm2 output", batch.tokens_between * d * batch.itemsize, "norm2")
     activation = _activation(model, batch.tokens, f // batch.cut.tensor, batch)
     return (
+        # A gated MLP's two projections are a single matmul of twice the width.
         columns("up", 2 * f if model.gated else f, d, batch, normed, bias=model.mlp_bias),
         activation,
         rows("down", d, f, batch, Saved("activation output", activation.output, "activation"), bias=model.mlp_bias),
@@ -31,10 +34,12 @@ def _dense(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def _activation(model: Transformer, tokens: int, width: int, batch: Batch) -> Operation:
+    """Return the activation function on `tokens` rows with `width` outputs each."""
     before, after = (tokens * n * batch.itemsize for n in (2 * width if model.gated else width, width))
     return Operation(
         "activation",
         (Elementwise("activation", before, after, fusible=True),),
+        # Reads the activation's input and the output's gradient.
         (Elementwise("activation gradient", before + after, before, fusible=True),),
         (Saved("activation input", before, "up"),),
         after,
@@ -42,15 +47,18 @@ def _activation(model: Transformer, tokens: int, width: int, batch: Batch) -> Op
 
 
 def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Each expert gets its even share of the tokens' choices, or as many as the fullest rank's do.
+    """Return the operations of a layer's experts.
 
-    Where matrices are cut each rank hands on the tokens of its own part of the sequence; those that cut one expert's
-    matrices then gather theirs.
+    Each expert gets an even share of the tokens, scaled to the fullest rank's load. With tensor parallelism each rank
+    sends the tokens of its part of the sequence; the ranks that cut an expert's matrices then gather their tokens.
     """
     d, f, p, cut, own = model.hidden_size, model.ffn_size, batch.itemsize, batch.cut.experts, batch.tokens_between
+    # Experts on this rank.
     groups = model.num_experts // cut.ranks
     sent = cut.chosen(model, own)
+    # Ranks that cut an expert gather each other's tokens first, hence `tensor` times as many rows.
     routed = cut.at_experts(model, own) * cut.tensor
+    # A grouped matmul: `groups` experts with an equal number of rows each, rounded up.
     tokens = -(-routed // groups)
     there, back = expert_communications(model, own, cut)
     activation = _activation(model, routed, f // cut.tensor, batch)
@@ -69,6 +77,7 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
         activation,
         replace(down, communications=around_expert_rows(routed, model, cut)),
         replace(
+            # Combine weights the outputs, so the backward pass needs the experts' outputs.
             _shuffle("combine", sent * d * p, own * d * p, Saved("expert outputs", sent * d * p, "down")),
             communications=back,
         ),
@@ -76,13 +85,15 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def _shared(model: Transformer, batch: Batch) -> Iterator[Operation]:
-    """Experts that see every token, as one MLP that is as wide as all of them."""
+    """Yield the shared experts as a single MLP with their combined width."""
     if not model.shared_experts:
         return
     d, f = model.hidden_size, model.shared_experts * model.ffn_size
     normed = Saved("norm2 output", batch.tokens_between * d * batch.itemsize, "norm2")
     yield columns("shared up", 2 * f if model.gated else f, d, batch, normed, bias=model.mlp_bias)
     activation = _activation(model, batch.tokens, f // batch.cut.tensor, batch)
+    # Needs a different name: `saved_bytes` counts tensors of equal name once, and routed experts have an activation
+    # too.
     kept = Saved("shared activation input", activation.saved[0].nbytes, "shared up")
     yield replace(activation, name="shared activation", saved=(kept,))
     output = Saved("shared activation output", activation.output, "shared activation")
@@ -90,6 +101,8 @@ def _shared(model: Transformer, batch: Batch) -> Iterator[Operation]:
 
 
 def _router(model: Transformer, batch: Batch) -> Operation:
+    """Return the router: a matmul and a softmax over all experts."""
+    # The router is whole on every rank, which routes its own tokens.
     tokens, experts, d = batch.tokens_between, model.num_experts, model.hidden_size
     size = tokens * experts * batch.itemsize
     return Operation(
@@ -106,6 +119,6 @@ def _router(model: Transformer, batch: Batch) -> Operation:
 
 
 def _shuffle(name: str, read: int, written: int, *saved: Saved) -> Operation:
-    """Tokens put in the order of their experts, or back; weighed on the way back, so that outputs are kept."""
+    """Return the operation that sorts tokens by expert, or back; `saved` tensors are also read in the backward pass."""
     back = Elementwise(f"{name} gradient", written + sum(s.nbytes for s in saved), read)
     return Operation(name, (Elementwise(name, read, written),), (back,), saved, written)

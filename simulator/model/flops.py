@@ -1,13 +1,12 @@
-"""FLOPs of a training step by the formulas that the field quotes, and the utilisation that follows.
+"""FLOPs of a training step by the field's usual formulas, and the resulting utilisation.
 
-Rule: formulas of a model and a sequence length; what kernels really compute stands on the kernels. Three choices hide
-in any printed MFU, and each is an argument here: which parameters P counts, whether attention is counted in full or
-only below the diagonal, and what is computed twice.
+Formulas of a model and a sequence length; kernels carry their real FLOPs themselves. Any printed MFU depends on three
+choices, which are arguments here: the parameters counted in P, full or causal attention, and recomputed work.
 
     model FLOPs per token = 6 P + 12 L (heads x head_dim) s
 
-Each parameter of a matrix costs a multiplication and an addition forward and twice that backward: 6. Each of the s keys
-costs a query 2 (QK^T) and 2 (PV) for each of heads x head_dim, three times over: 12.
+Each matrix parameter costs a multiplication and an addition forward and twice as much backward: 6. For each of s keys a
+query costs 2 (QK^T) and 2 (PV) per element of heads x head_dim, and three times this in total: 12.
 """
 
 from __future__ import annotations
@@ -27,39 +26,40 @@ RECOMPUTES: Final[tuple[Recompute, ...]] = ("none", "attention", "layers", "forw
 
 
 def counted_parameters(model: Transformer, count: Count = "all") -> int:
-    """Count the parameters that stand for P; of experts only the active ones.
+    """Count the parameters P, with active experts only.
 
     Parameters
     ----------
-    model : Transformer
     count : {"all", "without_embedding", "matrices"}
-        "all": every one, tables, biases and norms too, a tied table once (PaLM, llm-foundry). "without_embedding":
-        without the tables that are only looked up, so without positions, and without tokens unless the head is the
-        same table (torchtitan). "matrices": what a matmul multiplies by, head included (Megatron-LM's equation 3).
+        "all": every parameter, including tables, biases and norms, a tied table once (PaLM, llm-foundry).
+        "without_embedding": without lookup tables, i.e. without positions, and without tokens unless the head uses the
+        same table (torchtitan). "matrices": only matmul weights, including the head (Megatron-LM's equation 3).
 
     Raises
     ------
     ValueError
-        Another word.
+        Unknown `count`.
     """
     _refuse("count", count, COUNTS)
     if count == "matrices":
+        # The head multiplies by the table, tied or not; the lookup is no matmul.
         return _layers(model, count) + model.vocab_size * model.hidden_size
     if count == "all":
         return active(model)
+    # A tied token table is also the head's matrix, so it stays.
     looked_up = sum(p.elements for p in embedding_parameters(model) if not (model.tied and p.name == "token"))
     return active(model) - looked_up
 
 
 def model_flops_per_token(model: Transformer, seq_len: int, *, scores: Scores = "full", count: Count = "all") -> float:
-    """Count what training on a token takes, nothing twice: the numerator of MFU.
+    """Return the training FLOPs per token without recomputation: the numerator of MFU.
 
     Parameters
     ----------
-    model : Transformer
     seq_len : int
+        Tokens of a sequence.
     scores : {"full", "causal"}
-        Whether a token's attention counts all s keys, as PaLM and llm-foundry do, or half of them.
+        A token's attention counts all s keys (PaLM, llm-foundry), or half of them.
     count : {"all", "without_embedding", "matrices"}
         See `counted_parameters`.
 
@@ -90,17 +90,17 @@ def hardware_flops_per_token(
     scores: Scores = "full",
     count: Count = "all",
 ) -> float:
-    """Count what training on a token takes with all that is computed twice: the numerator of HFU.
+    """Return the training FLOPs per token with recomputation: the numerator of HFU.
 
     Parameters
     ----------
-    model : Transformer
     seq_len : int
+        Tokens of a sequence.
     recompute : {"none", "attention", "layers", "forward"}
-        What the backward pass computes again: nothing; scores, softmax and their product with V; every layer, but not
-        the head (Megatron-LM's equation 3); or, the rule of thumb, the whole forward pass: 4/3 (llm-foundry).
+        Recomputed in the backward pass: nothing; scores, softmax and their product with V; every layer without the head
+        (Megatron-LM's equation 3); or, as a rule of thumb, the whole forward pass: 4/3 (llm-foundry).
     flash : bool
-        Whether flash attention's own second QK^T in the backward pass counts: 7/6 of attention.
+        If True, count flash attention's second QK^T in the backward pass: 7/6 of attention.
     scores, count
         As in `model_flops_per_token`.
 
@@ -122,21 +122,21 @@ def hardware_flops_per_token(
         "layers": 2.0 * _layers(model, count) + attention,
         "forward": 2.0 * counted_parameters(model, count) + attention,
     }[recompute]
-    # QK^T is half of a forward pass of attention.
+    # QK^T is half of attention's forward pass.
     return model_flops_per_token(model, seq_len, scores=scores, count=count) + again + (attention / 2 if flash else 0)
 
 
 def utilization(tokens_per_s: float, flops_per_token: float, peak_flops: float) -> float:
-    """Share of the peak that is reached: MFU of model FLOPs, HFU of hardware FLOPs.
+    """Return the share of the peak: MFU for model FLOPs, HFU for hardware FLOPs.
 
     Parameters
     ----------
     tokens_per_s : float
-        Of all GPUs together [1/s].
+        Tokens per second on all GPUs together [1/s].
     flops_per_token : float
         [FLOP]
     peak_flops : float
-        Of all GPUs together, in the dtype of the matmuls [FLOP/s].
+        Peak of all GPUs together, in the dtype of the matmuls [FLOP/s].
 
     Returns
     -------
@@ -149,27 +149,30 @@ def utilization(tokens_per_s: float, flops_per_token: float, peak_flops: float) 
 
 
 def _attention_forward(model: Transformer, seq_len: int, scores: Scores) -> float:
-    """QK^T and PV of all layers for one token [FLOP]."""
+    """Return the FLOPs of QK^T and PV in every layer for a token [FLOP]."""
     _refuse("scores", scores, SCORES)
     if seq_len < 1:
         raise ValueError(f"seq_len: got {seq_len}; must be at least 1")
+    # 2 matmuls, 2 FLOPs per multiplication and addition.
     full = 4.0 * model.num_layers * model.attention_width * seq_len
     return full if scores == "full" else full / 2
 
 
 def _layers(model: Transformer, count: Count) -> int:
-    """Parameters of all layers that work on a token."""
+    """Return the parameters that a token uses in every layer together."""
     dense = model.dense_layers * _layer(model.of_layer(0), count) if model.dense_layers else 0
     return dense + (model.num_layers - model.dense_layers) * _layer(model, count)
 
 
 def _layer(model: Transformer, count: Count) -> int:
-    """Parameters of one layer that work on a token; for "matrices" those of two dimensions."""
+    """Return the parameters of a layer that a token uses; for "matrices" only tensors with two dimensions."""
     parameters = [p for p in layer_parameters(model) if count != "matrices" or len(p.shape) > 1]
+    # Experts have equal sizes: subtract the first expert's size once per inactive expert.
     expert = sum(p.elements for p in parameters if p.name.startswith("expert 0."))
     return sum(p.elements for p in parameters) - (model.num_experts - model.active_experts) * expert
 
 
 def _refuse(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise a ValueError if the value is not allowed."""
     if value not in allowed:
         raise ValueError(f"{name}: got {value!r}; must be one of {', '.join(allowed)}")

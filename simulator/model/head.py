@@ -1,7 +1,7 @@
-"""What stands before the first layer and after the last: embedding, last norm, logits, cross entropy.
+"""The operations before the first layer and after the last: embedding, last norm, logits, cross entropy.
 
-Rule: as in layer.py, counts of one micro-batch. Logits are in the compute dtype; softmax is taken of a float32 copy, as
-PyTorch does with autocast. With a vocabulary of 128,256 that copy outweighs many a layer, so it is counted by itself.
+Counts for a micro-batch, as in layer.py. Logits are in the compute dtype; softmax reads a float32 copy, like PyTorch
+under autocast. With a vocabulary of 128,256 this copy is larger than many a layer, so it is counted separately.
 """
 
 from __future__ import annotations
@@ -9,31 +9,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from simulator.model.cut import Communication, around_columns, around_rows
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.operation import Batch, Operation, Saved
+from simulator.model.partition import Communication, around_columns, around_rows
 from simulator.model.shape import Transformer
 
-_TOKEN_BYTES: Final = 8  # torch.int64: ids and labels
+# Ids and labels are torch.int64.
+_TOKEN_BYTES: Final = 8
 _FLOAT32_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LogitsMemory:
-    """Tensors of tokens x vocabulary, each in full [B].
+    """Sizes of the tensors with tokens x vocabulary elements [B].
 
     Attributes
     ----------
     logits : int
-        In the compute dtype.
+        In the compute dtype [B].
     float32_copy : int
-        What softmax reads; 0 where the compute dtype is float32.
+        Input of softmax; 0 if the compute dtype is float32 [B].
     log_probabilities : int
-        float32; all that the backward pass needs.
+        float32; the only tensor saved for the backward pass [B].
     loss_gradient, float32_gradient : int
-        float32: of the log-probabilities (one entry a row is not zero, all are stored), and of the copy.
+        float32: gradient of the log-probabilities (only one entry per row is nonzero, yet all are stored), and gradient
+        of the copy [B].
     gradient : int
-        Of the logits, in the compute dtype; 0 where that is float32.
+        Gradient of the logits in the compute dtype; 0 if that is float32 [B].
     """
 
     logits: int
@@ -45,18 +47,19 @@ class LogitsMemory:
 
     @property
     def forward_peak(self) -> int:
-        """When softmax is done and nothing is let go yet [B]."""
+        """Memory after softmax, before anything is freed [B]."""
         return self.logits + self.float32_copy + self.log_probabilities
 
     @property
     def backward_peak(self) -> int:
-        """In the backward pass of softmax, or of the cast, logits and copy being gone [B]."""
+        """Memory during the backward pass of softmax or of the cast, after logits and copy are freed [B]."""
         softmax = self.log_probabilities + self.loss_gradient + self.float32_gradient
+        # Softmax's backward needs three float32 tensors at once, the cast a float32 and a narrow tensor.
         return max(softmax, self.float32_gradient + self.gradient)
 
 
 def logits_memory(model: Transformer, batch: Batch) -> LogitsMemory:
-    """Count the tensors of tokens x vocabulary.
+    """Count the bytes of the tensors with tokens x vocabulary elements.
 
     Examples
     --------
@@ -72,19 +75,20 @@ def logits_memory(model: Transformer, batch: Batch) -> LogitsMemory:
 
 
 def _rows(model: Transformer, batch: Batch) -> int:
-    """Rows of the token table that a rank has."""
+    """Return the rows of the token table on a rank."""
     return batch.cut.vocabulary(model) // batch.cut.tensor
 
 
 def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Look up tokens (and positions), in the order of the forward pass.
+    """Look up tokens (and positions), in forward order.
 
     Returns
     -------
     tuple of Operation
-        The gradient of the token table is as large as the table, however few rows were read: it is filled with zeros,
-        then rows are added. Where the head is the same table, both gradients are added.
+        The token table's gradient has the table's size, however few rows were read: it is filled with zeros, then rows
+        are added. If the head uses the same table, both gradients are added.
     """
+    # Every rank looks up all its tokens, before the sequence is cut between matrices.
     rows = batch.tokens * model.hidden_size * batch.itemsize
     table = _rows(model, batch) * model.hidden_size * batch.itemsize
     ids = _TOKEN_BYTES * batch.tokens
@@ -100,7 +104,7 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
         tuple(backward),
         (Saved("token ids", ids, "input"),),
         rows,
-        # Rows that others have are zeros here.
+        # The table is cut by rows: each rank has zeros for tokens in other ranks' rows, hence the sum.
         communications=around_rows("token embedding", batch.tokens * model.hidden_size, batch.cut),
     )
     operations = [lookup]
@@ -112,6 +116,7 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
 
 
 def _positions(model: Transformer, batch: Batch) -> Operation:
+    """Return the lookup and addition of learned positions."""
     rows = batch.tokens_between * model.hidden_size * batch.itemsize
     read = batch.seq_len // batch.cut.along_sequence * model.hidden_size * batch.itemsize
     table = model.max_positions * model.hidden_size * batch.itemsize
@@ -122,6 +127,7 @@ def _positions(model: Transformer, batch: Batch) -> Operation:
 
 
 def _dropout(model: Transformer, batch: Batch) -> Operation:
+    """Return the dropout of embeddings; the mask takes 1 byte per element."""
     elements = batch.tokens_between * model.hidden_size
     size = elements * batch.itemsize
     return Operation(
@@ -134,9 +140,9 @@ def _dropout(model: Transformer, batch: Batch) -> Operation:
 
 
 def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Last norm, logits, their float32 copy, cross entropy, in the order of the forward pass.
+    """Return the last norm, the logits, their float32 copy and cross entropy, in forward order.
 
-    A tied head multiplies by the embedding's table: the same kernels, no parameters of its own.
+    A tied head multiplies by the embedding's table: the same kernels, without parameters of its own.
     """
     memory = logits_memory(model, batch)
     operations = [_norm(model, batch), _logits(model, batch)]
@@ -153,7 +159,9 @@ def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def _norm(model: Transformer, batch: Batch) -> Operation:
+    """Return the norm before the head."""
     size = batch.tokens_between * model.hidden_size * batch.itemsize
+    # LayerNorm saves mean and deviation, RMSNorm only the deviation.
     means = 2 if model.norm == "layernorm" else 1
     statistics = means * batch.tokens_between * batch.statistics_itemsize
     return Operation(
@@ -166,6 +174,7 @@ def _norm(model: Transformer, batch: Batch) -> Operation:
 
 
 def _logits(model: Transformer, batch: Batch) -> Operation:
+    """Return the matmul with the token table."""
     tokens, v, d = batch.tokens, _rows(model, batch), model.hidden_size
     return Operation(
         "logits",
@@ -181,7 +190,7 @@ def _logits(model: Transformer, batch: Batch) -> Operation:
 
 
 def _among_vocabulary(batch: Batch) -> tuple[Communication, ...]:
-    """What ranks tell each other of each token where each has some of the logits: three numbers, at least float32."""
+    """Return the exchanges of a cut vocabulary: three numbers per token, in float32 or wider."""
     if batch.cut.tensor == 1:
         return ()
     names = ("largest logit", "target's logit", "sum of exponentials")
@@ -190,15 +199,18 @@ def _among_vocabulary(batch: Batch) -> tuple[Communication, ...]:
 
 
 def _cross_entropy(batch: Batch, memory: LogitsMemory) -> Operation:
+    """Return log-softmax and the loss."""
     labels = _TOKEN_BYTES * batch.tokens
+    # In float32 there is no copy, and softmax reads the logits.
     read = memory.float32_copy or memory.logits
-    # A byte a token: whether its target is among this rank's logits.
+    # 1 byte per token: does this rank hold the target's logit?
     whose = (Saved("target mask", batch.tokens, "cross entropy"),) if batch.cut.tensor > 1 else ()
-    # The loss picks one log-probability of each row: nothing next to the rows themselves.
+    # Picking a log-probability per row is negligible beside the rows themselves.
     return Operation(
         "cross entropy",
         (Elementwise("log-softmax", read, memory.log_probabilities),),
         (
+            # The gradient is written for every logit, although only the targets' entries are nonzero.
             Elementwise("loss gradient", labels, memory.loss_gradient, fusible=True),
             Elementwise(
                 "log-softmax gradient", memory.log_probabilities + memory.loss_gradient, memory.float32_gradient

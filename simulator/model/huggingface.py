@@ -1,7 +1,7 @@
-"""Hugging Face's config.json as a Transformer.
+"""Reads Hugging Face's config.json as a Transformer.
 
-Rule: only what changes parameters, FLOPs or bytes is read; every other key of the file is left alone, so the files of
-the hub can be given as they are. A key that is null counts as not there, as it does for its authors.
+Only keys that change parameters, FLOPs or bytes are read; other keys are ignored, so files from the hub work unchanged.
+A null key counts as missing, as in Hugging Face's code.
 """
 
 from __future__ import annotations
@@ -13,37 +13,41 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from simulator.basics.document import Document, Fault, Key
-from simulator.errors import ScenarioError, one_of
+from simulator.basics.errors import ScenarioError, one_of
 from simulator.model.shape import LatentAttention, Transformer
 
-# No published model comes near: these keep a slip of the keyboard from filling the memory.
+# No published model comes near; these limits keep a typing error from filling the memory.
 _LARGEST: Final = 10**8
 _MOST_LAYERS: Final = 10**4
 
 
 @dataclass(slots=True)
 class _Config:
-    """Reads keys and notes every fault; a faulty size reads as 1, so that all faults are found in one go."""
+    """Reads keys and records every fault; a faulty size reads as 1, to find every fault in a single run."""
 
     document: Document
     seq_len: int | None
     faults: list[Fault] = field(default_factory=list)
 
     def get(self, key: Key) -> Any:
+        """Return the value of a nested key, or None."""
         data = self.document.data
         for step in key:
             data = data.get(step) if isinstance(data, Mapping) else None
         return data
 
     def fault(self, key: Key, message: str) -> None:
+        """Record a fault at a key."""
         self.faults.append(self.document.fault(key, message))
 
     def size(self, *key: str, default: int | None = None, most: int = _LARGEST, least: int = 1) -> int:
+        """Return a whole number within limits, or its default; record a fault and return 1 otherwise."""
         value = self.get(key)
         if value is None and default is not None:
             return default
         if value is None:
             self.fault(key, f"is missing; {self._hint(key)}")
+        # In Python True is an int.
         elif isinstance(value, bool) or not isinstance(value, int):
             self.fault(key, f"got {value!r}; must be a whole number")
         elif not least <= value <= most:
@@ -53,6 +57,7 @@ class _Config:
         return 1
 
     def flag(self, *key: str, default: bool) -> bool:
+        """Return a boolean key, or its default."""
         value = self.get(key)
         if value is None:
             return default
@@ -62,11 +67,13 @@ class _Config:
         return value
 
     def divides(self, key: Key, part: int, whole_name: str, whole: int, advice: str = "") -> None:
-        # A faulty size reads as 1; what does not divide it is no second fault.
+        """Record a fault if a size does not divide another."""
+        # A faulty size reads as 1; the failed division would be reported as a second fault.
         if not self.faults and whole % part:
             self.fault(key, f"got {part}; must divide {whole_name} {whole}{advice}")
 
     def _hint(self, key: Key) -> str:
+        """Return a hint for a missing key: a similar key in the file, if any."""
         given = [str(name) for name, value in self.document.data.items() if value is not None]
         close = difflib.get_close_matches(str(key[-1]), given, n=1, cutoff=0.7)
         return f"is it meant by {close[0]!r}?" if close else "give it"
@@ -78,26 +85,22 @@ def read_transformer(document: Document, name: str, seq_len: int | None = None) 
     Parameters
     ----------
     document : Document
-        The file's data and where everything stands in it.
+        The file's data with the place of each key.
     name : str
         The model's name.
     seq_len : int, optional
-        Sequence length of the training: MPT's position table has as many rows.
-
-    Returns
-    -------
-    Transformer
+        Sequence length of the training; MPT's position table has this many rows.
 
     Raises
     ------
     ScenarioError
-        One line for each fault: an unknown family, a missing or impossible size, a sequence longer than the table of
-        learned positions.
+        A line per fault: an unknown family, a missing or impossible size, a sequence longer than the table of learned
+        positions.
 
     Notes
     -----
-    What has no parameters and little weight in a step's time is not told apart: the activation's kind, rope scaling,
-    sliding windows (attention is over the whole sequence), GPT-NeoX's parallel residual.
+    Differences without parameters and with little effect on a step's time are ignored: the kind of activation, rope
+    scaling, sliding windows (attention covers the whole sequence), GPT-NeoX's parallel residual.
     """
     if not isinstance(document.data, dict):
         raise ScenarioError(f"{document.source}: got {type(document.data).__name__}; must be a mapping (key: value)")
@@ -118,6 +121,7 @@ def read_transformer(document: Document, name: str, seq_len: int | None = None) 
 
 
 def _no_family(family: object) -> str:
+    """Return the message for an unknown family."""
     if family is None:
         return f"is missing; {one_of(_FAMILIES, '')}"
     if family == "qwen2_moe":
@@ -126,9 +130,10 @@ def _no_family(family: object) -> str:
 
 
 def _gpt2(config: _Config) -> dict[str, Any]:
+    """Read GPT-2's keys."""
     hidden, heads = config.size("n_embd"), config.size("n_head")
     config.divides(("n_head",), heads, "n_embd", hidden)
-    # Experts in the place of each MLP, by Mixtral's names: what Megatron-LM trains with --num-experts.
+    # Experts instead of each MLP, under Mixtral's names: the models that Megatron-LM trains with --num-experts.
     chosen = _chosen(config, "num_local_experts") if config.get(("num_local_experts",)) is not None else (0, 0)
     return _plain(config, hidden, heads, "n_layer") | {
         "ffn_size": config.size("n_inner", default=4 * hidden),
@@ -140,6 +145,7 @@ def _gpt2(config: _Config) -> dict[str, Any]:
 
 
 def _mpt(config: _Config) -> dict[str, Any]:
+    """Read MPT's keys."""
     hidden, heads = config.size("d_model"), config.size("n_heads")
     config.divides(("n_heads",), heads, "d_model", hidden)
     kv = _mpt_kv_heads(config, heads)
@@ -147,13 +153,14 @@ def _mpt(config: _Config) -> dict[str, Any]:
         config.fault(("attn_config", "qk_ln"), "got True; norms of queries and keys are not modelled; set it to false")
     rotary = config.flag("attn_config", "rope", default=False)
     alibi = config.flag("attn_config", "alibi", default=not rotary)
+    # ALiBi and rotary positions replace the learned table.
     table = config.flag("learned_pos_emb", default=True) and not (alibi or rotary)
     rows = config.size("max_seq_len", default=2048)
     bias = not config.flag("no_bias", default=True)
     return _plain(config, hidden, heads, "n_layers") | {
         "num_kv_heads": kv,
         "ffn_size": hidden * config.size("expansion_ratio", default=4),
-        # A run's own sequence length sizes the table: MPT is built for the run, not the run for it.
+        # MPT models are built for a run: the run's sequence length sizes the table.
         "max_positions": config.seq_len or rows,
         "positions": "rotary" if rotary else "learned" if table else "none",
         "attention_bias": bias,
@@ -165,6 +172,7 @@ def _mpt(config: _Config) -> dict[str, Any]:
 
 
 def _mpt_kv_heads(config: _Config, heads: int) -> int:
+    """Return MPT's number of key heads (multi-head, grouped or multi-query attention)."""
     kind = config.get(("attn_config", "attn_type"))
     if kind == "multiquery_attention":
         return 1
@@ -179,7 +187,7 @@ def _mpt_kv_heads(config: _Config, heads: int) -> int:
 
 
 def _plain(config: _Config, hidden: int, heads: int, layers: str) -> dict[str, Any]:
-    """What GPT-2 and MPT share: as many K and V heads as Q heads, which together are as wide as the model."""
+    """Read the keys shared by GPT-2 and MPT; key heads equal query heads and span the hidden size."""
     return {
         "num_layers": config.size(layers, most=_MOST_LAYERS),
         "hidden_size": hidden,
@@ -191,8 +199,9 @@ def _plain(config: _Config, hidden: int, heads: int, layers: str) -> dict[str, A
 
 
 def _rotary(config: _Config, head_dim: int | None = None) -> dict[str, Any]:
-    """What all families with rotary positions share; those of Llama's line differ from it in biases and experts."""
+    """Read the keys shared by all families with rotary positions; Llama's relatives differ in biases and experts."""
     hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
+    # An explicit head_dim need not be hidden_size / heads.
     if config.get(("head_dim",)) is None and head_dim is None:
         config.divides(("num_attention_heads",), heads, "hidden_size", hidden, "; or give head_dim")
     kv = config.size("num_key_value_heads", default=heads)
@@ -217,23 +226,26 @@ def _rotary(config: _Config, head_dim: int | None = None) -> dict[str, Any]:
 
 
 def _llama(config: _Config) -> dict[str, Any]:
+    """Read Llama's keys."""
     bias = config.flag("attention_bias", default=False)
     mlp = config.flag("mlp_bias", default=False)
     return _rotary(config) | {"attention_bias": bias, "output_bias": bias, "mlp_bias": mlp}
 
 
 def _qwen2(config: _Config) -> dict[str, Any]:
-    # Q, K and V have biases, the output projection has none; the file does not say so, the family does.
+    """Read Qwen2's keys."""
+    # Qwen2 has biases on Q, K and V but not on the output projection; the file does not say so.
     return _rotary(config) | {"attention_bias": True}
 
 
 def _mixtral(config: _Config) -> dict[str, Any]:
+    """Read Mixtral's keys."""
     experts, active = _chosen(config, "num_local_experts")
     return _rotary(config) | {"num_experts": experts, "active_experts": active}
 
 
 def _chosen(config: _Config, experts: str, default: int | None = None) -> tuple[int, int]:
-    """Experts, and how many of them a token chooses."""
+    """Return the numbers of experts in total and per token."""
     count = config.size(experts, default=default, most=_MOST_LAYERS)
     active = config.size("num_experts_per_tok")
     if not config.faults and active > count:
@@ -242,10 +254,13 @@ def _chosen(config: _Config, experts: str, default: int | None = None) -> tuple[
 
 
 def _qwen3(config: _Config) -> dict[str, Any]:
+    """Read Qwen3's keys."""
     return _llama(config) | {"qk_norm": True}
 
 
 def _qwen3_moe(config: _Config) -> dict[str, Any]:
+    """Read the keys of Qwen3 with experts."""
+    # Other patterns of dense and expert layers would be counted wrongly.
     if config.get(("decoder_sparse_step",)) not in (None, 1) or config.get(("mlp_only_layers",)):
         config.fault(("decoder_sparse_step",), "must be 1, with experts in every layer; others are not modelled")
     experts, active = _chosen(config, "num_experts")
@@ -254,7 +269,7 @@ def _qwen3_moe(config: _Config) -> dict[str, Any]:
 
 
 def _deepseek_v3(config: _Config) -> dict[str, Any]:
-    """DeepSeek-V3 without its layer that predicts a further token, which is no part of the model that is deployed."""
+    """Read DeepSeek-V3's keys, without the multi-token prediction layer, which the deployed model lacks."""
     experts, active = _chosen(config, "n_routed_experts")
     if config.get(("moe_layer_freq",)) not in (None, 1):
         config.fault(("moe_layer_freq",), "must be 1; others are not modelled")
@@ -269,11 +284,13 @@ def _deepseek_v3(config: _Config) -> dict[str, Any]:
     layers = config.size("num_hidden_layers", most=_MOST_LAYERS)
     if not config.faults and dense > layers:
         config.fault(("first_k_dense_replace",), f"got {dense}; must be at most num_hidden_layers {layers}")
+    # Attention's FLOPs need a single head width: the mean of a key's (192) and a value's (128).
     return _rotary(config, head_dim=(latent.key_dim + latent.value_dim) // 2) | {
         "num_experts": experts,
         "active_experts": active,
         "shared_experts": config.size("n_shared_experts", default=0, least=0),
         "ffn_size": config.size("moe_intermediate_size"),
+        # "noaux_tc" adds a bias per expert to balance the load.
         "router_bias": config.get(("topk_method",)) == "noaux_tc",
         "dense_layers": min(dense, layers),
         "dense_ffn_size": config.size("intermediate_size"),
@@ -282,6 +299,7 @@ def _deepseek_v3(config: _Config) -> dict[str, Any]:
 
 
 def _gpt_neox(config: _Config) -> dict[str, Any]:
+    """Read GPT-NeoX's keys."""
     bias = config.flag("attention_bias", default=True)
     plain = {"norm": "layernorm", "gated": False, "mlp_bias": True}
     return _rotary(config) | plain | {"attention_bias": bias, "output_bias": bias}

@@ -1,6 +1,6 @@
-"""Kernels: what a GPU is given to do. Records of work, not of time.
+"""Kernels: a GPU's units of work, recorded without times.
 
-Rule: counts only. How long one takes is asked of a GPU (step/kernels/kernel_time.py), never of a kernel.
+A kernel only counts FLOPs and bytes; step/kernels/kernel_time.py knows how long a GPU takes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ class Matmul:
 
     Attributes
     ----------
-    name : str
     m, n, k, batch : int
+        Sizes of the matrices, and number of independent products.
     of_weights : bool
-        Whether it makes weights' gradients, which nobody waits for before the update.
+        True for weight gradients, which nothing needs before the update.
     """
 
     name: str
@@ -33,24 +33,24 @@ class Matmul:
         return 2.0 * self.batch * self.m * self.n * self.k
 
     def nbytes(self, itemsize: float) -> float:
-        """Both inputs read and the output written once [B]."""
+        """Return the bytes of both inputs and the output, each moved once [B]."""
         return self.batch * itemsize * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Softmax(Q K^T) V as one kernel that keeps the score matrix on chip (flash attention).
+    """Softmax(Q K^T) V as a single kernel that keeps the score matrix on chip (flash attention).
 
     Attributes
     ----------
-    name : str
     batch, heads, kv_heads, seq_len, head_dim : int
+        Sequences, query heads, key heads, queries per sequence, width of a head.
     causal : bool
-        Half of the scores are never computed.
+        If True, half of the scores are not computed.
     backward : bool
-        Five matmuls of the forward's size instead of two, QK^T computed again among them.
+        If True, five matmuls instead of the forward's two, including a second QK^T.
     keys : int or None
-        Tokens whose keys and values are attended to, of `seq_len` whose queries there are; None: as many.
+        Keys per sequence; None: `seq_len`.
     """
 
     name: str
@@ -65,42 +65,43 @@ class Attention:
 
     @property
     def attended(self) -> int:
-        """Tokens whose keys there are."""
+        """Number of keys per sequence."""
         return self.seq_len if self.keys is None else self.keys
 
     @property
     def of_weights(self) -> bool:
-        """It has none."""
+        """False: attention has no weights."""
         return False
 
     @property
     def flops(self) -> float:
-        """What is really computed [FLOP]: 4 b h s^2 hd forward, 10 b h s^2 hd backward, half of it if causal."""
+        """FLOPs really computed: 4 b h s^2 hd forward, 10 b h s^2 hd backward, half if causal [FLOP]."""
         matmuls = 5 if self.backward else 2
         full = 2.0 * matmuls * self.batch * self.heads * self.seq_len * self.attended * self.head_dim
         return full / 2 if self.causal else full
 
     def nbytes(self, itemsize: float) -> float:
-        """Q, K, V and the output once, gradients besides in the backward pass [B]."""
+        """Return the bytes of Q, K, V and the output, each moved once; backward also their gradients [B]."""
         q = self.batch * self.seq_len * self.heads * self.head_dim
         kv = self.batch * self.attended * self.kv_heads * self.head_dim
+        # The last term is the log-sum-exp, a float32 number per row and head.
         once = itemsize * (2 * q + 2 * kv) + 4.0 * self.batch * self.heads * self.seq_len
+        # Four tensors, four gradients, and a further array with the queries' size.
         return once if not self.backward else 2 * once + itemsize * q
 
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """Anything that HBM traffic rules: norms, activations, softmax, dropout, casts, optimizers.
+    """A kernel limited by HBM traffic: norms, activations, softmax, dropout, casts, optimizers.
 
     Attributes
     ----------
-    name : str
     read, written : float
-        [B]
+        HBM traffic [B].
     fusible : bool
-        Whether a compiler would merge it into its neighbours, so that its traffic is gone.
+        True if a compiler would fuse the kernel with its neighbours and remove its traffic.
     of_weights : bool
-        As of matmuls.
+        True for weight gradients, which nothing needs before the update.
     """
 
     name: str
@@ -111,11 +112,11 @@ class Elementwise:
 
     @property
     def flops(self) -> float:
-        """Not counted: they are a thousandth of a matmul's."""
+        """0: not counted, because a matmul has a thousand times more [FLOP]."""
         return 0.0
 
     def nbytes(self, itemsize: float) -> float:
-        """Read and written [B]; the itemsize is in them already."""
+        """Return the bytes read and written [B]; the itemsize is already included."""
         return self.read + self.written
 
 

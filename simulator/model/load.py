@@ -1,6 +1,7 @@
-"""Models from files: catalog/models/NAME.json, the path of a config.json, or a mapping of its keys.
+"""Loads models from catalog/models/NAME.json, the path of a config.json, or a mapping of its keys.
 
-Rule: a model is a Hugging Face config.json and nothing more; one file each, and the file's name is the name.
+A model is a Hugging Face config.json and nothing more. There is a file per model, and the file's name is the model's
+name.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any
 
 from simulator.basics import registry
 from simulator.basics.document import Document, parse
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_text
-from simulator.errors import ScenarioError
 from simulator.model.huggingface import read_transformer
 from simulator.model.shape import Transformer
 
@@ -27,21 +28,17 @@ def load_model(
     model : str, Path or mapping
         A catalog name, the path of a config.json, or its keys.
     seq_len : int, optional
-        Tokens of a sequence in the run. Models whose table of learned positions grows with it (MPT) get as many rows;
-        it may not exceed the table of the others that learn their positions.
+        Tokens of a sequence in the run. Models that build their position table for a run (MPT) get this many rows; for
+        other models with learned positions it may not exceed their table.
     base : Path, optional
         Folder against which a relative path is read first.
-
-    Returns
-    -------
-    Transformer
 
     Raises
     ------
     UnknownNameError
-        No such model; with "did you mean".
+        Unknown model; the message suggests similar names.
     ScenarioError
-        One line for each fault in the file.
+        A line per fault in the file.
 
     Examples
     --------
@@ -59,16 +56,18 @@ def load_model(
 
 
 def _locate(name: str, base: Path | None) -> Path:
+    """Return the path of a model: in the catalog first, then relative to `base`."""
     if name not in registry.names("model") and base is not None and registry.is_file(base / name):
         return base / name
     return registry.find("model", name)
 
 
 def _name(path: Path) -> str:
-    """Name a file by its stem; one of the many files that are called config.json by its folder."""
+    """Return a model's name: the file's stem, or the folder's name for a config.json."""
     return path.absolute().parent.name if path.stem == "config" else path.stem
 
 
 def _document(path: Path) -> Document:
-    # JSON may be indented by tabs, YAML may not; a bare tab cannot stand inside a text of JSON.
+    """Read a file as a document."""
+    # JSON may be indented by tabs, YAML may not; JSON strings cannot contain a bare tab.
     return parse(read_text(path).replace("\t", " "), str(path))

@@ -1,6 +1,6 @@
-"""Operations of a layer, as records, and those that every layer is made of: matrices, norms, the residual stream.
+"""Records for the operations of a layer, and the common operations: matrices, norms, the residual addition.
 
-Rule: counts of one micro-batch; knows no GPU, no sharding, no schedule.
+Counts for a micro-batch, without GPU, sharding or schedule.
 """
 
 from __future__ import annotations
@@ -8,28 +8,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.model.cut import WHOLE, Communication, Cut, around_columns, around_rows
 from simulator.model.kernel import Elementwise, Kernel, Matmul
+from simulator.model.partition import WHOLE, Communication, ModelPartition, around_columns, around_rows
 from simulator.model.shape import Transformer
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What goes through a layer at once, and how.
+    """A micro-batch on a rank, and how a layer computes it.
 
     Attributes
     ----------
     sequences, seq_len : int
-        Of a micro-batch on one rank; sequences are whole here.
+        Sequences of the micro-batch, and tokens of a whole sequence (before any cut).
     itemsize : int
-        Bytes of an activation [B].
+        Bytes of an activation element [B].
     attention : {"flash", "standard"}
-        Scores kept on chip, or written to HBM.
+        Scores stay on the chip, or are written to HBM.
     dropout : bool
+        True if the model trains with dropout.
     statistics_itemsize : int
-        Of the norms' means and deviations: 4 on GPUs [B].
-    cut : Cut
-        What of the model this rank computes.
+        Bytes of a norm's mean or deviation, 4 on GPUs [B].
+    cut : ModelPartition
+        The rank's part of the model.
     """
 
     sequences: int
@@ -38,30 +39,29 @@ class Batch:
     attention: Literal["flash", "standard"] = "flash"
     dropout: bool = False
     statistics_itemsize: int = 4
-    cut: Cut = WHOLE
+    cut: ModelPartition = WHOLE
 
     @property
     def tokens(self) -> int:
-        """Tokens of the micro-batch that a rank has."""
+        """Tokens of the micro-batch on a rank."""
         return self.sequences * self.seq_len // self.cut.context.ranks
 
     @property
     def tokens_between(self) -> int:
-        """Tokens that a rank has between matrices, where sequences may be cut."""
+        """Tokens on a rank between matrices (fewer with sequence parallelism)."""
         return self.tokens // self.cut.along_sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A tensor that the backward pass needs.
+    """A saved tensor: an array kept for the backward pass.
 
     Attributes
     ----------
-    name : str
     nbytes : int
-        [B]
+        Size [B].
     source : str
-        The operation whose output it is, or "input" for the layer's own.
+        Operation whose output it is, or "input" for the layer's input.
     """
 
     name: str
@@ -71,20 +71,20 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a layer.
+    """An operation of a layer.
 
     Attributes
     ----------
-    name : str
     forward, backward : tuple of Kernel
+        Kernels of each pass, in order.
     saved : tuple of Saved
-        What it keeps for its backward pass.
+        Saved tensors.
     output : int
-        Bytes of its output [B].
+        Bytes of the output [B].
     quadratic : bool
-        Whether its size grows with the square of the sequence (scores, softmax, their dropout).
+        True if the size grows with the square of the sequence (scores, softmax, their dropout).
     communications : tuple of Communication
-        Among the ranks that the model is cut over.
+        Exchanges among the ranks that share the model.
     """
 
     name: str
@@ -97,7 +97,8 @@ class Operation:
 
 
 def saved_bytes(operations: tuple[Operation, ...]) -> int:
-    """Bytes that a layer keeps for its backward pass [B]; a tensor that several operations need counts once."""
+    """Return the bytes that a layer saves for its backward pass [B]."""
+    # Several operations may need the same tensor, which exists once: deduplicate by name.
     return sum({saved.name: saved.nbytes for op in operations for saved in op.saved}.values())
 
 
@@ -113,13 +114,28 @@ def linear(
     groups: int = 1,
     communications: tuple[Communication, ...] = (),
 ) -> Operation:
-    """A matrix: one matmul forward, two backward (input's and weight's gradient), the bias's gradient a reduction."""
+    """Return a matrix: a matmul forward, two backward (input and weight gradient), and a bias reduction.
+
+    Parameters
+    ----------
+    tokens, n, k : int
+        Rows, outputs and inputs of the matmul, per group.
+    saved : Saved
+        The saved input.
+    bias : bool
+        True if the matrix has a bias.
+    groups : int
+        Independent matrices of the same size (experts).
+    communications : tuple of Communication
+        Exchanges around the matmuls.
+    """
     forward = (Matmul(name, tokens, n, k, groups),)
     backward: tuple[Kernel, ...] = (
         Matmul(f"{name} input gradient", tokens, k, n, groups),
         Matmul(f"{name} weight gradient", n, k, tokens, groups, of_weights=True),
     )
     if bias:
+        # A bias gradient sums the output gradient over tokens: a reduction bound by HBM, not a matmul.
         read = tokens * groups * n * batch.itemsize
         backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
     return Operation(
@@ -128,7 +144,8 @@ def linear(
 
 
 def columns(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool, gathers: int = 0) -> Operation:
-    """A matrix that is cut by columns; of `gathers` columns the output is gathered among all ranks."""
+    """Return a matrix cut by columns; the output of `gathers` columns is gathered by all ranks."""
+    # Backward kernels: input gradient, weight gradient and, if any, bias gradient.
     communications = around_columns(name, batch.tokens * k, batch.cut, 3 if bias else 2)
     if gathers:
         elements = batch.tokens * gathers
@@ -140,13 +157,16 @@ def columns(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool
 
 
 def rows(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool) -> Operation:
-    """A matrix that is cut by rows."""
+    """Return a matrix cut by rows."""
     communications = around_rows(name, batch.tokens * n, batch.cut)
     return linear(name, batch.tokens, n, k // batch.cut.tensor, batch, saved, bias=bias, communications=communications)
 
 
 def norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation:
+    """Return a norm over the hidden size."""
+    # With sequence parallelism each rank norms its part of the sequence.
     size = batch.tokens_between * model.hidden_size * batch.itemsize
+    # LayerNorm saves mean and deviation, RMSNorm only the deviation.
     means = 2 if model.norm == "layernorm" else 1
     statistics = means * batch.tokens_between * batch.statistics_itemsize
     return Operation(
@@ -159,7 +179,8 @@ def norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation:
 
 
 def norm_of(name: str, source: str, elements: int, rows: int, batch: Batch) -> Operation:
-    """A norm over rows of so many elements in all, without means."""
+    """Return an RMSNorm over `rows` rows with `elements` elements in total."""
+    # RMSNorm saves a single statistic per row.
     size, statistics = elements * batch.itemsize, rows * batch.statistics_itemsize
     return Operation(
         name,
@@ -171,7 +192,7 @@ def norm_of(name: str, source: str, elements: int, rows: int, batch: Batch) -> O
 
 
 def residual(name: str, model: Transformer, batch: Batch) -> Operation:
-    """Dropout, where there is any, and the addition to the residual stream."""
+    """Return the addition to the residual stream, after dropout (if any)."""
     elements = batch.tokens_between * model.hidden_size
     size = elements * batch.itemsize
     forward = [Elementwise(f"{name} add", 2 * size, size, fusible=True)]
@@ -181,6 +202,6 @@ def residual(name: str, model: Transformer, batch: Batch) -> Operation:
         forward.insert(0, Elementwise(f"{name} dropout", size, size + elements, fusible=True))
         backward.append(Elementwise(f"{name} dropout gradient", size + elements, size, fusible=True))
         saved = (Saved(f"{name} mask", elements, name),)
-    # The gradient of a sum is read and added where the residual stream and the block branch.
+    # Backward, the gradients of residual stream and block are added.
     backward.append(Elementwise(f"{name} gradient add", 2 * size, size, fusible=True))
     return Operation(name, tuple(forward), tuple(backward), saved, size)

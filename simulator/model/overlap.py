@@ -1,12 +1,17 @@
-"""Matmuls that hide the exchanges of tensor parallelism: in pieces that go round a ring, or as a whole beside them.
+"""Matmuls that hide tensor-parallel exchanges: in pieces that travel round a ring, or whole exchanges beside a matmul.
 
-What Transformer Engine calls ring exchange cuts a gather, or a sum that is scattered, into as many pieces as there are
-ranks, and the matmul that needs or makes it too: while one piece is multiplied the next is on its way. With t pieces of
-a matmul of time G and t - 1 shifts of time g this takes G / t + (t - 1) max(G / t, g). Bulk leaves exchanges whole,
-beside a matmul that does not need them, where Megatron-LM has them anyway; they take other SMs than a library's.
+Transformer Engine's ring exchange cuts a gather, or a reduce-scatter, into as many pieces as ranks, and likewise the
+matmul that consumes or produces it: a piece is multiplied while another is in flight. With t pieces of a matmul of time
+G and t - 1 shifts of time g, this takes G / t + (t - 1) max(G / t, g). For 3 ranks:
 
-Rule: rewrites an operation's kernels and exchanges; bytes and FLOPs stay the same. What a ring adds up on the way is
-taken to be part of the matmul.
+    gather   matmul  [piece 0][piece 1][piece 2]        scatter   matmul  [piece 0][piece 1][piece 2]
+             shifts  [shift 1][shift 2]                           shifts           [shift 1][shift 2]
+
+Bulk keeps exchanges whole, beside a matmul that does not need them. Megatron-LM overlaps the same exchanges anyway;
+bulk only changes the number of SMs taken.
+
+This module rewrites an operation's kernels and exchanges; bytes and FLOPs stay the same. Additions in a ring are
+considered a part of the matmul.
 
 References
 ----------
@@ -20,16 +25,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from simulator.model.cut import Communication, Cut
 from simulator.model.kernel import Kernel, Matmul
 from simulator.model.operation import Operation
+from simulator.model.partition import Communication, ModelPartition
 
-# SMs that an exchange takes [1]_.
+# SMs taken by an exchange [1]_.
 _SMS: Final = {"ring": 1, "bulk": 16}
 
 
-def overlapped(operation: Operation, cut: Cut) -> Operation:
-    """An operation as it is with user buffers; as it was where nothing is asked for, or sequences are whole."""
+def overlapped(operation: Operation, cut: ModelPartition) -> Operation:
+    """Return an operation rewritten for user buffers; unchanged without overlap or sequence parallelism."""
+    # Without sequence parallelism there are only all-reduces, which are not cut into pieces.
     if cut.overlap == "none" or not cut.sequence:
         return operation
     made = replace(operation, communications=tuple(map(_with_sms, operation.communications)))
@@ -46,21 +52,23 @@ def overlapped(operation: Operation, cut: Cut) -> Operation:
 
 
 def _with_sms(one: Communication) -> Communication:
+    """Set the SMs of a hidden exchange (bulk); other exchanges stay unchanged."""
     return replace(one, sms=_SMS["bulk"]) if one.group == "tensor" and one.before < one.awaited else one
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """Kernels of one direction, and the exchanges among them."""
+    """Kernels of a direction (forward or backward), and the exchanges between kernels."""
 
     kernels: tuple[Kernel, ...]
     communications: tuple[Communication, ...]
 
 
 def _in_rings(kernels: Sequence[Kernel], communications: Sequence[Communication], ranks: int) -> _Pass:
-    """Cut each matmul that an exchange stands right before or behind, and that exchange, into pieces."""
+    """Cut each matmul directly next to an exchange, and the exchange itself, into pieces."""
     around = {_site(one, kernels): one for one in communications if _site(one, kernels) is not None}
     cut: list[Kernel] = []
+    # New index of each old kernel. For 3 ranks and a cut matmul at index 1: old kernels 0, 1, 2 begin at 0, 1, 4.
     begins: list[int] = []
     for place, kernel in enumerate(kernels):
         begins.append(len(cut))
@@ -73,6 +81,7 @@ def _in_rings(kernels: Sequence[Kernel], communications: Sequence[Communication]
     for one in communications:
         site = _site(one, kernels)
         if site is None:
+            # Exchanges that are not cut keep their neighbours under the new numbers.
             made.append(replace(one, before=begins[one.before], awaited=begins[one.awaited]))
         else:
             made += _shifts(one, begins[site], ranks)
@@ -80,17 +89,21 @@ def _in_rings(kernels: Sequence[Kernel], communications: Sequence[Communication]
 
 
 def _site(one: Communication, kernels: Sequence[Kernel]) -> int | None:
-    """The place of the matmul that an exchange, which nothing hides, stands right before or behind."""
+    """Return the index of the matmul directly before or after an exposed exchange, or None."""
+    # before == awaited: the next kernel waits at once, so nothing hides this exchange.
     if one.group != "tensor" or one.before != one.awaited:
         return None
+    # A gather feeds the matmul behind it; a reduce-scatter sums the output of the matmul before it.
     place = {"all_gather": one.before, "reduce_scatter": one.before - 1}.get(one.operation, -1)
     return place if 0 <= place < len(kernels) and isinstance(kernels[place], Matmul) else None
 
 
 def _shifts(one: Communication, first: int, ranks: int) -> Iterator[Communication]:
-    """A rank's own piece is there first: what comes is needed by the next piece; what is made goes on with the next."""
+    """Yield the shifts of a cut exchange; a rank's own piece needs no shift."""
     gathers = one.operation == "all_gather"
     for number in range(1, ranks):
+        # Gather: shift n runs during piece n - 1 and brings the input of piece n. Scatter: shift n starts after piece n
+        # - 1 and ends before the next operation.
         before = first + number - 1 if gathers else first + number
         awaited = before + 1 if gathers else first + ranks
         yield Communication(

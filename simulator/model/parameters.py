@@ -1,8 +1,8 @@
 """The parameters of a transformer, tensor by tensor.
 
-Rule: exact; every tensor that a framework would register, in the order of use. With a cut those of one rank: matrices
-in front are cut by rows of their weight (columns of what they make), those behind by its columns, tables by their rows;
-norms, and biases that are added to a whole output, stay whole.
+Exact: every tensor that a framework would register, in the order of use. With a cut, the parameters of a single rank:
+first matrices of a pair are cut by rows of their weight (columns of the output), second matrices by columns of their
+weight, tables by rows; norms, and biases added to a whole output, stay whole.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from simulator.model.cut import WHOLE, Cut
+from simulator.model.partition import WHOLE, ModelPartition
 from simulator.model.shape import LatentAttention, Transformer
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One tensor.
+    """A parameter tensor.
 
     Attributes
     ----------
     name : str
-        Within its module.
-    shape : tuple of int
+        Name within its module.
     """
 
     name: str
@@ -37,7 +36,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A block of a model: the embedding, a layer, or what comes after the last layer."""
+    """A block of a model: the embedding, a layer, or the head with the last norm."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -49,7 +48,7 @@ class Module:
 
 
 def is_expert(name: str) -> bool:
-    """Whether a tensor of a layer is one of an expert to which tokens are handed.
+    """Return True if a layer's tensor belongs to a routed expert.
 
     Examples
     --------
@@ -59,8 +58,9 @@ def is_expert(name: str) -> bool:
     return name.startswith("expert ")
 
 
-def modules(model: Transformer, cut: Cut = WHOLE) -> tuple[Module, ...]:
-    """Embedding, layers, head, in the order of the forward pass."""
+def modules(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Module, ...]:
+    """Return embedding, layers and head, in forward order."""
+    # At most two kinds of layers exist (dense, then experts); compute each once.
     kinds = {
         dense: layer_parameters(model.of_layer(0 if dense else model.dense_layers), cut) for dense in (True, False)
     }
@@ -70,19 +70,20 @@ def modules(model: Transformer, cut: Cut = WHOLE) -> tuple[Module, ...]:
 
 
 def total(model: Transformer) -> int:
-    """Elements of all parameters; a tied head counts once."""
+    """Return the total number of parameter elements; a tied head counts once."""
     return sum(module.elements for module in modules(model))
 
 
 def active(model: Transformer) -> int:
-    """Elements that work on each token: of the experts only the active ones."""
+    """Return the parameter elements used per token: active experts only."""
+    # Each expert layer holds `idle` experts that a token does not use.
     idle = model.num_experts - model.active_experts
     expert = sum(p.elements for p in _mlp(model, "expert", 1))
     return total(model) - idle * expert * (model.num_layers - model.dense_layers)
 
 
-def embedding_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
-    """Token table, and position table where positions are learned."""
+def embedding_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
+    """Return the token table, and the position table if positions are learned."""
     token = Parameter("token", (cut.vocabulary(model) // cut.tensor, model.hidden_size))
     if model.positions == "learned":
         return token, Parameter("position", (model.max_positions, model.hidden_size))
@@ -90,25 +91,29 @@ def embedding_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Paramete
 
 
 @lru_cache(maxsize=64)
-def layer_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
-    """One layer's tensors; of a model whose layers differ those of its last."""
+def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
+    """Return the parameters of a layer; if layers differ (dense, then experts), of the last layer."""
     attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
     return (*_norm(model, "norm1"), *attention, *_norm(model, "norm2"), *_feed_forward(model, cut))
 
 
-def _attention(model: Transformer, cut: Cut) -> list[Parameter]:
+def _attention(model: Transformer, cut: ModelPartition) -> list[Parameter]:
+    """Return the parameters of standard attention."""
     d = model.hidden_size
+    # Queries, keys and values are a single matrix.
     qkv = (model.attention_width + 2 * model.kv_width) // cut.tensor
     tensors = [Parameter("qkv.weight", (qkv, d))]
     tensors += [Parameter("qkv.bias", (qkv,))] if model.attention_bias else []
+    # The heads share the norm's weights, one per element of a head.
     if model.qk_norm:
         tensors += [Parameter(f"{name}.weight", (model.head_dim,)) for name in ("query norm", "key norm")]
     tensors += [Parameter("proj.weight", (d, model.attention_width // cut.tensor))]
+    # Added after the sum over ranks, hence whole.
     return tensors + ([Parameter("proj.bias", (d,))] if model.output_bias else [])
 
 
-def _latent_attention(model: Transformer, latent: LatentAttention, cut: Cut) -> list[Parameter]:
-    """What makes the short vectors stays whole."""
+def _latent_attention(model: Transformer, latent: LatentAttention, cut: ModelPartition) -> list[Parameter]:
+    """Return the parameters of latent attention; the down matrices are whole on every rank."""
     d, heads = model.hidden_size, model.num_heads // cut.tensor
     return [
         Parameter("query down.weight", (latent.query_rank, d)),
@@ -121,7 +126,8 @@ def _latent_attention(model: Transformer, latent: LatentAttention, cut: Cut) -> 
     ]
 
 
-def _feed_forward(model: Transformer, cut: Cut) -> list[Parameter]:
+def _feed_forward(model: Transformer, cut: ModelPartition) -> list[Parameter]:
+    """Return the MLP's parameters, or the router's and experts'."""
     if not model.num_experts:
         return _mlp(model, "mlp", cut.tensor)
     tensors = [Parameter("router.weight", (model.num_experts, model.hidden_size))]
@@ -133,21 +139,24 @@ def _feed_forward(model: Transformer, cut: Cut) -> list[Parameter]:
     return tensors
 
 
-def head_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
-    """The last norm, and the head where it is not the embedding."""
+def head_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
+    """Return the last norm, and the head unless it is tied to the embedding."""
     rows = cut.vocabulary(model) // cut.tensor
     head = () if model.tied else (Parameter("head.weight", (rows, model.hidden_size)),)
     return (*_norm(model, "norm"), *head)
 
 
 def _norm(model: Transformer, name: str) -> list[Parameter]:
+    """Return the parameters of a norm."""
     weight = Parameter(f"{name}.weight", (model.hidden_size,))
     has_bias = model.norm == "layernorm" and model.norm_bias
     return [weight, Parameter(f"{name}.bias", (model.hidden_size,))] if has_bias else [weight]
 
 
 def _mlp(model: Transformer, name: str, ranks: int) -> list[Parameter]:
+    """Return the parameters of an MLP cut over `ranks` ranks."""
     d, f = model.hidden_size, model.ffn_size // ranks
+    # A gated MLP's two first matrices are stored as a single matrix.
     up = 2 * f if model.gated else f
     tensors = [Parameter(f"{name}.up.weight", (up, d))]
     tensors += [Parameter(f"{name}.up.bias", (up,))] if model.mlp_bias else []

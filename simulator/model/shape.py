@@ -1,6 +1,6 @@
-"""A transformer, described by its shape. A record.
+"""A transformer, described by its shape.
 
-Rule: only what changes parameters, FLOPs, bytes or activations is here; no dtype, no batch, no GPU.
+Only sizes that change parameters, FLOPs, bytes or activations; no dtype, no batch, no GPU.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Multi-head latent attention [1]_: keys and values are made from a short vector a token; queries from another.
+    """Multi-head latent attention [1]_: keys and values from a short vector per token, queries from another.
 
     Attributes
     ----------
     query_rank, kv_rank : int
         Widths of the short vectors.
     plain_dim, rotary_dim, value_dim : int
-        Of a head's queries and keys the parts without and with positions; the width of its values. The part of the keys
-        that has positions is the same for all heads.
+        Widths of a head's query and key parts without and with positions; width of its values. All heads share the
+        keys' rotary part.
 
     References
     ----------
@@ -34,7 +34,7 @@ class LatentAttention:
 
     @property
     def key_dim(self) -> int:
-        """Width of a head's queries, and of its keys."""
+        """Width of a head's queries and keys."""
         return self.plain_dim + self.rotary_dim
 
 
@@ -44,33 +44,31 @@ class Transformer:
 
     Attributes
     ----------
-    name : str
     num_layers, hidden_size, num_heads, num_kv_heads, head_dim, ffn_size, vocab_size : int
-        ffn_size is that of one expert where there are experts.
+        Sizes as in Hugging Face's config.json; with experts, ffn_size is an expert's width.
     max_positions : int
-        Rows of the learned position table; for rotary positions no parameters follow from it.
+        Rows of the learned position table; rotary positions have no parameters.
     norm : {"layernorm", "rmsnorm"}
     gated : bool
-        Whether the MLP multiplies two projections (SwiGLU: three matrices) or not (two).
+        True if the MLP multiplies two projections (SwiGLU: three matrices), False for two matrices.
     positions : {"learned", "rotary", "none"}
-        "none" where nothing is kept for them (ALiBi).
+        "none" for ALiBi, which saves nothing.
     attention_bias, output_bias, mlp_bias, norm_bias : bool
-        Of Q, K and V; of attention's output projection; of the MLP; of LayerNorm.
+        Biases of Q, K and V; of attention's output projection; of the MLP; of LayerNorm.
     tied : bool
-        Whether the head is the embedding.
+        True if the head uses the embedding's table.
     num_experts, active_experts : int
-        0 and 0 for a dense MLP.
+        Routed experts, and experts per token; 0 and 0 for a dense MLP.
     shared_experts : int
-        Experts that see every token, beside those that are chosen.
+        Experts that see every token, beside the routed experts.
     router_bias : bool
-        Whether a number an expert is added to what chooses it.
+        True if the router adds a number per expert to the scores for choosing.
     dense_layers, dense_ffn_size : int
-        Of a model with experts the first layers, which have a dense MLP of this width.
+        First layers with a dense MLP in a model with experts, and this MLP's width.
     qk_norm : bool
-        Whether queries and keys are normed, head by head.
+        True if queries and keys are normed, head by head.
     latent : LatentAttention or None
-        Where keys and values are made from a short vector; head_dim is then the width that attention's FLOPs go by, the
-        mean of a key's and a value's.
+        Latent attention; head_dim is then the width for attention's FLOPs, the mean of a key's and a value's.
     """
 
     name: str
@@ -100,6 +98,7 @@ class Transformer:
     latent: LatentAttention | None = None
 
     def __post_init__(self) -> None:
+        """Raise a ValueError for contradictory sizes."""
         for field in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "ffn_size", "vocab_size"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}: got {getattr(self, field)}; must be at least 1")
@@ -111,7 +110,7 @@ class Transformer:
             raise ValueError(f"dense_layers: got {self.dense_layers}; must be 0 .. {self.num_layers}, beside experts")
 
     def of_layer(self, layer: int) -> Transformer:
-        """The model whose layers are all like this one: dense where the first layers of one with experts are."""
+        """Return the model as if every layer were like the given layer (dense for the first layers)."""
         if layer >= self.dense_layers:
             return self
         return replace(
@@ -120,10 +119,10 @@ class Transformer:
 
     @property
     def attention_width(self) -> int:
-        """Width of all query heads together."""
+        """Total width of the query heads."""
         return self.num_heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Width of all key (or value) heads together."""
+        """Total width of the key (or value) heads."""
         return self.num_kv_heads * self.head_dim

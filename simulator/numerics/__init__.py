@@ -1,4 +1,4 @@
-"""The arithmetic of a small GPT in numpy: passes, number formats, optimizers, loss scaling, attention, all on one rank.
+"""The arithmetic of a small GPT in numpy on a single rank: passes, number formats, optimizers, loss scaling, attention.
 
-It knows no GPU, no clock and no cost model (step/ has them), and no other rank (learning/ exchanges arrays).
+This package knows neither GPUs nor a clock nor a cost model (step/ does), nor other ranks (learning/ exchanges arrays).
 """

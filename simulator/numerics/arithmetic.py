@@ -1,7 +1,7 @@
-"""Number formats of a training run: the dtype in which arrays are stored, and the one in which operations compute.
+"""Number formats of a training run: the dtype for storing arrays, and the dtype for computing.
 
-Rule: float32 and float64 are native; operations on float16 and bfloat16 compute in float32 and round each result to the
-stored dtype; tf32 is float32 whose matmuls round their operands to fewer bits.
+float32 and float64 are native. Operations on float16 and bfloat16 compute in float32 and round each result to the
+stored dtype. tf32 is float32 with matmuls that round their operands to fewer bits.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 
-# Bits that tf32 drops of float32's fraction of 23 bits.
+# float32 has 23 bits of fraction, tf32 has 10.
 _TF32_DROPPED: Final = 13
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """One number format.
+    """A number format.
 
     Attributes
     ----------
     name : str
         "float64", "float32", "tf32", "float16" or "bfloat16".
-    stored, computed : dtype
-        Of arrays in memory, and of arithmetic on them.
+    stored : dtype
+        Dtype of arrays in memory.
+    computed : dtype
+        Dtype of the operations.
 
     Examples
     --------
@@ -40,34 +42,38 @@ class Arithmetic:
     computed: np.dtype[Any]
 
     def store(self, x: Array) -> Array:
-        """Convert to the stored dtype."""
+        """Convert an array to the stored dtype."""
         return x.astype(self.stored, copy=False)
 
     def load(self, x: Array) -> Array:
-        """Convert to the dtype of arithmetic."""
+        """Convert an array to the computed dtype."""
         return x.astype(self.computed, copy=False)
 
     def rounded(self, x: Array) -> Array:
-        """Round a result to the stored dtype, and return it in the dtype of arithmetic."""
+        """Round a result to the stored dtype and return it in the computed dtype."""
         return x if self.stored == self.computed else x.astype(self.stored).astype(self.computed)
 
     def operand(self, x: Array) -> Array:
-        """Round a matmul's operand as the hardware does (tf32 only)."""
+        """Round a matmul operand to tf32 precision; other formats return the operand unchanged."""
         if self.name != "tf32":
             return x
-        # Round to nearest, ties to even, on the bits: add half of the last kept bit, less 1 if that bit is 0.
+        # numpy has no tf32, so round the bit pattern: to nearest, ties to even. Add half of the last kept bit, less 1
+        # if the last kept bit is 0, then cut off the lower 13 bits.
         bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
         half = np.uint32(1 << (_TF32_DROPPED - 1))
         even = (bits >> np.uint32(_TF32_DROPPED)) & np.uint32(1)
         kept = (bits + half - np.uint32(1) + even) & np.uint32(0xFFFFFFFF << _TF32_DROPPED & 0xFFFFFFFF)
+        # The addition would turn some NaN patterns into infinities or zeros; infinities and NaN stay unchanged.
         rounded: Array = np.where(np.isfinite(x), kept.view(np.float32), x)
         return rounded
 
     def product(self, a: Array, b: Array) -> Array:
-        """a @ b, rounded once."""
+        """Return a @ b, rounded once to the stored dtype."""
+        # GPUs accumulate a float16 matmul in float32 and round only the sum; the same happens here.
         return self.rounded(self.operand(a) @ self.operand(b))
 
 
+# Name: (stored dtype, computed dtype).
 _FORMATS: Final = {
     "float64": (np.float64, np.float64),
     "float32": (np.float32, np.float32),
@@ -78,12 +84,12 @@ _FORMATS: Final = {
 
 
 def arithmetic(name: str) -> Arithmetic:
-    """The arithmetic of a dtype.
+    """Return the arithmetic of a dtype.
 
     Raises
     ------
     ValueError
-        The simulator does not train in this dtype.
+        The simulator cannot train in this dtype.
     """
     if name not in _FORMATS:
         raise ValueError(f"got dtype {name!r}; one of {', '.join(_FORMATS)}")

@@ -1,7 +1,7 @@
 """Standard causal attention over heads, forward and backward: scores, softmax and weighted values as whole arrays.
 
-Rule: the forward pass keeps q, k, v and the softmax, with dropout also the mask and the softmax after it; nothing else.
-Flash attention (flash.py) keeps one number for each row instead of the softmax.
+The forward pass saves q, k, v and the softmax; with dropout it also saves the mask and the softmax after dropout. Flash
+attention (flash.py) saves a single number per row instead of the softmax.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from simulator.numerics.dropout import NO_DROPOUT, Draw
 
 Cache = dict[str, Any]
 
-# Kept arrays whose size grows with the square of the sequence length.
+# Saved tensors that grow with the square of the sequence length; selective checkpointing recomputes these.
 SCORES: Final = ("softmax", "mask", "dropped")
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """One implementation of attention.
+    """An implementation of attention.
 
     Attributes
     ----------
-    forward : function (arithmetic, q, k, v, draw) -> output, what is kept
-    backward : function (arithmetic, gradient, what was kept, output, draw) -> gradients of q, k and v
+    forward : function (arithmetic, q, k, v, draw) -> output, saved tensors
+    backward : function (arithmetic, output gradient, saved tensors, output, draw) -> gradients of q, k and v
     """
 
     forward: Callable[[Arithmetic, Array, Array, Array, Draw], tuple[Array, Cache]]
@@ -38,21 +38,22 @@ class Core:
 
 
 def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPOUT) -> tuple[Array, Cache]:
-    """softmax(q k^T / sqrt(d), causal) v.
+    """Return softmax(q k^T / sqrt(d), causal) v and the tensors saved for the backward pass.
 
     Parameters
     ----------
     q, k, v : float array, shape (batch, heads, seq_len, head_dim)
     draw : Draw, optional
-        Which entries of the softmax dropout sets to 0.
+        Entries of the softmax that dropout sets to 0.
 
     Returns
     -------
     tuple
-        Output of the same shape; arrays that the backward pass needs, by name.
+        Output, shape (batch, heads, seq_len, head_dim); saved tensors by name.
     """
     scores = a.rounded(a.operand(q) @ a.operand(k).swapaxes(-1, -2)) * q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
     scores = np.where(_seen(q.shape[-2]), a.rounded(scores), -np.inf)
+    # Subtracting the row maximum leaves the softmax unchanged and keeps exp from overflowing.
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     softmax = a.rounded(exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(q.dtype, copy=False)
     weights, mask = layers.dropout(a, softmax, draw)
@@ -65,9 +66,11 @@ def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPO
 def attention_backward(
     a: Arithmetic, dy: Array, kept: Cache, out: Array | None = None, draw: Draw = NO_DROPOUT
 ) -> tuple[Array, Array, Array]:
-    """Gradients of q, k and v; the output is not used here."""
+    """Return the gradients of q, k and v; the output is not needed here."""
     q, k, v, softmax = (a.load(kept[name]) for name in ("q", "k", "v", "softmax"))
     weights = a.load(kept.get("dropped", softmax))
+    # With P = softmax, D = P after dropout and O = D v: dv = D^T dO, dP = dropout(dO v^T), dS = P (dP - rowsum(dP P)),
+    # dq = dS k and dk = dS^T q, both scaled by 1 / sqrt(d).
     dv = a.product(weights.swapaxes(-1, -2), dy)
     dp = layers.masked(a, a.product(dy, v.swapaxes(-1, -2)), kept.get("mask"), draw)
     ds = softmax * (dp - (dp * softmax).sum(axis=-1, keepdims=True))
@@ -76,7 +79,7 @@ def attention_backward(
 
 
 def _seen(seq_len: int) -> Array:
-    """Which keys each query sees: those up to its own position."""
+    """Return the causal mask, shape (seq_len, seq_len): each query attends to keys up to its own position."""
     return np.tri(seq_len, dtype=np.bool_)
 
 

@@ -1,8 +1,8 @@
-"""One layer of a GPT: forward, backward, and which of its arrays each policy of activation checkpointing keeps.
+"""A layer of a GPT: forward, backward, and the saved tensors under each activation checkpointing policy.
 
-Rule: a cache is a dict of arrays, named by the operation that needs them; a layer that runs again gives the same cache.
+A cache is a dict of saved tensors, keyed by operation. Recomputing a layer gives the same cache.
 
-Pre-LN: x + proj(attention(norm(x))), then that + fc2(gelu(fc1(norm(that)))).
+Pre-LN: m = x + proj(attention(norm(x))); output = m + fc2(gelu(fc1(norm(m)))).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from simulator.numerics.cut_linear import CutLinear, Gradients, Left, Part
 from simulator.numerics.dropout import Draw
 from simulator.numerics.exchange import Pass
 from simulator.numerics.experts import Experts
-from simulator.numerics.share import WHOLE, Share
+from simulator.numerics.tensor_shard import WHOLE, TensorShard
 
 Cache = dict[str, Any]
 
 _CORES: Final = {"standard": attention.CORE, "flash": flash.CORE}
-# Numbers of a layer's three dropouts, from which their masks are drawn.
+# A layer has three dropouts; each number gives a different mask.
 _SCORES, _PROJECTED, _OUT = range(3)
 
 
@@ -37,35 +37,39 @@ class Block:
     Attributes
     ----------
     heads : int
-        Of the whole model.
-    arithmetic : Arithmetic
+        Attention heads of the whole model.
     attention : {"standard", "flash"}
-    share : Share
-        What of the layer, and of sequences, this rank has.
+    share : TensorShard
+        This rank's part of the layer and of the sequences.
     experts : Experts or None
-        What stands in the place of the MLP.
+        Experts that replace the MLP.
     """
 
     heads: int
     arithmetic: Arithmetic
     attention: str = "standard"
-    share: Share = WHOLE
+    share: TensorShard = WHOLE
     experts: Experts | None = None
 
     def forward(self, p: Mapping[str, Array], x: Array, draw: Draw, c: Cache) -> Pass[Array]:
-        """Run the layer; return its output, and fill the cache that the backward pass needs.
+        """Run the layer, return its output and fill the cache for the backward pass.
 
         Parameters
         ----------
         p : mapping of name to array
-            Parameters by their names within the layer.
+            Parameters by their names within the layer ("qkv.weight").
         x : float array, shape (batch, seq_len, width)
-            Of the tokens that this rank has between matrices.
-        draw : Draw
+            This rank's tokens between matrices (with sequence parallelism a part of the sequence).
         c : dict
+            Cache to fill with saved tensors.
         """
         a, shape, linear = self.arithmetic, x.shape, self._linears(len(x))
         flat = x.reshape(-1, shape[-1])
+        # Shapes on a rank of t tensor-parallel ranks with T tokens between matrices (T / t of them with sequence
+        # parallelism):
+        #    flat (T, d) -> norm1 (T, d) -> qkv (T, 3 d / t) -> q, k, v (batch, heads / t, seq_len, head_dim)
+        #    mixed (batch, heads / t, seq_len, head_dim) -> proj (T, d) -> + flat = middle (T, d)
+        #    norm2 (T, d) -> fc1, gelu (T, 4 d / t) -> fc2 (T, d) -> + middle
         normed, c["norm1"] = layers.layer_norm(a, flat, p["ln1.weight"], p["ln1.bias"])
         qkv, c["qkv"] = yield from linear["qkv"].columns(p, normed)
         q, k, v = (self._split(part, len(x)) for part in np.split(qkv, 3, axis=1))
@@ -74,7 +78,8 @@ class Block:
         projected, c["projected"] = layers.dropout(a, projected, draw.at(_PROJECTED))
         middle = a.rounded(flat + projected)
         normed, c["norm2"] = layers.layer_norm(a, middle, p["ln2.weight"], p["ln2.bias"])
-        # Known before the last exchange, which a pass that is run again may leave out.
+        # Draw the mask before the last exchange: a recompute ends before that exchange, yet the backward pass needs the
+        # mask.
         c["out"] = draw.at(_OUT).mask(flat.shape)
         if self.experts is None:
             wide, c["fc1"] = yield from linear["fc1"].columns(p, normed)
@@ -88,12 +93,15 @@ class Block:
     def backward(
         self, p: Mapping[str, Array], c: Cache, dy: Array, draw: Draw, g: Gradients, left: Left, part: Part
     ) -> Pass[Array]:
-        """The input's gradient; those of parameters are put into `g`, by their names within the layer.
+        """Return the input's gradient; put the parameters' gradients into `g` by their names within the layer.
 
-        What the half for inputs leaves behind for the half for weights is in `left`.
+        `part` selects the whole pass or a half. The input half stores in `left` the arrays that the weight half needs
+        (zero-bubble pipelines run the weight half later).
         """
         a, shape, linear = self.arithmetic, dy.shape, self._linears(len(dy))
         if part == "weights":
+            # The input half has already computed the gradients of norms, router and experts (they cost little or come
+            # with the input's gradient); only the gradients of the large matrices remain.
             made = ("ln1.weight", "ln1.bias", "ln2.weight", "ln2.bias", "router.weight")
             g |= {name: left.pop(name) for name in list(left) if name in made or name.startswith("experts.")}
             if self.experts is None:
@@ -102,6 +110,7 @@ class Block:
             yield from linear["proj"].rows_backward(p, dy, c["proj"], g, left, part)
             yield from linear["qkv"].columns_backward(p, dy, c["qkv"], g, left, part)
             return dy
+        # A split pass reports gradients at the end of the weight half, so the input half puts norms' gradients aside.
         norms = left if part == "input" else g
         flat = dy.reshape(-1, shape[-1])
         d = layers.masked(a, flat, c["out"], draw.at(_OUT))
@@ -110,14 +119,16 @@ class Block:
             d = layers.gelu_backward(a, d, c["gelu"])
             d = yield from linear["fc1"].columns_backward(p, d, c["fc1"], g, left, part)
         else:
-            # Gradients of experts' weights are made at once, and told with the others.
+            # Experts have no split pass: the gradients of their weights are computed here and reported with the weight
+            # half.
             d = yield from self.experts.backward(p, d, c["experts"], norms)
         d, norms["ln2.weight"], norms["ln2.bias"] = layers.layer_norm_backward(a, d, c["norm2"], p["ln2.weight"])
         middle = a.rounded(flat + d)
         d = layers.masked(a, middle, c["projected"], draw.at(_PROJECTED))
         d = yield from linear["proj"].rows_backward(p, d, c["proj"], g, left, part)
         mixed = self._split(a.load(c["proj"]), len(dy))
-        # It needs nothing of attention, whose last exchange may still be under way when it has come.
+        # Start gathering qkv's input before attention's backward pass: the gather does not depend on attention, whose
+        # last exchange may still be in flight when the gather has ended.
         begun = "" if part == "input" else (yield from linear["qkv"].gather_again(c["qkv"]))
         parts = yield from self._attend_backward(self._split(d, len(dy)), c["core"], mixed, draw.at(_SCORES))
         d = np.concatenate([self._joined(own) for own in parts], axis=1)
@@ -126,14 +137,15 @@ class Block:
         return a.rounded(middle + d).reshape(shape)
 
     def again(self, p: Mapping[str, Array], x: Array, kept: Cache, draw: Draw, c: Cache) -> Pass[Array]:
-        """Run forward again; arrays that were kept stay as they are."""
+        """Recompute the layer; kept tensors replace recomputed tensors."""
         out = yield from self.forward(p, x, draw, c)
         core = c["core"] | kept.get("core", {})
         c |= {name: part for name, part in kept.items() if name != "x"} | {"core": core}
         return out
 
     def _linears(self, batch: int) -> Mapping[str, CutLinear]:
-        """The layer's four matrices, by their names within it."""
+        """Return the layer's four matrices by their names within the layer."""
+        # Exchanges use the names of the cost model (model/partition.py), which calls the MLP's matrices up and down.
         names = {"qkv": "qkv", "proj": "proj", "fc1": "up", "fc2": "down"}
         return {
             own: CutLinear(self.arithmetic, self.share, name, f"{own}.weight", f"{own}.bias", batch)
@@ -141,45 +153,48 @@ class Block:
         }
 
     def _attend(self, q: Array, k: Array, v: Array, draw: Draw) -> Pass[tuple[Array, Cache]]:
+        """Run attention: context-parallel if sequences are cut, else the chosen implementation on this rank."""
         if self.share.context > 1:
             return (yield from ContextAttention(self.arithmetic, self.share).forward(q, k, v))
         return _CORES[self.attention].forward(self.arithmetic, q, k, v, draw)
 
     def _attend_backward(self, dy: Array, kept: Cache, out: Array, draw: Draw) -> Pass[tuple[Array, Array, Array]]:
+        """Return the gradients of q, k and v, from the same implementation as forward."""
         if self.share.context > 1:
             return (yield from ContextAttention(self.arithmetic, self.share).backward(dy, kept, out))
         return _CORES[self.attention].backward(self.arithmetic, dy, kept, out, draw)
 
     def _split(self, x: Array, batch: int) -> Array:
-        """(tokens, own width) to (batch, own heads, tokens of a sequence, head_dim)."""
+        """Reshape (tokens, own width) to (batch, own heads, tokens of a sequence, head_dim)."""
         return x.reshape(batch, len(x) // batch, self.heads // self.share.tensor, -1).transpose(0, 2, 1, 3)
 
     def _joined(self, x: Array) -> Array:
-        """(batch, heads, seq_len, head_dim) to (tokens, width)."""
+        """Reshape (batch, heads, seq_len, head_dim) to (tokens, width)."""
         return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(len(x) * x.shape[2], -1)
 
 
 def entry(cache: Cache) -> Array:
-    """A layer's input, from what is kept of its cache."""
+    """Return a layer's input from its saved tensors."""
     x: Array = cache["x"] if "x" in cache else cache["norm1"][0]
     return x
 
 
 def trimmed(cache: Cache, policy: str) -> Cache:
-    """What a policy of activation checkpointing keeps of a layer.
+    """Return the tensors in a layer's cache that a checkpointing policy keeps.
 
     Parameters
     ----------
     cache : Cache
+        Complete cache of the forward pass.
     policy : {"full", "attention", "selective_op"}
-        "full" keeps the layer's input. "attention" keeps all but the arrays that are as large as the scores.
-        "selective_op" keeps the layer's input, attention's output, and the results of every second of its four matmuls:
-        queries, keys and values (one matmul), and GELU's input.
+        "full" keeps the layer's input. "attention" drops the arrays of the scores' size. "selective_op" keeps the
+        layer's input, attention's output, and the results of every second of the four matmuls: queries, keys and values
+        (a single matmul), and GELU's input.
 
     Raises
     ------
     ValueError
-        The policy is none of these.
+        The policy is unknown.
     """
     x = {"x": cache["norm1"][0]}
     core = {name: part for name, part in cache["core"].items() if name not in attention.SCORES}

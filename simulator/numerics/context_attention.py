@@ -1,12 +1,12 @@
-"""Causal attention over sequences that are cut among ranks: keys and values go round, or are gathered.
+"""Causal attention over sequences that are cut among ranks: keys and values travel round a ring, or are gathered.
 
-Rule: works on blocks of queries and keys with the positions of both, and keeps for each row the logarithm of the sum of
-its exponentials, so that what each block adds can be put together and made again.
+Queries and keys are processed in blocks with explicit positions. Each row saves the logarithm of its sum of
+exponentials, from which the blocks' contributions are combined in the forward pass and recomputed in the backward pass.
 
 References
 ----------
 .. [1] Liu, Zaharia & Abbeel, "Ring attention with blockwise transformers", 2023, arXiv:2310.01889.
-.. [2] Dao, "FlashAttention-2", 2023, arXiv:2307.08691, section 3.1 (rows put together, and the backward pass).
+.. [2] Dao, "FlashAttention-2", 2023, arXiv:2307.08691, section 3.1 (combining rows, and the backward pass).
 """
 
 from __future__ import annotations
@@ -18,46 +18,55 @@ import numpy as np
 
 from simulator.basics.arrays import Array, Ints
 from simulator.numerics.arithmetic import Arithmetic
-from simulator.numerics.exchange import Pass, Wanted
-from simulator.numerics.share import Share
+from simulator.numerics.exchange import ExchangeRequest, Pass
+from simulator.numerics.tensor_shard import TensorShard
 
 Cache = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ContextAttention:
-    """Attention of one rank's queries to all keys.
+    """Attention of this rank's queries to every rank's keys.
 
     Attributes
     ----------
-    arithmetic : Arithmetic
-    share : Share
+    share : TensorShard
+        This rank's part of the sequences.
     """
 
     arithmetic: Arithmetic
-    share: Share
+    share: TensorShard
 
     def forward(self, q: Array, k: Array, v: Array) -> Pass[tuple[Array, Cache]]:
-        """Output of the queries' shape (batch, heads, own tokens, head_dim), and what is kept."""
+        """Return the output, shape (batch, heads, own tokens, head_dim), and the saved tensors."""
         a, blocks = self.arithmetic, _Blocks(q, self._positions(q))
         keys, place = np.stack([k, v]), self.share.context_place
         if self.share.gathers:
             for source, block in enumerate((yield from self._gathered("gather keys", keys))):
                 blocks.see(block, self._positions(q, source))
         else:
+            # Key blocks in a ring with 4 ranks (rank r sends to r + 1 and receives from r - 1):
+            #    step     0   1   2   3
+            #    rank 0   0   3   2   1
+            #    rank 1   1   0   3   2
+            #    rank 2   2   1   0   3
+            #    rank 3   3   2   1   0
+            # At step s rank r holds the keys of rank r - s. Nobody needs the keys after the last step, hence only 3
+            # shifts.
             for step in range(self.share.context):
                 coming = keys
                 if step < self.share.context - 1:
-                    coming = (yield Wanted(f"keys {step + 1}", keys.ravel())).reshape(keys.shape)
+                    coming = (yield ExchangeRequest(f"keys {step + 1}", keys.ravel())).reshape(keys.shape)
                 blocks.see(keys, self._positions(q, place - step))
                 keys = coming
         out = a.rounded(blocks.out)
         return out, {"q": a.store(q), "k": a.store(k), "v": a.store(v), "logsumexp": blocks.logsumexp}
 
     def backward(self, dy: Array, kept: Cache, out: Array) -> Pass[tuple[Array, Array, Array]]:
-        """Gradients of this rank's queries, keys and values."""
+        """Return the gradients of this rank's queries, keys and values."""
         a, share = self.arithmetic, self.share
         q, keys = a.load(kept["q"]), np.stack([a.load(kept["k"]), a.load(kept["v"])])
+        # delta = rowsum(dO * O) equals rowsum(dP * P), without needing every block's scores [2]_.
         mine = _Gradients(q, dy, kept["logsumexp"], (dy * out).sum(axis=-1, keepdims=True), self._positions(q))
         dq, place = np.zeros_like(q), share.context_place
         if share.gathers:
@@ -66,50 +75,63 @@ class ContextAttention:
                 of_queries, of_keys = mine.of(block, self._positions(q, source))
                 dq += of_queries
                 parts.append(of_keys)
-            home = yield Wanted("scatter keys' gradients", np.stack(parts).ravel())
+            # Every rank has a contribution to every block; the reduce-scatter gives each rank the sum for its own keys.
+            home = yield ExchangeRequest("scatter keys' gradients", np.stack(parts).ravel())
         else:
+            # A block's gradients follow the block round the ring, a step behind its keys. With 2 ranks, for block 0:
+            #    step 0: rank 0 adds its contribution and sends keys 0 on
+            #    step 1: rank 1 receives keys 0, then the gradients so far, and adds its contribution
+            #    end:    rank 1 sends the gradients home to rank 0 (exchange number c)
             gradients = np.zeros_like(keys)
             for step in range(share.context):
                 coming = keys
                 if step < share.context - 1:
-                    coming = (yield Wanted(f"keys again {step + 1}", keys.ravel())).reshape(keys.shape)
+                    coming = (yield ExchangeRequest(f"keys again {step + 1}", keys.ravel())).reshape(keys.shape)
                 if step:
-                    gradients = (yield Wanted(f"keys' gradients {step}", gradients.ravel())).reshape(keys.shape)
+                    gradients = (yield ExchangeRequest(f"keys' gradients {step}", gradients.ravel())).reshape(
+                        keys.shape
+                    )
                 of_queries, of_keys = mine.of(keys, self._positions(q, place - step))
                 dq += of_queries
                 gradients = gradients + of_keys
                 keys = coming
-            home = yield Wanted(f"keys' gradients {share.context}", gradients.ravel())
+            home = yield ExchangeRequest(f"keys' gradients {share.context}", gradients.ravel())
         dk, dv = home.reshape(keys.shape)
         return a.rounded(dq), a.rounded(dk), a.rounded(dv)
 
     def _gathered(self, name: str, keys: Array) -> Pass[Array]:
-        """Keys and values of all ranks, shape (ranks, 2, batch, heads, tokens, head_dim)."""
-        together: Array = yield Wanted(name, keys.ravel())
+        """Gather the keys and values of all ranks, shape (ranks, 2, batch, heads, tokens, head_dim)."""
+        together: Array = yield ExchangeRequest(name, keys.ravel())
         return together.reshape(self.share.context, *keys.shape)
 
     def _positions(self, q: Array, place: int | None = None) -> Ints:
+        """Return the positions in the sequence of a rank's tokens, shape (own tokens,); by default this rank's."""
         whole, c = q.shape[-2] * self.share.context, self.share.context
+        # Ring steps count downwards from this rank's place, hence the modulo.
         return self.share.positions(whole, None if place is None else place % c)
 
 
 class _Blocks:
-    """Rows that see one block of keys after the other."""
+    """Attention output for this rank's queries, accumulated over key blocks (online softmax)."""
 
     def __init__(self, q: Array, positions: Ints) -> None:
+        """Start without any keys: output 0 and log-sum-exp -inf, shapes as `q` and (..., 1)."""
         self.q, self.positions = q, positions
         self.out = np.zeros_like(q)
         self.logsumexp = np.full((*q.shape[:-1], 1), -np.inf, q.dtype)
 
     def see(self, keys: Array, positions: Ints) -> None:
-        """Add a block."""
+        """Attend to a further block of keys and values, shape (2, batch, heads, tokens, head_dim)."""
         scores = _scores(self.q, keys[0], self.positions, positions)
+        # For two blocks with log-sum-exps a and b the combined log-sum-exp is log(e^a + e^b) = c; the old output is
+        # weighted by e^(a - c), and the new scores by e^(score - c).
         largest = scores.max(axis=-1, keepdims=True)
+        # A row without a visible key in this block has -inf as its maximum, and -inf - -inf would be NaN.
         safe = np.where(np.isneginf(largest), 0, largest)
         with np.errstate(divide="ignore"):
             block = safe + np.log(np.exp(scores - safe).sum(axis=-1, keepdims=True))
         both = np.logaddexp(self.logsumexp, block)
-        # A row that has seen nothing yet has no finite sum, and no output.
+        # A row without any visible key has no finite sum yet; its output stays 0.
         weight = np.exp(self.logsumexp - np.where(np.isneginf(both), 0, both))
         own = np.exp(scores - np.where(np.isneginf(both), 0, both))
         self.out = self.out * weight + own @ keys[1]
@@ -118,14 +140,16 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _Gradients:
-    """What a rank's rows give back to a block of keys, and take from it.
+    """Backward pass for this rank's queries, evaluated per block of keys.
 
     Attributes
     ----------
     q, dy : array, shape (batch, heads, tokens, head_dim)
+        Queries, and the gradient of the output.
     logsumexp, delta : array, shape (batch, heads, tokens, 1)
-        Of the rows; the sum of output times its gradient.
+        Log-sum-exp of each row; sum of the row's output times its gradient.
     positions : int array, shape (tokens,)
+        Positions of the queries in the sequence.
     """
 
     q: Array
@@ -135,7 +159,8 @@ class _Gradients:
     positions: Ints
 
     def of(self, keys: Array, positions: Ints) -> tuple[Array, Array]:
-        """Gradients of the queries, and of keys and values together."""
+        """Return a block's contribution to the queries' gradient, and the gradients of the block's keys and values."""
+        # exp(score - log-sum-exp) is the softmax itself; nothing of size tokens x tokens was saved.
         weights = np.exp(_scores(self.q, keys[0], self.positions, positions) - self.logsumexp)
         dv = weights.swapaxes(-1, -2) @ self.dy
         ds = weights * (self.dy @ keys[1].swapaxes(-1, -2) - self.delta) * _scale(self.q)
@@ -143,11 +168,13 @@ class _Gradients:
 
 
 def _scores(q: Array, k: Array, rows: Ints, columns: Ints) -> Array:
+    """Return scaled scores, shape (..., rows, columns), with -inf for keys behind the query's position."""
     scores: Array = np.where(columns <= rows[:, None], q @ k.swapaxes(-1, -2) * _scale(q), q.dtype.type(-np.inf))
     return scores
 
 
 def _scale(q: Array) -> Any:
+    """Return 1 / sqrt(head_dim) in the dtype of the queries."""
     return q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
 
 

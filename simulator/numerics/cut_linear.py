@@ -1,7 +1,7 @@
-"""A matrix that is cut among ranks, forward and backward: by columns or by rows, and what they exchange around it.
+"""A matrix that is cut among tensor-parallel ranks by columns or by rows, forward and backward, with its exchanges.
 
-Rule: exchanges in the order and under the names of `model.cut`. A backward pass can be taken apart: the part that makes
-the input's gradient leaves behind what the part that makes the weights' needs.
+Exchanges have the order and names of `model.cut`. A backward pass can be split: the half for the input's gradient
+leaves in `left` the arrays that the half for the weights' gradients needs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from simulator.basics.arrays import Array
 from simulator.numerics import layers
 from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.exchange import Pass
-from simulator.numerics.share import Share
+from simulator.numerics.tensor_shard import TensorShard
 
-# The whole backward pass, or the half that makes gradients of inputs, or that of weights.
+# The whole backward pass, the half for input gradients, or the half for weight gradients.
 Part = Literal["whole", "input", "weights"]
-# By a matrix' name what the half for inputs left for the half for weights.
+# Arrays that the input half leaves for the weight half, keyed by the name of the weight or bias.
 Left = dict[str, Array]
 Gradients = dict[str, Array]
 Parameters = Mapping[str, Array]
@@ -26,42 +26,51 @@ Parameters = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class CutLinear:
-    """One of a model's matrices on one rank.
+    """A matrix of the model on this rank.
 
     Attributes
     ----------
-    arithmetic : Arithmetic
-    share : Share
+    share : TensorShard
+        This rank's part of matrices and sequences.
     exchange : str
-        What exchanges call it.
+        Name of the matrix in the names of exchanges ("up" for "fc1").
     weight, bias : str
-        Names of parameters; no bias is "".
+        Names of the parameters; "" if there is no bias.
     batch : int
-        Sequences.
+        Sequences of the micro-batch.
     """
 
     arithmetic: Arithmetic
-    share: Share
+    share: TensorShard
     exchange: str
     weight: str
     bias: str
     batch: int
 
     def columns(self, p: Parameters, x: Array) -> Pass[tuple[Array, Array]]:
-        """Output of a matrix cut by columns, shape (tokens, own outputs), and its input, which is kept."""
+        """Multiply by a matrix cut by columns; return the output, shape (tokens, own outputs), and the saved input."""
+        # Megatron-LM's pair of matrices on 2 ranks (x: tokens x inputs; with sequence parallelism each rank holds half
+        # of the tokens between the pairs):
+        #    columns: gather x over the sequence, then y_r = x W_r^T     -> each rank: all tokens, half of the outputs
+        #    rows:    z_r = y_r V_r^T, then scatter (or sum) z_0 + z_1   -> each rank: half of the tokens, all outputs
+        # Backward, gathers become scatters and scatters become gathers.
         together = yield from self._flat(self.share.gathered(f"gather {self.exchange} input", self._sequences(x)))
         y, _ = layers.linear(self.arithmetic, together, p[self.weight], p[self.bias] if self.bias else None)
+        # Save only this rank's tokens; the backward pass gathers them again (Korthikanti et al. 2023, section 4.2.2).
         return y, self.arithmetic.store(x)
 
     def gather_again(self, kept: Array) -> Pass[str]:
-        """Begin to gather the input of a matrix cut by columns, for its weights' gradient."""
+        """Start gathering the matrix's input for its weight gradient (matrix cut by columns)."""
         x = self._sequences(self.arithmetic.load(kept))
         return (yield from self.share.gather(f"gather {self.exchange} input again", x))
 
     def columns_backward(
         self, p: Parameters, dy: Array, kept: Array, g: Gradients, left: Left, part: Part, begun: str = ""
     ) -> Pass[Array]:
-        """The input's gradient; the weights' is put into `g`. Its input may be on its way already (`gather_again`)."""
+        """Return the input's gradient; put the gradients of weight and bias into `g`.
+
+        `begun` names an input gather already in flight (`gather_again`).
+        """
         a, share, x, dx = self.arithmetic, self.share, kept, dy
         dy = left.pop(self.weight) if part == "weights" else dy
         if part != "input":
@@ -70,6 +79,7 @@ class CutLinear:
         else:
             left[self.weight] = dy
         if part != "weights":
+            # Each rank's product covers its own columns alone; the sum over ranks is the input's gradient.
             dx = a.product(dy, a.load(p[self.weight]))
             if share.tensor > 1:
                 how, what = (share.scattered, "scatter") if share.sequence else (share.summed, "sum")
@@ -81,12 +91,15 @@ class CutLinear:
         return dx
 
     def rows(self, p: Parameters, x: Array, c: dict[str, Any], name: str) -> Pass[Array]:
-        """Output of a matrix cut by rows, shape (tokens between matrices, outputs); `c` gets its input by a name.
+        """Multiply by a matrix cut by rows; return the output, shape (tokens between matrices, outputs).
 
-        It has it before the outputs' exchange, behind which nothing is left to be made again.
+        The input is saved in `c` under `name` before the output's exchange: a recompute stops there, since the backward
+        pass needs nothing that comes later.
         """
         a, share = self.arithmetic, self.share
         bias = p[self.bias] if self.bias else None
+        # Each rank's product is a partial sum. The bias is added once, after the exchange; otherwise the sum would
+        # contain it once per rank.
         y, c[name] = layers.linear(a, x, p[self.weight], bias if share.tensor == 1 else None)
         if share.tensor > 1:
             how, what = (share.scattered, "scatter") if share.sequence else (share.summed, "sum")
@@ -95,7 +108,11 @@ class CutLinear:
         return y
 
     def rows_backward(self, p: Parameters, dy: Array, kept: Array, g: Gradients, left: Left, part: Part) -> Pass[Array]:
-        """The input's gradient; the weights' is put into `g`. A bias has the gradient of this rank's tokens alone."""
+        """Return the input's gradient; put the gradients of weight and bias into `g`.
+
+        The bias gradient covers this rank's tokens alone: the bias is added after the scatter. The step's end sums such
+        partial gradients over the tensor-parallel ranks.
+        """
         a, dx = self.arithmetic, dy
         if part == "weights":
             dy, own = left.pop(self.weight), left.pop(self.bias)
@@ -111,10 +128,12 @@ class CutLinear:
         return dx
 
     def _sequences(self, x: Array) -> Array:
+        """Reshape (tokens, width) to the exchanges' layout (batch, tokens of a sequence, width)."""
         return x.reshape(self.batch, -1, x.shape[-1])
 
     @staticmethod
     def _flat(run: Pass[Array]) -> Pass[Array]:
+        """Run an exchange and flatten its result to (tokens, width)."""
         x = yield from run
         return x.reshape(-1, x.shape[-1])
 

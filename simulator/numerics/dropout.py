@@ -1,6 +1,6 @@
-"""Draws dropout's masks from a seed, so that a pass that runs again (checkpointing) sets the same numbers to 0.
+"""Dropout masks drawn from a seed: a recomputed pass sets the same numbers to 0.
 
-Rule: a mask depends on its seed, its place and its shape alone, never on earlier draws.
+A mask depends on its seed, its place and its shape alone, never on earlier draws.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from simulator.basics.arrays import Array
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The random masks of one unit in one pass.
+    """The random masks of a unit in a single pass.
 
     Attributes
     ----------
     probability : float
-        Probability that a number is set to 0; at least 0, below 1.
+        Probability of setting a number to 0; at least 0, below 1.
     seed : tuple of int
-        What a mask depends on: run, step, rank, micro-batch, unit, place in the unit.
+        Numbers that determine a mask: run, step, rank, micro-batch, unit, place in the unit.
 
     Examples
     --------
@@ -35,17 +35,18 @@ class Draw:
     seed: tuple[int, ...] = ()
 
     def at(self, place: int) -> Draw:
-        """The draw for one place in the unit."""
+        """Return the draw for a place in the unit."""
         return replace(self, seed=(*self.seed, place))
 
     def mask(self, shape: tuple[int, ...]) -> Array | None:
-        """Which numbers stay, as bool of one byte each; None where all of them do."""
+        """Return a bool mask of the numbers to keep (1 byte each), or None if dropout is off."""
         if not self.probability:
             return None
+        # A new generator per mask: state carried over from earlier masks would make a recompute draw other numbers.
         return np.random.default_rng(self.seed).random(shape, np.float32) >= self.probability
 
     def factor(self, mask: Array, dtype: np.dtype[Any]) -> Array:
-        """The factor of each number: 0, or 1 / (1 - probability), which preserves the mean."""
+        """Return each number's factor: 0, or 1 / (1 - probability), which preserves the mean."""
         grown: Array = mask * dtype.type(1.0 / (1.0 - self.probability))
         return grown
 

@@ -1,6 +1,6 @@
-"""What a pass asks of other ranks on its way: a pass is a generator that hands out arrays and goes on with what comes.
+"""How a pass asks for exchanges with other ranks: a pass is a generator that yields arrays and is sent the results.
 
-Rule: who the others are, and how arrays get there, is not known here. One that asks for nothing runs through.
+The pass knows neither the other ranks nor the way that arrays take. A pass without exchanges runs through at once.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """One exchange, from the side of one rank.
+class ExchangeRequest:
+    """An exchange requested by a pass, from the side of a single rank.
 
     Attributes
     ----------
     name : str
-        As `model.cut.Communication` has it: the exchange that was played must be that which the numbers need.
+        Name of the exchange, as in `model.cut.Communication`: the simulated exchange must be the requested one.
     array : array, shape (n,)
-        What the rank brings.
+        This rank's contribution.
     reduction : {"sum", "max"}
+        Reduction over ranks, if the exchange reduces.
     later : bool
-        Whether the pass goes on at once, and asks for what came when it needs it (`Came`).
+        If True, the pass continues at once and asks for the result when it needs it (`ExchangeResult`).
     splits : tuple of int
-        Where each rank gets a part of the array, how many elements; several entries a rank where it has several takers.
-        What comes is then an array, and by source its splits, shape (ranks, takers of a rank).
+        All-to-all only: elements for each receiver; several entries per rank if a rank has several receivers (experts).
+        The result is then a pair: the array, and the received splits, shape (ranks, receivers of a rank).
     """
 
     name: str
@@ -40,30 +41,36 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
-    """What came of an exchange that was asked for earlier.
+class ExchangeResult:
+    """A request for the result of an exchange started earlier.
 
     Attributes
     ----------
     what : str
-        What the pass was told when it asked.
+        Handle that the pass received when it started the exchange.
     """
 
     what: str
 
 
-# A pass: it hands out what it wants exchanged, is sent what came of it (flat array), or, for `later`, what to ask for,
-# and returns its result.
-Pass = Generator[Wanted | Came, Any, T]
+# A pass and its driver, for a rank that gathers x early and uses the result later:
+#    pass                                                driver
+#    handle = yield Wanted("gather x", x, later=True)    records x and sends back a handle at once
+#    ... compute ...
+#    whole = yield Came(handle)                          waits until the gather has ended, then sends its result
+#    other = yield Wanted("sum y", y)                    waits until the sum has ended, then sends its result
+#    return result                                       StopIteration carries the result
+# Received arrays are flat.
+Pass = Generator[ExchangeRequest | ExchangeResult, Any, T]
 
 
 def alone(run: Pass[T]) -> T:
-    """Run a pass that asks nobody.
+    """Run a pass that needs no exchange, and return its result.
 
     Raises
     ------
     ValueError
-        It asks for an exchange.
+        The pass asks for an exchange.
     """
     try:
         wanted = next(run)
@@ -73,4 +80,4 @@ def alone(run: Pass[T]) -> T:
     raise ValueError(f"a pass on one rank asks for {wanted!r}")
 
 
-__all__ = ["Came", "Pass", "Wanted", "alone"]
+__all__ = ["ExchangeRequest", "ExchangeResult", "Pass", "alone"]

@@ -1,14 +1,14 @@
-"""A layer's experts, forward and backward: each token goes to the few that its router likes best, wherever these are.
+"""A layer's experts, forward and backward: each token is sent to its k best experts, on whatever rank these are.
 
-Rule: a router is a matrix and a softmax over all experts; the k best are weighed by their shares of these [1]_ and
-added up. An expert is an MLP like any other. Of its tokens a rank knows which expert each goes to; what it gets from
-others is told with how much of it is for whom, as libraries tell each other before they send.
+The router is a matrix and a softmax over all experts; the k best experts' outputs are summed, weighted by their
+renormalised probabilities [1]_. Each expert is a plain MLP. Ranks exchange tokens together with the counts for each
+receiver, as libraries exchange counts before tokens.
 
 References
 ----------
 .. [1] Jiang et al., "Mixtral of experts", 2024, arXiv:2401.04088, section 2.1.
-.. [2] Lepikhin et al., "GShard", 2020, arXiv:2006.16668, section 2.2: an expert takes so many tokens of each rank,
-   those that come first; what is more goes past it.
+.. [2] Lepikhin et al., "GShard", 2020, arXiv:2006.16668, section 2.2: an expert takes a fixed number of tokens from
+   each rank, in order; further tokens bypass the expert.
 """
 
 from __future__ import annotations
@@ -24,60 +24,73 @@ from simulator.basics.arrays import Array, Ints
 from simulator.numerics import layers
 from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.cut_linear import Gradients, Parameters
-from simulator.numerics.exchange import Pass, Wanted
-from simulator.numerics.share import Share
+from simulator.numerics.exchange import ExchangeRequest, Pass
+from simulator.numerics.tensor_shard import TensorShard
 
 Cache = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A layer's experts as one rank has them.
+    """A layer's experts, seen from a single rank.
 
     Attributes
     ----------
-    arithmetic : Arithmetic
-    share : Share
+    share : TensorShard
+        Says how many ranks the experts are distributed over, and this rank's place among them.
     count, active : int
-        Experts of all ranks, and how many a token goes to.
+        Experts on all ranks; experts that each token is sent to (k).
     capacity : float or None
-        Tokens that an expert takes of each rank, over its even share; None: all.
+        Tokens that an expert takes from each rank, in units of its even share [2]_; None: unlimited.
     """
 
     arithmetic: Arithmetic
-    share: Share
+    share: TensorShard
     count: int
     active: int
     capacity: float | None = None
 
     def forward(self, p: Parameters, x: Array) -> Pass[tuple[Array, Cache]]:
-        """Weighted sum of the experts' outputs, shape (tokens, width), and what is kept."""
+        """Return the weighted sum of the experts' outputs, shape (tokens, width), and the saved tensors."""
         a = self.arithmetic
         logits, kept = layers.linear(a, x, p["router.weight"], None)
         exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
         likes = exponentials / exponentials.sum(axis=1, keepdims=True)
+        # A stable sort breaks ties in favour of the lower expert number, on every machine.
         chosen = np.argsort(-likes, axis=1, kind="stable")[:, : self.active]
         best = np.take_along_axis(likes, chosen, axis=1)
         weights = best / best.sum(axis=1, keepdims=True)
+        # Exchange of tokens on 2 ranks with 2 experts each (k = 1):
+        #    rank 0 sends rows for experts 0 1 | 2 3 ;  rank 1 sends rows for experts 0 1 | 2 3
+        #    rank 0 receives   from rank 0: 0 1 ;  from rank 1: 0 1      (experts 0 and 1 live here)
+        #    rank 1 receives   from rank 0: 2 3 ;  from rank 1: 2 3
+        # An expert's rows are therefore scattered over the received array (`_places`). Results go back in the received
+        # layout, so each result returns to the position of its token in `sent`.
         rows = _Rows.of(chosen, self.count, self._slots(len(x)))
         sent = rows.filled(x)
         came, splits = yield from self._handed("tokens to experts", sent, rows.lengths)
         made, inside = self._computed(p, came, splits)
         back, _ = yield from self._handed("tokens from experts", made, splits.sum(axis=1))
+        # A copy beyond an expert's capacity has output 0: the token bypasses the expert through the residual
+        # connection.
         outputs = rows.taken(back, chosen.size).reshape(*chosen.shape, -1)
         out = a.rounded((weights[..., None] * outputs).sum(axis=1))
         c = {"x": kept, "likes": likes, "chosen": chosen, "weights": weights, "rows": rows, "splits": splits}
         return out, c | {"inside": inside, "outputs": outputs}
 
     def backward(self, p: Parameters, dy: Array, c: Cache, g: Gradients) -> Pass[Array]:
-        """Gradient of the input; those of parameters are put into `g`."""
+        """Return the input's gradient; put the parameters' gradients into `g`."""
         a, rows, chosen, splits = self.arithmetic, c["rows"], c["chosen"], c["splits"]
+        # A copy's output gradient is the token's output gradient times the copy's weight.
         of_copies = (c["weights"][..., None] * dy[:, None]).reshape(chosen.size, -1)
         sent = rows.placed(of_copies)
         came, _ = yield from self._handed("tokens' gradients to experts", sent, rows.lengths)
         made = self._computed_backward(p, came, splits, c["inside"], g)
         back, _ = yield from self._handed("tokens' gradients from experts", made, splits.sum(axis=1))
         dx = rows.taken(back, chosen.size).reshape(*chosen.shape, -1).sum(axis=1)
+        # Router: with probabilities p, the chosen ones' sum s and weights w_j = p_j / s, the weight's gradient is d_j =
+        # output_j . dy. Hence dp_j = (d_j - sum_k d_k w_k) / s for the chosen experts and 0 elsewhere, and the softmax
+        # gives dlogits = p (dp - sum(dp p)).
         d = (c["outputs"] * dy[:, None]).sum(axis=-1)
         likes, weights = c["likes"], c["weights"]
         best = np.take_along_axis(likes, chosen, axis=1).sum(axis=1, keepdims=True)
@@ -89,28 +102,31 @@ class Experts:
         return a.rounded(dx)
 
     def _slots(self, tokens: int) -> int | None:
+        """Return the rows that each expert takes from this rank, or None if unlimited."""
         if self.capacity is None:
             return None
         return math.ceil(tokens * self.active / self.count * self.capacity)
 
     def own(self) -> range:
-        """Numbers of the experts that this rank has."""
+        """Return the numbers of this rank's experts."""
         each = self.count // self.share.experts
         return range(self.share.expert_place * each, (self.share.expert_place + 1) * each)
 
     def _handed(self, name: str, rows: Array, lengths: Ints) -> Pass[tuple[Array, Ints]]:
-        """Hand so many rows to each taker; returns the rows that came, and by source how many for each taker.
+        """Send rows to their receivers; return the received rows and their counts, shape (ranks, receivers of a rank).
 
-        Takers are experts or ranks, as many of them for each rank; where one rank has all, rows stay where they are.
+        `lengths` are the rows for each receiver. Receivers are experts or ranks, equally many per rank. If this rank
+        has all experts, the rows stay here.
         """
         width = rows.shape[1]
         if self.share.experts == 1:
             return rows, np.asarray(lengths)[None]
-        came, splits = yield Wanted(name, rows.ravel(), splits=tuple((np.asarray(lengths) * width).tolist()))
+        # The exchange counts elements; a row is `width` elements.
+        came, splits = yield ExchangeRequest(name, rows.ravel(), splits=tuple((np.asarray(lengths) * width).tolist()))
         return came.reshape(-1, width), splits // width
 
     def _computed(self, p: Parameters, came: Array, splits: Ints) -> tuple[Array, list[Any]]:
-        """Each own expert's output for the rows that came for it, where they lie."""
+        """Return the outputs of this rank's experts in the received rows' layout, and the saved tensors."""
         out, inside = np.zeros_like(came), []
         for expert, where in zip(self.own(), _places(splits), strict=True):
             wide, first = layers.linear(self.arithmetic, came[where], *_of(p, expert, "fc1"))
@@ -120,6 +136,7 @@ class Experts:
         return out, inside
 
     def _computed_backward(self, p: Parameters, came: Array, splits: Ints, inside: list[Any], g: Gradients) -> Array:
+        """Return the gradients of the received rows; put the gradients of this rank's experts into `g`."""
         a, out = self.arithmetic, np.zeros_like(came)
         for expert, where, kept in zip(self.own(), _places(splits), inside, strict=True):
             first, middle, last = kept
@@ -134,16 +151,25 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Where copies of tokens lie as they are handed over: expert behind expert, in the order of tokens.
+    """Layout of token copies for sending: sorted by expert, in token order within an expert.
 
     Attributes
     ----------
     place : int array, shape (copies,)
-        Of each copy; -1 for one that its expert does not take.
+        Row of each copy; -1 for a copy beyond its expert's capacity.
     lengths : int array, shape (experts,)
-        Rows of each expert, padded ones too.
+        Rows of each expert, including padding.
     active : int
         Copies of a token.
+
+    Examples
+    --------
+    Three tokens choose experts 1, 0 and 1; then the same with room for a single row per expert:
+
+    >>> _Rows.of(np.array([[1], [0], [1]]), 2, None).place.tolist()
+    [1, 0, 2]
+    >>> _Rows.of(np.array([[1], [0], [1]]), 2, 1).place.tolist()
+    [1, 0, -1]
     """
 
     place: Ints
@@ -152,10 +178,22 @@ class _Rows:
 
     @classmethod
     def of(cls, chosen: Ints, experts: int, slots: int | None) -> _Rows:
-        """Where copies lie, given the experts of each token, of which each takes so many."""
+        """Lay out the copies.
+
+        Parameters
+        ----------
+        chosen : int array, shape (tokens, k)
+            Experts of each token.
+        experts : int
+            Experts on all ranks.
+        slots : int or None
+            Rows per expert; None: unlimited.
+        """
         expert = chosen.ravel()
         count = np.bincount(expert, minlength=experts)
         order = np.argsort(expert, kind="stable")
+        # Number the copies of each expert from 0, in the order of tokens: position in the sorted order, less the
+        # position of the expert's first copy.
         rank = np.empty(len(expert), np.int64)
         rank[order] = np.arange(len(expert)) - np.repeat(np.cumsum(count) - count, count)
         lengths = count if slots is None else np.full(experts, slots)
@@ -163,24 +201,32 @@ class _Rows:
         return cls(np.where(rank < lengths[expert], place, -1), lengths, chosen.shape[1])
 
     def filled(self, tokens: Array) -> Array:
-        """Copies of tokens, shape (tokens, width), as they are handed over."""
+        """Copy each token, shape (tokens, width), once per chosen expert and lay the copies out for sending."""
         return self.placed(np.repeat(tokens, self.active, axis=0))
 
     def placed(self, copies: Array) -> Array:
-        """Rows as they are handed over; zeros where none lies."""
+        """Lay copies out for sending; padding rows are 0."""
         rows = np.zeros((int(self.lengths.sum()), copies.shape[1]), copies.dtype)
         rows[self.place[self.place >= 0]] = copies[self.place >= 0]
         return rows
 
     def taken(self, rows: Array, copies: int) -> Array:
-        """Each copy's row; zeros for one that was not taken."""
+        """Return each copy's row from the returned rows; 0 for a copy beyond its expert's capacity."""
         back = np.zeros((copies, rows.shape[1]), rows.dtype)
         back[self.place >= 0] = rows[self.place[self.place >= 0]]
         return back
 
 
 def _places(splits: Ints) -> Sequence[Ints]:
-    """Of rows that came from each source, expert behind expert, those of each expert."""
+    """Return the row numbers of each own expert within the received rows (sorted by source rank, then expert).
+
+    Examples
+    --------
+    Two source ranks sent 1 and 3 rows for the first expert, 2 and 1 rows for the second:
+
+    >>> [rows.tolist() for rows in _places(np.array([[1, 2], [3, 1]]))]
+    [[0, 3, 4, 5], [1, 2, 6]]
+    """
     begin = (np.cumsum(splits) - splits.ravel()).reshape(splits.shape)
     pieces = [
         [np.arange(a, a + n) for a, n in zip(b, own, strict=True)] for b, own in zip(begin.T, splits.T, strict=True)
@@ -189,6 +235,7 @@ def _places(splits: Ints) -> Sequence[Ints]:
 
 
 def _of(p: Parameters, expert: int, matrix: str) -> tuple[Array, Array]:
+    """Return weight and bias of an expert's matrix ("fc1" or "fc2")."""
     return p[f"experts.{expert}.{matrix}.weight"], p[f"experts.{expert}.{matrix}.bias"]
 
 

@@ -1,8 +1,8 @@
 """Flash attention, forward and backward: exact attention in tiles, which never writes scores to HBM; counts HBM access.
 
-Rule: the outer loop runs over blocks of K and V, the inner one over blocks of Q and the output, as in the first
-generation [1]_; every tile that is read from or written to HBM is counted. Softmax can be computed block by block,
-because a row's sum so far can be rescaled when a larger score appears.
+The outer loop runs over tiles of K and V, the inner loop over tiles of Q and the output, as in the first generation
+[1]_. Every tile that is read from or written to HBM is counted. Softmax can be computed tile by tile, because a row's
+sum can be rescaled when a larger score appears (online softmax).
 
 References
 ----------
@@ -24,16 +24,24 @@ from simulator.numerics.attention import Core
 from simulator.numerics.dropout import Draw
 from simulator.numerics.hbm_counter import HbmCounter
 
-# Size of a row's sum, and of its largest score, in HBM: float32 [B].
+# A row's sum and its largest score are float32 in HBM [B].
 _STATISTIC: Final = 4
-# Rows and columns of a tile that a model trains with: one of the sizes of the second generation (Dao,
-# "FlashAttention-2", arXiv:2307.08691, section 3.3).
+# Rows and columns of a tile in training: a size of the second generation (Dao, "FlashAttention-2", arXiv:2307.08691,
+# section 3.3).
 _TILE: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class FlashCache:
-    """What the backward pass needs: inputs, output, each row's largest score and sum."""
+    """Saved tensors for the backward pass.
+
+    Attributes
+    ----------
+    q, k, v, out : float array, shape (batch, heads, seq_len, head_dim)
+        Inputs and output.
+    largest, total : float array, shape (batch, heads, seq_len, 1)
+        Each row's largest score, and its sum of exp(score - largest).
+    """
 
     q: Array
     k: Array
@@ -45,14 +53,20 @@ class FlashCache:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Sizes of the tiles, and which of them are computed.
+    """Tile sizes, and the order of computing tiles.
 
     Attributes
     ----------
     seq_len, rows, columns : int
-        Br and Bc of [1]_.
+        Sequence length; queries per tile (Br) and keys per tile (Bc) of [1]_.
     causal : bool
-        Whether tiles above the diagonal are skipped.
+        If True, tiles above the diagonal are skipped.
+
+    Examples
+    --------
+    >>> cut = Tiles(4, 2, 2, causal=True)
+    >>> [(q.start, k.start) for k in cut.outer() for q in cut.inner(k)]
+    [(0, 0), (2, 0), (2, 2)]
     """
 
     seq_len: int
@@ -61,12 +75,12 @@ class Tiles:
     causal: bool
 
     def outer(self) -> Iterator[slice]:
-        """Blocks of K and V."""
+        """Yield the tiles of K and V."""
         for start in range(0, self.seq_len, self.columns):
             yield slice(start, min(start + self.columns, self.seq_len))
 
     def inner(self, columns: slice) -> Iterator[slice]:
-        """Blocks of Q that see some of these keys."""
+        """Yield the query tiles that attend to at least one key of this tile."""
         for start in range(0, self.seq_len, self.rows):
             rows = slice(start, min(start + self.rows, self.seq_len))
             if not self.causal or rows.stop > columns.start:
@@ -74,7 +88,8 @@ class Tiles:
 
 
 def tiles(seq_len: int, head_dim: int, on_chip: int, *, causal: bool) -> Tiles:
-    """Choose the tiles' sizes [1]_ for a chip that holds `on_chip` numbers."""
+    """Choose the tile sizes [1]_ for a chip that holds `on_chip` numbers."""
+    # The chip must hold four tiles at once (Q, K, V and the output), hence M / 4d.
     columns = -(-on_chip // (4 * head_dim))
     return Tiles(seq_len, min(columns, head_dim), columns, causal)
 
@@ -82,18 +97,28 @@ def tiles(seq_len: int, head_dim: int, on_chip: int, *, causal: bool) -> Tiles:
 def flash(
     q: Array, k: Array, v: Array, cut: Tiles, traffic: HbmCounter, mask: Array | None = None, left: Array | None = None
 ) -> tuple[Array, FlashCache]:
-    """softmax(q k^T / sqrt(d)) v.
+    """Return softmax(q k^T / sqrt(d)) v and the tensors saved for the backward pass.
 
     Parameters
     ----------
     q, k, v : float array, shape (batch, heads, seq_len, head_dim)
     cut : Tiles
+        Tile sizes.
     traffic : HbmCounter
+        Counter that receives the bytes read and written.
     mask : bool array, shape (seq_len, seq_len), optional
-        Which keys each query sees, in addition to the causal limit. A query that sees none gets zeros.
+        Keys visible to each query, in addition to the causal limit. A query without a visible key gets zeros.
     left : float array, shape (batch, heads, seq_len, seq_len), optional
-        Factor of each weight: 0 where dropout removes it. On a GPU each tile draws its own factors again.
+        Dropout factor of each weight: 0 if removed. On a GPU each tile draws its own factors again.
     """
+    # Four tokens in tiles of 2 x 2, causal; tiles are computed in the order A, B, C:
+    #                 keys 0 1   keys 2 3
+    #    queries 0 1     A       (skipped)
+    #    queries 2 3     B          C
+    # Queries 2 and 3 have a complete softmax over keys 0 and 1 after B, and C corrects it. For a row with scores 1 (B)
+    # and 3 (C):
+    #    after B: largest 1, total 1,                    out = v_B
+    #    after C: largest 3, total exp(1 - 3) + 1 = 1.14, out = (0.14 v_B + 1 v_C) / 1.14
     out = np.zeros_like(q)
     largest = np.full((*q.shape[:-1], 1), -np.inf, q.dtype)
     total = np.zeros_like(largest)
@@ -101,16 +126,21 @@ def flash(
         traffic.read += k[..., columns, :].nbytes + v[..., columns, :].nbytes
         for rows in cut.inner(columns):
             tile, statistics = q[..., rows, :].nbytes, 2 * _STATISTIC * largest[..., rows, :].size
+            # Read Q and the output so far; K and V stay on the chip for the whole inner loop.
             traffic.read += 2 * tile + statistics
             scores = _scores(q, k, cut, mask, rows, columns)
             above = np.maximum(largest[..., rows, :], scores.max(axis=-1, keepdims=True))
+            # A row without a visible key has -inf as its maximum, and -inf - -inf would be NaN.
             safe = np.where(np.isneginf(above), q.dtype.type(0), above)
             exponentials = np.exp(scores - safe)
+            # The old sum was relative to the old maximum; rescale it to the new maximum.
             before = total[..., rows, :] * np.exp(largest[..., rows, :] - safe)
             now = before + exponentials.sum(axis=-1, keepdims=True)
-            if left is not None:  # dropout follows softmax: the sum has all weights
+            # Dropout follows softmax, so the sum above includes the removed weights.
+            if left is not None:
                 exponentials = exponentials * left[..., rows, columns]
             mixed = before * out[..., rows, :] + exponentials @ v[..., columns, :]
+            # Rows that see no key keep output 0.
             np.divide(mixed, now, out=out[..., rows, :], where=now > 0)
             largest[..., rows, :], total[..., rows, :] = above, now
             traffic.written += tile + statistics
@@ -120,7 +150,7 @@ def flash(
 def flash_backward(
     dy: Array, kept: FlashCache, cut: Tiles, traffic: HbmCounter, mask: Array | None = None, left: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """Gradients of q, k and v; scores are computed again tile by tile."""
+    """Return the gradients of q, k and v; scores are recomputed tile by tile."""
     q, k, v = kept.q, kept.k, kept.v
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     scale = q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
@@ -130,6 +160,8 @@ def flash_backward(
         traffic.read += keys.nbytes + values.nbytes
         for rows in cut.inner(columns):
             tile, statistics = q[..., rows, :].nbytes, 2 * _STATISTIC * kept.total[..., rows, :].size
+            # Read Q, the output, its gradient and the queries' gradient so far; dK and dV stay on the chip during the
+            # inner loop.
             traffic.read += 4 * tile + statistics
             exponentials = np.exp(_scores(q, k, cut, mask, rows, columns) - safe[..., rows, :])
             total = kept.total[..., rows, :]
@@ -137,7 +169,7 @@ def flash_backward(
             own = dy[..., rows, :]
             factor = 1 if left is None else left[..., rows, columns]
             dv[..., columns, :] += (p * factor).swapaxes(-1, -2) @ own
-            # For each row the sum of p dp equals the sum of output times its gradient, which needs no scores.
+            # rowsum(P dP) equals rowsum(dO O), without scores from other tiles ([1]_, appendix B.2).
             along = (own * kept.out[..., rows, :]).sum(axis=-1, keepdims=True)
             ds = p * (own @ values.swapaxes(-1, -2) * factor - along) * scale
             dq[..., rows, :] += ds @ keys
@@ -148,6 +180,7 @@ def flash_backward(
 
 
 def _scores(q: Array, k: Array, cut: Tiles, mask: Array | None, rows: slice, columns: slice) -> Array:
+    """Return a tile's scaled scores, shape (batch, heads, rows, columns), with -inf for invisible keys."""
     scale = q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
     scores = q[..., rows, :] @ k[..., columns, :].swapaxes(-1, -2) * scale
     seen = np.ones((rows.stop - rows.start, columns.stop - columns.start), np.bool_)
@@ -160,26 +193,28 @@ def _scores(q: Array, k: Array, cut: Tiles, mask: Array | None, rows: slice, col
 
 
 def _forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[Array, dict[str, Any]]:
-    """Attention of a layer that trains: of each row's statistics it keeps only the log-sum-exp."""
+    """Run attention for a layer in training; save only the log-sum-exp of each row's statistics."""
     out, kept = flash(a.operand(q), a.operand(k), a.operand(v), _cut(q), HbmCounter(), left=_left(q, draw))
     stored = {"q": a.store(q), "k": a.store(k), "v": a.store(v)}
     return a.rounded(out), stored | {"logsumexp": kept.largest + np.log(kept.total)}
 
 
 def _backward(a: Arithmetic, dy: Array, kept: dict[str, Any], out: Array, draw: Draw) -> tuple[Array, Array, Array]:
+    """Return the gradients of q, k and v for a layer in training."""
     q, k, v = (a.operand(a.load(kept[name])) for name in ("q", "k", "v"))
-    # exp(score - log-sum-exp) is the softmax already, so the row's sum, by which it is divided, is 1.
+    # exp(score - log-sum-exp) is the softmax already, so the sum to divide by is 1.
     rows = FlashCache(q, k, v, out, kept["logsumexp"], np.ones_like(kept["logsumexp"]))
     dq, dk, dv = flash_backward(dy, rows, _cut(q), HbmCounter(), left=_left(q, draw))
     return a.rounded(dq), a.rounded(dk), a.rounded(dv)
 
 
 def _cut(q: Array) -> Tiles:
+    """Return the tile sizes for a layer in training."""
     return Tiles(q.shape[-2], _TILE, _TILE, causal=True)
 
 
 def _left(q: Array, draw: Draw) -> Array | None:
-    """Dropout's factors, drawn alike in forward and backward, so that the cache need not keep them."""
+    """Return dropout's factors; forward and backward draw the same factors instead of saving masks."""
     mask = draw.mask((*q.shape[:-1], q.shape[-2]))
     return None if mask is None else draw.factor(mask, q.dtype)
 

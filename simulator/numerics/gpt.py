@@ -1,11 +1,11 @@
 """Forward and backward functions of a decoder-only GPT, unit by unit: embedding, layers, head.
 
-Rule: a unit's forward takes the output of the unit before, and returns its own output and its cache; backward takes the
-gradient of the output, and returns that of the input and those of parameters by name. The caller decides when
-parameters are gathered or freed, and what is computed again.
+A unit's forward takes the previous unit's output, and returns its own output and its cache. Backward takes the gradient
+of the output, and returns the gradients of the input and, by name, of the parameters. The caller decides when to gather
+or free parameters, and what to recompute.
 
-Pre-LN blocks; queries, keys and values are one matmul with bias (heads are contiguous slices); GELU in its tanh form;
-learned positions; a head without bias, with a table of its own or the embedding's. Parameters are named as in PyTorch.
+Pre-LN blocks; queries, keys and values are a single matmul with bias (heads are contiguous slices); GELU in its tanh
+form; learned positions; a head without bias, with its own table or the embedding's. Parameters are named as in PyTorch.
 """
 
 from __future__ import annotations
@@ -26,33 +26,39 @@ from simulator.numerics.cut_linear import CutLinear, Gradients, Left, Parameters
 from simulator.numerics.dropout import NO_DROPOUT, Draw
 from simulator.numerics.exchange import Pass, alone
 from simulator.numerics.experts import Experts
-from simulator.numerics.share import WHOLE, Share
+from simulator.numerics.tensor_shard import WHOLE, TensorShard
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Gpt:
-    """A model's sizes and its arithmetic.
+    """A model's sizes, its arithmetic, and this rank's part of the model.
 
     Attributes
     ----------
     vocabulary, width, heads, positions, depth : int
-        The width of a head is width / heads; the MLP is four times as wide as the model.
-    arithmetic : Arithmetic
+        Size of the vocabulary, hidden size, attention heads, learned positions, layers. A head is width / heads wide;
+        the MLP is four times as wide as the model.
     attention : {"standard", "flash"}
     tied : bool
-        Whether the head uses the embedding's table of tokens, which then gets gradients from both units.
+        If True, the head uses the embedding's token table, which then gets gradients from both units.
     dropout : float
-        Probability of dropout, on embeddings, on attention's weights and on what each block adds.
-    share : Share
-        What of the model, and of sequences, this rank has.
-    experts, active : int
-        In the place of each layer's MLP, and how many of them a token goes to; 0 for an MLP.
-    capacity : float or None
-        Tokens that an expert takes of each rank, over its even share; None: all.
+        Probability of dropout on embeddings, on attention's weights and on the output of each block.
+    share : TensorShard
+        This rank's part of the model and of the sequences.
     copies_table : bool
-        Whether a tied head has a copy of the table of its own, as on another stage of a pipeline.
+        If True, a tied head has its own copy of the table, because the embedding is on another pipeline stage.
+    experts, active : int
+        Experts that replace each layer's MLP, and experts that each token is sent to; 0 for an MLP.
+    capacity : float or None
+        Tokens that an expert takes from each rank, in units of its even share; None: unlimited.
+
+    Examples
+    --------
+    >>> from simulator.numerics.arithmetic import arithmetic
+    >>> Gpt(100, 8, 2, 16, 2, arithmetic("float32")).units
+    ('embedding', 'layer 0', 'layer 1', 'head')
     """
 
     vocabulary: int
@@ -64,7 +70,7 @@ class Gpt:
     attention: Literal["standard", "flash"] = "standard"
     tied: bool = False
     dropout: float = 0.0
-    share: Share = WHOLE
+    share: TensorShard = WHOLE
     copies_table: bool = False
     experts: int = 0
     active: int = 0
@@ -76,23 +82,27 @@ class Gpt:
 
     @cached_property
     def units(self) -> tuple[str, ...]:
-        """Names of the units, in the order of the forward pass."""
+        """Unit names in forward order."""
+        # Expert-parallel experts stand before their layer, without kernels: their gradients are reduced over another
+        # process group than the layer's, so buckets and shards need a unit of their own.
         kinds = (" experts", "") if self.spreads else ("",)
         return ("embedding", *(f"layer {i}{kind}" for i in range(self.depth) for kind in kinds), "head")
 
     @property
     def spreads(self) -> bool:
-        """Whether a layer's experts are a unit of their own, because other ranks have others."""
+        """Return True if a layer's experts are a separate unit, because each rank holds different experts."""
         return self.share.experts > 1
 
     def shapes(self, unit: str) -> dict[str, tuple[int, ...]]:
-        """Shapes of this rank's part of a unit's parameters by name, in the order in which PyTorch registers them."""
+        """Return the parameter shapes of a unit on this rank by name, in PyTorch's registration order."""
         return {name: self.share.shape(name, shape) for name, shape in self._shapes(unit).items()}
 
     def _shapes(self, unit: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a unit's whole parameters (this rank's experts alone) by name."""
         d = self.width
         if unit == "embedding":
             return {"tok.weight": (self.vocabulary, d), "pos.weight": (self.positions, d)}
+        # A tied head owns only its norm; the table belongs to the embedding.
         if unit == "head":
             norm: dict[str, tuple[int, ...]] = {"lnf.weight": (d,), "lnf.bias": (d,)}
             table: dict[str, tuple[int, ...]] = {self._table: (self.vocabulary, d)}
@@ -109,47 +119,53 @@ class Gpt:
         return _outside(unit, shapes)
 
     def _mlp_shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of an MLP's parameters, with a prefix before each name."""
         d = self.width
         shapes = {"fc1.weight": (4 * d, d), "fc1.bias": (4 * d,), "fc2.weight": (d, 4 * d), "fc2.bias": (d,)}
         return {f"{prefix}{name}": shape for name, shape in shapes.items()}
 
     def _expert_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the parameter shapes of this rank's experts."""
         own = self._experts.own() if self._experts is not None else ()
         return dict(chain.from_iterable(self._mlp_shapes(f"experts.{expert}.").items() for expert in own))
 
     def home(self, name: str) -> str:
-        """The unit that owns a parameter; another unit may compute with it too."""
+        """Return the unit that owns a parameter; another unit may compute with the parameter too."""
         return next(unit for unit in self.units if name in self.shapes(unit))
 
     def used(self, unit: str, p: Mapping[str, Parameters]) -> Parameters:
-        """The parameters that a unit computes with: its own, and for a tied head the table of tokens."""
+        """Return the parameters for computing a unit: its own, its experts', and a tied head's token table."""
         if unit == "head" and self.tied and not self.copies_table:
             return {**p[unit], "tok.weight": p["embedding"]["tok.weight"]}
         return {**p[unit], **p.get(f"{unit} experts", {})}
 
     def forward(self, unit: str, p: Parameters, x: Array, draw: Draw = NO_DROPOUT) -> Pass[tuple[Array, Any]]:
-        """Run a unit.
+        """Run a unit forward.
 
         Parameters
         ----------
         unit : str
+            Name of the unit.
         p : mapping of name to array
-            The parameters that it computes with, in the stored dtype.
+            Parameters that the unit computes with, in the stored dtype.
         x : array
-            Token numbers, shape (batch, seq_len), for the embedding; else (batch, seq_len, width). Where sequences are
-            cut, of the tokens that this rank has, and of those that it has between matrices.
+            Token numbers, shape (batch, seq_len), for the embedding; else (batch, seq_len, width). If sequences are
+            cut: token numbers of this rank's context-parallel part, and activations of its tokens between matrices.
         draw : Draw, optional
+            Dropout masks of the pass.
 
         Returns
         -------
         tuple
-            (batch, seq_len, width), or logits (batch, seq_len, vocabulary) from the head; and the cache.
+            Output, shape (batch, seq_len, width), or logits, shape (batch, seq_len, vocabulary), from the head; the
+            cache.
         """
         if unit == "embedding":
             return (yield from self._embed(p, x, draw))
         if unit == "head":
             return (yield from self._head(p, x))
         cache: Cache = {}
+        # An experts unit computes nothing; the layer after it runs the experts.
         if unit.endswith(" experts"):
             return x, cache
         out = yield from self._block.forward(_inside(unit, p), x, draw, cache)
@@ -158,7 +174,7 @@ class Gpt:
     def again(
         self, unit: str, p: Parameters, x: Array, kept: Cache, cache: Cache, draw: Draw = NO_DROPOUT
     ) -> Pass[Array]:
-        """Run a layer forward again, and fill its cache; arrays of it that were kept stay as they are."""
+        """Recompute a layer and fill its cache; kept tensors stay unchanged."""
         return (yield from self._block.again(_inside(unit, p), x, kept, draw, cache))
 
     def backward(
@@ -171,9 +187,10 @@ class Gpt:
         left: Left | None = None,
         part: Part = "whole",
     ) -> Pass[tuple[Array | None, Gradients]]:
-        """Gradients of a unit's input (None for the embedding) and, in the stored dtype, of the parameters it used.
+        """Return the gradients of a unit's input (None for the embedding) and parameters, in the stored dtype.
 
-        Of a half of the pass (`part`) only those that it makes; `left` is what the first half leaves for the second.
+        For half a pass (`part`), return only the gradients that this half computes; `left` carries arrays from the
+        input half to the weight half.
         """
         dx: Array | None = None
         inner: Gradients = {}
@@ -183,7 +200,7 @@ class Gpt:
         elif unit == "head":
             dx = yield from self._head_backward(p, cache, dy, inner, behind, part)
         elif unit.endswith(" experts"):
-            # Its layer has made its gradients.
+            # The experts' layer computes their gradients.
             dx = dy
         else:
             made: Gradients = {}
@@ -193,21 +210,24 @@ class Gpt:
 
     @property
     def _block(self) -> Block:
+        """The computation of a layer."""
         return Block(self.heads, self.arithmetic, self.attention, self.share, self._experts)
 
     @property
     def _experts(self) -> Experts | None:
+        """The computation of a layer's experts, or None for an MLP."""
         if not self.experts:
             return None
         return Experts(self.arithmetic, self.share, self.experts, self.active, self.capacity)
 
     def gradients(self, p: Mapping[str, Parameters], rows: Array) -> tuple[float, Gradients]:
-        """Loss of some sequences, and gradients of all parameters: all units forward and backward, on one rank.
+        """Return the loss of several sequences and every parameter's gradient, computed on a single rank.
 
         Parameters
         ----------
         p : mapping of unit to parameters
         rows : int array, shape (batch, seq_len + 1)
+            Token numbers; each token is predicted from the tokens before it.
         """
         x: Any = rows[:, :-1]
         targets, caches = rows[:, 1:].ravel(), {}
@@ -219,13 +239,17 @@ class Gpt:
         for unit in reversed(self.units):
             d, own = alone(self.backward(unit, self.used(unit, p), caches[unit], d))
             for name, gradient in own.items():
+                # A tied table gets a gradient from the head and from the embedding.
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
         return loss, gradients
 
     def _embed(self, p: Parameters, tokens: Array, draw: Draw) -> Pass[tuple[Array, Any]]:
+        """Look up the tokens, add positions and apply dropout; return the output and the cache."""
         a, share, table = self.arithmetic, self.share, p["tok.weight"]
         rows, mine = self._rows(tokens)
         x = a.load(table)[rows]
+        # The table is cut by vocabulary. Each rank looks up the tokens in its own rows and leaves 0 for the rest; the
+        # sum over ranks is the lookup. With 2 ranks and 100 words, rank 0 fills token 7 and rank 1 fills token 60.
         if share.tensor > 1:
             x = np.where(mine[..., None], x, x.dtype.type(0))
             how, what = (share.scattered, "scatter") if share.sequence else (share.summed, "sum")
@@ -235,18 +259,21 @@ class Gpt:
         return out, (tokens, mask)
 
     def _rows(self, tokens: Array) -> tuple[Array, Array]:
-        """Each token's row of this rank's part of the table, and whether it has that token at all."""
+        """Return each token's row in this rank's part of the table, and a mask of the tokens in this part."""
         if self.share.tensor == 1:
             return tokens, np.ones(tokens.shape, np.bool_)
         rows = tokens - self.share.place * self.share.rows
         mine = (rows >= 0) & (rows < self.share.rows)
+        # Reading row 0 for another rank's token is harmless; the mask discards the result.
         return np.where(mine, rows, 0), mine
 
     def _between(self, own: int) -> Ints:
-        """Positions of the tokens that this rank has between matrices, of so many that it has of a sequence."""
+        """Return the positions of this rank's tokens between matrices, given `own` tokens per sequence on this rank."""
         return self.share.between(self.share.positions(own * self.share.context))
 
     def _embed_backward(self, cache: Any, dy: Array, draw: Draw, g: Gradients, left: Left, part: Part) -> Pass[None]:
+        """Put the gradients of both tables into `g`."""
+        # Token numbers have no gradient, so the whole pass belongs to the weight half.
         if part == "input":
             left["embedding"] = dy
             return
@@ -255,22 +282,26 @@ class Gpt:
         together = yield from self.share.gathered("gather token embedding output gradient", own)
         rows, mine = self._rows(tokens)
         tok = np.zeros((self.shapes("embedding")["tok.weight"][0], self.width), own.dtype)
+        # A token may occur many times in a batch: `add.at` sums repeated rows, which `+=` would not.
         np.add.at(tok, rows[mine], together[mine])
         pos = np.zeros((self.positions, self.width), own.dtype)
         pos[self._between(tokens.shape[1])] = own.sum(axis=0)
         g |= {"tok.weight": a.rounded(tok), "pos.weight": a.rounded(pos)}
 
     def _head(self, p: Parameters, x: Array) -> Pass[tuple[Array, Any]]:
+        """Normalise and multiply by the table; return the logits and the cache."""
         flat = x.reshape(-1, self.width)
         normed, norm = layers.layer_norm(self.arithmetic, flat, p["lnf.weight"], p["lnf.bias"])
         logits, kept = yield from self._logits(len(x)).columns(p, normed)
         return logits.reshape(len(x), len(logits) // len(x), -1), (norm, kept)
 
     def _head_backward(self, p: Parameters, cache: Any, dy: Array, g: Gradients, left: Left, part: Part) -> Pass[Array]:
+        """Return the gradient of the head's input; put the gradients of its parameters into `g`."""
         a, (norm, kept) = self.arithmetic, cache
         flat = dy.reshape(-1, dy.shape[-1])
         if part == "weights":
             yield from self._logits(len(dy)).columns_backward(p, flat, kept, g, left, part)
+            # The input half has computed the norm's gradients already.
             g |= {name: left.pop(name) for name in ("lnf.weight", "lnf.bias")}
             return dy
         made: Gradients = {}
@@ -282,21 +313,22 @@ class Gpt:
         return dx.reshape(len(dy), -1, self.width)
 
     def _logits(self, batch: int) -> CutLinear:
+        """The logits' matrix, cut by vocabulary (its outputs) like a matrix cut by columns."""
         return CutLinear(self.arithmetic, self.share, "logits", self._table, "", batch)
 
     @property
     def _table(self) -> str:
-        """Name of the table that the head multiplies by."""
+        """Name of the head's table."""
         return "tok.weight" if self.tied else "head.weight"
 
 
 def _outside(unit: str, inside: Mapping[str, T]) -> dict[str, T]:
-    """What is kept by names within a layer, by names in the model."""
+    """Return a mapping with names within a layer under the names in the model ("blocks.0.fc1.weight")."""
     layer = unit.removeprefix("layer ").removesuffix(" experts")
     return {f"blocks.{layer}.{name}": value for name, value in inside.items()}
 
 
 def _inside(unit: str, p: Parameters) -> dict[str, Array]:
-    """A layer's parameters by their names within it."""
+    """Return a layer's parameters under their names within the layer ("fc1.weight")."""
     prefix = f"blocks.{unit.removeprefix('layer ')}."
     return {name.removeprefix(prefix): value for name, value in p.items()}

@@ -1,6 +1,6 @@
 """Counts the bytes that a computation reads from HBM and writes to it.
 
-Rule: code that reads an array from HBM, or writes one, adds its bytes; arrays that stay on the chip are not counted.
+Code that reads or writes an array in HBM adds the array's bytes; arrays that stay on the chip are not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class HbmCounter:
     Attributes
     ----------
     read, written : int
-        [B]
+        Bytes read from HBM and written to it [B].
     """
 
     read: int = 0

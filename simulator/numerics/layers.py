@@ -1,9 +1,9 @@
 """Forward and backward functions of a GPT's operations: linear, layer norm, GELU, dropout, cross-entropy.
 
-Rule: forward returns a result and the arrays that backward needs, in the stored dtype unless said otherwise; every
+Forward returns the result and the saved tensors for backward, in the stored dtype unless stated otherwise. Every
 function is pure. Weights have the shape (out, in), as in PyTorch.
 
-Shapes: x is (tokens, width) unless said otherwise.
+Shapes: x is (tokens, width) unless stated otherwise.
 
 References
 ----------
@@ -20,6 +20,7 @@ from simulator.basics.arrays import Array
 from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.dropout import Draw
 
+# Added to a layer norm's variance; PyTorch's default.
 EPSILON: Final = 1e-5
 _ROOT: Final = float(np.sqrt(2.0 / np.pi))
 # GELU's tanh form (Hendrycks & Gimpel, arXiv:1606.08415).
@@ -27,7 +28,8 @@ _CUBIC: Final = 0.044715
 
 
 def linear(a: Arithmetic, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Array]:
-    """x weight^T + bias; keeps x."""
+    """Return x weight^T + bias; save x."""
+    # Not `a.product`: the bias is added before the only rounding, as GPU kernels do.
     y = a.operand(x) @ a.operand(a.load(weight)).T
     if bias is not None:
         y = y + a.load(bias)
@@ -35,13 +37,13 @@ def linear(a: Arithmetic, x: Array, weight: Array, bias: Array | None) -> tuple[
 
 
 def linear_backward(a: Arithmetic, dy: Array, kept: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Gradients of x, weight and bias."""
+    """Return the gradients of x, weight and bias."""
     x = a.load(kept)
     return a.product(dy, a.load(weight)), a.product(dy.T, x), a.rounded(dy.sum(axis=0))
 
 
 def layer_norm(a: Arithmetic, x: Array, weight: Array, bias: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    """Rows of mean 0 and variance 1, scaled and shifted; keeps x, means and inverse deviations (float32 or wider)."""
+    """Scale and shift rows of mean 0 and variance 1; save x, means and inverse deviations (float32 or wider)."""
     mean = x.mean(axis=1, keepdims=True)
     centred = x - mean
     inverse = 1.0 / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + x.dtype.type(EPSILON))
@@ -52,47 +54,50 @@ def layer_norm(a: Arithmetic, x: Array, weight: Array, bias: Array) -> tuple[Arr
 def layer_norm_backward(
     a: Arithmetic, dy: Array, kept: tuple[Array, Array, Array], weight: Array
 ) -> tuple[Array, Array, Array]:
-    """Gradients of x, weight and bias."""
+    """Return the gradients of x, weight and bias."""
     x, mean, inverse = kept
     normed = (a.load(x) - mean) * inverse
     scaled = dy * a.load(weight)
+    # The mean and the variance depend on every entry of the row, hence the two subtracted averages.
     dx = scaled - scaled.mean(axis=1, keepdims=True) - normed * (scaled * normed).mean(axis=1, keepdims=True)
     return a.rounded(dx * inverse), a.rounded((dy * normed).sum(axis=0)), a.rounded(dy.sum(axis=0))
 
 
 def gelu(a: Arithmetic, x: Array) -> tuple[Array, Array]:
-    """GELU in its tanh form; keeps x."""
+    """Return GELU in its tanh form; save x."""
     inner = _ROOT * (x + _CUBIC * x * x * x)
     return a.rounded(0.5 * x * (1.0 + np.tanh(inner))), a.store(x)
 
 
 def gelu_backward(a: Arithmetic, dy: Array, kept: Array) -> Array:
-    """Gradient of x."""
+    """Return the gradient of x."""
     x = a.load(kept)
+    # Recomputed from x, as fused kernels do; saving the tanh would take a second array.
     t = np.tanh(_ROOT * (x + _CUBIC * x * x * x))
     slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * _ROOT * (1.0 + 3.0 * _CUBIC * x * x)
     return a.rounded(dy * slope)
 
 
 def dropout(a: Arithmetic, x: Array, draw: Draw) -> tuple[Array, Array | None]:
-    """Set numbers to 0 and scale up the others [1]_; keeps the mask, of one byte each, or None where all stay."""
+    """Set random numbers to 0 and scale up the rest [1]_; save the mask (1 byte each), or None without dropout."""
     mask = draw.mask(x.shape)
     return masked(a, x, mask, draw), mask
 
 
 def masked(a: Arithmetic, x: Array, mask: Array | None, draw: Draw) -> Array:
-    """Dropout with a mask that was drawn, of numbers or of their gradients."""
+    """Apply a given dropout mask to numbers or to their gradients."""
     return x if mask is None else a.rounded(x * draw.factor(mask, x.dtype))
 
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
-    """Mean over tokens of -log softmax at the target, in the logits' own dtype; keeps log-probabilities.
+    """Return the mean over tokens of -log softmax at the target, in the logits' dtype; save log-probabilities.
 
     Parameters
     ----------
     logits : float array, shape (tokens, vocabulary)
     targets : int array, shape (tokens,)
     """
+    # Subtracting the row maximum keeps exp from overflowing.
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     chosen = log_probabilities[np.arange(len(targets)), targets]
@@ -100,8 +105,9 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
 
 
 def cross_entropy_backward(log_probabilities: Array, targets: Array, scale: float = 1.0) -> Array:
-    """Gradient of the logits, times a loss scale."""
+    """Return the gradient of the logits, times a loss scale."""
     gradient: Array = np.exp(log_probabilities)
+    # d loss / d logits = softmax - one-hot(target), divided by the number of tokens (mean).
     gradient[np.arange(len(targets)), targets] -= 1.0
     gradient *= log_probabilities.dtype.type(scale / len(targets))
     return gradient

@@ -1,7 +1,6 @@
-"""Optimizers (Adam, SGD): one step on a flat array of parameters, with its moments and step count.
+"""Optimizers (Adam, SGD): a step on a flat array of parameters, with moments and step count.
 
-Rule: an optimizer treats each element by itself, so a rank that updates only its shard gets the same bits for it as one
-that updates all parameters.
+An optimizer treats each element separately, so updating only a shard gives the same bits as updating every parameter.
 
 References
 ----------
@@ -23,7 +22,7 @@ _STEADY = RateSchedule()
 
 @dataclass(slots=True)
 class OptimizerState:
-    """Moments of some parameters, and the number of steps that they have taken."""
+    """Moments for an array of parameters, and the number of steps taken."""
 
     moments: list[Array]
     steps: int = 0
@@ -31,11 +30,12 @@ class OptimizerState:
 
 @dataclass(frozen=True, slots=True)
 class Adam:
-    """Adam, with moving averages of the gradient and of its square [1]_.
+    """Adam, with moving averages of gradient and squared gradient [1]_.
 
     Attributes
     ----------
     rate, first, second, epsilon : float
+        Learning rate, decay factors of both moving averages (betas), and eps.
     decay : float
         Weight decay, applied to the parameters and not to the gradient [2]_; 0 for none.
     schedule : RateSchedule
@@ -57,12 +57,14 @@ class Adam:
     def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
         """Update parameters and state in place, in PyTorch's order of operations."""
         kind, (momentum, variance) = parameters.dtype.type, state.moments
+        # `step` has counted this update already; schedules count from 0.
         scheduled = self.rate * self.schedule.factor(state.steps - 1)
         if self.decay:
             parameters *= kind(1.0 - scheduled * self.decay)
         momentum += (gradient - momentum) * kind(1.0 - self.first)
         variance *= kind(self.second)
         variance += kind(1.0 - self.second) * gradient * gradient
+        # Both averages start at 0 and are too small at first; dividing by 1 - beta^t corrects the bias [1]_.
         correction = np.sqrt(1.0 - self.second**state.steps)
         rate = scheduled / (1.0 - self.first**state.steps)
         denominator = np.sqrt(variance) / kind(correction) + kind(self.epsilon)
@@ -71,15 +73,16 @@ class Adam:
 
 @dataclass(frozen=True, slots=True)
 class Sgd:
-    """Gradient descent; with momentum it follows a sum of gradients in which earlier steps count less.
+    """Gradient descent; momentum adds earlier gradients with decreasing weight.
 
     Attributes
     ----------
     rate : float
+        Learning rate.
     momentum : float
-        Factor by which the sum shrinks in each step; 0 for no momentum.
+        Factor by which the sum of gradients shrinks in each step; 0 for no momentum.
     decay : float
-        Weight decay, added to the gradient as PyTorch's `weight_decay` is.
+        Weight decay, added to the gradient like PyTorch's `weight_decay`.
     schedule : RateSchedule
         Schedule of the learning rate.
     """
@@ -100,7 +103,7 @@ class Sgd:
         if self.decay:
             gradient = gradient + kind(self.decay) * parameters
         if self.momentum:
-            # PyTorch starts the sum with the whole first gradient; adding that gradient to zeros gives the same.
+            # PyTorch starts the sum with the whole first gradient; adding this gradient to zeros gives the same.
             state.moments[0] *= kind(self.momentum)
             state.moments[0] += gradient
             gradient = state.moments[0]
@@ -111,7 +114,7 @@ Rule = Adam | Sgd
 
 
 def fresh(rule: Rule, parameters: Array) -> OptimizerState:
-    """The state before the first step."""
+    """Return the optimizer state before the first step."""
     return OptimizerState([np.zeros_like(parameters) for _ in range(rule.moments)])
 
 

@@ -1,6 +1,6 @@
-"""Loss scaling: the factor on the loss that keeps small gradients above float16's least number, and how it adapts.
+"""Loss scaling: the factor on the loss that keeps small gradients above float16's smallest number, and its adaptation.
 
-Rule: after each step the caller says whether any gradient overflowed, and `Scale.after` gives the factor for the next.
+After each step the caller says whether a gradient overflowed, and `Scale.after` returns the scale for the next step.
 
 References
 ----------
@@ -22,21 +22,23 @@ from simulator.basics.arrays import Array
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A loss scale, its settings and its counters; immutable, so each update gives a new one.
+    """A loss scale with its settings and counters; immutable, so each update returns a new scale.
 
     Attributes
     ----------
     value : float
+        Factor on the loss.
     interval : int
-        Number of clean steps (without overflow) after which the scale grows; 0 for a static scale.
+        Clean steps (without overflow) after which the scale grows; 0 for a static scale.
     growth, backoff : float
         Factors by which the scale grows and falls.
     hysteresis : int
-        Number of overflows at which the scale falls; the ones before leave it as it is.
+        Number of overflows at which the scale falls; earlier overflows leave the scale unchanged.
     refills : bool
-        Whether a clean step restores the hysteresis at once, and not only growth (`consecutive_hysteresis` of [3]_).
+        If True, a clean step restores the hysteresis at once; if False, only growth does (`consecutive_hysteresis` of
+        [3]_).
     least : float
-        Smallest scale; an overflow at it is an error.
+        Smallest scale; an overflow at the smallest scale is an error.
     clean, left : int
         Clean steps since the last overflow or change; overflows left until the scale falls.
     """
@@ -52,12 +54,12 @@ class Scale:
     left: int = 1
 
     def after(self, *, overflow: bool) -> Scale:
-        """The scale for the next step.
+        """Return the scale for the next step.
 
         Raises
         ------
         OverflowError
-            Gradients overflow at the least scale, so scaling cannot make them smaller.
+            Gradients overflow at the smallest scale, so scaling cannot make them smaller.
 
         Examples
         --------
@@ -69,12 +71,13 @@ class Scale:
         left = self.hysteresis if self.refills else self.left
         clean = self.clean + 1
         if self.interval and clean >= self.interval:
+            # The scale must not become infinite: from then on every gradient would overflow.
             grown = self.value * self.growth
-            # The scale must not become infinite: every gradient would overflow from then on.
             return replace(self, value=grown if isfinite(grown) else self.value, clean=0, left=self.hysteresis)
         return replace(self, clean=clean, left=left)
 
     def _overflowed(self) -> Scale:
+        """Return the scale after an overflow: unchanged while the hysteresis lasts, then smaller."""
         if not self.interval:
             return self
         if self.left > 1:
@@ -85,22 +88,26 @@ class Scale:
 
 
 def grad_scaler(value: float = 65536.0, interval: int = 2000) -> Scale:
-    """PyTorch's rule [2]_."""
+    """Return PyTorch's loss scale [2]_."""
     return Scale(value, interval)
 
 
 def deepspeed_scaler(value: float = 2.0**16, interval: int = 1000, hysteresis: int = 2) -> Scale:
-    """DeepSpeed's rule [3]_: the first overflow only skips the step, later ones also halve the scale; never below 1."""
+    """Return DeepSpeed's loss scale [3]_.
+
+    The first overflow only skips the step; later overflows also halve the scale, down to 1.
+    """
     return Scale(value, interval, hysteresis=hysteresis, left=hysteresis, least=1.0)
 
 
 def static_scaler(value: float) -> Scale:
-    """A scale that never changes."""
+    """Return a scale that never changes."""
     return Scale(value, interval=0)
 
 
 def unscaled(gradient: Array, scale: float, dtype: np.dtype[Any]) -> Array:
-    """Convert a gradient of the scaled loss to one of the loss, in the master copy's dtype."""
+    """Remove the loss scale from a gradient, in the master weights' dtype."""
+    # Widen before dividing: small quotients, the reason for loss scaling, would become 0 in float16.
     wide: Array = gradient.astype(dtype)
     wide *= dtype.type(1.0 / scale)
     return wide

@@ -1,7 +1,7 @@
-"""Learning-rate schedules: the factor on the learning rate in each update (warmup, then constant, linear or cosine).
+"""Learning-rate schedules: the factor on the learning rate in each update (warm-up, then constant, linear or cosine).
 
-Rule: the factor depends on the number of updates alone, counted as the optimizer counts them: a step that was skipped
-because of an overflow does not count [2]_.
+The factor depends on the number of updates alone, counted by the optimizer: a step that was skipped because of an
+overflow does not count [2]_.
 
 References
 ----------
@@ -19,18 +19,18 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class RateSchedule:
-    """A linear warmup, and the shape of the schedule after it [1]_.
+    """A linear warm-up followed by a schedule [1]_.
 
     Attributes
     ----------
     kind : {"constant", "linear", "cosine"}
-        Shape after the warmup: the full rate to the end; a straight line to 0; half a cosine to 0.
+        Shape after the warm-up: the full rate to the end; a straight line to 0; half a cosine to 0.
     warmup : int
         Steps in which the factor rises from 0 in equal parts.
     steps : int
-        Steps of the whole training, after which the factor of linear and cosine is 0.
+        Steps of the whole training; linear and cosine schedules then reach 0.
     updates : int
-        Updates in a step: the number of workers where a server applies each worker's gradient by itself, else 1.
+        Updates in a step: the number of workers if a server applies each worker's gradient separately, else 1.
     """
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
@@ -39,10 +39,10 @@ class RateSchedule:
     updates: int = 1
 
     def factor(self, update: int) -> float:
-        """Factor on the rate in an update; updates are counted from 0.
+        """Return the factor on the learning rate in an update; updates count from 0.
 
-        With t = update // updates: t / warmup while t < warmup; then 1 (constant), or, with the share
-        s = (t - warmup) / (steps - warmup) of the rest, 1 - s (linear), or (1 + cos(pi s)) / 2 (cosine).
+        With t = update // updates: t / warmup while t < warmup; then 1 (constant), or, with the share s = (t - warmup)
+        / (steps - warmup) of the rest, 1 - s (linear), or (1 + cos(pi s)) / 2 (cosine).
 
         Examples
         --------
@@ -54,6 +54,6 @@ class RateSchedule:
             return at / self.warmup
         if self.kind == "constant":
             return 1.0
-        # Without the limit the cosine would rise again if there are more updates than planned.
+        # Without the limit the cosine would rise again after more updates than planned.
         share = min((at - self.warmup) / max(self.steps - self.warmup, 1), 1.0)
         return 1.0 - share if self.kind == "linear" else 0.5 * (1.0 + cos(pi * share))

@@ -1,6 +1,6 @@
-"""A parameter server's arithmetic: it adds gradients in their order of arrival, or applies each one by itself.
+"""A parameter server's arithmetic: sums gradients in their order of arrival, or applies each gradient separately.
 
-Rule: float addition is not associative, so the order of arrival is part of the result.
+Float addition is not associative, so the order of arrival is part of the result.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from simulator.numerics.optimizer import OptimizerState, Rule, step
 
 @dataclass(slots=True)
 class Server:
-    """Parameters of some units, and their optimizer.
+    """Parameters of several units, and their optimizer state.
 
     Attributes
     ----------
     parameters : array
-        In the master copy's dtype.
-    state : OptimizerState
+        In the master weights' dtype.
     version : int
         Number of updates so far.
     """
@@ -33,16 +32,27 @@ class Server:
     version: int = 0
 
     def update(self, rule: Rule, gradient: Array) -> None:
-        """Update the parameters by one optimizer step with this gradient."""
+        """Apply a single optimizer step with this gradient."""
         step(rule, self.parameters, gradient.astype(self.parameters.dtype), self.state)
         self.version += 1
 
 
 def added(arrived: Sequence[tuple[slice, Array]], length: int, dtype: npt.DTypeLike) -> Array:
-    """Add pieces of gradients in their order; the first one at a place is copied, places without any are 0."""
+    """Sum pieces of gradients in their order; places without any piece are 0.
+
+    Parameters
+    ----------
+    arrived : sequence of (slice, array)
+        Place and values of each piece, in the order of arrival.
+    length : int
+        Elements of the sum.
+    dtype : dtype
+        Dtype of the sum.
+    """
     total = np.zeros(length, dtype)
     there = np.zeros(length, np.bool_)
     for place, piece in arrived:
+        # The first piece at a place is copied: 0 + (-0.0) would lose the sign of a negative zero.
         total[place] = np.where(there[place], total[place] + piece, piece)
         there[place] = True
     return total

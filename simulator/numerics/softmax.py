@@ -1,11 +1,11 @@
-"""Three implementations of softmax over rows, which differ in how often they read and write HBM; counts HBM accesses.
+"""Three implementations of softmax over rows with different numbers of HBM passes; counts HBM accesses.
 
-Rule: a row is processed in blocks that fit on the chip; every block that is read from or written to HBM is counted.
+A row is processed in blocks that fit on the chip; every block that is read from or written to HBM is counted.
 
 References
 ----------
 .. [1] Milakov & Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867, 2018: 4 accesses an element
-   with three passes (3 reads, 1 write), 3 online; 2 where a row stays on the chip.
+   with three passes (3 reads, 1 write), 3 online; 2 if a row stays on the chip.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ def three_pass(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
 
 
 def online(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
-    """Find largest entry and sum in one pass, rescaling the sum as the largest grows [1]_: 2 reads and 1 write."""
+    """Find largest entry and sum in a single pass, rescaling the sum as the largest grows [1]_: 2 reads and 1 write."""
     largest = np.full((*x.shape[:-1], 1), -np.inf, x.dtype)
     total = np.zeros_like(largest)
     for part in _blocks(x, traffic, block):
         above = np.maximum(largest, x[..., part].max(axis=-1, keepdims=True))
         safe = _guarded(above)
+        # The sum so far is relative to the old maximum. Row [1, 3] in blocks of 1: total 1, then 1 * exp(1 - 3) + 1.
         total = total * np.exp(largest - safe) + np.exp(x[..., part] - safe).sum(axis=-1, keepdims=True)
         largest = above
     return _divided(x, _guarded(largest), total, traffic, block)
@@ -55,6 +56,7 @@ def fused(x: Array, traffic: HbmCounter) -> Array:
 
 
 def _blocks(x: Array, traffic: HbmCounter, block: int) -> Iterator[slice]:
+    """Yield the blocks of a row, and count each read."""
     for start in range(0, x.shape[-1], block):
         part = slice(start, start + block)
         traffic.read += x[..., part].nbytes
@@ -62,6 +64,7 @@ def _blocks(x: Array, traffic: HbmCounter, block: int) -> Iterator[slice]:
 
 
 def _divided(x: Array, largest: Array, total: Array, traffic: HbmCounter, block: int) -> Array:
+    """Return exp(x - largest) / total, in a further pass over the row; rows without a finite entry become 0."""
     softmax = np.zeros_like(x)
     for part in _blocks(x, traffic, block):
         piece = np.exp(x[..., part] - largest)
@@ -71,6 +74,6 @@ def _divided(x: Array, largest: Array, total: Array, traffic: HbmCounter, block:
 
 
 def _guarded(largest: Array) -> Array:
-    """Replace -inf by 0: it is the largest of a row whose entries are all masked, and -inf - -inf is NaN."""
+    """Replace -inf by 0: the maximum of an entirely masked row is -inf, and -inf - -inf is NaN."""
     guarded: Array = np.where(np.isneginf(largest), largest.dtype.type(0), largest)
     return guarded

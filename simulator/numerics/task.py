@@ -1,6 +1,6 @@
 """Draws a training task from a seed: token sequences or windows of a text for each step, and initial parameters.
 
-Rule: the sequences of a step depend on the seed and the step, not on how many ranks share them.
+A step's sequences depend on the seed and the step, not on the number of ranks.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.numerics.gpt import Gpt
 
-# Largest stride of a sequence, and the probability that a token is replaced by a random one.
+# Largest stride of a sequence, and the probability of replacing a token by a random one.
 _STRIDES: Final = 8
 _SLIPS: Final = 0.05
-# Standard deviation of GPT-2's initial weights, which are normal (Radford et al. 2019).
+# Standard deviation of GPT-2's normal initial weights (Radford et al. 2019).
 _DEVIATION: Final = 0.02
 
 
 def sequences(seed: int, step: int, count: int, length: int, vocabulary: int) -> Array:
-    """Token sequences of one step: each counts up by a random stride, and some tokens are replaced by random ones.
+    """Draw the token sequences of a step: each counts up by a random stride, with a few tokens replaced at random.
 
     Returns
     -------
@@ -41,12 +41,12 @@ def sequences(seed: int, step: int, count: int, length: int, vocabulary: int) ->
 
 
 def windows(tokens: Array, seed: int, step: int, count: int, length: int) -> Array:
-    """Pieces of a text for one step, at places that are drawn from the seed.
+    """Cut pieces out of a text for a step, at random places drawn from the seed.
 
     Parameters
     ----------
     tokens : int array, shape (n,)
-        At least `length` of them.
+        The text, at least `length` tokens.
 
     Returns
     -------
@@ -63,7 +63,8 @@ def windows(tokens: Array, seed: int, step: int, count: int, length: int) -> Arr
 
 
 def initial(gpt: Gpt, seed: int) -> Mapping[str, dict[str, Array]]:
-    """Parameters before the first step, in float64: normal weights, scales of norms 1, biases 0."""
+    """Draw the parameters before the first step, in float64: normal weights, scales of norms 1, biases 0."""
+    # No step has number 2^31, so parameters do not depend on any step's tokens.
     generator = np.random.default_rng([seed, 2**31])
     parameters: dict[str, dict[str, Array]] = {}
     for unit in gpt.units:
@@ -72,6 +73,7 @@ def initial(gpt: Gpt, seed: int) -> Mapping[str, dict[str, Array]]:
             if len(shape) > 1:
                 parameters[unit][name] = generator.standard_normal(shape) * _DEVIATION
             else:
-                scales = name.endswith("weight")  # a weight of one dimension is the scale of a norm
+                # Only a norm's scale is a weight with a single dimension.
+                scales = name.endswith("weight")
                 parameters[unit][name] = np.full(shape, 1.0 if scales else 0.0)
     return parameters

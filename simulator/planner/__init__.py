@@ -1,1 +1,1 @@
-"""Which layout, on how many GPUs, at what cost: searches settings of a training step, and explains its choice."""
+"""Planner: which settings of a training step are the fastest on a cluster? Branch and bound with proven bounds."""

@@ -1,9 +1,19 @@
-"""How long does a step take at least, whatever overlaps: kernels, exchanges that nothing hides, and the bubble?
+"""How fast can a setting be at best, and how little memory can it need? Lower bounds, without a simulation.
 
-Rule: never above the played time, for a plan skips what its bound rules out. Counted are kernels as if no collective
-were beside them, what ranks that cut a layer exchange where the next kernels wait for it (alone on its links), the
-order of the pipeline's passes with what they send, and the optimizer. Not counted is what may be hidden: gathers and
-sums over data-parallel ranks, and waiting for shared links.
+A bound never exceeds the simulated value, because the search skips every setting with a bound worse than the best
+settings so far. The time bound counts
+
+- kernels at full speed, as if no collective ran beside them;
+- exchanges inside the model (tensor, context, expert parallelism) before the kernels that need them, each alone on its
+  links;
+- the pipeline's order, with the time of its sends;
+- the optimizer's update.
+
+The bound omits everything that other work may hide: gathers and sums over data-parallel ranks, and contention on links.
+
+Example: 2 stages, 3 micro-batches, forward pass 1 ms, backward pass 2 ms, update 1 ms, free sends. Each rank's own work
+is 3 x (1 + 2) + 1 = 10 ms. The second rank begins after a forward pass on the first rank, and the first rank runs a
+backward pass after the second rank's last pass: the bound is 1 + 9 + 2 + 1 = 13 ms.
 """
 
 from __future__ import annotations
@@ -20,7 +30,7 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.estimate import apart, estimate, least
-from simulator.model.cut import Communication
+from simulator.model.partition import Communication
 from simulator.planner.pass_order import RankTimes, pass_order
 from simulator.planner.setting import Setting
 from simulator.records.operation import Collective
@@ -33,24 +43,23 @@ from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Work
 from simulator.step.plan import groups_of
 from simulator.step.process_groups import Groups
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import TrainingStep, Updater
 from simulator.step.stages import cuts_of_stages
 from simulator.step.states import states
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Strategy, Updater
+from simulator.step.strategies.strategy import STRATEGIES, Strategy
 from simulator.step.units import Unit, units
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Least times of one stage's passes of a micro-batch [s].
+    """Lower bounds for a stage's passes of a micro-batch [s].
 
     Attributes
     ----------
     whole : mapping of Work to float
-        Until the next pass can begin: kernels, and the exchanges that they wait for.
+        Time until the next pass can begin: kernels, and exchanges awaited by kernels.
     kernels : mapping of Work to float
-        Kernels alone, for another pass may hide the exchanges.
+        Time of the kernels alone, for schedules in which another pass may hide the exchanges.
     """
 
     whole: Mapping[Work, float]
@@ -58,21 +67,22 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Passing:
-    """What a bound is made of.
+class StepBound:
+    """Parts of a setting's bounds.
 
     Attributes
     ----------
     pipeline : Pipeline
+        Schedule and shape of the pipeline.
     stages : tuple of StageTimes
-        Of one copy of the model.
+        Times of each stage in a model copy.
     updates : tuple of float
-        By place of the pipeline [s].
+        Lower bound for the update on each pipeline rank [s].
     memory : int
-        Least that the rank that holds most holds: model states, with whole gradients or activations [B].
+        Lower bound on the fullest rank's memory: model states, and whole gradients or activations [B].
     sends : callable () -> mapping of (int, int) to float
-        By places of the pipeline, from and to, how long a micro-batch's activations or gradients are on their way,
-        alone on their links [s]; most settings are ruled out before anybody asks.
+        Return the time to send a micro-batch's activations or gradients from one pipeline rank to another, alone on the
+        links [s]. A function, because most settings are pruned before sends are needed.
     """
 
     pipeline: Pipeline
@@ -81,45 +91,50 @@ class Passing:
     memory: int
     sends: Callable[[], Mapping[tuple[int, int], float]]
 
-    def quick(self) -> float:
-        """Least time by each rank's own work, what must come before its first pass, and after its last [s]."""
+    def busy_bound(self) -> float:
+        """Return a rank's longest own work, including the passes before its first and after its last pass [s]."""
         schedule, shape, copies = self.pipeline.schedule, self.pipeline.shape, self.pipeline.model_stages
         back = Work.INPUT_GRADIENT if schedule.splits_backward else Work.BACKWARD
         works = (Work.FORWARD, back, *([Work.WEIGHT_GRADIENT] if schedule.splits_backward else []))
-        # Of two passes at once each may hide the other's exchanges.
+        # Two passes at once may hide each other's exchanges: only kernels are certain.
         least = [one.kernels if schedule.pairs else one.whole for one in self.stages]
         longest = 0.0
+        # A stage's work starts after the forward passes on earlier stages and is followed by their backward passes.
         for place in range(shape.ranks):
             own = [stage % copies for stage in schedule.stages_of(place, shape)]
             each = sum(least[stage][work] for stage in own for work in works)
+            # Under DualPipe, each model copy gets half of the micro-batches.
             micros = shape.micro_batches // (shape.stages // copies)
-            # After the last of halved backward passes a rank may still have gradients of weights to do, beside others.
+            # With split backward passes, the last rank may still compute weight gradients while earlier ranks run their
+            # last input gradients. Only the forward passes before its first pass are certain to add.
             around = [Work.FORWARD] if schedule.splits_backward else [Work.FORWARD, back]
             ends = sum(one[work] for one in least[: min(own)] for work in around)
             longest = max(longest, micros * each + ends + self.updates[place])
         return longest
 
     def waiting(self, place: int) -> float:
-        """How long a rank's kernels wait at least for exchanges [s]; of passes at once nothing is sure."""
+        """Return a lower bound on the time that a rank's kernels wait for exchanges [s]; 0 if passes run in pairs."""
         copies = self.pipeline.model_stages
         if self.pipeline.schedule.pairs:
             return 0.0
+        # Kernels never hide exchanges within the same pass, because they wait for them.
         counts = Counter((one.stage % copies, one.work) for one in self.pipeline.passes(place))
         return sum(
             times * (self.stages[stage].whole[work] - self.stages[stage].kernels[work])
             for (stage, work), times in counts.items()
         )
 
-    def along_order(self, exact: Mapping[int, RankTimes] | None = None) -> float:
-        """Least time when all passes follow each other as the pipeline orders them [s].
+    def schedule_bound(self, exact: Mapping[int, RankTimes] | None = None) -> float:
+        """Return the end of the last pass if every pass starts as early as the pipeline's order allows [s].
 
         Parameters
         ----------
         exact : mapping of int to RankTimes, optional
-            By place of the pipeline more exact times; then no rank has two passes at once.
+            Tighter times for some pipeline ranks; only for schedules without two passes at once.
         """
+        # A single rank waits for no other rank.
         if self.pipeline.shape.ranks == 1 and exact is None:
-            return self.quick()
+            return self.busy_bound()
         whole, kernels = (
             np.array([times[work] for times in of for work in Work])
             for of in ([one.whole for one in self.stages], [one.kernels for one in self.stages])
@@ -129,28 +144,24 @@ class Passing:
 
 
 @dataclass
-class Bounds:
-    """Bounds of the settings of one plan; what several have in common is worked out once.
-
-    Attributes
-    ----------
-    cluster : Cluster
-    """
+class BoundCalculator:
+    """Computes the bounds of a plan's settings; parts shared by settings are cached."""
 
     cluster: Cluster
-    durations: LeastDurations = field(init=False)
+    durations: CollectiveLowerBounds = field(init=False)
     _of_units: dict[tuple[object, ...], _UnitTimes] = field(default_factory=dict)
     _exchanges: dict[tuple[object, ...], float] = field(default_factory=dict)
     _states: dict[tuple[object, ...], tuple[float, int]] = field(default_factory=dict)
     _between: dict[tuple[object, ...], Mapping[tuple[int, int], float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.durations = LeastDurations(self.cluster)
+        self.durations = CollectiveLowerBounds(self.cluster)
 
-    def of(self, setting: Setting, step: TrainingStep) -> Passing:
-        """The least times of a setting's passes; ValueError where this GPU lacks something."""
+    def of(self, setting: Setting, step: TrainingStep) -> StepBound:
+        """Return a setting's bounds; raise ValueError if the GPU cannot run it (a dtype without a peak rate)."""
         groups, pipeline = groups_of(step, setting.gpus), Pipeline.of(step)
         times = self._times_of_units(setting, step, groups)
+        # Prefix sums make a stage the difference of two rows: settings differ in stages, and share units.
         cuts = cuts_of_stages(times.units, pipeline.layers())
         whole, kernels, held = (np.diff(sums[cuts], axis=0) for sums in (times.whole, times.kernels, times.held))
         stages = tuple(
@@ -160,27 +171,31 @@ class Bounds:
         ranks = self._ranks_of(setting, step, pipeline, held.tolist(), groups)
         updates, memory = tuple(rank.update for rank in ranks), max(rank.memory for rank in ranks)
         sends = partial(self._sends, setting, step, pipeline, groups)
-        return Passing(pipeline, stages, updates, memory, sends)
+        return StepBound(pipeline, stages, updates, memory, sends)
 
     def _sends(
         self, setting: Setting, step: TrainingStep, pipeline: Pipeline, groups: Groups
     ) -> Mapping[tuple[int, int], float]:
-        """By places of the pipeline that are next to each other how long a send takes alone, of the first replica."""
+        """Return the time of a send between neighbouring pipeline ranks in the first replica, uncontended [s]."""
         key = setting.gpus, setting.tp, setting.pp, setting.cp, pipeline.elements, step.precision.params
         if key not in self._between:
             communicator = Communicator(self.cluster, groups, "closed_form", True)
             last, sends, ranks = setting.pp - 1, dict[tuple[int, int], float](), groups.grid.groups("pp")[0].tolist()
+            # The last rank sends to rank 0 if ranks have several chunks; with 2 ranks, this pair is already listed.
             for pair in [*pairwise(range(setting.pp)), *([(0, last)] if last > 1 else [])]:
                 for ends in (pair, pair[::-1]):
                     op = communicator.send(pipeline.elements, step.precision.params, ends, ranks[ends[0]])
+                    # Without an estimate, 0 keeps the bound valid.
                     sends[ends] = estimate(self.cluster, op) or 0.0
             self._between[key] = sends
         return self._between[key]
 
     def _times_of_units(self, setting: Setting, step: TrainingStep, groups: Groups) -> _UnitTimes:
-        strategy = strategies.find(step.sharding.strategy)
+        """Return the times of the model's units; cached by the keys on which they depend."""
+        strategy = STRATEGIES.find(step.sharding.strategy)
         cut = step.parallelism.cut()
-        # Whether others have a layer's parameters, and its experts, is all that counts.
+        # A unit's work depends on the number of data-parallel ranks only through the existence of copies, of a layer or
+        # of its experts.
         shared = groups.data_parallel > 1, groups.data_parallel * cut.tensor > cut.experts.tensor * cut.experts.ranks
         key = (
             setting.tp, setting.cp, setting.ep, setting.micro_batch, setting.checkpointing, shared,
@@ -203,42 +218,48 @@ class Bounds:
     def _ranks_of(
         self, setting: Setting, step: TrainingStep, pipeline: Pipeline, held: Sequence[Sequence[int]], groups: Groups
     ) -> list[_Rank]:
-        """What each place of the pipeline updates and holds at least."""
-        strategy, shape = strategies.find(step.sharding.strategy), pipeline.shape
+        """Return lower bounds on each pipeline rank's update time and memory."""
+        strategy, shape = STRATEGIES.find(step.sharding.strategy), pipeline.shape
         whole = strategy.keeps_whole_gradients(step.sharding)
+        # Offloaded gradients may leave the GPU early.
         gradient = find(step.precision.grads).itemsize if whole and step.offload is None else 0
         ranks = []
         for place in range(shape.ranks):
             own = [held[stage % pipeline.model_stages] for stage in pipeline.schedule.stages_of(place, shape)]
+            # Columns of `_UnitTimes.held`, summed over the rank's chunks.
             dense, spread, resident = (sum(chunk[kind] for chunk in own) for kind in range(3))
             experts = groups.size("expert data") if spread else 1
             named = step.sharding.strategy, step.offload is None, setting.precision, setting.framework
+            # Many settings share these values.
             key = dense, spread, resident, groups.shard_size, experts, *named
             if key not in self._states:
                 parts = [(dense, groups.shard_size), *([(spread, experts)] if spread else [])]
                 self._states[key] = self._states_of(step, strategy, parts, resident)
             seconds, states_bytes = self._states[key]
+            # Without a closed form, a single chunk's activations are certain.
             chunks = pipeline.schedule.held(shape, place) if pipeline.schedule.held and shape.ranks > 1 else 1
             kept = chunks * min(chunk[3] for chunk in own)
+            # Activations peak before gradients are complete: their maximum is certain, their sum is not.
             ranks.append(_Rank(seconds, states_bytes + max(kept, gradient * (dense + spread))))
         return ranks
 
     def _states_of(
         self, step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, int]], resident: int
     ) -> tuple[float, int]:
-        """The optimizer's kernels [s], which a host's are not, and what is held all the time [B]."""
-        kept = states(step, strategy, parts, resident)
+        """Return the time of the optimizer's kernels on the GPU [s], and the bytes of the model states [B]."""
+        kept = states(step, strategy.shards, strategy.updater, parts, resident)
         nbytes = kept.parameters + kept.optimizer
+        # Servers and hosts update with unknown overlap: 0 is a safe bound.
         if strategy.updater is Updater.SERVERS or step.offload is not None:
             return 0.0, nbytes
         timer = KernelTimer(self.cluster.gpus[0], step)
-        # The launches of more tensors than one are left out, so that this stays a lower bound.
+        # The launch overhead of further tensors is omitted: the result stays a lower bound.
         return update_cost(timer, kept, tensors=1).alone, nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """Least time of a rank's update [s], and least that it holds when it holds most [B]."""
+    """Lower bounds on a rank's update time [s] and peak memory [B]."""
 
     update: float
     memory: int
@@ -246,16 +267,17 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _UnitTimes:
-    """Of all units, in order, the sums up to each.
+    """Prefix sums over the model's units: a stage is the difference between two rows.
 
     Attributes
     ----------
     units : tuple of Unit
+        Units in model order.
     whole, kernels : float array, shape (units + 1, 4)
-        By kind of work, as `StageTimes` has them [s].
+        Times of `StageTimes`, with a column for each member of Work [s].
     held : int array, shape (units + 1, 4)
-        Elements of dense parameters and of experts, and those that stay whole on every rank; activations that are kept
-        from a micro-batch's forward pass to its backward pass [B].
+        Columns: elements of dense parameters, elements of experts, elements that stay whole on every rank, and bytes of
+        a micro-batch's saved activations [B].
     """
 
     units: tuple[Unit, ...]
@@ -265,44 +287,51 @@ class _UnitTimes:
 
 
 @dataclass(frozen=True)
-class LeastDurations:
-    """How long collectives take at least, alone on their links: by closed forms, or by the busiest link's bytes.
+class CollectiveLowerBounds:
+    """Lower bounds on the durations of collectives alone on their links.
 
-    A closed form is the time of the rank that ends last. Others may go on sooner, and what they do then may be longer,
-    so the time of the first one counts. Ranks of other stages come when they like: of what some of them have sent
-    already nothing is left but the start-up, and what one of two ranks has to send itself.
+    A bound is the closed form if exact, or the busiest link's bytes over its bandwidth.
+
+    A closed form is the last rank's end. In a tree or a chain, other ranks end earlier and may be on the critical path,
+    hence the first rank's end counts (`apart` is subtracted). If a group's ranks belong to several pipeline stages,
+    some may have sent their part before others arrive. Then only the start-up is certain, and for two ranks also the
+    later rank's send.
     """
 
     cluster: Cluster
     _known: dict[tuple[object, ...], tuple[object, float]] = field(default_factory=dict)
 
     def of(self, op: Collective) -> float:
-        """Of one collective [s]."""
-        # What is kept has the schedule too, whose id is in the key.
+        """Return a collective's bound [s]."""
+        # The key contains the schedule's id. The cached value holds the schedule, hence Python cannot reuse the id.
         key = id(op.schedule), op.elements, op.itemsize, op.group, op.rendezvous
         if key not in self._known:
             self._known[key] = op.schedule, self._of(op)
         return self._known[key][1]
 
     def _of(self, op: Collective) -> float:
+        """Compute a collective's bound [s]."""
+        # Other stages may have sent their part earlier: only the start-up is certain.
         if op.rendezvous and len(op.group) > 2:
             return op.startup
         if op.rendezvous or op.duration is None:
             return least(self.cluster, op)
+        # The rank that ends first may be on the critical path.
         return op.duration - apart(self.cluster, op)
 
 
 @dataclass(frozen=True)
 class _Exchanges:
-    """Least times of what ranks that cut a layer exchange."""
+    """Lower bounds on exchanges inside the model (tensor, context, expert parallelism), cached over settings."""
 
     communicator: Communicator
     activations: str
     setting: Setting
-    durations: LeastDurations
+    durations: CollectiveLowerBounds
     known: dict[tuple[object, ...], float]
 
     def seconds(self, exchange: Communication) -> float:
+        """Return an exchange's bound [s]."""
         dtype = exchange.dtype or self.activations
         cut = self.setting.tp, self.setting.cp, self.setting.ep
         key = (exchange.operation, exchange.elements, dtype, exchange.group, *cut)
@@ -313,12 +342,14 @@ class _Exchanges:
 
 
 def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
+    """Return the prefix sums over units."""
     known: dict[int, tuple[float, float]] = {}
 
     def times(pieces: PassPieces | None) -> tuple[float, float]:
+        """Return the time of a pass with exchanges and of its kernels alone [s]; equal passes are computed once."""
         if pieces is None:
             return 0.0, 0.0
-        if id(pieces) not in known:  # layers share their pieces
+        if id(pieces) not in known:  # layers of one shape share their pieces
             known[id(pieces)] = _path(pieces, exchanges), pieces.alone
         return known[id(pieces)]
 
@@ -326,6 +357,7 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
     for unit in made:
         forward, backward, again = times(unit.forward), times(unit.backward), times(unit.recompute)
         inputs, weights = times(unit.input_gradient), times(unit.weight_gradient)
+        # Recompute belongs to the pass that needs its results first: the input gradient.
         by_work = {
             Work.FORWARD: forward,
             Work.BACKWARD: (again[0] + backward[0], again[1] + backward[1]),
@@ -333,18 +365,25 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
             Work.WEIGHT_GRADIENT: weights,
         }
         rows.append([by_work[work] for work in Work])
+    # A leading row of zeros: the first stage is a difference too.
     sums = np.concatenate([np.zeros((1, len(Work), 2)), np.cumsum(np.array(rows), axis=0)])
     held = [[0 if u.spread else u.elements, u.elements if u.spread else 0, u.resident, u.kept] for u in made]
     return _UnitTimes(made, sums[..., 0], sums[..., 1], np.concatenate([[[0, 0, 0, 0]], np.cumsum(held, axis=0)]))
 
 
 def _path(pieces: PassPieces, exchanges: _Exchanges) -> float:
+    """Return the length of a pass with its exchanges: the longest path through its pieces [s].
+
+    Exchanges of one group run in sequence; kernels wait only for the exchanges in `awaited`.
+    """
     kernels, under_way, free = 0.0, dict[int, float](), dict[str, float]()
     for place, piece in enumerate(pieces.pieces):
         if piece.exchange is not None:
             group = str(piece.exchange.group)
+            # A group's stream runs one exchange at a time.
             under_way[place] = max(kernels, free.get(group, 0.0)) + exchanges.seconds(piece.exchange)
             free[group] = under_way[place]
         elif piece.cost is not None:
             kernels = max([kernels, *(under_way.pop(one, 0.0) for one in piece.awaited)]) + piece.cost.alone
+    # Exchanges that no kernel awaits must still end before the rank's next pass.
     return max([kernels, *under_way.values()])

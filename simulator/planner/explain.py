@@ -1,6 +1,6 @@
-"""Why does a setting lose against the best one: which parts of the difference are kernels, communication, idle time?
+"""Why is a setting slower than the best? The difference is divided among kernels, communication and idle time.
 
-Rule: parts are those of a step, which add up to its time, so that parts of a difference add up to the difference.
+A step's parts add up to the step time, hence the parts' differences add up to the difference in time.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 from simulator.basics.units import format_time
 from simulator.findings.why import parts_of_step
-from simulator.planner.search import Played
+from simulator.planner.search import PlayedSetting
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a setting takes more than the best one.
+    """A setting's additional time per step, compared with the best setting.
 
     Attributes
     ----------
     whole : float
-        [s]
+        Difference in step time [s].
     parts : dict of str to float
-        By what it goes to; they add up to `whole` [s].
+        Difference for each part of a step; they add up to `whole` [s].
     """
 
     whole: float
@@ -29,12 +29,13 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """The largest part in words: '412 ms more exposed communication'; empty where nothing differs."""
+        """The largest part in words, '412 ms more exposed communication'; empty if no part is longer."""
+        # Parts may also be shorter than the best setting's; only the largest increase is named.
         name = max(self.parts, key=lambda part: self.parts[part])
         return f"{format_time(self.parts[name])} more {name}" if self.parts[name] > 0 else ""
 
 
-def against(best: Played, other: Played) -> Difference:
-    """How the other differs from the best."""
+def step_difference(best: PlayedSetting, other: PlayedSetting) -> Difference:
+    """Return the additional time for each part of a step, from the best setting to another."""
     mine, its = parts_of_step(best.report), parts_of_step(other.report)
     return Difference(other.step_time - best.step_time, {name: its[name] - mine[name] for name in mine})

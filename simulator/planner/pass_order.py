@@ -1,7 +1,14 @@
-"""When does a pipeline's last pass end, if each begins as soon as its rank is free and what it needs has come?
+"""When does a pipeline's last pass end, if each pass begins as soon as its rank is free and its input has arrived?
 
-Rule: which pass needs which follows from the pipeline's order alone, so it is worked out once for all settings that
-share it, as arrays; then a setting's times are looked up and added.
+Dependencies between passes follow from the schedule alone. They are computed once for every setting with equal schedule
+and shape, as arrays, and then evaluated with each setting's times.
+
+Example: gpipe with 2 ranks and 1 micro-batch has four passes, shown with their dependencies::
+
+    rank 0:  F0            B0 <- B1 of rank 1
+    rank 1:  F1 <- F0      B1 <- F1
+
+With 1 ms forward, 2 ms backward and 0.5 ms per send: F0 ends at 1, F1 at 2.5, B1 at 4.5, B0 at 7 ms.
 """
 
 from __future__ import annotations
@@ -18,22 +25,22 @@ from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Pass, PipelineSchedule, PipelineShape, Work
 
 _WORKS: Final = {work: number for number, work in enumerate(Work)}
-# Number of an end that is always 0, and of a way that takes no time.
+# Index of the end time that is always 0, and of a free send.
 _NONE: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """Least times of a rank's passes, in its order, arrays of float [s].
+    """Lower bounds for a rank's passes, in the rank's order; arrays of shape (passes,) [s].
 
     Attributes
     ----------
-    whole : array
-        Until the rank's next pass can begin.
-    sent : array
-        Until what the pass sends can go.
-    left : array
-        How long the step goes on at least from the pass's beginning.
+    whole : float array
+        Time until the rank's next pass can begin.
+    sent : float array
+        Time until the send to the next stage can begin.
+    left : float array
+        Time from the pass's beginning to the step's end.
     """
 
     whole: Floats
@@ -43,26 +50,26 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class PassOrder:
-    """All passes, each after what it needs.
+    """A pipeline's passes in a topological order of their dependencies.
 
     Attributes
     ----------
     starts : tuple of int
-        By rank the number of its first pass; passes are numbered rank after rank, in each one's order.
-    kinds : int array
-        By number, stage of one copy of the model x 4 + place among Work.
-    number, rank : int array
-        Of each pass, as they are gone through.
-    first : bool array
-        Whether a pass begins what its rank does next; of two at once only one does.
-    needs, sets : int array
-        Which end it waits for, and which is its own; 0 for none.
-    way : int array
-        Which of `ways` what it needs comes; 0 for none.
+        Number of each rank's first pass; passes are numbered rank after rank, in each rank's order.
+    kinds : int array, shape (passes,)
+        Kind of each numbered pass: stage in a model copy x 4 + place in Work.
+    number, rank : int array, shape (passes,)
+        Number and rank of each pass, in topological order, as are the following arrays.
+    first : bool array, shape (passes,)
+        True for a pass that begins the rank's next slot; False for the second of two passes at once.
+    needs, sets : int array, shape (passes,)
+        Index of the awaited end time, and of the pass's own end time; 0 for none.
+    way : int array, shape (passes,)
+        Index into `ways`, plus 1, of the send that brings the pass its input; 0 if the input is on the same rank.
     ways : tuple of (int, int)
-        By number, less 1, from which rank to which.
+        Sending and receiving rank of each kind of send.
     ends : int
-        How many there are, with the one that stands for none.
+        Number of end times, including an end time that is always 0.
     """
 
     starts: tuple[int, ...]
@@ -84,30 +91,32 @@ class PassOrder:
         updates: Sequence[float],
         exact: Mapping[int, RankTimes],
     ) -> float:
-        """Least time of all passes and what follows them [s].
+        """Return a lower bound on the end of the passes and of the updates after them [s].
 
         Parameters
         ----------
-        whole, kernels : array of float
-            By kind, as `StageTimes` has them [s].
+        whole, kernels : float array, shape (kinds,)
+            Times of `StageTimes` for each kind of pass [s].
         sends : mapping of (int, int) to float
-            How long what a pass sends is on its way [s].
+            Time of a send between two ranks [s].
         updates : sequence of float
-            By rank what comes after its passes [s].
+            Time after each rank's last pass [s].
         exact : mapping of int to RankTimes
-            By rank more exact times.
+            Tighter times for some ranks.
         """
         takes, sent, left = whole[self.kinds], whole[self.kinds], np.zeros(len(self.kinds))
         for rank, times in exact.items():
             own = slice(self.starts[rank], self.starts[rank] + len(times.whole))
             takes[own], sent[own], left[own] = times.whole, times.sent, times.left
         at = self.number
+        # Plain lists: this loop runs for every pass of every setting, and indexing numpy arrays is slower.
         free, ended, travels = [0.0] * len(self.starts), [0.0] * self.ends, [0.0, *(sends[way] for way in self.ways)]
         last, begin, busy = 0.0, 0.0, 0.0
         for rank, first, needs, sets, way, own_whole, own_sent, own_left, alone in zip(
             self.rank.tolist(), self.first.tolist(), self.needs.tolist(), self.sets.tolist(), self.way.tolist(),
             takes[at].tolist(), sent[at].tolist(), left[at].tolist(), kernels[self.kinds[at]].tolist(), strict=True,
         ):  # fmt: skip
+            # Both passes of a slot start from the end of the rank's preceding slot.
             if first:
                 begin, busy = free[rank], 0.0
             start = ended[needs] + travels[way]
@@ -115,7 +124,7 @@ class PassOrder:
                 start = begin
             if sets:
                 ended[sets] = start + own_sent
-            # Of two passes at once the kernels take turns, and each may hide the other's exchanges.
+            # Kernels of two passes at once share the GPU, and each pass may hide the other's exchanges.
             busy += alone
             free[rank] = max(free[rank], start + own_whole, begin + busy)
             if start + own_left > last:
@@ -124,39 +133,43 @@ class PassOrder:
 
 
 def pass_order(pipeline: Pipeline) -> PassOrder:
-    """The passes of a pipeline; ValueError where its order waits for itself."""
+    """Return a pipeline's passes in topological order; raise ValueError if dependencies form a cycle."""
     return _pass_order(pipeline.schedule, pipeline.shape, pipeline.model_stages)
 
 
 @lru_cache(maxsize=64)
 def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -> PassOrder:
+    """Build the topological order, by running ranks in turn as far as their inputs allow."""
     order, width = schedule.order(shape), shape.stages * shape.micro_batches
     lengths = [sum(map(len, slots)) for slots in order]
     starts = tuple(np.cumsum([0, *lengths[:-1]]).tolist())
     place_of = [schedule.rank_of(stage, shape.ranks) for stage in range(shape.stages)]
-    # By a number of each pass that sends, forward ones first, which of the ends is its own.
+    # Index of each sending pass's end time, by `number_of`: forward passes first, then backward passes.
     sets, ways = dict[int, int](), dict[tuple[int, int], int]()
     rows, seen, done = list[tuple[int, int, bool, int, int, int]](), [0] * shape.ranks, [0] * shape.ranks
 
     def number_of(stage: int, micro: int, *, forward: bool) -> int:
+        """Return a key for a forward or backward pass through a stage."""
         return (0 if forward else width) + stage * shape.micro_batches + micro
 
     def needed(one: Pass) -> tuple[int, int] | None:
-        """Number of the pass that one waits for beside its rank, and that one's stage; None where there is none."""
+        """Return the key and the stage of the awaited pass; None for the first forward pass."""
         first, last = one.stage % copies == 0, one.stage % copies == copies - 1
         if one.work is Work.FORWARD:
             return None if first else (number_of(one.stage - 1, one.micro, forward=True), one.stage - 1)
+        # The input gradient of the same stage, on the same rank.
         if one.work is Work.WEIGHT_GRADIENT:
             return number_of(one.stage, one.micro, forward=False), one.stage
+        # The last stage computes the loss: its backward pass follows its own forward pass.
         if last:
             return number_of(one.stage, one.micro, forward=True), one.stage
         return number_of(one.stage + 1, one.micro, forward=False), one.stage + 1
 
     def go_on(rank: int) -> bool:
-        """Note what a rank does next; whether what it needs has ended."""
+        """Append the passes of a rank's next slot if their inputs are in the list; return True if appended."""
         slot = order[rank][done[rank]]
         sources = [needed(one) for one in slot]
-        # Of two passes at once neither may need the other.
+        # Two passes at once never depend on each other: both inputs must be in the list.
         if any(source is not None and source[0] not in sets for source in sources):
             return False
         for place, (one, source) in enumerate(zip(slot, sources, strict=True)):
@@ -164,6 +177,7 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -
             if source is not None:
                 ends = place_of[source[1]], place_of[one.stage]
                 needs = sets[source[0]]
+                # Both chunks of a V turn on one rank: no send.
                 way = _NONE if ends[0] == ends[1] else ways.setdefault(ends, len(ways) + 1)
             if one.work is not Work.WEIGHT_GRADIENT:
                 own = sets[number_of(one.stage, one.micro, forward=one.work is Work.FORWARD)] = len(sets) + 1
@@ -172,6 +186,7 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -
         done[rank] += 1
         return True
 
+    # A round without progress means a cycle.
     waiting = list(range(shape.ranks))
     while waiting:
         before = len(rows)

@@ -1,8 +1,15 @@
-"""Which settings are the fastest? Rules out what cannot be, what does not fit and what cannot win, and plays the rest.
+"""Which settings are the fastest? A branch-and-bound search with the same result as simulating every setting.
 
-Rule: what is left out is proven to be slower than the last of the best: bounds are never above the played time, memory
-never above the played one, and points are played by rising bound until no bound is below the last of the best. So the
-best are those that playing everything would find.
+Settings are pruned if they are infeasible, do not fit into memory, or cannot be among the best. The last is a proof:
+the lower bound on step time never exceeds the simulated time, and the lower bound on memory never exceeds the simulated
+peak. Settings are simulated by ascending bound, until every remaining bound is above the slowest of the best.
+
+Bounds are refined in steps (`_sieve`), from cheap to tight, and after each step a setting goes back into the heap::
+
+    busy bound -> schedule bound -> recorded operations of stage 0 -> recorded operations of all stages -> simulated
+
+Example with `best=1`: bounds A 10 ms, B 11 ms, C 14 ms. A is simulated and takes 12 ms. B's bound is below 12 ms, hence
+B is simulated and takes 13 ms. C is pruned, because 14 ms exceed 12 ms. A is the best.
 """
 
 from __future__ import annotations
@@ -12,49 +19,48 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
-from simulator.errors import ScenarioError
 from simulator.model.load import load_model
-from simulator.planner.bound import Bounds, LeastDurations, Passing
-from simulator.planner.noted import least_by_notes
+from simulator.planner.bound import BoundCalculator, CollectiveLowerBounds, StepBound
 from simulator.planner.setting import Setting, scenario_of
-from simulator.planner.space import Choices, Refused, default_choices, gpus_per_node, settings
-from simulator.playing.scenario_cluster import Clusters
+from simulator.planner.space import Choices, InfeasibleCounts, default_choices, gpus_per_node, settings
+from simulator.planner.trace_bound import bound_from_ops
+from simulator.run.outcome import PointOutcome
+from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.plan_rules import not_planned
-from simulator.scenario.plan_shape import BEST
+from simulator.scenario.plan_spec import BEST
 from simulator.scenario.records import Point, Scenario
 from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
 from simulator.step.stage_memory import memory_of_notes
-from simulator.sweeps.one_by_one import Player, playing
-from simulator.sweeps.outcome import PointOutcome
+from simulator.sweeps.player import Player, open_player
 from simulator.sweeps.sweep import Backend
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Points that are chosen ahead of outcomes where nobody knows how many workers there are.
+# Settings submitted ahead of outcomes to a Dask cluster, whose number of workers is unknown.
 _AHEAD_OF_A_CLUSTER: Final = 32
-# Finer bounds after the first: along the pipeline's order, by what its first stage does, by what all stages do.
+# Refinements: the pipeline's schedule, recorded operations of the first stage, then of every stage.
 _SIEVES: Final = 3
-# A bound adds up in another order than the engine, which is as exact against closed forms.
+# A bound adds durations in another order than the engine, and may exceed the simulated time by rounding.
 _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """A setting that was played.
+class PlayedSetting:
+    """A setting with its simulated step.
 
     Attributes
     ----------
-    setting : Setting
     number : int
-        Its place among all settings, as they are written down.
+        Place in the enumeration of settings; ties go to the lowest number.
     bound : float
-        The least step time that it could have [s].
+        Tightest computed lower bound on step time [s].
     report : dict
-        Of the step.
+        The simulated step's report, as plain data.
     """
 
     setting: Setting
@@ -64,58 +70,59 @@ class Played:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits into memory."""
+        """True if the step fits into the GPU's memory."""
         return bool(self.report["fits"])
 
     @property
     def step_time(self) -> float:
-        """What settings are compared by: their steps learn from as many tokens [s]."""
+        """Simulated step time [s]; comparable, because settings share the global batch."""
         return float(self.report["step_time_s"])
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a search found.
+class SearchResult:
+    """A search's outcome, complete or so far.
 
     Attributes
     ----------
     base : Scenario
-        What all settings have in common.
+        Keys shared by every setting.
     choices : Choices
+        Searched values for each dimension.
     sequences : int
-        Of a step.
-    best : tuple of Played
-        The fastest that fit, the fastest first.
-    played : tuple of Played
-        All that were played.
+        Global batch [sequences per step].
+    best : tuple of PlayedSetting
+        The fastest settings that fit into memory, fastest first.
+    played : tuple of PlayedSetting
+        Simulated settings.
     considered : int
-        Settings that could be written down.
-    refused : mapping of str to int
-        How many cannot be, by reason.
+        Number of settings in the search space, infeasible settings included.
+    refused : InfeasibleCounts
+        Number of infeasible settings, by reason.
     do_not_fit : int
-        Of those whose bound is low enough to matter.
+        Number of settings that do not fit into memory. Memory is checked only if the bound is low enough to matter.
     slower : int
-        Whose bound is above the last of the best, so that they were not played.
+        Number of settings pruned because their bound exceeds the slowest of the best.
     failed : mapping of str to int
-        How many could not be played, by error.
+        Number of settings that ended in an error, by message.
     ended : bool
-        Whether nothing that might be among the best is left.
+        Whether the search is complete.
     """
 
     base: Scenario
     choices: Choices
     sequences: int
-    best: tuple[Played, ...]
-    played: tuple[Played, ...]
+    best: tuple[PlayedSetting, ...]
+    played: tuple[PlayedSetting, ...]
     considered: int
-    refused: Refused
+    refused: InfeasibleCounts
     do_not_fit: int
     slower: int
     failed: dict[str, int]
     ended: bool
 
     def frame(self) -> pd.DataFrame:
-        """The best as a table: a column for each choice, then one for each number of a step's report."""
+        """Return the best settings as a table: a column for each dimension, then a column for each report field."""
         import pandas as pd
 
         rows = [one.setting.values() | {"bound_s": one.bound} | dict(one.report) for one in self.best]
@@ -124,41 +131,43 @@ class Plan:
 
 @dataclass(order=True)
 class _Entry:
+    """A setting in the heap, ordered by bound, then by number."""
+
     bound: float
     number: int
     sieved: int = field(compare=False)
     setting: Setting = field(compare=False)
-    passing: Passing = field(compare=False)
+    passing: StepBound = field(compare=False)
     step: TrainingStep = field(compare=False)
 
 
 def search(
     base: Scenario, sequences: int, choices: Choices | None = None, *, best: int = BEST, backend: Backend | int = 1
-) -> Iterator[Plan]:
-    """Find the fastest settings of a training.
+) -> Iterator[SearchResult]:
+    """Find a training step's fastest settings.
 
     Parameters
     ----------
     base : Scenario
-        One point of a training step; what is chosen here replaces what it says.
+        A single training step; the search replaces the searched dimensions.
     sequences : int
-        Of a step, all ranks together.
+        Global batch [sequences per step].
     choices : Choices, optional
-        What may be chosen; by model and machine where it is left out.
+        Values for each dimension; defaults for the model and the machine if omitted.
     best : int
-        How many are wanted.
+        Number of settings to find.
     backend : Backend or int
-        What plays.
+        Processes or cluster for simulations.
 
     Yields
     ------
-    Plan
-        What is known after every few points that were played; the last one is the answer.
+    SearchResult
+        The result so far, after each simulated setting; the last result is complete.
 
     Raises
     ------
     ScenarioError
-        The scenario has what no bound holds for, or is no single point.
+        The scenario has axes, or a key without valid bounds (jitter, numerics).
     """
     if base.training is None:
         raise TypeError("a plan is of a training step")
@@ -166,83 +175,93 @@ def search(
     cluster = Clusters().of(base)
     model = load_model(base.training.model, base.training.seq_len, base.base)
     choices = choices or default_choices(base, model, gpus_per_node(cluster), sequences)
-    refused = Refused()
-    bounds = Bounds(cluster)
+    refused = InfeasibleCounts()
+    bounds = BoundCalculator(cluster)
     waiting = _bounded(choices, base, sequences, refused, bounds)
     heapq.heapify(waiting)
-    under_way = _Search(base, cluster, bounds.durations, best, waiting)
+    under_way = _SearchState(base, cluster, bounds.durations, best, waiting)
+    # Every enumerated setting is either waiting or refused.
     considered = len(waiting) + sum(refused.counts.values())
     backend = Backend(backend) if isinstance(backend, int) else backend
 
-    def found(*, ended: bool) -> Plan:
-        return Plan(
+    def found(*, ended: bool) -> SearchResult:
+        """Return the present result."""
+        return SearchResult(
             base, choices, sequences, tuple(under_way.ranked()), tuple(under_way.played), considered, refused,
             under_way.do_not_fit, len(waiting), under_way.failed, ended=ended,
         )  # fmt: skip
 
-    with playing(backend, (0, Point({}, base))) as player:
+    with open_player(backend, (0, Point({}, base))) as player:
         for _ in under_way.through(player, _ahead(backend)):
+            # An interrupted search still has the best settings so far.
             yield found(ended=False)
     yield found(ended=True)
 
 
 def _ahead(backend: Backend) -> int:
-    """Points that are chosen before the outcome of the first of them is known: enough that no process waits."""
+    """Return the number of settings to submit ahead of outcomes: enough to keep every process busy."""
     if backend.scheduler is not None:
         return _AHEAD_OF_A_CLUSTER
     return 0 if backend.jobs in (None, 1) else (backend.jobs or 1) + 1
 
 
 def _refuse(base: Scenario) -> None:
-    """Raise ScenarioError for what a bound does not hold for."""
+    """Raise ScenarioError for axes, and for keys without valid bounds."""
     if base.compare or base.sweep:
-        raise ScenarioError(f"{', '.join([*base.compare, *base.sweep])}: a plan is of one value of each key")
+        raise ScenarioError(f"{', '.join([*base.compare, *base.sweep])}: a plan takes a single value of each key")
     for key, why in not_planned(base):
         raise ScenarioError(f"{'.'.join(map(str, key))}: {why}")
 
 
 @collected_later()
-def _bounded(choices: Choices, base: Scenario, sequences: int, refused: Refused, bounds: Bounds) -> list[_Entry]:
+def _bounded(
+    choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts, bounds: BoundCalculator
+) -> list[_Entry]:
+    """Return the feasible settings with their busy bounds; count the others by reason."""
     entries = []
     for number, (setting, step) in enumerate(settings(choices, base, sequences, refused)):
         try:
             passing = bounds.of(setting, step)
         except ValueError as error:
-            refused.note_error(error)
+            refused.count_error(error)
             continue
-        entries.append(_Entry(passing.quick(), number, 0, setting, passing, step))
+        entries.append(_Entry(passing.busy_bound(), number, 0, setting, passing, step))
     return entries
 
 
 @dataclass
-class _Search:
+class _SearchState:
+    """State of a search: simulated settings, and the heap of settings with bounds."""
+
     base: Scenario
     cluster: Cluster
-    durations: LeastDurations
+    durations: CollectiveLowerBounds
     best: int
     waiting: list[_Entry]
-    played: list[Played] = field(default_factory=list)
+    played: list[PlayedSetting] = field(default_factory=list)
     do_not_fit: int = 0
     failed: dict[str, int] = field(default_factory=dict)
 
-    def ranked(self) -> list[Played]:
-        """The best of those that fit; of equal ones the one that was written down first."""
+    def ranked(self) -> list[PlayedSetting]:
+        """Return the fastest settings that fit into memory; ties go to the setting enumerated first."""
         fitting = [one for one in self.played if one.fits]
         return sorted(fitting, key=lambda one: (one.step_time, one.number))[: self.best]
 
     def last_of_best(self) -> float:
-        """Step time that a setting's bound must not exceed for it to be among the best [s]."""
+        """Return the largest bound of a setting worth simulating: the slowest best setting's step time [s]."""
+        # Fewer settings than requested: any setting may still be among the best.
         ranked = self.ranked()
         return (1 + _ROUNDING) * ranked[-1].step_time if len(ranked) == self.best else float("inf")
 
     def through(self, player: Player, ahead: int) -> Iterator[None]:
-        """Play what may be among the best; yields after each outcome.
+        """Simulate the settings that may be among the best; yield after each outcome.
 
-        Which point is next follows from the outcomes of all but the last `ahead` points before it, so that with as many
-        processes the same points are played, however long each takes.
+        The next setting is chosen from every earlier outcome except the last `ahead`. Outcomes are taken in order of
+        submission. Therefore a given number of processes always simulates the same settings, however long each takes.
         """
         chosen, outcomes = list[_Entry](), dict[int, PointOutcome]()
         while True:
+            # Outcomes of parallel processes may arrive out of order: take the next in order of submission.
             while len(self.played) + self.failures < len(chosen) - ahead:
                 if (number := len(self.played) + self.failures) in outcomes:
                     self._note(chosen[number], outcomes.pop(number))
@@ -255,23 +274,25 @@ class _Search:
                 player.submit((len(chosen), Point({}, scenario_of(self.base, entry.setting))))
                 chosen.append(entry)
             elif ahead:
-                ahead = 0  # what was chosen is all that may be among the best; its outcomes are waited for
+                # No further setting may be among the best: wait for outcomes of running settings.
+                ahead = 0
             else:
                 return
 
     @property
     def failures(self) -> int:
-        """How many could not be played."""
+        """Number of failed settings."""
         return sum(self.failed.values())
 
     @collected_later()
     def _next(self) -> _Entry | None:
-        """The setting to play next: of those that may be among the best and may fit the one with the lowest bound."""
+        """Return the setting with the lowest fully refined bound, if it may be among the best; otherwise None."""
         limit = self.last_of_best()
         while self.waiting and self.waiting[0].bound <= limit:
             entry = heapq.heappop(self.waiting)
             if entry.sieved == _SIEVES:
                 return entry
+            # A refined setting may no longer be the heap's smallest.
             if self._sieve(entry):
                 heapq.heappush(self.waiting, entry)
             else:
@@ -279,28 +300,34 @@ class _Search:
         return None
 
     def _sieve(self, entry: _Entry) -> bool:
-        """Raise an entry's bound by the next finer one; False where it does not fit."""
+        """Refine an entry's bound by a step; return False if the setting does not fit into memory."""
         hbm = self.cluster.gpus[0].hbm_bytes
+        # The cheap bound on memory comes first.
         if entry.passing.memory > hbm:
             return False
         entry.sieved += 1
         if entry.sieved == 1:
-            bound = entry.passing.along_order()
+            bound = entry.passing.schedule_bound()
         else:
+            # Recording the first stage alone costs less, and may already prune the setting.
             first_alone = entry.sieved == 2
             noted = few_micro_batches(
                 self.cluster, entry.step, entry.setting.gpus, closed_forms=True, stages=[0] if first_alone else None
             )
+            # The same recorded operations give a tighter bound on memory.
             if max(stage.nbytes for stage in memory_of_notes(noted)) > hbm:
                 return False
-            bound = least_by_notes(entry.passing, noted, self.durations)
+            bound = bound_from_ops(entry.passing, noted, self.durations)
+            # The first stage is the only stage.
             if entry.setting.pp == 1:
                 entry.sieved = _SIEVES
+        # A refinement may be looser than the present bound: the tightest counts.
         entry.bound = max(entry.bound, bound)
         return True
 
     def _note(self, entry: _Entry, outcome: PointOutcome) -> None:
+        """Store an outcome: a simulated setting or an error."""
         if outcome.report is None:
             self.failed[outcome.error or ""] = self.failed.get(outcome.error or "", 0) + 1
         else:
-            self.played.append(Played(entry.setting, entry.number, entry.bound, dict(outcome.report)))
+            self.played.append(PlayedSetting(entry.setting, entry.number, entry.bound, dict(outcome.report)))

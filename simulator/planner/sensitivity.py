@@ -1,49 +1,48 @@
-"""What would another machine change for the best setting: twice the network, one more network card, twice the memory?
+"""Would a better machine help: twice the network bandwidth, another network card per node, or twice the memory?
 
-Rule: each is planned as the first one was, for its fastest setting alone, and the best setting is played on it too; so
-it is told what the machine gives as it is used now, and what another setting makes of it.
+For each changed machine, the best setting is simulated unchanged, and the search runs again for the fastest setting.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.cluster.upgraded import cards, with_memory, with_network
-from simulator.planner.search import Plan, Played, search
+from simulator.planner.search import PlayedSetting, SearchResult, search
 from simulator.planner.setting import scenario_of
-from simulator.playing.scenario_cluster import Clusters
+from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.records import Point, Scenario
-from simulator.sweeps.one_by_one import playing
+from simulator.sweeps.player import open_player
 from simulator.sweeps.sweep import Backend
 
 _TWICE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """What another machine gives.
+class MachineChange:
+    """Effect of a change to the machine.
 
     Attributes
     ----------
     change : str
-        In words.
+        The change in words: "twice the memory".
     before : float
-        Step of the best setting on the machine as it is [s].
+        The best setting's step time on the present machine [s].
     same : float
-        Step of that setting on the other one [s].
-    best : Played
-        The fastest setting on the other one.
+        The same setting's step time on the changed machine [s].
+    best : PlayedSetting
+        The fastest setting on the changed machine.
     """
 
     change: str
     before: float
     same: float
-    best: Played
+    best: PlayedSetting
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the effect as plain data."""
         return {
             "change": self.change,
             "same_setting_step_time_s": self.same,
@@ -53,43 +52,47 @@ class Changed:
         }
 
 
-def sensitivity(plan: Plan, backend: Backend) -> Iterator[Changed]:
-    """What each other machine gives, in a fixed order; nothing where no setting fits.
+def sensitivity(plan: SearchResult, backend: Backend) -> Iterator[MachineChange]:
+    """Yield each machine change's effect, in a fixed order; nothing if no setting fits.
 
     Parameters
     ----------
-    plan : Plan
+    plan : SearchResult
+        The plan for the present machine.
     backend : Backend
-        What plays.
+        Processes or cluster for simulations.
     """
     if not plan.best:
         return
     best = plan.best[0]
     for change, base in _machines(plan.base):
+        # The unchanged setting separates the machine's effect from the effect of another setting.
         point = Point({}, scenario_of(base, best.setting))
-        with playing(backend, (0, point)) as player:
+        with open_player(backend, (0, point)) as player:
             player.submit((0, point))
             report = player.outcome().report
         *_, found = search(base, plan.sequences, plan.choices, best=1, backend=backend)
         if report is not None and found.best:
-            yield Changed(change, best.step_time, float(report["step_time_s"]), found.best[0])
+            yield MachineChange(change, best.step_time, float(report["step_time_s"]), found.best[0])
 
 
 def _machines(base: Scenario) -> Iterator[tuple[str, Scenario]]:
-    """Other machines, each with what is changed in words."""
+    """Yield each changed machine with the change in words."""
     spec, folder = base.cluster, base.base
     one_node = len(Clusters().of(base).nodes) == 1
 
     def network(times: float) -> Scenario | None:
+        """Return the scenario with `times` the network bandwidth; None if the topology has no such network."""
         faster = with_network(spec.topology, folder, times, one_node=one_node)
-        return None if faster is None else replace(base, cluster=replace(spec, topology=faster))
+        return None if faster is None else base.replaced(cluster=spec.replaced(topology=faster))
 
     twice = network(_TWICE)
     if twice is not None:
         yield f"twice the bandwidth {'inside the node' if one_node else 'between nodes'}", twice
+    # A single node has no network between nodes.
     count = 0 if one_node else cards(spec.topology, folder)
     one_more = network((count + 1) / count) if count else None
     if one_more is not None:
-        yield f"one more network card a node ({count + 1} for {count}, shared evenly)", one_more
+        yield f"one more network card per node ({count + 1} instead of {count}, shared evenly)", one_more
     larger = with_memory(spec.gpu, spec.topology, folder, _TWICE)
-    yield "twice the memory", replace(base, cluster=replace(spec, gpu=larger))
+    yield "twice the memory", base.replaced(cluster=spec.replaced(gpu=larger))

@@ -1,43 +1,40 @@
-"""What is one setting that a plan may choose: how a model is cut, sharded, batched and checkpointed?"""
+"""Which parallelism, sharding, batching and checkpointing has a point in the search space? A `Setting` holds them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from simulator.scenario.plan_shape import KEYS
+from simulator.scenario.plan_spec import KEYS
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_records import PrecisionSpec, TrainingSpec
-from simulator.scenario.training_shape import PRECISIONS
+from simulator.scenario.training_spec import PRECISIONS, PrecisionSpec, TrainingSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One choice.
+    """A point in the search space.
 
     Attributes
     ----------
-    gpus : int
     tp, pp, cp, ep : int
-        Ranks of each kind of parallelism.
+        Ranks for tensor, pipeline, context and expert parallelism.
     schedule : str
-        Of the pipeline; "1f1b" where there is none.
+        Pipeline schedule; "1f1b" without a pipeline.
     virtual_stages : int
-        Chunks of a rank; 1 but for schedules that leave it open.
+        Model chunks on a pipeline rank; 1 unless the schedule leaves the number open.
     sharding : str
-        A strategy's name.
+        Sharding strategy.
     shard_size : int or None
-        Ranks that share one copy of the states; None for all.
+        Ranks that share a copy of the model states; None for every data-parallel rank.
     micro_batch : int
-        Sequences.
+        Sequences per micro-batch.
     micro_batches : int
-        Of a data-parallel rank in a step.
-    checkpointing : str
+        Micro-batches per data-parallel rank and step.
     offload : str
         "none" or "optimizer".
     precision, framework : str or None
-        None for what the scenario says.
+        None for the scenario's value.
     """
 
     gpus: int
@@ -58,22 +55,20 @@ class Setting:
 
     @property
     def dp(self) -> int:
-        """Data-parallel ranks."""
+        """Number of data-parallel ranks."""
         return self.gpus // (self.tp * self.pp * self.cp)
 
     @property
     def cut(self) -> tuple[int | str | None, ...]:
-        """How the model and its states are spread over ranks."""
+        """Parallelism and sharding; settings with equal values differ in batch, schedule and memory options."""
         return self.tp, self.pp, self.cp, self.ep, self.sharding, self.shard_size
 
     def spec(self, base: TrainingSpec) -> TrainingSpec:
-        """The training of a scenario that is set so; `base` says everything else."""
-        return replace(
-            base,
+        """Return the `training` section with this setting; `base` has the remaining keys."""
+        return base.replaced(
             micro_batch_size=self.micro_batch,
             gradient_accumulation_steps=self.micro_batches,
-            parallelism=replace(
-                base.parallelism,
+            parallelism=base.parallelism.replaced(
                 tp=self.tp,
                 pp=self.pp,
                 cp=self.cp,
@@ -81,15 +76,15 @@ class Setting:
                 schedule=self.schedule,
                 virtual_stages=self.virtual_stages,
             ),
-            sharding=replace(base.sharding, strategy=self.sharding, shard_size=self.shard_size),
+            sharding=base.sharding.replaced(strategy=self.sharding, shard_size=self.shard_size),
             activation_checkpointing=self.checkpointing,
-            offload=replace(base.offload, what=self.offload),  # type: ignore[arg-type]
+            offload=base.offload.replaced(what=self.offload),
             precision=precision_of(base, self.precision),
             framework=base.framework if self.framework is None else self.framework,
         )
 
     def overrides(self) -> Mapping[str, Any]:
-        """The same as keys of a scenario; what is left at its default is left out."""
+        """Return the setting as scenario keys, without keys at their defaults."""
         parallelism = {name: getattr(self, name) for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
         if self.pp > 1:
             parallelism["schedule"] = self.schedule
@@ -113,20 +108,20 @@ class Setting:
         return keys | {key: value for key, value in named.items() if value is not None}
 
     def values(self) -> dict[str, Any]:
-        """By the name of each choice what was chosen, with the number of data-parallel ranks and of micro-batches."""
+        """Return each dimension's value by name, and the numbers of data-parallel ranks and micro-batches."""
         return {"gpus": self.gpus, "dp": self.dp, "micro_batches": self.micro_batches} | {
             name: getattr(self, name) for name in KEYS
         }
 
     @property
     def text(self) -> str:
-        """In words: 'tp 8, pp 4, dp 16, 1f1b, zero1, micro-batch 1 x 32, selective_op'."""
+        """The setting in words: 'tp 8, pp 4, dp 16, 1f1b, zero1, micro-batch 1 x 32, full checkpointing'."""
         sizes = [f"{name} {getattr(self, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1]
         order = [] if self.pp == 1 else [self.schedule]
         order += [f"v {self.virtual_stages}"] if self.virtual_stages > 1 else []
         shard = self.sharding if self.shard_size is None else f"{self.sharding} over {self.shard_size}"
-        # Over a single rank every strategy is the same, and none shards anything.
-        shard = "nothing to shard" if self.dp * self.cp == 1 else shard
+        # On a single data-parallel rank, strategies do not differ: there is no sharding.
+        shard = "no sharding" if self.dp * self.cp == 1 else shard
         batch = f"micro-batch {self.micro_batch} x {self.micro_batches}"
         extra = [] if self.offload == "none" else [f"{self.offload} on the host"]
         extra += [name for name in (self.precision, self.framework) if name is not None]
@@ -135,13 +130,13 @@ class Setting:
 
 
 def precision_of(base: TrainingSpec, name: str | None) -> PrecisionSpec:
-    """The dtypes of a name; the scenario's own where there is none."""
+    """Return a named precision's dtypes; the scenario's dtypes for None."""
     return base.precision if name is None else PrecisionSpec(**PRECISIONS[name])
 
 
 def scenario_of(base: Scenario, setting: Setting) -> Scenario:
-    """The scenario that plays a setting; `base` is a single point."""
+    """Return a setting's scenario, for `simulate`; `base` is a single point."""
     if base.training is None:
         raise TypeError("a plan is of a training step")
-    cluster = replace(base.cluster, world_size=setting.gpus)
-    return replace(base, cluster=cluster, training=setting.spec(base.training))
+    cluster = base.cluster.replaced(world_size=setting.gpus)
+    return base.replaced(cluster=cluster, training=setting.spec(base.training))

@@ -1,17 +1,16 @@
-"""How large are the steps that a plan simulates? Estimated before the cluster is built.
+"""How large are the steps simulated by a plan? Estimated before the cluster is built.
 
-Rule: the smallest step decides about a refusal, and an ordinary step about a warning; the step of each setting is
-checked when the search simulates the setting.
+A plan is refused if even a setting's smallest step is too large for this machine, and warned about if an ordinary step
+is. Each setting's step is checked again when the search simulates the setting.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
-from simulator.basics.this_machine import lacking
-from simulator.errors import TooLargeError
-from simulator.playing.size import Size, size_of
+from simulator.basics.errors import TooLargeError
+from simulator.basics.host_memory import shortage_text
+from simulator.run.size_estimate import SizeEstimate, size_of
 from simulator.scenario.records import Scenario
 
 # A search takes long if a step has more micro-batches.
@@ -19,7 +18,7 @@ _MANY: Final = 1000
 
 
 def refuse_too_large(base: Scenario, sequences: int, micro_batch: int) -> None:
-    """Raise TooLargeError if this machine cannot hold the smallest step, which has the largest micro-batch."""
+    """Raise TooLargeError if this machine cannot hold the smallest step, with the largest micro-batch."""
     try:
         _step_of(base, sequences, micro_batch).refuse_larger_than_memory()
     except TooLargeError as error:
@@ -30,29 +29,30 @@ def warning_of(base: Scenario, sequences: int) -> str:
     """Return a line of text if the search takes long or skips many settings, otherwise an empty text."""
     asked, micro_batches = _asked(base, sequences), sequences // base.cluster.world_size
     step = _step_of(base, sequences, 1)
-    if lacking(step.nbytes):
+    if shortage_text(step.nbytes):
         return (
-            f"{asked}: settings with micro-batches of one sequence take more memory than this machine has to simulate, "
-            "and are left out; take fewer sequences a step"
+            f"{asked}: this machine has too little memory to simulate settings with micro-batches of one sequence; "
+            "the plan omits these settings; take fewer sequences per step"
         )
     if step.warning:
         return f"{asked}, for each setting: {step.warning}"
     if micro_batches < _MANY:
         return ""
     return (
-        f"{asked} are {micro_batches:,} micro-batches of one sequence on each GPU; the search may take "
-        "hours; take fewer sequences a step"
+        f"{asked} has {micro_batches:,} micro-batches of one sequence on each GPU; the search may take hours; take "
+        "fewer sequences per step"
     )
 
 
 def _asked(base: Scenario, sequences: int) -> str:
+    """Return the step's size in words."""
     return f"a step of {sequences:,} sequences on {base.cluster.world_size:,} GPUs"
 
 
-def _step_of(base: Scenario, sequences: int, micro_batch: int) -> Size:
-    """Estimate the step of a setting without model parallelism, which has the fewest micro-batches."""
+def _step_of(base: Scenario, sequences: int, micro_batch: int) -> SizeEstimate:
+    """Estimate the step without model parallelism, with the fewest micro-batches."""
     if base.training is None:
         raise TypeError("a plan is of a training step")
     micro_batches = max(1, sequences // (base.cluster.world_size * micro_batch))
-    own = replace(base.training, micro_batch_size=micro_batch, gradient_accumulation_steps=micro_batches)
-    return size_of(replace(base, training=own))
+    own = base.training.replaced(micro_batch_size=micro_batch, gradient_accumulation_steps=micro_batches)
+    return size_of(base.replaced(training=own))

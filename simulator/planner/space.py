@@ -1,7 +1,7 @@
-"""Which settings are there to choose from, and which of them cannot be, for which reason?
+"""Which settings does a plan search, and which settings are infeasible, for which reason?
 
-Rule: what may be chosen of each kind is data (`Choices`), with a sentence for each default; here they are multiplied
-out, in one order, and refused by the rules that a step itself refuses them by.
+Each dimension's values are data (`Choices`), with a sentence for each default. Their product is enumerated in a fixed
+order. A setting is infeasible for the same reason for which a training step would be refused.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Final
 
+from simulator.basics.errors import TooLargeError
 from simulator.cluster.cluster import Cluster
-from simulator.errors import TooLargeError
 from simulator.model.shape import Transformer
 from simulator.planner.setting import Setting, precision_of
+from simulator.scenario import build_training
 from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_records import ParallelismSpec, TrainingSpec
+from simulator.scenario.training_spec import ParallelismSpec, TrainingSpec
 from simulator.step.pipeline import Pipeline
-from simulator.step.pipelines import catalog as pipelines
+from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import check_cut
-from simulator.step.spec import Offload, TrainingStep
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
+from simulator.step.spec import Offload, TrainingStep, Updater
+from simulator.step.strategies.strategy import STRATEGIES
 
-# Default for the sequences of the largest micro-batch.
+# Default for the largest micro-batch [sequences].
 LARGEST_MICRO_BATCH: Final = 8
-# Not a fault of a setting.
-SAME: Final = "one data-parallel rank has nothing to share: all shardings are the same"
+# Reason for settings equal to another setting; not a fault.
+SAME: Final = "duplicates: all shardings are equal on one data-parallel rank"
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What may be chosen of each kind, by its name as `--among` has it.
+    """Values for each dimension of the search space.
 
     Attributes
     ----------
     values : mapping of str to tuple
-        gpus, tp, pp, cp, ep, schedule, virtual_stages, sharding, shard_size, micro_batch, checkpointing, offload,
-        precision, framework.
+        Values by the dimension's name in `--among`: gpus, tp, pp, cp, ep, schedule, virtual_stages, sharding,
+        shard_size, micro_batch, checkpointing, offload, precision, framework.
     why : mapping of str to str
-        A sentence for each that was chosen by default.
+        Reason for each dimension's values.
     """
 
     values: Mapping[str, tuple[Any, ...]]
@@ -51,30 +51,30 @@ class Choices:
 
 
 @dataclass(slots=True)
-class Refused:
-    """How many settings were refused for each reason, with an example of each."""
+class InfeasibleCounts:
+    """Number of infeasible settings by reason, with an example for each."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
     def note(self, reason: str, example: str = "") -> None:
-        """Count one."""
+        """Count an infeasible setting."""
         self.counts[reason] += 1
         self.examples.setdefault(reason, example or reason)
 
-    def note_error(self, error: ValueError) -> None:
-        """Count one that a step refuses."""
+    def count_error(self, error: ValueError) -> None:
+        """Count a setting refused by a training step's own checks."""
         self.note(rule_of(str(error)), str(error))
 
     @property
-    def usual_example(self) -> str:
-        """An example of what most were refused for; those that are the same as another are not among them."""
-        (reason, _), *_ = [one for one in self.counts.most_common() if one[0] != SAME] or [("nothing is left", 0)]
+    def common_example(self) -> str:
+        """An example of the commonest reason, except settings equal to another setting."""
+        (reason, _), *_ = [one for one in self.counts.most_common() if one[0] != SAME] or [("no value is left", 0)]
         return self.examples.get(reason, reason)
 
 
 def rule_of(message: str) -> str:
-    """The rule that a step was refused by, without the numbers of this one, so that all that broke it count together.
+    """Return an error message's rule without the case's numbers, hence equal reasons count together.
 
     Examples
     --------
@@ -86,6 +86,7 @@ def rule_of(message: str) -> str:
     where, got, rest = message.removeprefix("parallelism.").partition(": got ")
     if not got:
         return where.partition(";")[0]
+    # A message reads "key: got what; rule; hints".
     what, _, rule = rest.partition("; ")
     rule = rule.partition("; ")[0]
     subject = _without_numbers(re.sub(r" \(.*\)", "", what))
@@ -96,23 +97,23 @@ def rule_of(message: str) -> str:
 
 
 def _without_numbers(text: str) -> str:
+    """Return a text without its numbers."""
     return re.sub(r"\b\d[\d,]*( |$)", "", text).strip()
 
 
 def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequences: int) -> Choices:
-    """What is searched where nothing else is asked for, by model and machine.
+    """Return the values to search without constraints, for a model and a machine.
 
     Parameters
     ----------
-    base : Scenario
-    model : Transformer
     gpus_per_node : int
-        GPUs that NVLink or its like connects.
+        GPUs in a node, connected by NVLink or similar links.
     sequences : int
-        Of a step, all ranks together.
+        Global batch [sequences per step].
     """
     gpus, seq_len = base.cluster.world_size, base.training.seq_len if base.training is not None else 0
     inside = tuple(_powers(min(gpus_per_node, gpus)))
+    # Every stage needs a layer.
     deep = tuple(n for n in _powers(min(gpus, model.num_layers)) if n <= 64)
     values: dict[str, tuple[Any, ...]] = {
         "gpus": (gpus,),
@@ -127,31 +128,34 @@ def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequ
         "micro_batch": tuple(n for n in _powers(LARGEST_MICRO_BATCH) if n <= sequences),
         "checkpointing": ("none", "selective_op", "full"),
         "offload": ("none",),
-        # What the scenario says: others change what is learnt, or who would have to run it.
+        # None is the scenario's value. Other values change the learning itself, or the required software.
         "precision": (None,),
         "framework": (None,),
     }
     why = {
-        "tp": f"powers of two inside a node of {gpus_per_node}, whose links tensor parallelism needs",
+        "tp": f"powers of two inside a node of {gpus_per_node} GPUs, because tensor parallelism needs fast links",
         "pp": f"powers of two up to {model.num_layers} layers, at most 64",
-        "cp": "powers of two up to 8" if seq_len >= 32768 else "1: sequences below 32,768 tokens need no cutting",
-        "ep": f"powers of two that divide {model.num_experts} experts" if model.num_experts else "1: no experts",
-        "schedule": "those that most frameworks have; others by --among schedule=...",
-        "sharding": "all of ZeRO",
+        "cp": "powers of two up to 8" if seq_len >= 32768 else "1: only sequences of 32,768 or more tokens are split",
+        "ep": (f"powers of two that divide {model.num_experts} experts")
+        if model.num_experts
+        else "1: the model has no experts",
+        "schedule": "schedules of most frameworks; --among schedule=... adds more",
+        "sharding": "ddp and all ZeRO stages",
         "shard_size": "over all data-parallel ranks, or (zero3) inside each node",
         "micro_batch": f"powers of two up to {LARGEST_MICRO_BATCH} sequences",
         "checkpointing": "none, selective_op, full",
-        "offload": "none; --among offload=none,optimizer adds the host",
+        "offload": "none; --among offload=none,optimizer adds offloading to the host",
     }
     return Choices(values, why)
 
 
 def gpus_per_node(cluster: Cluster) -> int:
-    """GPUs of a node, whose links tensor parallelism needs."""
+    """Return the largest node's number of GPUs."""
     return max(map(len, cluster.nodes), default=cluster.world_size)
 
 
 def _powers(most: int) -> Iterator[int]:
+    """Yield powers of two up to `most`."""
     number = 1
     while number <= most:
         yield number
@@ -159,50 +163,54 @@ def _powers(most: int) -> Iterator[int]:
 
 
 def settings(
-    choices: Choices, base: Scenario, sequences: int, refused: Refused
+    choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts
 ) -> Iterator[tuple[Setting, TrainingStep]]:
-    """Every setting that can be, in one order, with its step; others are counted by reason."""
+    """Yield every feasible setting with its step, in a fixed order; count infeasible settings in `refused`."""
     spec = base.training
     if spec is None:
         raise TypeError("a plan is of a training step")
-    uncut = replace(spec, parallelism=ParallelismSpec())
+    uncut = spec.replaced(parallelism=ParallelismSpec())
     whole: dict[tuple[str | None, str | None], TrainingStep] = {}
     for setting in _multiplied(choices, sequences, refused):
         named = setting.precision, setting.framework
         try:
+            # Build a step once per precision and framework; settings replace its fields.
             if named not in whole:
-                own = replace(uncut, precision=precision_of(spec, named[0]), framework=named[1] or spec.framework)
+                own = uncut.replaced(precision=precision_of(spec, named[0]), framework=named[1] or spec.framework)
                 whole[named] = to_step(own, base.cluster.world_size, base.base)
             yield setting, _step(whole[named], spec, setting)
         except ValueError as error:
-            refused.note_error(error)
+            refused.count_error(error)
         except TooLargeError as error:
             refused.note("larger than this machine can simulate", str(error))
 
 
 def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> TrainingStep:
-    """The step of a setting, as `to_step` makes it, of what does not change with settings."""
+    """Return a setting's step: `whole`, built by `to_step`, with the setting's own fields."""
     wanted = setting.spec(spec)
     step = replace(
         whole,
         micro_batch_size=wanted.micro_batch_size,
         accumulation=wanted.gradient_accumulation_steps,
         parallelism=parallelism(wanted.parallelism),
-        sharding=wanted.sharding,
+        sharding=build_training.sharding(wanted.sharding),
         checkpointing=wanted.activation_checkpointing,
         offload=None if wanted.offload.what == "none" else Offload(wanted.offload.host_rate),
     )
+    # These checks raise the same errors as planning the step.
     step.parallelism.grid(setting.gpus)
     check_cut(step)
     Pipeline.of(step).layers()
     return step
 
 
-def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[Setting]:
+def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> Iterator[Setting]:
+    """Yield the product of the dimensions; count infeasible combinations."""
     values = choices.values
     able = {offload: _shardings(values["sharding"], offload) for offload in values["offload"]}
     sizes = product(*(values[name] for name in ("gpus", "tp", "pp", "cp", "ep")))
     for gpus, tp, pp, cp, ep in sizes:
+        # Checked first: the inner loops are skipped.
         if gpus % (tp * pp * cp):
             ranks = f"tp {tp} x pp {pp} x cp {cp} = {tp * pp * cp}"
             refused.note("tp x pp x cp does not divide the GPUs", f"{ranks} does not divide {gpus:,} GPUs")
@@ -210,16 +218,18 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
         dp = gpus // (tp * pp * cp)
         for sharding, shard_size, micro in product(values["sharding"], values["shard_size"], values["micro_batch"]):
             if shard_size is not None and not _shares(sharding, shard_size, dp):
-                # Where all ranks may share a copy too, that is the setting.
+                # If the space also has the setting without shard_size, the infeasible setting is merely a duplicate.
                 if None not in values["shard_size"]:
                     refused.note(
-                        "shard_size must divide the data-parallel ranks, of a strategy that shards parameters",
-                        f"{sharding} of {dp} data-parallel ranks has no copies of {shard_size} ranks each",
+                        "shard_size needs a strategy that shards parameters, and must divide the data-parallel ranks",
+                        f"{sharding} on {dp} data-parallel ranks cannot form shard groups of {shard_size} ranks",
                     )
                 continue
+            # On a single data-parallel rank, only the first sharding is kept for each offload.
             if dp * cp == 1 and sharding not in [names[0] for names in able.values() if names]:
                 refused.note(SAME)
                 continue
+            # The global batch fixes the accumulation.
             if sequences % (dp * micro):
                 refused.note(
                     "data-parallel ranks x micro-batch do not divide the global batch",
@@ -230,9 +240,12 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
                 rest = product(*(values[name] for name in ("checkpointing", "offload", "precision", "framework")))
                 for checkpointing, offload, precision, framework in rest:
                     if sharding not in able[offload]:
-                        who = strategies.find(sharding).updater.value
-                        refused.note("offload must be of ranks that own a part", f"with {sharding} {who}")
+                        who = STRATEGIES.find(sharding).updater.value
+                        refused.note(
+                            ("offload needs ranks that own a part of the optimizer states"), f"with {sharding} {who}"
+                        )
                         continue
+                    # The offload decides which shardings are equal.
                     if dp * cp == 1 and sharding != able[offload][0]:
                         refused.note(SAME)
                         continue
@@ -243,22 +256,23 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
 
 
 def _shardings(names: Sequence[str], offload: str) -> list[str]:
-    """Shardings that go with an offload: the host updates for ranks that own what they update."""
-    return [name for name in names if offload == "none" or strategies.find(name).updater is Updater.OWNERS]
+    """Return the shardings that allow an offload: a host updates only its ranks' own shards."""
+    return [name for name in names if offload == "none" or STRATEGIES.find(name).updater is Updater.OWNERS]
 
 
 def _shares(sharding: str, shard_size: int, dp: int) -> bool:
-    """Whether so many data-parallel ranks can share one copy of the states, and others have further copies."""
-    return strategies.find(sharding).shards_parameters and dp % shard_size == 0 and shard_size < dp
+    """Return True if groups of `shard_size` data-parallel ranks can each hold a copy of sharded parameters."""
+    return STRATEGIES.find(sharding).shards_parameters and dp % shard_size == 0 and shard_size < dp
 
 
 def _orders(values: Mapping[str, tuple[Any, ...]], pp: int) -> Iterator[tuple[str, int]]:
-    """Schedules, with virtual stages where they leave these open."""
+    """Yield each schedule with its allowed numbers of virtual stages."""
+    # Schedules do not matter without a pipeline: one setting represents them.
     if pp == 1:
         yield "1f1b", 1
         return
     for name in values["schedule"]:
-        schedule = pipelines.find(str(name))
+        schedule = SCHEDULES.find(str(name))
         if schedule.chunks is not None:
             yield schedule.name, 1
         else:

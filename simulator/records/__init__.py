@@ -1,1 +1,1 @@
-"""The records that all rooms share: schedule, transfers, program, timeline, chunks. Pure data."""
+"""Records shared by every package: schedule, transfers, program, timeline, chunks. Pure data."""

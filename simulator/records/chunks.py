@@ -1,6 +1,6 @@
-"""Chunks: into how many elements an array is cut, and what a transfer carries of them.
+"""How many elements does a chunk have, and how many does a transfer carry? This module only counts.
 
-Rule: counting, and nothing else; who carries what is the schedule's business.
+Schedules decide about transfers and their chunks.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers
 
-# From so many elements on pieces of a part are timed as if they were equal. Libraries cut by bytes, and no clock shows
-# one element of 500; but ranks whose pieces differ by one are unlike, and an engine has to follow each of them.
+# From this number of elements per chunk on, a part's pieces are timed as if they were equal. Libraries cut by bytes,
+# and one element in 500 is invisible in any measured time. But ranks with unequal pieces are unlike, and the engine
+# would have to follow each rank.
 _ALIKE: Final = 512
 
 Sizes = TypeVar("Sizes", Ints, Floats)
 
 
 def split(elements: int, chunks: int) -> Ints:
-    """Cut n elements into k chunks: the first n mod k get one more.
+    """Cut n elements into k chunks: the first n mod k chunks get an additional element.
 
     Examples
     --------
@@ -35,41 +36,43 @@ def split(elements: int, chunks: int) -> Ints:
 
 
 def chunk_sizes(schedule: Schedule, elements: int) -> Ints:
-    """Elements of each chunk, shape (chunks,).
+    """Return each chunk's elements, shape (chunks,).
 
-    In all_to_all chunk i x world_size + j is what rank i has for rank j, and its size is the j-th part of the array;
-    everywhere else the array is cut evenly, and so is each part where it has several pieces.
+    In all_to_all, chunk i x world_size + j goes from rank i to rank j and has the size of the array's j-th part. In any
+    other operation the array is cut evenly into parts, and each part evenly into pieces.
     """
     if schedule.operation == "all_to_all":
         return np.tile(split(elements, schedule.world_size), schedule.world_size)
     whole = split(elements, schedule.chunks // schedule.pieces)
     if schedule.pieces == 1:
         return whole
-    # The first (elements of the part) mod pieces have one more, as everywhere.
+    # The first (part mod pieces) pieces get an additional element.
     return (whole[:, None] // schedule.pieces + (np.arange(schedule.pieces) < whole[:, None] % schedule.pieces)).ravel()
 
 
 def timed_sizes(schedule: Schedule, elements: int) -> Floats:
-    """Elements of each chunk as transfers take time for them, shape (chunks,): pieces of a large part are equal."""
+    """Return each chunk's elements for timing, shape (chunks,): a large part's pieces count equally."""
     if schedule.pieces == 1 or elements < _ALIKE * schedule.chunks:
         return chunk_sizes(schedule, elements).astype(np.float64)
+    # Fractions are fine: these sizes determine times, never payload.
     return np.repeat(split(elements, schedule.chunks // schedule.pieces) / schedule.pieces, schedule.pieces)
 
 
 def chunk_starts(schedule: Schedule, elements: int) -> Ints:
-    """Where each chunk begins in a buffer that holds all chunks in order, then its length, shape (chunks + 1,)."""
+    """Return each chunk's offset in a buffer with every chunk in order, then the length, shape (chunks + 1,)."""
     return np.concatenate([[0], np.cumsum(chunk_sizes(schedule, elements))])
 
 
 def transfer_elements(transfers: Transfers, sizes: Sizes) -> Sizes:
-    """Elements that each transfer carries, shape (t,), for chunks of these sizes."""
+    """Return the elements carried by each transfer, shape (t,), given chunk sizes."""
     return run_elements(transfers.first, transfers.count, transfers.step, sizes)
 
 
 def run_elements(first: npt.NDArray[Any], count: npt.NDArray[Any], step: npt.NDArray[Any] | int, sizes: Sizes) -> Sizes:
-    """Elements of runs of chunks: `count` of them from `first` on, `step` apart, modulo their number."""
+    """Return the elements in runs: `count` chunks from `first` on, `step` apart, modulo the number of chunks."""
     step = np.broadcast_to(step, first.shape)
     carried = np.zeros(len(first), sizes.dtype)
+    # Most transfers carry a single chunk, which needs no summing.
     single = count == 1
     carried[single] = sizes[first[single]]
     several = np.flatnonzero(~single)
@@ -80,16 +83,23 @@ def run_elements(first: npt.NDArray[Any], count: npt.NDArray[Any], step: npt.NDA
 
 
 def sums_of_runs(values: Sizes, first: Ints, count: npt.NDArray[Any], step: int) -> Sizes:
-    """Sums of so many values from `first` on, `step` apart, modulo their number, shape (runs,).
+    """Return sums over runs: `count` values from `first` on, `step` apart, cyclic, shape (runs,).
 
-    Twice as many at a time: a run of 13 is one of 1, one of 4 and one of 8.
+    Partial sums over 1, 2, 4, ... values are combined: a run with 13 values adds runs with 1, 4 and 8.
+
+    Examples
+    --------
+    >>> sums_of_runs(np.array([1.0, 2.0, 4.0]), np.array([0, 2]), np.array([3, 2]), 1).tolist()
+    [7.0, 5.0]
     """
     total, place = np.zeros(len(first), values.dtype), first % len(values)
     size, longest = 1, int(count.max(initial=0))
     while size <= longest:
+        # Bit `size` in the run's length: add the partial sum over `size` values and move on.
         rows = np.flatnonzero(count & size)
         total[rows] += values[place[rows]]
         place[rows] = (place[rows] + size * step) % len(values)
+        # values[i] now sums twice as many values from place i on.
         values = values + np.roll(values, -size * step)
         size *= 2
     return total

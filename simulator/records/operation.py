@@ -1,6 +1,6 @@
-"""What one rank does, as records: kernels, collectives, memory taken and given back.
+"""A rank's operations as records: kernels, collectives, allocations and frees.
 
-Rule: says what happens, never when.
+They say what happens, never when.
 """
 
 from __future__ import annotations
@@ -12,63 +12,64 @@ from typing import Final, Generic, TypeVar
 
 from simulator.records.schedule import Schedule
 
-# The stream of what the host's processors do for a rank.
+# Stream for work by the host's processors.
 HOST: Final = "host"
-# The stream on which a host issues what its rank does.
+# Stream on which the host issues kernels.
 ISSUE: Final = "issue"
 
 
 class Computation(Enum):
-    """What a rank's own work, or a server's, does with numbers."""
+    """Effect on numbers of a rank's own work, or a server's."""
 
-    FORWARD = "forward"  # runs a unit forward
-    RECOMPUTE = "recompute"  # runs a layer, or a segment of layers, forward again
-    BACKWARD = "backward"  # makes a unit's gradients
-    INPUT_GRADIENT = "input gradient"  # makes its input's gradient alone
-    WEIGHT_GRADIENT = "weight gradient"  # makes its parameters' gradients, after that
-    CHECK = "check"  # unscales gradients and looks for an overflow
-    NORM = "norm"  # sums the squares of the rank's part of the gradient
-    UPDATE = "update"  # takes the optimizer's step on the rank's part
-    SERVE = "serve"  # applies one worker's gradient at a server that waits for nobody
+    FORWARD = "forward"  # run a unit forward
+    RECOMPUTE = "recompute"  # run a layer, or a segment of layers, forward again
+    BACKWARD = "backward"  # compute a unit's gradients
+    INPUT_GRADIENT = "input gradient"  # compute only the gradient of the unit's input
+    WEIGHT_GRADIENT = "weight gradient"  # compute the gradients of the unit's parameters, afterwards
+    CHECK = "check"  # unscale gradients and check for overflow
+    NORM = "norm"  # sum the squares of the rank's gradient shard
+    UPDATE = "update"  # take the optimizer's step on the rank's shard
+    SERVE = "serve"  # apply one worker's gradient on an asynchronous server
 
 
 class Exchange(Enum):
-    """What a collective does with numbers."""
+    """Effect on numbers of a collective."""
 
-    ALL_REDUCE = "all_reduce"  # sums gradients, and gives every rank the whole sum
-    REDUCE_SCATTER = "reduce_scatter"  # sums gradients, and gives every rank its part
-    SUM_COPIES = "sum copies"  # sums the same part of the gradient over all copies of the states
-    ALL_GATHER = "all_gather"  # brings the parameters of units together before they are used
-    GATHER_UPDATED = "gather updated"  # brings all parameters together after the update
-    FLAG = "flag"  # tells every rank whether any of them has overflowed
-    SUM_NORM = "sum norm"  # sums the squares of all parts of the gradient
-    GATHER_NORMS = "gather norms"  # the same in float64: brings all sums, which every rank then adds exactly
-    PUSH = "push"  # brings workers' gradients to the parameter servers
-    PULL = "pull"  # brings the servers' parameters to workers
-    WITHIN = "within a pass"  # what ranks that compute a unit together exchange on the way
-    SEND = "send"  # hands a unit's output, or its gradient, to another stage of a pipeline
-    SUM_PARTIAL = "sum partial"  # sums gradients of what all have, each from its part of the sequences
-    SUM_SHARED = "sum shared"  # sums gradients of the table that the first and the last stage have
+    ALL_REDUCE = "all_reduce"  # sum gradients; every rank gets the whole sum
+    REDUCE_SCATTER = "reduce_scatter"  # sum gradients; every rank gets its shard
+    SUM_COPIES = "sum copies"  # sum a gradient shard over all copies of the states
+    ALL_GATHER = "all_gather"  # gather the parameters of units before they are used
+    GATHER_UPDATED = "gather updated"  # gather all parameters after the update
+    FLAG = "flag"  # tell every rank whether any rank has overflowed
+    SUM_NORM = "sum norm"  # sum the squares of all gradient shards
+    GATHER_NORMS = "gather norms"  # the same in float64: gather all sums; every rank adds them exactly
+    PUSH = "push"  # send workers' gradients to the parameter servers
+    PULL = "pull"  # send the servers' parameters to workers
+    WITHIN = "within a pass"  # exchange data within a pass between ranks that share a unit
+    SEND = "send"  # send a unit's output, or its gradient, to another pipeline stage
+    SUM_PARTIAL = "sum partial"  # sum gradients of replicated parameters, each from a part of the sequences
+    SUM_SHARED = "sum shared"  # sum gradients of the embedding shared by the first and last stage
 
 
 Effect = TypeVar("Effect", Computation, Exchange)
 
 
 @dataclass(frozen=True, slots=True)
-class Act(Generic[Effect]):
-    """What an operation of a training step does with numbers, for whoever carries them; times do not depend on it.
+class NumericAction(Generic[Effect]):
+    """An operation's effect on numbers, for real training; times do not depend on it.
 
     Attributes
     ----------
     effect : Computation or Exchange
+        Kind of effect.
     units : tuple of str
-        Whose: one unit of the model, or those that travel together, in the order in which they lie in the array.
+        Units of the model concerned, in the order in which they lie in the array.
     micro : int
-        Of which micro-batch; counted on where a program covers several steps.
+        Micro-batch; numbered on if a program covers several steps.
     within : Computation or None
-        The pass during which ranks exchange something; None outside of passes.
+        Pass during which ranks exchange data; None outside of passes.
     what : str
-        What that is.
+        Name of the data exchanged within a pass.
     """
 
     effect: Effect
@@ -80,26 +81,29 @@ class Act(Generic[Effect]):
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Kernels on the compute stream.
+    """A kernel, or several kernels in sequence, on a stream.
 
     Attributes
     ----------
     name : str
+        Unique in the rank's program.
     duration : float
-        On this rank's GPU at its nominal speed [s]; stragglers and jitter stretch it.
+        Time on this rank's GPU at nominal speed [s]; stragglers and jitter stretch it.
     flops, nbytes : float
-        What it computes [FLOP] and moves through HBM [B]; kept on the span.
+        Operations [FLOP] and HBM traffic [B]; copied to the span.
     contended : float or None
-        Its duration if a collective of this rank were in flight all the time, taking SMs and HBM bandwidth [s]; None
-        where that makes no difference.
+        Duration if a collective of this rank were in flight all the time, taking SMs and HBM bandwidth [s]; None if
+        this makes no difference.
     kind : str
         For colours and sums: "forward", "backward", "recompute", "optimizer", ...
     stream : str
+        Stream of the rank.
     after : tuple of str
-        Names of operations of the same rank, on other streams, that must have ended.
-    act : Act or None
+        Operations of the same rank, on other streams, that must end first.
+    act : NumericAction or None
+        Effect on numbers.
     on_gpu : bool
-        Whether a slow GPU makes it slow; not what processors, servers or copies over PCIe do meanwhile.
+        True if a slow GPU stretches the duration; False for work by processors and servers and for copies over PCIe.
     """
 
     name: str
@@ -110,56 +114,60 @@ class Compute:
     kind: str = "compute"
     stream: str = "compute"
     after: tuple[str, ...] = ()
-    act: Act[Computation] | None = None
+    act: NumericAction[Computation] | None = None
     on_gpu: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective of a group: every rank of the group has this same operation in its list.
+    """A process group's collective: every rank in the group has this same operation in its list.
 
     Attributes
     ----------
     name : str
-        Unique in the program; how the ranks find each other.
+        Unique in the program; ranks find each other by it.
     group : tuple of int
-        Ranks; the place in the group is the participant's number in the schedule.
-    auxiliaries : tuple of str
-        Vertices of the schedule's further participants (servers, reducing switches).
+        Ranks; the index in the group is the participant number in the schedule.
     schedule : Schedule
+        Transfers.
     elements : int
         Elements of the whole array.
     itemsize : int
-        Bytes of one element in memory, and on the wire where it is only copied [B].
+        Bytes of an element in memory, and on the wire if it is only copied [B].
     reduce_itemsize : int
-        Bytes of one element on the wire where it is reduced: partial sums may travel wider [B].
+        Bytes of an element on the wire if it is reduced: partial sums may be wider [B].
     dtype, reduction : str
+        Dtype of the array, and "sum", "average", ...
     accumulate : str
         Dtype of partial sums.
+    auxiliaries : tuple of str
+        Vertices of the schedule's additional participants (servers, reducing switches).
     startup : float
-        Paid by every rank once, before its first transfer [s].
+        Time that every rank pays once, before its first transfer [s].
     rate_cap : float
-        Bound on the rate of each flow [B/s]; infinite where there is none.
+        Bound on the rate of each flow [B/s]; infinite if there is none.
     cross_rate_cap : float
-        The same for flows that leave a node [B/s].
+        The same bound for flows that leave a node [B/s].
     duration : float or None
-        Where its closed form is taken instead of its transfers: it ends so long after its last rank has reached it [s].
+        Duration in closed form, from the last rank's arrival [s]; None if transfers are simulated.
     together : bool
-        Whether no rank starts before all have reached it, as where a coordinator lets them.
-    rendezvous : bool
-        Whether a rank that comes early is idle until the others come, as who waits for what he is to be sent: its span
-        begins when the last has come.
-    takes_sms : bool
-        Whether kernels take longer while it is in flight; they do not beside copies to the host, for which GPUs have
-        engines of their own.
+        True if no rank starts before all ranks have come, as with a coordinator.
     stream : str
+        Stream of the rank.
     after : tuple of str
-        Names of operations of the same rank that must have ended.
+        Operations of the same rank that must end first.
     why : str
-        Why this algorithm.
+        Why this algorithm was chosen.
     constants : str
-        Where the machine's constants that hold for it are from; empty where it has none.
-    act : Act or None
+        Source of the machine's constants for it; empty if there are none.
+    takes_sms : bool
+        True if kernels run slower while it is in flight; False for copies to the host, which use the GPU's copy
+        engines.
+    rendezvous : bool
+        True if a rank that comes early is idle until the last rank comes (a receive); its span then begins at that
+        time.
+    act : NumericAction or None
+        Effect on numbers.
     """
 
     name: str
@@ -183,19 +191,19 @@ class Collective:
     constants: str = ""
     takes_sms: bool = True
     rendezvous: bool = False
-    act: Act[Exchange] | None = None
+    act: NumericAction[Exchange] | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole array [B]."""
+        """Bytes in the whole array [B]."""
         return self.elements * self.itemsize
 
     def named(
-        self, name: str, after: tuple[str, ...], group: tuple[int, ...], act: Act[Exchange] | None = None
+        self, name: str, after: tuple[str, ...], group: tuple[int, ...], act: NumericAction[Exchange] | None = None
     ) -> Collective:
-        """The same under another name, behind other operations, of another group, and with an act of its own.
+        """Return a copy with another name, other awaited operations, another group and optionally another act.
 
-        Written out, for there may be a million: `dataclasses.replace` takes three times as long.
+        Written out, because a program may have a million: `dataclasses.replace` takes three times longer.
         """
         return Collective(
             name, group, self.schedule, self.elements, self.itemsize, self.reduce_itemsize, self.dtype, self.reduction,
@@ -207,16 +215,20 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Take HBM, under a label, until it is freed.
+    """Take HBM under a label until it is freed.
 
     Attributes
     ----------
     name : str
-        Unique in the rank's program; Free names it.
+        Label, unique in the rank's program; Free refers to it.
     nbytes : int
-        [B]
+        Size [B].
     category : str
-        For the sums: "parameters", "gradients", "activations", ...
+        For sums: "parameters", "gradients", "activations", ...
+    stream : str
+        Stream of the rank.
+    after : tuple of str
+        Operations of the same rank that must end first.
     """
 
     name: str
@@ -228,7 +240,7 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Give back what an Allocate of the same rank took."""
+    """Free an allocation made by the same rank."""
 
     allocation: str
     stream: str = "compute"
@@ -236,7 +248,7 @@ class Free:
 
     @property
     def name(self) -> str:
-        """A name of its own, so that others can wait for it."""
+        """Name used by other operations to wait for this operation."""
         return f"free {self.allocation}"
 
 
@@ -244,7 +256,7 @@ Op = Compute | Collective | Allocate | Free
 
 
 def content(op: Collective) -> Hashable:
-    """All of a collective but its name, what it waits for and what it does with numbers."""
+    """Return a key without the collective's name, awaited operations and act."""
     return (
         id(op.schedule), op.group, op.auxiliaries, op.elements, op.itemsize, op.reduce_itemsize, op.dtype, op.stream,
         op.startup, op.rate_cap, op.cross_rate_cap, op.duration, op.together,

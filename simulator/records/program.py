@@ -1,7 +1,6 @@
-"""A Program: what every rank does, stream by stream. Pure data.
+"""A Program: every rank's operations, stream by stream. Pure data.
 
-Rule: a program says what happens and in which order, never when. Like a rehearsal plan: each player's own list, with
-the points where players meet.
+A program describes operations and their order, never times. Each rank has its own list; ranks meet at collectives.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from typing import overload
 from simulator.records.operation import Collective, Op, content
 
 
-class Family(Sequence[Collective]):
-    """One collective of a step as each process group carries it out; members are made when asked for.
+class CollectiveGroupFamily(Sequence[Collective]):
+    """A step's collective, once for each process group that carries it out; members are built on access.
 
     Parameters
     ----------
     key : hashable
-        Equal for families whose members differ in names, in what they wait for and in their acts alone.
+        Equal for families whose members differ only in names, awaited operations and acts.
     size : int
-        How many groups there are.
+        Number of groups.
     member : callable (int) -> Collective
-        That of a group.
+        Builds the collective of a group.
     """
 
     __slots__ = ("_member", "_size", "key")
@@ -50,47 +49,48 @@ class Family(Sequence[Collective]):
 
 @dataclass(frozen=True, eq=False)
 class OperationLists:
-    """The different lists of operations of a program, each once, and which rank plays which.
+    """A program's distinct lists of operations, and each rank's list.
 
     Attributes
     ----------
     lists : tuple of tuple of Op
-        As the first rank of each has it.
+        Distinct lists, with the groups of the first rank of each.
     list_of : tuple of int
-        By rank the number of its list.
-    families : tuple of Family
-        Every collective of a step once, in order of first appearance; also those that several lists have.
+        List of each rank.
+    families : tuple of CollectiveGroupFamily
+        Collectives of a step, each once, in order of first appearance, even if several lists contain them.
     family_at : tuple of tuple of int
-        For each operation of each list the number of its family; -1 for what is no collective.
+        Family of each operation of each list; -1 for operations that are no collectives.
     """
 
     lists: tuple[tuple[Op, ...], ...]
     list_of: tuple[int, ...]
-    families: tuple[Family, ...]
+    families: tuple[CollectiveGroupFamily, ...]
     family_at: tuple[tuple[int, ...], ...]
 
     @cached_property
     def collectives(self) -> dict[str, Collective]:
-        """Every group's collectives once, by name, in order of first appearance."""
+        """Every group's collectives by name, in order of first appearance."""
         return {op.name: op for family in self.families for op in family}
 
     @cached_property
     def kind_of(self) -> tuple[int, ...]:
-        """By family the number of its kind: families of one kind have the same key."""
+        """Kind of each family; families with equal keys have a common kind."""
         known: dict[Hashable, int] = {}
+        # Kinds are numbered in order of first appearance.
         return tuple(known.setdefault(family.key, len(known)) for family in self.families)
 
     @cached_property
     def kinds(self) -> tuple[tuple[Collective, ...], ...]:
-        """By kind the members of its first family."""
-        first: dict[int, Family] = {}
+        """Members of each kind's first family."""
+        first: dict[int, CollectiveGroupFamily] = {}
         for family, kind in zip(self.families, self.kind_of, strict=True):
             first.setdefault(kind, family)
         return tuple(tuple(family) for family in first.values())
 
     @cached_property
     def times(self) -> tuple[int, ...]:
-        """By kind how many families it has."""
+        """Number of families in each kind."""
         count = Counter(self.kind_of)
         return tuple(count[kind] for kind in range(len(count)))
 
@@ -99,20 +99,24 @@ class OperationLists:
         cls,
         lists: tuple[tuple[Op, ...], ...],
         list_of: tuple[int, ...],
-        family: Callable[[int, Collective], tuple[Hashable, Callable[[], Family]]],
+        family: Callable[[int, Collective], tuple[Hashable, Callable[[], CollectiveGroupFamily]]],
     ) -> OperationLists:
-        """Gather the families.
+        """Build the lists and gather their families.
 
         Parameters
         ----------
-        lists, list_of
+        lists : tuple of tuple of Op
+            Distinct lists of operations.
+        list_of : tuple of int
+            List of each rank.
         family : callable (list, Collective) -> (hashable, callable)
-            What tells the family of a collective from others, and who makes it where it is the first time.
+            Returns the identity of a collective's family, and a function that builds the family when it appears first.
         """
         numbers: dict[Hashable, int] = {}
-        families: list[Family] = []
+        families: list[CollectiveGroupFamily] = []
         family_at = []
         for number, ops in enumerate(lists):
+            # -1 marks operations without a family.
             of_list = [-1] * len(ops)
             for place, op in enumerate(ops):
                 if isinstance(op, Collective):
@@ -126,33 +130,39 @@ class OperationLists:
 
     @classmethod
     def by_identity(cls, ranks: Sequence[tuple[Op, ...]]) -> OperationLists:
-        """Ranks that share a tuple share a list; a collective in it is one group's."""
+        """Build the lists for ranks given by tuples: ranks with the same tuple object share a list.
+
+        Each collective is then a family with a single group.
+        """
+        # Identity, not equality: comparing lists entry by entry would be slow.
         number: dict[int, int] = {}
         list_of = tuple(number.setdefault(id(ops), len(number)) for ops in ranks)
         lists = tuple({id(ops): ops for ops in ranks}.values())
 
-        def family(_: int, op: Collective) -> tuple[Hashable, Callable[[], Family]]:
-            return op.name, lambda: Family(content(op), 1, partial(_only, op))
+        def family(_: int, op: Collective) -> tuple[Hashable, Callable[[], CollectiveGroupFamily]]:
+            return op.name, lambda: CollectiveGroupFamily(content(op), 1, partial(_only, op))
 
         return cls.made(lists, list_of, family)
 
 
 def _only(op: Collective, _: int) -> Collective:
+    """Return the operation itself, its family's only member."""
     return op
 
 
 class RanksByList(Sequence[tuple[Op, ...]]):
-    """Every rank's operations where many ranks do the same, each among its own groups: a list for all that are alike.
+    """Every rank's operations, if many ranks do the same in their own groups: equal ranks share a list.
 
-    A rank's own operations are made when asked for.
+    A rank's own operations are built on access.
 
     Parameters
     ----------
     lists : OperationLists
+        Distinct lists.
     own : callable (place, rank) -> Op
-        What a rank does at a place of its list.
+        Builds a rank's operation at a place of its list.
     name : callable (place, rank) -> str
-        The name of that, for which not all of it must be made.
+        Returns the operation's name without building the operation.
     """
 
     __slots__ = ("_made", "_own", "lists", "name")
@@ -179,20 +189,20 @@ class RanksByList(Sequence[tuple[Op, ...]]):
         return self._made[number]
 
     def one(self, rank: int, place: int) -> Op:
-        """One of a rank's operations, without making the others."""
+        """Build a single operation, without the rank's other operations."""
         return self._made[rank][place] if rank in self._made else self._own(place, rank)
 
 
 @dataclass(frozen=True)
 class Program:
-    """What each rank does.
+    """Operations for each rank.
 
     Attributes
     ----------
     ranks : sequence of tuple of Op
-        Rank r's operations. Those of one stream run one at a time in this order; those of different streams at once.
+        Operations of each rank. Operations on one stream run one at a time in this order; streams run concurrently.
     idle : frozenset of int
-        Ranks without any operation are allowed; named here for reports.
+        Ranks without operations, named here for reports.
     """
 
     ranks: Sequence[tuple[Op, ...]]
@@ -200,17 +210,17 @@ class Program:
 
     @cached_property
     def lists(self) -> OperationLists:
-        """The different lists, each once."""
+        """Distinct lists, each once."""
         return self.ranks.lists if isinstance(self.ranks, RanksByList) else OperationLists.by_identity(self.ranks)
 
     def name(self, rank: int, place: int) -> str:
-        """The name of one of a rank's operations."""
+        """Return an operation's name."""
         return self.ranks.name(place, rank) if isinstance(self.ranks, RanksByList) else self.ranks[rank][place].name
 
     def operation(self, rank: int, place: int) -> Op:
-        """One of a rank's operations: all of them are not made for it."""
+        """Return an operation, without building the rank's other operations."""
         return self.ranks.one(rank, place) if isinstance(self.ranks, RanksByList) else self.ranks[rank][place]
 
     def collectives(self) -> dict[str, Collective]:
-        """Every collective once, by name, in order of first appearance."""
+        """Return every collective by name, in order of first appearance."""
         return self.lists.collectives

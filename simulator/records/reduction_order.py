@@ -1,6 +1,6 @@
-"""In which order a participant adds what arrives for one chunk: floating-point sums depend on it.
+"""In which order does a participant add arriving values to a chunk? Floating-point sums depend on it.
 
-Rule: a declaration of the schedule. The proof, the replay and whoever carries arrays hold to it; no time depends on it.
+The schedule declares the order. Verification, replay and payload obey it; no time depends on it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class ReductionOrder(Enum):
-    """How the sums into one chunk of a participant are ordered."""
+    """Order in which sums into a participant's chunk are formed."""
 
     IN_SEQUENCE = "in_sequence"
     """Each transfer that is added waits for the one before, so the schedule alone fixes the order (ring, tree)."""

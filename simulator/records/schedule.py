@@ -1,12 +1,19 @@
-"""A Schedule: the transfers of one collective, and what each waits for. Pure data.
+"""A Schedule: a collective's transfers, and the transfers awaited by each. Pure data.
 
-Rule: nothing here knows a link, a clock or an array's values. Like sheet music: who hands which part to whom, after
-what; how fast it is played is somebody else's business.
+Nothing here knows a link, a clock or an array's values. A *participant* is a rank in the group (0 .. world_size - 1,
+its place in the group) or one of the following `auxiliaries`: a server or a reducing switch. The array is cut into
+`chunks` pieces. A transfer carries `count` chunks, starting at `first`, `step` apart, modulo `chunks`. A transfer's
+*number* is its place in the schedule.
 
-Words. A *participant* is a rank of the group (0 .. world_size - 1, its place in the group) or one of the `auxiliaries`
-behind them: a server or a reducing switch. The array is cut into `chunks` pieces; a transfer carries `count` of them,
-starting with `first` and going on in steps of `step`, modulo `chunks`. A transfer's *number* is its place in the
-schedule.
+Example: reduce-scatter in a ring over ranks 0, 1, 2, with three chunks::
+
+    number  src  dst  first  reduce  channel  after
+       0     0    1     2     yes       0      -       round 0
+       1     1    2     0     yes       1      -
+       2     2    0     1     yes       2      -
+       3     0    1     1     yes       0      2       round 1: waits for the chunk from the rank behind
+       4     1    2     2     yes       1      0
+       5     2    0     0     yes       2      1
 """
 
 from __future__ import annotations
@@ -19,36 +26,37 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Bools, Ints
-from simulator.basics.this_machine import lacking
-from simulator.errors import TooLargeError
+from simulator.basics.errors import TooLargeError
+from simulator.basics.host_memory import shortage_text
 from simulator.records.reduction_order import ReductionOrder
 
-# Seen where everybody sends to everybody: planning takes 40 B of each row, playing 600 B with the events engine and
-# 1000 B with the compiled one; rows that are noted one by one take some 400 B before they are played.
+# Measured for all-to-all exchanges: planning takes 40 B per row, simulating takes 600 B with the events engine and 1000
+# B with the compiled engine. Rows recorded singly take about 400 B before the simulation.
 _BYTES_A_ROW: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A few equal-length arrays, one entry a transfer.
+    """Arrays with an entry for each transfer.
 
     Attributes
     ----------
     src, dst : int array, shape (t,)
         Participants.
     first, count : int array, shape (t,)
-        The chunks carried: first, first + step, ... (count of them), modulo the schedule's chunks.
+        Chunks carried: first, first + step, ... (`count` chunks), modulo the schedule's chunks.
     reduce : bool array, shape (t,)
-        Whether the receiver adds what arrives to what it has (else it replaces).
+        True: the receiver adds the data to its own. False: it replaces its own.
     channel : int array, shape (t,)
-        The FIFO that it queues in. Channels are private to the schedule.
+        FIFO in which the transfer queues. Channels are private to the schedule.
     after : int array, shape (t, w) or (gates, w)
-        Numbers of earlier transfers that must have ended; -1 where there are fewer than w.
+        Numbers of earlier transfers that must have ended; -1 for unused entries.
     step : int
-        Distance between the chunks carried.
+        Distance between carried chunks.
     gate : int array, shape (t,), or None
-        Row of `after` that each transfer waits for, where many wait for the same: N that each send to N - 1 others what
-        N - 1 have brought would else have N^3 numbers. None where every transfer has a row of its own.
+        Row of `after` for each transfer, if many transfers wait for the same transfers: N ranks that each send to N - 1
+        ranks what they received from N - 1 ranks would otherwise need N^3 numbers. None if every transfer has its own
+        row.
     """
 
     src: Ints
@@ -66,16 +74,16 @@ class Round:
 
     @property
     def waits(self) -> Ints:
-        """What each transfer waits for, shape (t, w)."""
+        """Transfers awaited by each transfer, shape (t, w)."""
         return self.after if self.gate is None else self.after[self.gate]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A round that is played `times` times, moving on regularly.
+    """A round carried out `times` times, advancing regularly.
 
-    In repetition i `after` is moved on by i x the round's length, and transfers carry the chunk
-    table[(round.first + i x moves) mod len(table)].
+    In repetition i, `after` is increased by i x the round's length, and transfers carry chunk table[(round.first + i x
+    moves) mod len(table)].
     """
 
     round: Round
@@ -84,35 +92,43 @@ class Repeat:
     table: Ints
 
     def hands_on(self, behind: Ints) -> bool:
-        """Whether each transfer carries next what the one behind it, shape (t,), carries in a repetition."""
+        """Return True if each transfer hands on the chunks carried one repetition earlier by the transfer behind.
+
+        Parameters
+        ----------
+        behind : int array, shape (t,)
+            Transfer behind each transfer.
+        """
         own = self.round
+        # Equal runs, and equal kinds: a sum must not become a copy on its way.
         alike = all(bool((column[behind] == column).all()) for column in (own.count, own.reduce))
         return alike and bool(((own.first + self.moves - own.first[behind]) % len(self.table) == 0).all())
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """All transfers of a collective, round by round, lazily.
+    """A collective's transfers, round by round, lazily.
 
     Attributes
     ----------
     operation, algorithm : str
+        Names, such as "all_reduce" and "ring".
     world_size : int
         Ranks of the group.
     auxiliaries : int
-        How many participants there are behind the ranks (servers, reducing switches).
+        Number of participants after the ranks (servers, reducing switches).
     chunks : int
-        Pieces into which the array is cut.
+        Number of pieces of the array.
     reduction_order : ReductionOrder
-        In which order a participant adds what arrives for one chunk.
+        Order in which a participant adds arriving values to a chunk.
     parts : callable () -> iterator of Round or Repeat
-        A fresh walk over the transfers.
+        Starts a new walk over the transfers.
     root : int
-        The root of rooted operations.
+        Root of rooted operations.
     pieces : int
-        Chunks that each rank's part is cut into, where ranks have parts: chunk c is of the part of rank c // pieces.
+        Chunks per rank's part, if ranks have parts: chunk c belongs to the part of rank c // pieces.
     rows : int
-        Transfers that `parts` writes down, those of a repeated round once; known before any is. 0 where nobody says.
+        Transfers written by `parts`, a repeated round counted once; known before any is written. 0 if unknown.
     """
 
     operation: str
@@ -127,8 +143,8 @@ class Schedule:
     rows: int = 0
 
     def refuse_too_long(self) -> None:
-        """Raise TooLargeError if this machine cannot hold the schedule, before any transfer is written down."""
-        shortage = lacking(self.rows * _BYTES_A_ROW)
+        """Raise TooLargeError before any transfer is written if this machine cannot hold the schedule."""
+        shortage = shortage_text(self.rows * _BYTES_A_ROW)
         if shortage:
             raise TooLargeError(
                 f"{self.algorithm} over {self.world_size} ranks: {self.rows:.3g} transfers that are looked at one by "
@@ -136,17 +152,18 @@ class Schedule:
             )
 
     def has_more_than(self, transfers: int) -> bool:
-        """Whether there are more transfers than that; nothing is written out where it is sure."""
+        """Return True if there are more transfers than the given number; writes nothing if `rows` decides."""
+        # `rows` is a lower bound for the number of transfers; a walk may take long.
         return self.rows > transfers or self.length() > transfers
 
     def rounds(self) -> Iterator[Round]:
-        """Walk over all rounds, repeated ones written out.
+        """Yield every round, with repeated rounds written out.
 
         Examples
         --------
-        >>> from simulator.collectives.algorithm import Request
+        >>> from simulator.collectives.algorithm import CollectiveRequest
         >>> from simulator.collectives.ring import all_reduce
-        >>> sum(len(r) for r in all_reduce(Request("all_reduce", 4, 8)).rounds())
+        >>> sum(len(r) for r in all_reduce(CollectiveRequest("all_reduce", 4, 8)).rounds())
         24
         """
         for part in self._walk():
@@ -157,9 +174,9 @@ class Schedule:
                 yield self._moved(part, i)
 
     def repeats(self) -> Iterator[Repeat]:
-        """The parts that have any transfers, a plain round as one that is played once."""
+        """Yield every part with transfers; a plain round becomes a Repeat carried out once."""
         parts = self._walk()
-        # All plain rounds share one table: the memory of a table for each round grows with the square of their number.
+        # Plain rounds share a table: separate tables would need memory growing with the square of the number of rounds.
         chunks = np.arange(self.chunks)
         for part in parts:
             repeat = Repeat(part, 1, 0, chunks) if isinstance(part, Round) else part
@@ -167,15 +184,17 @@ class Schedule:
                 yield repeat
 
     def length(self) -> int:
-        """How many transfers there are, without writing them out."""
+        """Return the number of transfers without writing them out."""
         return sum(len(p) if isinstance(p, Round) else len(p.round) * p.times for p in self._walk())
 
     def _walk(self) -> Iterator[Round | Repeat]:
+        """Start a walk over the parts."""
         self.refuse_too_long()
         return self.parts()
 
     @staticmethod
     def _moved(part: Repeat, i: int) -> Round:
+        """Return a repeated round's i-th repetition."""
         r = part.round
         after = np.where(r.after >= 0, r.after + i * len(r), -1)
         first = part.table[(r.first + i * part.moves) % len(part.table)]
@@ -183,6 +202,6 @@ class Schedule:
 
 
 def kept(make: Callable[[], Iterable[Round | Repeat]]) -> Callable[[], Iterator[Round | Repeat]]:
-    """Parts that are made when somebody first walks over them and then kept, where making them takes long."""
+    """Return a parts callable that computes the parts once, on first use, and caches them."""
     made = cache(lambda: tuple(make()))
     return lambda: iter(made())

@@ -1,7 +1,4 @@
-"""A Timeline: what happened and when. Flat records, the return value of an engine.
-
-Rule: a record of the past, without behaviour. Like a seismograph's paper.
-"""
+"""A Timeline: what happened and when. Flat records, returned by an engine."""
 
 from __future__ import annotations
 
@@ -13,24 +10,26 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
-from simulator.records.later import AllRanks
+from simulator.records.lazy import AllRanks
 from simulator.records.transfers import Transfers
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One operation of one rank, from when its stream reached it to its end.
+    """A rank's operation, from the stream's arrival to the end.
 
     Attributes
     ----------
     rank : int
+        The rank.
     stream, name, kind : str
+        As in the operation; the kind of a collective is its operation.
     start, end : float
-        [s]
+        Times [s].
     nbytes : float
-        Of HBM for compute, of the whole array for a collective [B].
+        HBM traffic of a kernel, or bytes of the whole array of a collective [B].
     flops : float
-        [FLOP]
+        Operations of a kernel [FLOP].
     """
 
     rank: int
@@ -44,16 +43,23 @@ class Span:
 
 
 class RouteLinks(Sequence[tuple[int, ...]]):
-    """The links of each of some routes, by number, in the order of travel.
+    """Each route's link numbers, in travel order.
 
     Parameters
     ----------
     begin : int array, shape (routes + 1,)
-        Where each route's links begin.
+        First entry of each route in `link`.
     link : int array, shape (n,)
+        Links of all routes.
+
+    Examples
+    --------
+    >>> RouteLinks.of([(4, 7), (7,)])[0]
+    (4, 7)
     """
 
     __slots__ = ("begin", "link")
+    # Unhashable, because it equals any sequence with equal entries.
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, begin: Ints, link: Ints) -> None:
@@ -81,7 +87,7 @@ class RouteLinks(Sequence[tuple[int, ...]]):
 
     @staticmethod
     def of(routes: Iterable[Iterable[int]]) -> RouteLinks:
-        """From each route's links written out."""
+        """Build from each route's links."""
         written = [tuple(route) for route in routes]
         begin = np.cumsum([0, *map(len, written)])
         return RouteLinks(begin, np.array([link for route in written for link in route], np.int64))
@@ -89,21 +95,22 @@ class RouteLinks(Sequence[tuple[int, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class TransferLog:
-    """The transfers of one collective as they were played: columns, one row a transfer.
+    """A collective's transfers with times: columns with a row per transfer.
 
     Attributes
     ----------
     collective : str
-        The operation's name.
+        Name of the operation.
     transfers : Transfers
-        Who, to whom, which chunks.
+        Sender, receiver and chunks.
     nbytes : float array
-        On the wire [B].
+        Bytes on the wire [B].
     enter, end : float array
-        When its bytes begin to flow and when the last is through [s].
+        When the bytes begin to flow, and when the last has arrived [s].
     route_of : int array
         Row of `routes`.
     routes : RouteLinks
+        Links of each route.
     vertices : tuple of str
         Vertex of each participant.
     """
@@ -122,15 +129,17 @@ class TransferLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """What a collective sent in all: known without its log.
+class CollectiveTotals:
+    """Totals for a collective, known without its log.
 
     Attributes
     ----------
     collective : str
+        Name of the operation.
     transfers : int
+        Number of transfers.
     nbytes : float
-        On the wire, each transfer counted once [B].
+        Bytes on the wire, each transfer counted once [B].
     """
 
     collective: str
@@ -150,26 +159,27 @@ class MemorySample:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorEvent:
-    """One thing that an allocator did.
+    """An allocator's action.
 
     Attributes
     ----------
     time : float
-        [s]
+        Time [s].
     action : str
-        "alloc", "free", "oom" (an allocation that did not fit), "segment_alloc", "segment_free", or in expandable
-        segments "segment_map", "segment_unmap".
+        "alloc", "free", "oom" (an allocation that did not fit), "segment_alloc", "segment_free"; with expandable
+        segments also "segment_map", "segment_unmap".
     address : int
-        Of the first byte; for "oom" the bytes that the device has left [B].
+        Address of the first byte; for "oom", bytes left on the device [B].
     size : int
-        As requested for alloc, free and oom; of the segment or pages for the others [B].
+        Size as requested for alloc, free and oom; otherwise the size of the segment or pages [B].
     label : str
-        The allocation's name; for segments "small" or "large", after their pool.
+        Name of the allocation; for segments their pool, "small" or "large".
     stream : int
+        Stream of the pool.
     category : str
-        What the bytes are for: "parameters", "activations", ...
+        Purpose of the bytes: "parameters", "activations", ...
     block_size : int
-        Of the block that holds the allocation, rounding included [B]; 0 where there is none.
+        Size of the allocated block, rounding included [B]; 0 if there is none.
     """
 
     time: float
@@ -184,18 +194,18 @@ class AllocatorEvent:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """What one directed link carried.
+    """Traffic on a directed link.
 
     Attributes
     ----------
     name : str
         'src->dst'.
     bandwidth : float
-        [B/s]
+        Bandwidth [B/s].
     nbytes : float
-        [B]
+        Bytes carried [B].
     busy : float
-        Time during which at least one flow was on it [s].
+        Time with at least one flow on the link [s].
     """
 
     name: str
@@ -206,40 +216,42 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Everything that an engine recorded.
+    """Everything recorded by an engine.
 
     Attributes
     ----------
     engine : str
-        Which engine played it.
+        Name of the engine.
     end : float
-        When the last operation ended [s].
+        End of the last operation [s].
     spans : sequence of Span
-        Sorted by rank, stream, start; of all ranks, or of those that were asked for and the one that ends last.
+        Sorted by rank, stream, start; of all ranks, or of the requested ranks and the rank that ends last.
     logs : sequence of TransferLog
-        One a collective, in the program's order.
+        One log per collective, in the program's order.
     memory : sequence of MemorySample
-        Of all ranks, or of the ranks with spans and one of each kind that differs in what it holds.
-    peak : MemorySample or None
-        The first of the largest; None where nobody holds anything.
-    at_work : mapping of rank to float
-        How long a rank's GPU, its host for it, or its communication did anything, of all ranks [s].
-    last_rank : int or None
-        Whose operations end last, of several the lowest; None where there are none.
+        Of all ranks; or of the ranks with spans and of one rank of each kind with different memory use.
     links : tuple of LinkUse
         Links that carried anything, by number.
-    link_names : mapping of link number to 'src->dst', for links on any route
-    link_bandwidths : mapping of link number to bandwidth, for the same links [B/s]
+    link_names : mapping of link number to 'src->dst'
+        Links on any route.
+    link_bandwidths : mapping of link number to float
+        Bandwidths of the same links [B/s].
     allocations : mapping of rank to tuple of AllocatorEvent
-        What each rank's allocator did, where one was at work.
+        Log of each rank's allocator, if there is one.
     reserved : mapping of rank to int
-        Most that each rank's allocator held from the device [B].
+        Maximum that each rank's allocator took from the device [B].
     short_of_memory : tuple of int
-        Ranks that would have run out of memory, where the step was played on all the same.
-    sent : sequence of Sent
-        The collectives of the logs, counted.
+        Ranks that exceeded their memory in a simulation without memory limit.
+    sent : sequence of CollectiveTotals
+        Totals of each collective in `logs`.
     transfers : int
-        Of all of them together.
+        Number of transfers of all collectives.
+    peak : MemorySample or None
+        The first of the largest samples; None if no rank holds anything.
+    last_rank : int or None
+        Rank whose operations end last, the lowest of several; None if there are no operations.
+    at_work : mapping of rank to float
+        How long the rank's GPU, its host or its communication did any work, for all ranks [s].
     """
 
     engine: str
@@ -253,7 +265,7 @@ class Timeline:
     allocations: Mapping[int, tuple[AllocatorEvent, ...]] = field(default_factory=dict)
     reserved: dict[int, int] = field(default_factory=dict)
     short_of_memory: tuple[int, ...] = ()
-    sent: Sequence[Sent] = ()
+    sent: Sequence[CollectiveTotals] = ()
     transfers: int = 0
     peak: MemorySample | None = None
     last_rank: int | None = None
@@ -264,7 +276,8 @@ R = TypeVar("R", Span, MemorySample)
 
 
 def by_rank(records: Sequence[R]) -> Mapping[int, tuple[R, ...]]:
-    """Each rank's records, in the order in which they are told."""
+    """Return the records for each rank, in the order given."""
+    # Lazy records stay lazy.
     if isinstance(records, AllRanks):
         return records.by_rank
     found: dict[int, list[R]] = {}

@@ -1,8 +1,8 @@
-"""When a transfer enters its links: the rule of transfers, as docs/design.md states it.
+"""When does a transfer enter its links? At max(ready + latency, end of its predecessor on the channel).
 
-Rule: the one place of this expression, for numbers (`enter`) and for columns (`enters`). Inner loops write it out for
-speed and say so: `collective_play`'s `start`, `recurrence.by_rounds`, and of the compiled core in_order.h and
-followed.h; tests hold all of them to it.
+This module is the single definition, for numbers (`enter`) and for columns (`enters`). Inner loops repeat the
+expression for speed and say so: `start` in `collective_play`, `recurrence.by_rounds`, and transfers.h in the compiled
+core. Tests compare these loops with this module.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from simulator.basics.arrays import Floats
 
 
 def enter(ready: float, latency: float, previous: float) -> float:
-    """When the bytes of a transfer begin to flow [s].
+    """Return when a transfer's bytes begin to flow [s].
 
     Parameters
     ----------
     ready : float
-        When all that it waits for has ended and both its ends have started [s].
+        When all awaited transfers have ended and both participants have started [s].
     latency : float
-        Of its route [s]; it passes while the transfer before is still sending, so it never blocks the sender.
+        Latency of the route [s]; it passes while the predecessor still sends, so it never blocks the sender.
     previous : float
-        The end of the transfer before it on its channel [s]; -inf for the first.
+        End of the predecessor on the channel [s]; -inf for the first transfer.
 
     Examples
     --------
@@ -33,5 +33,5 @@ def enter(ready: float, latency: float, previous: float) -> float:
 
 
 def enters(ready: Floats, latency: Floats, previous: Floats) -> Floats:
-    """`enter` of many transfers, arrays of one shape [s]."""
+    """Apply `enter` to arrays with equal shapes [s]."""
     return np.maximum(ready + latency, previous)

@@ -1,6 +1,6 @@
-"""Transfers: a Schedule written out as columns, for whoever plays it transfer by transfer.
+"""Transfers: a Schedule written out in columns, for engines that simulate transfer by transfer.
 
-Rule: nothing here knows a link or a clock; the numbers are those of the Schedule.
+Nothing here knows a link or a clock; numbers equal the Schedule's.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Bools
-from simulator.basics.this_machine import lacking
-from simulator.errors import SimulationError, TooLargeError
+from simulator.basics.errors import SimulationError, TooLargeError
+from simulator.basics.host_memory import shortage_text
 from simulator.records.schedule import Repeat, Round, Schedule
 
 Pairs = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
-# Pairs of transfers of which one waits for the other: 1 GiB.
+# Most pairs of an awaited and a waiting transfer: 1 GiB.
 MOST_PAIRS: Final = 2**27
-# Columns of a transfer that is written out, with intermediate results [B].
+# Memory per transfer written out, intermediate results included [B].
 BYTES_WRITTEN_OUT: Final = 40
 
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """A schedule written out: columns of equal length, one row a transfer.
+    """A schedule written out: columns with a row per transfer.
 
     Attributes
     ----------
     src, dst, first, count, step, channel : int32 array, shape (t,)
+        As in Round.
     reduce : bool array, shape (t,)
+        True: the receiver adds the data to its own.
     before_on_channel : int32 array, shape (t,)
-        The transfer ahead in the channel's queue; -1 for the first.
+        Predecessor on the channel; -1 for the first transfer.
     pairs : callable () -> (awaited, waiter), int32 arrays of shape (w,)
-        `waiter` declares to wait for `awaited`. Asked once, when somebody wants to know: there may be far more pairs
-        than transfers. SimulationError where they would take GiB.
+        Transfer `waiter` waits for transfer `awaited`. Called once, on first access, because pairs may far outnumber
+        transfers. Raises SimulationError if they would take GiB.
     """
 
     src: npt.NDArray[np.int32]
@@ -59,16 +61,16 @@ class Transfers:
 
     @property
     def awaited(self) -> npt.NDArray[np.int32]:
-        """What others wait for, a row a pair."""
+        """Awaited transfer in each pair."""
         return self._pairs[0]
 
     @property
     def waiter(self) -> npt.NDArray[np.int32]:
-        """Who waits for it."""
+        """Waiting transfer in each pair."""
         return self._pairs[1]
 
     def waits_of(self) -> list[list[int]]:
-        """For each transfer the numbers it waits for."""
+        """Return the awaited transfers for each transfer."""
         waits: list[list[int]] = [[] for _ in range(len(self))]
         for awaited, waiter in zip(self.awaited.tolist(), self.waiter.tolist(), strict=True):
             waits[waiter].append(awaited)
@@ -76,14 +78,14 @@ class Transfers:
 
 
 def write_out(schedule: Schedule) -> Transfers:
-    """Write a schedule out as columns, for whoever plays it transfer by transfer.
+    """Write a schedule out in columns.
 
     Raises
     ------
     TooLargeError
         This machine cannot hold the transfers.
     """
-    short = lacking(schedule.length() * BYTES_WRITTEN_OUT)
+    short = shortage_text(schedule.length() * BYTES_WRITTEN_OUT)
     if short:
         transfers = f"{schedule.length():.3g} transfers, written out one by one,"
         raise TooLargeError(
@@ -112,27 +114,31 @@ def write_out(schedule: Schedule) -> Transfers:
 
 
 def _laid_out(columns: list[npt.NDArray[Any]], times: list[int], kind: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Columns one behind the other, each repeated; a single number where all entries are the same."""
+    """Concatenate columns, each repeated; broadcast a single number if all entries are equal."""
     if not columns:
         return np.zeros(0, kind)
     value = columns[0][0]
+    # A broadcast number needs no memory; `step` and `reduce` are often constant.
     if all(bool((c == value).all()) for c in columns):
         return np.broadcast_to(value, sum(len(c) * t for c, t in zip(columns, times, strict=True)))
     return np.concatenate([np.tile(c, t) for c, t in zip(columns, times, strict=True)])
 
 
 def _first_chunks(part: Repeat) -> npt.NDArray[np.int32]:
+    """Return the first chunk for each transfer and repetition in a part."""
     moves = np.arange(part.times, dtype=np.int32) * np.int32(part.moves)
     moved = (part.round.first.astype(np.int32)[None, :] + moves[:, None]) % np.int32(len(part.table))
     return part.table.astype(np.int32)[moved].ravel()
 
 
 def _count_waits(round_: Round) -> int:
+    """Return the number of pairs in a round."""
     count = (round_.after >= 0).sum(axis=1)
     return int((count if round_.gate is None else count[round_.gate]).sum())
 
 
 def _waits(schedule: Schedule, parts: list[Repeat]) -> Pairs:
+    """Return the pairs (awaited, waiter)."""
     count = sum(_count_waits(part.round) * part.times for part in parts)
     if count > MOST_PAIRS:
         raise SimulationError(
@@ -144,6 +150,7 @@ def _waits(schedule: Schedule, parts: list[Repeat]) -> Pairs:
     number = 0
     for part in parts:
         waits = part.round.waits
+        # In a repeated round, both numbers of a pair advance by the round's length.
         row, place = np.nonzero(waits >= 0)
         moved = (np.arange(part.times, dtype=np.int32) * np.int32(len(part.round)))[:, None]
         awaited.append((waits[row, place].astype(np.int32)[None, :] + moved).ravel())
@@ -153,6 +160,7 @@ def _waits(schedule: Schedule, parts: list[Repeat]) -> Pairs:
 
 
 def _before(parts: list[Repeat], channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Return each transfer's predecessor on its channel."""
     before = np.full(len(channel), -1, np.int32)
     last = np.full(int(channel.max()) + 1 if len(channel) else 0, -1, np.int32)
     number = 0
@@ -162,9 +170,10 @@ def _before(parts: list[Repeat], channel: npt.NDArray[np.int32]) -> npt.NDArray[
         numbers = np.arange(number, number + length, dtype=np.int32)
         before[number : number + length] = last[queue]
         last[queue] = numbers
+        # Two transfers in the round share a channel: sort every transfer by channel instead.
         if np.any(last[queue] != numbers):
             return before_on_channel(channel)
-        # In a repeated round every transfer follows its own like of the repetition before.
+        # In a repeated round, each transfer's predecessor is its own previous repetition.
         before[number + length : number + total] = np.arange(number, number + total - length, dtype=np.int32)
         last[queue] = numbers + (total - length)
         number += total
@@ -172,7 +181,13 @@ def _before(parts: list[Repeat], channel: npt.NDArray[np.int32]) -> npt.NDArray[
 
 
 def before_on_channel(channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """The number of the transfer ahead of each on its channel; -1 for the first."""
+    """Return each transfer's predecessor on its channel; -1 for the first.
+
+    Examples
+    --------
+    >>> before_on_channel(np.array([5, 9, 5, 5], np.int32)).tolist()
+    [-1, -1, 0, 2]
+    """
     order = np.argsort(channel, kind="stable").astype(np.int32)
     before = np.full(len(channel), -1, np.int32)
     same = channel[order[1:]] == channel[order[:-1]]

@@ -1,1 +1,1 @@
-"""From a Timeline to what people read: figures, traces and tables."""
+"""Turns a timeline into output for people: figures, traces and tables."""

@@ -1,1 +1,1 @@
-"""What a run leaves on disk: its directory, and the pictures in it."""
+"""Results of a run on disk: its directory, pictures, small tables and page."""

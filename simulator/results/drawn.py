@@ -1,4 +1,4 @@
-"""Which pictures did a run leave, and which points have none?"""
+"""Which pictures did a run leave, and which are missing?"""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
-    """What was drawn.
+class DrawnPictures:
+    """Pictures that were drawn.
 
     Attributes
     ----------
     files : tuple of Path
         PNG files, in order.
     left_out : str
-        One sentence on the points that have no pictures of their own; empty where none is missed.
+        A sentence about points without pictures of their own; empty if no such picture is missing.
     undrawn : tuple of str
-        A line for each picture that was asked for and is not there: its name, and why.
+        A line for each requested picture that is missing, with its name and the reason.
     """
 
     files: tuple[Path, ...] = ()
@@ -27,11 +27,6 @@ class Pictures:
 
 @dataclass(frozen=True, slots=True)
 class Undrawn:
-    """Why a picture that was asked for is not there.
-
-    Attributes
-    ----------
-    reason : str
-    """
+    """Reason why a requested picture is missing."""
 
     reason: str

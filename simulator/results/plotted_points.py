@@ -1,6 +1,7 @@
-"""Which points of a run are looked at closely, and how are their pictures called?
+"""Which points of a run get their own pictures, and how are the picture files named?
 
-Rule: those that the scenario names, or those that the sentence at the end speaks of; what is left out is said.
+The scenario may name the points; otherwise the points in the answer are drawn. The run reports how many points have no
+pictures.
 """
 
 from __future__ import annotations
@@ -12,33 +13,33 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.basics.sections import SECTIONS
-from simulator.report.tables.setting_text import label, setting_text
-from simulator.results.spoken_of import spoken_of
+from simulator.records.setting_text import label, setting_text
+from simulator.results.highlighted_points import highlighted_points
+from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import points
 from simulator.scenario.partial_settings import matching
 from simulator.scenario.records import Scenario
-from simulator.sweeps.outcome import PointOutcome
 
-# Characters of one setting in the name of a picture's file.
+# Maximum characters of a setting in a picture's file name.
 _LONGEST: Final = 60
-# More points than these are looked at only if all are asked for: a sweep of hundreds would leave hundreds of pictures.
+# Maximum points with pictures, unless all are requested: a sweep over hundreds would leave hundreds of pictures.
 MOST_DRAWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PlottedPoints:
-    """The points of which pictures of one point are drawn.
+    """Points that get pictures of their own.
 
     Attributes
     ----------
     names : mapping of a point's place to a suffix
-        For the names of its pictures' files; empty where nothing is compared.
+        Suffix in the names of the point's picture files; empty if nothing is compared.
     named : bool
-        Whether the scenario names them.
+        Whether the scenario names the points.
     left_out : str
-        One sentence on the points that are not drawn; empty where all are.
+        A sentence about points without pictures; empty if every point has pictures.
     beyond : tuple of str
-        Suffixes of points that were wanted too, and are more than are drawn at once.
+        Suffixes of further wanted points, beyond the maximum number of points.
     """
 
     names: Mapping[int, str]
@@ -50,19 +51,17 @@ class PlottedPoints:
 def plotted_points(
     scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequence[int] | None = None
 ) -> PlottedPoints:
-    """Choose the points; those that failed are left out.
+    """Choose the points; failed points are omitted.
 
     Parameters
     ----------
-    scenario : Scenario
-    outcomes : sequence of PointOutcome
     spoken : sequence of int, optional
-        The points that the answer speaks of, where it has been worked out.
+        Points in the answer, if the answer is known already.
     """
     places = [place for place in _wanted(scenario, outcomes, spoken) if outcomes[place].report is not None]
-    shown = places if scenario.plotted_points == "all" else places[:MOST_DRAWN]
+    shown = places if scenario.plotted.points == "all" else places[:MOST_DRAWN]
     settings = [outcomes[place].settings for place in places]
-    # What is compared tells points apart in any case, what is swept only where it differs among them.
+    # Compared keys always distinguish points; swept keys are in the name only if their values differ.
     keys = [
         key
         for key in {**scenario.compare, **scenario.sweep}
@@ -71,16 +70,17 @@ def plotted_points(
     names = {place: _suffix(outcomes[place].settings, keys) for place in places}
     return PlottedPoints(
         names={place: names[place] for place in shown},
-        named=scenario.plotted_points is not None,
+        named=scenario.plotted.points is not None,
         left_out=_left_out(len(shown), len(outcomes)),
         beyond=tuple(names[place] for place in places if place not in shown),
     )
 
 
 def _wanted(scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequence[int] | None) -> Sequence[int]:
-    named = scenario.plotted_points
+    named = scenario.plotted.points
     if named is None:
-        return spoken_of(scenario, outcomes, spoken)
+        return highlighted_points(scenario, outcomes, spoken)
+    # The only string is "all".
     if isinstance(named, str):
         return range(len(outcomes))
     all_points = points(scenario)
@@ -92,7 +92,7 @@ def _suffix(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def as_file_name(key: str, value: Any) -> str:
-    """A setting as people say it, its letters and digits alone; of a section with the names of its keys.
+    """Return a setting in words, reduced to letters and digits; for a section, including key names.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def as_file_name(key: str, value: Any) -> str:
     """
     words = re.findall(r"[\w.]+", label(key, value) if key in SECTIONS else setting_text(value))
     name = "-".join(words) or "none"
-    # What is cut keeps a mark of its own, so that no picture takes the place of another.
+    # A shortened name gets a hash suffix: otherwise pictures could overwrite each other.
     mark = hashlib.sha256(name.encode()).hexdigest()[:4]
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 5]}-{mark}"
 
@@ -112,6 +112,6 @@ def _left_out(shown: int, there: int) -> str:
     if shown == there:
         return ""
     return (
-        f"pictures of one point show {shown} of {there} points; `plots: {{points: all}}` draws all, "
-        "`simulator plot RUN --kind KIND --point KEY=VALUE` another one"
+        f"drew {shown} of {there} points; for more: `simulator plot RUN --kind KIND --point KEY=VALUE`, or "
+        "`plots: {points: all}` in the scenario"
     )

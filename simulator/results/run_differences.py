@@ -1,7 +1,8 @@
-"""What differs between two runs: keys of their scenarios, points that one run alone has, figures of common points?
+"""Which scenario keys, points and figures differ between two runs?
 
-Rule: two points are the same point if they agree in every key that either run varies. A run that does not vary such a
-key has the value of its scenario: a single point with 8 GPUs is the point with 8 GPUs of a sweep over 4, 8 and 16.
+Points are matched first: two points are the same point if they agree in every key that either run varies. If a run does
+not vary such a key, the key has the value in the run's scenario: a single point with 8 GPUs matches the point with 8
+GPUs in a sweep over 4, 8 and 16.
 """
 
 from __future__ import annotations
@@ -15,33 +16,36 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics import document, yaml_dialect
+from simulator.basics.counts import number_of
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.basics.sections import SECTIONS, flat
-from simulator.errors import ScenarioError
+from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.axes import KINDS, put, value_of
-from simulator.scenario.shape import adapter, axis_keys, fields
-from simulator.sweeps.outcome import PointOutcome, read_outcome
+from simulator.scenario.records import adapter, axis_keys, fields
 from simulator.sweeps.table import row
 
 _NOTHING: Final = {"engine": None, "report": None}
 _REPORT: Final = "report.json"
-# Characters of a key's value, and values of a list, that a line has room for.
+# Maximum characters of a key's value, and maximum number of values from a list, on a line.
 _LONGEST: Final = 200
 _MOST_VALUES: Final = 12
-# Sums of thousands of times, added up in another order, differ by less, as a share.
+# Relative difference below which figures are equal: sums over thousands of times, in different order, differ by less.
 _ROUNDING: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """Points of a run's report, and the data of the run's scenario.
+    """Points from a run's report, and the data of the run's scenario.
 
     Attributes
     ----------
     folder : Path
+        Directory with the report.
     outcomes : tuple of PointOutcome
+        Outcome of each point.
     scenario : mapping or None
-        Keys of scenario.yaml; None for a report that was named by itself, without a scenario beside it.
+        Keys in scenario.yaml; None for a report given by file name, without a scenario beside the report.
     """
 
     folder: Path
@@ -51,7 +55,7 @@ class ReportedRun:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A key or a figure with its value in each run; None for a value that a run does not have."""
+    """A key or a figure with its value in each run; None for a missing value."""
 
     key: str
     first: Any
@@ -79,16 +83,16 @@ class CommonPoint:
 
 @dataclass(frozen=True, slots=True)
 class RunDifferences:
-    """What differs between two runs.
+    """Differences between two runs.
 
     Attributes
     ----------
     keys : tuple of Change, or None
         Scenario keys that differ; None if a run has no scenario.
     common : tuple of CommonPoint
-        In the order of the first run.
+        Common points, in the first run's order.
     only : tuple of two tuples of mapping
-        Settings of the points that the first run alone has, and that the second run alone has.
+        Settings of the points that are only in the first run, and only in the second run.
     """
 
     keys: tuple[Change, ...] | None
@@ -97,7 +101,7 @@ class RunDifferences:
 
     @property
     def figures(self) -> int:
-        """Number of figures that differ, over all common points."""
+        """Number of differing figures in the common points."""
         return sum(len(point.changes) for point in self.common)
 
     @property
@@ -106,59 +110,65 @@ class RunDifferences:
         return not (self.keys or self.figures or any(self.only))
 
     def sentences(self, names: tuple[str, str]) -> tuple[str, ...]:
-        """Say how many figures of the common points differ, and how many points one run alone has.
+        """Report how many figures differ in the common points, and how many points are in only one run.
 
         Examples
         --------
         >>> RunDifferences((), (CommonPoint({}, (0, 0), ()),), (({"seed": 1},), ())).sentences(("A", "B"))
-        ('No figure differs over 1 common point.', '1 point is only in A.')
+        ('1 common point is equal.', '1 point is only in A.')
         """
-        common = f"{len(self.common):,} common point{'' if len(self.common) == 1 else 's'}"
+        common = number_of(len(self.common), "common point")
         figures = f"{self.figures:,} figures differ" if self.figures > 1 else "1 figure differs"
-        said = [f"{figures if self.figures else 'No figure differs'} over {common}."]
+        equal = f"{common} {'is' if len(self.common) == 1 else 'are'} equal."
+        said = [f"{figures} in {common}." if self.figures else equal]
         if not self.common:
-            said = ["No point is in both runs, so no figure can be compared."]
+            said = ["The runs have no common point; no figure can be compared."]
         for name, own in zip(names, self.only, strict=True):
             said += [f"{len(own):,} point{' is' if len(own) == 1 else 's are'} only in {name}."] if own else []
         return tuple(said)
 
 
 def read_run(run: Path) -> ReportedRun:
-    """Read a run's directory, or a report that is named by itself.
+    """Read a run's directory, or a report given by file name.
 
     Raises
     ------
     ScenarioError
-        No report of a run, or a scenario.yaml that cannot be read.
+        There is no report, or scenario.yaml cannot be read.
     """
     path = run if run.is_file() else run / _REPORT
     try:
         points = read_json(path, most=MOST_DATA)["points"]
         outcomes = tuple(read_outcome(number, _NOTHING | point) for number, point in enumerate(points))
     except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, ScenarioError) and error.__cause__ is None:  # a file that is too large to be read
+        # A ScenarioError without a cause already names the fault: the file is too large to be read.
+        if isinstance(error, ScenarioError) and error.__cause__ is None:
             raise
         raise ScenarioError(
-            f"{path}: is no report of a run; give the directory that `simulator run` printed"
+            f"{path}: is not the report of a run; give the directory that `simulator run` printed"
         ) from error
     scenario = path.parent / "scenario.yaml"
-    # A report of another name may have been copied beside any scenario.
+    # A report with another name may have been copied next to any scenario.
     if path.name != _REPORT or not scenario.is_file():
         return ReportedRun(path.parent, outcomes)
     data = document.load(scenario).data
     if not isinstance(data, Mapping):
-        raise ScenarioError(f"{scenario}: is no scenario of a run; give the directory that `simulator run` printed")
+        raise ScenarioError(
+            f"{scenario}: is not the scenario of a run; give the directory that `simulator run` printed"
+        )
     return ReportedRun(path.parent, outcomes, data)
 
 
 def differences(first: ReportedRun, second: ReportedRun) -> RunDifferences:
     """Compare two runs."""
     runs = (first, second)
+    # Points are identified by the union of both runs' axes: they match even if only a single run varies a key.
     axes = tuple(dict.fromkeys(key for run in runs for outcome in run.outcomes for key in flat(outcome.settings)))
     a, b = (_by_identity(run, axes, runs) for run in runs)
     common = tuple(_common(a[key], b[key]) for key in a if key in b)
     only = tuple(own.settings for key, own in a.items() if key not in b)
     others = tuple(own.settings for key, own in b.items() if key not in a)
+    # Scenario keys are compared only if both scenarios are known.
     keys = None
     if first.scenario is not None and second.scenario is not None:
         keys = _changes(_keys(first.scenario), _keys(second.scenario))
@@ -166,7 +176,7 @@ def differences(first: ReportedRun, second: ReportedRun) -> RunDifferences:
 
 
 def key_text(value: Any) -> str:
-    """Write the value of a scenario key as a scenario file has it, shortened.
+    """Return the value of a scenario key as written in a scenario file, shortened.
 
     Examples
     --------
@@ -176,6 +186,7 @@ def key_text(value: Any) -> str:
     if value is None:
         return "not set"
     if isinstance(value, list) and len(value) > _MOST_VALUES:
+        # The text ends with "]", which is replaced by the number of omitted values.
         shown = yaml_dialect.dump(value[:_MOST_VALUES], one_line=True)
         return f"{shown[:-1]}, and {len(value) - _MOST_VALUES:,} more]"
     text = yaml_dialect.dump(value, one_line=True)
@@ -185,8 +196,9 @@ def key_text(value: Any) -> str:
 def _by_identity(
     run: ReportedRun, axes: Sequence[str], runs: Sequence[ReportedRun]
 ) -> dict[tuple[str, int], PointOutcome]:
-    """Return a run's outcomes by identity; equal points of one run are numbered, so that none is lost."""
+    """Return a run's outcomes by identity; equal points in a run are numbered, and none is lost."""
     found: dict[tuple[str, int], PointOutcome] = {}
+    # Several points may have equal settings in the common axes, for example with a size in other units.
     seen = Counter[str]()
     for outcome in run.outcomes:
         identity = _identity(run, outcome, axes, runs)
@@ -196,23 +208,25 @@ def _by_identity(
 
 
 def _identity(run: ReportedRun, outcome: PointOutcome, axes: Sequence[str], runs: Sequence[ReportedRun]) -> str:
-    """Text that is equal for equal points: the value of each axis of either run, however the value was written."""
+    """Return a text, equal for equal points: the value on each axis from either run, in a normal form."""
     settings = flat(outcome.settings)
     data = dict(run.scenario or {})
+    # The point's settings replace the scenario's values, as in the simulation.
     put(data, settings)
-    # Without both scenarios, nobody knows the value of a key that a run does not vary.
+    # Without both scenarios, the value of a key that a run does not vary is unknown.
     known = axes if all(one.scenario is not None for one in runs) else tuple(settings)
-    # A value that the key cannot read (a size without a unit in an older report) is compared as it was written.
+    # A value that the key cannot read (a size without a unit in an older report) is compared in its written form.
     values = {key: settings.get(key) if (value := _plain(key, data)) is None else value for key in known}
     return json.dumps(values, sort_keys=True)
 
 
 def _plain(key: str, data: Mapping[str, Any]) -> Any:
-    """Return the value of an axis' key in one form, however it was written; None if the key cannot read the value."""
+    """Return the value of an axis' key in a normal form; None if the key cannot read the value."""
     return adapter(key).dump_python(value_of(key, data), mode="json", warnings=False) if key in axis_keys() else None
 
 
 def _common(first: PointOutcome, second: PointOutcome) -> CommonPoint:
+    # Rows of the table contain settings too; settings differ by design, and are removed before the comparison.
     a, b = (row(PointOutcome(0, {}, own.engine, own.report, own.error)) for own in (first, second))
     return CommonPoint({**first.settings, **second.settings}, (first.index, second.index), _changes(a, b))
 
@@ -226,18 +240,20 @@ def _changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[Chang
 
 
 def _keys(scenario: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys of a scenario with their values; the values of an axis stand in place of the key's own value."""
+    """Return a scenario's dotted keys with their values; an axis replaces the key's own value with its values."""
     axes = {key: values for kind in KINDS for key, values in _mapping(scenario.get(kind)).items()}
     own = dict(_leaves((), {key: value for key, value in scenario.items() if key not in KINDS}))
-    # A setting of a section may leave keys of the section to the scenario, in some of the points.
+    # An axis replaces the keys below it. An axis over a whole section is an exception: some of its settings may leave
+    # keys in the section to the scenario.
     inside = tuple(f"{axis}." for axis in axes if axis not in SECTIONS)
     return {key: value for key, value in own.items() if not key.startswith(inside)} | axes
 
 
 def _leaves(at: tuple[str, ...], data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Dotted keys of nested mappings, as far down as a scenario has keys of its own."""
+    """Yield dotted keys from nested mappings, down to the deepest keys that a scenario has."""
     for name, value in data.items():
         key = (*at, str(name))
+        # A mapping without known keys, such as a GPU in full, is a single value.
         if isinstance(value, Mapping) and fields(key):
             yield from _leaves(key, value)
         else:
@@ -249,7 +265,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two figures are equal, apart from the rounding of sums that were added up in another order."""
+    """Return True if two figures are equal, up to rounding in sums added in another order."""
     if isinstance(first, float) and isinstance(second, float):
         return isclose(first, second, rel_tol=_ROUNDING)
     return bool(first == second)

@@ -1,22 +1,22 @@
-"""Which points does a picture of times against size and workers show: each outcome with its line, place and time?"""
+"""Which points does a picture over sizes and workers show: each outcome's line, place and time?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from simulator.records.setting_text import labelled
 from simulator.report.numbers.scaling import ScalingPoint
-from simulator.report.tables.setting_text import labelled
+from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
-from simulator.sweeps.outcome import PointOutcome
 
-# Settings along the axes of a scaling picture; all others together name the line that a point is on.
+# Settings along the axes in a scaling picture; the remaining settings together name a point's line.
 _PLACES: Final = ("cluster.world_size", "collective.size")
 
 
 def scaling_points(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> tuple[ScalingPoint, ...]:
-    """The outcomes as points of a scaling picture: a line for each combination of settings but world and array size."""
+    """Return the points in a scaling picture, with a line per combination of settings other than the axes."""
     shown = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
         apart = [key for key in point.settings if key not in _PLACES]
@@ -26,15 +26,16 @@ def scaling_points(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> tupl
 
 
 def _scaled(point: Point, outcome: PointOutcome, apart: Sequence[str]) -> ScalingPoint | None:
-    """An outcome as a point, named by these settings (by its algorithm without any); None where there is no time."""
+    """Return an outcome's point, on the line named by the `apart` settings or the algorithm; None without a time."""
     spec, report = point.scenario.collective, outcome.report
+    # Both axes are logarithmic, so a time of 0 has no place.
     if report is None or spec is None or report["time_s"] <= 0:
         return None
     label = _labels(point, apart) or report["algorithm"]
-    # A group of ranks that stays the same on ever larger clusters is drawn at the cluster's size, not at its own.
+    # A fixed group of ranks on ever larger clusters is drawn at the cluster's size, not at the group's size.
     along = spec.group is None or "cluster.world_size" in point.settings
     ranks = point.scenario.cluster.world_size if along else len(spec.group or ())
-    return ScalingPoint(label, ranks, spec.size, report["time_s"], report["predicted_s"])
+    return ScalingPoint(label, ranks, spec.nbytes, report["time_s"], report["predicted_s"])
 
 
 def _labels(point: Point, keys: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
-"""Which few figures answer a scenario's question at a glance: who wins where, or what each setting reaches?
+"""Which few figures answer a scenario's question at a glance: the winner in each place, or each setting's figures?
 
-Rule: text in rows and columns, for the terminal and the page alike; a measure that the answer speaks of has a table.
+The tables hold text in rows and columns, for both the terminal and the page. Each measure in the answer has a table.
 """
 
 from __future__ import annotations
@@ -11,37 +11,38 @@ from typing import Any, Final
 
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, Settings
-from simulator.findings.words import at_text
-from simulator.report.numbers.measures import SAME, Measure, factor_text, percent_text
-from simulator.report.tables.setting_text import label, labelled
+from simulator.findings.text import at_text
+from simulator.records.measures import SAME, Measure, factor_text, percent_text
+from simulator.records.setting_text import label, labelled
 
-# Settings that stand side by side; more become rows.
+# Maximum settings side by side; more settings become rows.
 _MOST_COLUMNS: Final = 6
 _MOST_MEASURES: Final = 4
-# What findings of a kind speak of where a scenario asks for no measure.
+# Measures for findings of a kind, if the scenario asks for no measure.
 _SPOKEN_OF: Final = {"learned": ("loss",), "fit": ("memory", "reserved")}
-# Letters of all columns' names beyond which settings become rows, so that no table is cut.
+# Maximum letters in column names; with more, settings become rows, and no table is cut off.
 _MOST_LETTERS: Final = 72
 _USUAL: Final = {"collective": ("time", "busbw"), "training": ("time", "speed", "mfu", "memory")}
 
 
 @dataclass(frozen=True, slots=True)
 class SmallTable:
-    """A table of texts.
+    """A table with texts.
 
     Attributes
     ----------
     title : str
-        What its cells are.
+        Meaning of the cells.
     corner : str
         Heading of the first column.
     columns : tuple of str
+        Headings of the other columns.
     rows : tuple of (str, tuple of str)
-        A heading and a cell for each column.
+        A heading, and a cell for each column.
     points : tuple of tuple of (int or None)
-        The point that each cell speaks of; None where it is of several.
+        Point that each cell describes; None if a cell describes several points.
     best : frozenset of (int, int)
-        Row and column of the cells that are best among those that they compete with, or tie with the best.
+        Row and column of each cell that is best, or tied with the best, among the cells that it competes with.
     """
 
     title: str
@@ -53,13 +54,14 @@ class SmallTable:
 
 
 def small_tables(compared: Comparison, answer: Answer) -> tuple[SmallTable, ...]:
-    """The tables of a scenario, at most one for each measure that its answer speaks of."""
+    """Return a scenario's tables, at most one for each measure in the answer."""
     if not any(row.report is not None for row in compared.rows):
         return ()
     measures = _measures(compared, answer)
     several_settings, several_conditions = len(compared.settings) > 1, len(compared.conditions) > 1
     axes = [key for key in compared.scenario.sweep if len(compared.scenario.sweep[key]) > 1]
     best = any(found.kind == "best" for found in answer.findings)
+    # Two swept axes and several settings would need a three-dimensional table: show only the winner in each place.
     if several_settings and len(axes) == 2 and best:
         return (_winners(compared, answer, measures[0], axes[0], axes[1]),)
     if several_settings and several_conditions:
@@ -68,15 +70,16 @@ def small_tables(compared: Comparison, answer: Answer) -> tuple[SmallTable, ...]
 
 
 def _measures(compared: Comparison, answer: Answer) -> list[Measure]:
-    """Those that the scenario asks of, then the usual ones."""
+    """Return the measures that the scenario asks for, then the usual measures."""
     asked = [name for one in compared.scenario.answer for name in one.of]
     kinds = {found.kind for found in answer.findings}
     spoken = [name for kind, names in _SPOKEN_OF.items() if kind in kinds for name in names]
+    # A requested measure comes first, even if it is also a usual measure.
     names = list(dict.fromkeys([*asked, *(spoken if not asked else ()), *_USUAL[compared.kind]]))
     wanted = [compared.measure(name) for name in names]
     reports = [row.report for row in compared.rows if row.report is not None]
     known = [m for m in wanted if any(m.value(report) is not None for report in reports)]
-    # Steps that learn from unlike numbers of tokens are compared by tokens/s.
+    # With different numbers of tokens per step, only tokens/s can be compared, not step times.
     if any(found.numbers.get("measure") == "time_per_token" for found in answer.findings):
         known = [measure for measure in known if measure.name != "time"]
     return known[: max(_MOST_MEASURES, len(asked))]
@@ -91,7 +94,7 @@ def _axis_name(key: str) -> str:
 
 
 def _winners(compared: Comparison, answer: Answer, measure: Measure, down: str, across: str) -> SmallTable:
-    """Who wins at each place of two axes, how far ahead of the next, and where along a row the lead changes."""
+    """Return a table over two axes: the winner in each cell, its lead, and the crossovers along each row."""
     values_down, values_across = (compared.scenario.sweep[key] for key in (down, across))
     rows, points = [], []
     for value in values_down:
@@ -99,47 +102,54 @@ def _winners(compared: Comparison, answer: Answer, measure: Measure, down: str, 
         rows.append((_heading(compared, down, value), tuple(text for text, _ in cells)))
         points.append(tuple(point for _, point in cells))
     columns = tuple(_heading(compared, across, value) for value in values_across)
+    # A column with crossovers is added only if any row has a crossover.
     changes = [_lead_changes(compared, answer, across, {down: value}) for value in values_down]
     if any(changes):
-        columns = (*columns, "the lead changes")
+        columns = (*columns, "crossover")
         rows = [(name, (*cells, change or "-")) for (name, cells), change in zip(rows, changes, strict=True)]
         points = [(*own, None) for own in points]
-    title = f"{measure.superlative}, and how far ahead of the next"
-    return SmallTable(f"{measure.noun}: {title}", _axis_name(down), columns, tuple(rows), tuple(points))
+    # The ratio to the second-best setting stands behind the name.
+    title = f"{measure.noun}: {measure.superlative} setting, and lead over the runner-up"
+    return SmallTable(title, _axis_name(down), columns, tuple(rows), tuple(points))
 
 
 def _lead_changes(compared: Comparison, answer: Answer, along: str, fixed: Settings) -> str:
-    """Who overtakes where along an axis, everything else fixed."""
+    """Return text with the crossovers along an axis, for fixed values on the other axes."""
     found = (one for finding in answer.findings for one in finding.numbers.get("crossings", ()))
     return ", ".join(
-        f"{compared.name(one['after'])} from {at_text(along, one['at'], exact=one['exact'])} on"
+        f"{compared.name(one['after'])} {'from' if one['exact'] else 'above'} "
+        f"{at_text(along, one['at'], exact=one['exact'])}"
         for one in found
         if one["along"] == along and one["fixed"] == fixed and one["at"] is not None
     )
 
 
 def _winner(compared: Comparison, measure: Measure, condition: Settings) -> tuple[str, int | None]:
+    # Conditions are compared in the scenario's order of keys.
     ordered = {key: condition[key] for key in compared.scenario.sweep}
     rows = [row for row in compared.under(ordered) if row.fits and measure.value(row.report or {}) is not None]
+    # Rows without a value (failed points, missing measures) cannot win.
     if not rows:
-        return "none fits", None
+        return "no setting fits", None
     sign = 1 if measure.best == "least" else -1
     rows.sort(key=lambda row: sign * (measure.value(row.report or {}) or 0.0))
     name = compared.name(rows[0].setting)
     if len(rows) == 1:
-        return f"{name} alone", rows[0].index
+        return f"only {name}", rows[0].index
     one, two = (measure.value(row.report or {}) or 0.0 for row in rows[:2])
+    # Equal up to rounding: a tie. Without both values, no ratio can be computed.
     if one == two or (one and two and abs(one / two - 1) <= SAME):
-        return f"{name} tied", rows[0].index
+        return f"{name} (tie)", rows[0].index
     if not one or not two:
         return name, rows[0].index
     ratio = two / one if measure.best == "least" else one / two
-    tie = " (a tie)" if ratio - 1 <= measure.uncertainty(rows[0].report or {}) else ""
+    # A lead within the prediction's uncertainty is a tie.
+    tie = " (tie)" if ratio - 1 <= measure.uncertainty(rows[0].report or {}) else ""
     return f"{name} {factor_text(ratio)}{tie}", rows[0].index
 
 
 def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
-    """Settings in columns, conditions in rows; or the other way round where settings are many."""
+    """Return a table with settings in columns and conditions in rows; transposed if there are many settings."""
     settings, conditions = compared.settings, compared.conditions
     names = tuple(compared.name(setting) for setting in settings)
     places = tuple(labelled(condition) for condition in conditions)
@@ -148,6 +158,7 @@ def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
     contests = [[compared.row(setting, condition) for setting in settings] for condition in conditions]
     best = {(line, place) for line, rows in enumerate(contests) for place in _best(measure, rows)}
     headings, columns = places, names
+    # Settings become rows if there are too many, or if their names are too long for a terminal.
     wide = len(settings) > _MOST_COLUMNS and len(conditions) < len(settings)
     if wide or sum(map(len, names)) > _MOST_LETTERS > sum(map(len, places)):
         grid, points = [list(c) for c in zip(*grid, strict=True)], [list(c) for c in zip(*points, strict=True)]
@@ -158,7 +169,7 @@ def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
 
 
 def _best(measure: Measure, rows: Sequence[Row]) -> list[int]:
-    """Places of the rows that fit and are best, or behind the best by less than its prediction's uncertainty."""
+    """Return the indices of the fitting rows that are best, or within the best prediction's uncertainty."""
     known = {
         place: value
         for place, row in enumerate(rows)
@@ -170,7 +181,7 @@ def _best(measure: Measure, rows: Sequence[Row]) -> list[int]:
     first = min(known, key=lambda place: sign * known[place])
     margin = max(SAME, measure.uncertainty(rows[first].report or {}))
     best = [place for place, value in known.items() if abs(value - known[first]) <= margin * abs(known[first])]
-    # Where all tie none stands out.
+    # If every row is tied, no row is marked.
     return best if len(best) < len(known) else []
 
 
@@ -183,13 +194,16 @@ def _cell(measure: Measure, row: Row) -> str:
 
 
 def _by_measure(compared: Comparison, measures: Sequence[Measure]) -> SmallTable:
-    """A row for each point, a column for each measure, with its change from the first where one thing differs."""
+    """Return a table with a row per point and a column per measure, with changes if only one setting varies."""
     rows = compared.rows
+    # Changes are shown only if at most one swept key has several values: otherwise the reference point would be
+    # unclear.
     first = rows[0].report if sum(len(values) > 1 for values in compared.scenario.sweep.values()) < 2 else None
     columns = tuple(measure.noun for measure in measures)
     told, points = [], []
     for row in rows:
         name = compared.name({**row.setting, **row.condition})
+        # The reference is the first setting under the same condition.
         own = compared.row(compared.settings[0], row.condition) if len(compared.settings) > 1 else rows[0]
         before = own.report if first is not None and row is not own else None
         cells = tuple(_changed(measure, row, before) for measure in measures)

@@ -1,1 +1,1 @@
-"""The YAML boundary: a scenario's text becomes frozen, validated records here, and only here."""
+"""The YAML boundary: a scenario's text becomes frozen, validated records here and nowhere else."""

@@ -1,6 +1,8 @@
-"""Which rules hold between what a scenario is to tell (`answer`, `baseline`, `budget`) and what it plays?
+"""Which rules connect a scenario's report (`answer`, `baseline`, `budget`) with its job and axes?
 
-Rule: as in the other rules; these look at the scenario as a whole, not at its points.
+The rules look at the whole scenario, while most rules look at single points.
+
+Example: `answer: [change]` compares settings, and is refused without `compare`.
 """
 
 from __future__ import annotations
@@ -10,16 +12,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from simulator.errors import one_of
-from simulator.report.numbers import measures
-from simulator.scenario.answer_shape import AGAINST, ALONG, BudgetShape, FindingShape
-from simulator.scenario.conflict import Conflict
+from simulator.basics.errors import one_of
+from simulator.records import measures
+from simulator.scenario.answer_spec import AGAINST, ALONG, BudgetSpec, FindingSpec
 from simulator.scenario.reading import shown
-from simulator.scenario.shape import KINDS, ScenarioShape, adapter, axis_keys
+from simulator.scenario.records import KINDS, Scenario, adapter, axis_keys
+from simulator.scenario.rule_violation import RuleViolation
 
 
-def conflicts(shape: ScenarioShape) -> Iterator[Conflict]:
-    """Rules that are broken."""
+def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
+    """Yield every broken rule."""
     yield from _baseline(shape)
     for place, asked in enumerate(shape.answer):
         yield from _finding(shape, place, asked)
@@ -27,65 +29,80 @@ def conflicts(shape: ScenarioShape) -> Iterator[Conflict]:
         yield from _budget(shape, shape.budget)
 
 
-def _baseline(shape: ScenarioShape) -> Iterator[Conflict]:
+def _baseline(shape: Scenario) -> Iterator[RuleViolation]:
+    # A baseline names one of the compared settings, otherwise there is nothing to compare with.
     for key, value in shape.baseline.items():
         at = ("baseline", key)
         if key not in shape.compare:
             compared = ", ".join(shape.compare) or "nothing"
-            yield Conflict(
-                at, f"is not compared; a baseline is one of what stands in compare ({compared})", ("baseline",), True
+            yield RuleViolation(
+                at, f"is not a key of compare; a baseline needs a key of compare ({compared})", ("baseline",), True
             )
         elif value not in shape.compare[key]:
             values = ", ".join(map(shown, shape.compare[key]))
-            yield Conflict(at, f"got {shown(value)}; must be one of the values compared: {values}", ("baseline",))
+            yield RuleViolation(at, f"got {shown(value)}; must be one of the compared values: {values}", ("baseline",))
 
 
-def _finding(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[Conflict]:
+def _finding(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[RuleViolation]:
     at = ("answer", place)
+    # Measures depend on the kind: a collective has no tokens per second.
     for number, name in enumerate(asked.of):
         if name not in measures.names_of(shape.kind):
             there = ", ".join(measures.names_of(shape.kind))
-            yield Conflict((*at, "of", number), f"got {name!r}; of {KINDS[shape.kind]} there are {there}", ("answer",))
+            yield RuleViolation(
+                (*at, "of", number), (f"got {name!r}; measures of {KINDS[shape.kind]} are {there}"), ("answer",)
+            )
     if asked.finding in AGAINST and not shape.compare:
-        yield Conflict(at, f"{asked.finding} compares settings, but nothing stands in compare", ("answer", "compare"))
+        yield RuleViolation(
+            at, (f"{asked.finding} compares settings, but the scenario has no key compare"), ("answer", "compare")
+        )
+    # An effect may be found along either kind of axis.
     if asked.finding == "effect" and not (shape.sweep or shape.compare):
-        message = "effect is that of what is swept or compared, but nothing stands in sweep or compare"
-        yield Conflict(at, message, ("answer", "sweep"))
+        message = "effect needs a swept or compared key, but the scenario has neither sweep nor compare"
+        yield RuleViolation(at, message, ("answer", "sweep"))
     if asked.finding == "fit" and shape.training is None:
-        yield Conflict(at, "fit is about the memory of a training step, and this plays a collective", ("answer",))
+        yield RuleViolation(
+            at, ("fit needs the memory of a training step, but the scenario simulates a collective"), ("answer",)
+        )
     if asked.finding == "learned" and (shape.training is None or not shape.training.numerics):
-        yield Conflict(at, "learned tells of real training; add training.numerics: true", ("answer",))
+        yield RuleViolation(at, "learned needs real training; add training.numerics: true", ("answer",))
     yield from _along(shape, place, asked)
 
 
-def _along(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[Conflict]:
+# Keys of an entry in `answer`: `along` names an axis key, `between` gives two values for it.
+def _along(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[RuleViolation]:
     at = ("answer", place)
     if asked.along is None:
         if asked.finding == "threshold":
-            yield Conflict(at, "threshold needs the key along which it is looked for; add along: KEY", ("answer",))
+            yield RuleViolation(at, "threshold needs a key to search along; add along: KEY", ("answer",))
         if asked.between is not None:
-            yield Conflict((*at, "between"), "goes with along; add along: KEY, or remove it", ("answer",), True)
+            yield RuleViolation((*at, "between"), "needs along; add along: KEY, or remove between", ("answer",), True)
         return
     if asked.finding not in ALONG:
-        yield Conflict((*at, "along"), f"{asked.finding} goes along nothing; remove it", ("answer",), True)
+        yield RuleViolation((*at, "along"), f"{asked.finding} takes no key along; remove the key", ("answer",), True)
     elif asked.along not in axis_keys():
-        yield Conflict((*at, "along"), f"got {asked.along!r}; {one_of(axis_keys(), asked.along)}", ("answer",))
+        yield RuleViolation((*at, "along"), f"got {asked.along!r}; {one_of(axis_keys(), asked.along)}", ("answer",))
     elif asked.finding == "effect":
         if asked.along not in {**shape.sweep, **shape.compare}:
-            yield Conflict((*at, "along"), "is neither swept nor compared; name a key that is", ("answer", "sweep"))
+            yield RuleViolation(
+                (*at, "along"), ("is neither swept nor compared; name a swept or compared key"), ("answer", "sweep")
+            )
+        # Without a sweep over the key, the search needs both ends.
     elif asked.along not in shape.sweep and asked.between is None:
-        yield Conflict((*at, "along"), "is not swept; add between: [FIRST, LAST], or sweep it", ("answer", "sweep"))
+        yield RuleViolation(
+            (*at, "along"), ("is not swept; add between: [FIRST, LAST], or add this key to sweep"), ("answer", "sweep")
+        )
     if asked.between is not None and asked.along in axis_keys():
         for number, value in enumerate(asked.between):
             if not _can_have(asked.along, value):
                 message = f"got {shown(value)}, which {asked.along} cannot have"
-                yield Conflict((*at, "between", number), message, ("answer",))
+                yield RuleViolation((*at, "between", number), message, ("answer",))
     if asked.between is not None and asked.finding == "effect":
-        yield Conflict(
-            (*at, "between"), "is of a threshold; an effect is that of what is swept; remove it", ("answer",), True
+        yield RuleViolation(
+            (*at, "between"), "belongs to threshold; an effect uses the swept values; remove the key", ("answer",), True
         )
     if asked.between is not None and len(asked.between) != 2:
-        yield Conflict((*at, "between"), f"got {len(asked.between)} values; must be [FIRST, LAST]", ("answer",))
+        yield RuleViolation((*at, "between"), f"got {len(asked.between)} values; must be [FIRST, LAST]", ("answer",))
 
 
 def _can_have(key: str, value: Any) -> bool:
@@ -96,8 +113,14 @@ def _can_have(key: str, value: Any) -> bool:
     return True
 
 
-def _budget(shape: ScenarioShape, budget: BudgetShape) -> Iterator[Conflict]:
+def _budget(shape: Scenario, budget: BudgetSpec) -> Iterator[RuleViolation]:
     if shape.training is None:
-        yield Conflict(("budget",), "is of a training, and this plays a collective; remove it", ("budget",), True)
+        yield RuleViolation(
+            ("budget",),
+            ("needs a training, but the scenario simulates a collective; remove the key"),
+            ("budget",),
+            True,
+        )
+    # Exactly one: each follows from the other and the batch.
     elif (budget.tokens is None) == (budget.steps is None):
-        yield Conflict(("budget",), "needs either tokens or steps; write for example {tokens: 1e12}", ("budget",))
+        yield RuleViolation(("budget",), "needs either tokens or steps; write for example {tokens: 1e12}", ("budget",))

@@ -1,10 +1,10 @@
-"""How an array is read safely from a user's .npy file: the header is checked before any number is read.
+"""How is an array read safely from a user's .npy file? The header is checked before any number is read.
 
-Rule: nothing is unpickled, and no more memory is taken than the header says and the caller allows.
+Nothing is unpickled. Memory use is bounded by the header and by the caller's limit.
 
 References
 ----------
-.. [1] NumPy, numpy.lib.format: the layout of .npy files; an .npz is a ZIP archive of them.
+.. [1] NumPy, numpy.lib.format: the layout of .npy files; an .npz is a ZIP archive with .npy files.
 """
 
 from __future__ import annotations
@@ -25,30 +25,35 @@ import numpy as np
 from numpy.lib import format as npy
 
 from simulator.basics.arrays import Array
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 
-# numpy itself reads no longer headers (max_header_size of numpy.load); magic, version and length stand before them.
+# Most bytes before the numbers: magic, version and length, then the header. numpy.load itself refuses longer headers
+# (max_header_size).
 _LONGEST_HEADER: Final = 10_000 + npy.MAGIC_LEN + 4
 _HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-# Read at once [B].
+# Bytes per read call.
 _PIECE: Final = 2**20
-_NO_ARRAY: Final = "is no array that numpy can read; write it with numpy.save"
-# A header is a Python literal, so a damaged one raises whatever Python's own parser raises.
+_NO_ARRAY: Final = "is not readable as a numpy array; write the array with numpy.save"
+# A header is a Python literal. Reading a damaged header raises any error of Python's parser.
 _UNREADABLE: Final = (ValueError, TypeError, SyntaxError, TokenError, KeyError, RecursionError, MemoryError)
-# What zipfile raises for a damaged or encrypted archive.
+# Errors raised by zipfile for a damaged or encrypted archive.
 _BROKEN: Final = (EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """An array in a file, of which only the header has been read.
+    """An array in a file; only the header has been read.
 
     Attributes
     ----------
-    shape : tuple of int
-    dtype : dtype
+    shape, dtype
+        As stated in the header.
     fortran : bool
-        Whether the first index runs fastest.
+        Whether the first index varies fastest.
+    _begun : bytes
+        First bytes of the numbers, read together with the header.
+    _rest : stream
+        The remaining bytes.
     """
 
     shape: tuple[int, ...]
@@ -59,26 +64,27 @@ class StoredArray:
 
     @property
     def nbytes(self) -> int:
-        """Of all numbers, as the header says [B]."""
+        """Size of the numbers according to the header [B]."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def kind(self) -> str:
-        """What its numbers are, in a word or two."""
+        """Kind of the numbers, for messages."""
         return "Python objects" if self.dtype.hasobject else str(self.dtype)
 
     def read(self) -> Array:
-        """Read all numbers, and no byte more than one.
+        """Read every number, and at most one byte beyond.
 
         Raises
         ------
         ValueError
-            There are fewer or more than the header says, or they are Python objects.
+            The numbers are fewer or more than in the header, or Python objects.
         """
         if self.dtype.hasobject:
-            raise ValueError("holds Python objects, which are not unpickled")
+            raise ValueError("contains Python objects, which are not loaded")
         data = bytearray(self._begun)
-        # In pieces: a header may promise more than any memory holds, and a file is asked for no more than it has.
+        # In pieces: a header may promise more bytes than memory holds, and reading stops where the file ends. The extra
+        # byte reveals a file that is too long.
         while len(data) <= self.nbytes and (piece := self._rest.read(min(_PIECE, self.nbytes + 1 - len(data)))):
             data += piece
         if len(data) != self.nbytes:
@@ -87,18 +93,19 @@ class StoredArray:
 
 
 def read_header(stream: IO[bytes]) -> StoredArray:
-    """Read the header of an array [1]_.
+    """Read an array's header [1]_.
 
     Raises
     ------
     ValueError
-        There is none.
+            The file has no readable header.
     """
     beginning = stream.read(_LONGEST_HEADER)
     head = BytesIO(beginning)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+            # numpy warns about headers written by Python 2.
+            warnings.simplefilter("ignore")
             shape, fortran, dtype = _HEADERS[npy.read_magic(head)](head)
     except _UNREADABLE as error:
         raise ValueError(_NO_ARRAY) from error
@@ -109,30 +116,31 @@ def read_header(stream: IO[bytes]) -> StoredArray:
 
 @contextmanager
 def open_array_file(name: str, base: Path | None, most: int) -> Iterator[IO[bytes]]:
-    """Open a file that a scenario names; whatever goes wrong with it becomes one line.
+    """Open an array file named in a scenario; report any error with it as a single line.
 
     Parameters
     ----------
     name : str
-        The path as the user wrote it.
+        Path as the user wrote it.
     base : Path or None
-        Folder from which a relative path is read.
+        Folder for a relative path.
     most : int
-        Bytes that the file may have [B].
+        Most bytes allowed.
 
     Raises
     ------
     ScenarioError
-        No such file, no file at all, too large a one, or the caller raises ValueError or finds it broken.
+        No such file, not a regular file, too large, or damaged; or a ValueError raised by the caller.
     """
     path = Path(name) if base is None else base / name
     try:
         if path.exists() and not path.is_file():
-            raise ValueError("is no file")  # reading a pipe waits for its writer, and a device may never end
+            # Reading a pipe waits for its writer, and a device may never end.
+            raise ValueError("is not a file")
         with path.open("rb") as stream:
             size = path.stat().st_size
             if size > most:
-                raise ValueError(f"has {size:,} bytes; what is to be read from it takes {most:,} at most")
+                raise ValueError(f"has {size:,} bytes; must have at most {most:,} for the expected arrays")
             yield stream
     except FileNotFoundError:
         raise ScenarioError(f"{name}: there is no such file; a path starts from the scenario's folder") from None
@@ -141,4 +149,4 @@ def open_array_file(name: str, base: Path | None, most: int) -> Iterator[IO[byte
     except ValueError as error:
         raise ScenarioError(f"{name}: {error}") from None
     except _BROKEN as error:
-        raise ScenarioError(f"{name}: is broken: {str(error) or 'it ends too early'}") from None
+        raise ScenarioError(f"{name}: is broken: {str(error) or 'the file ends too early'}") from None

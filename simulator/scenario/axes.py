@@ -1,9 +1,17 @@
-"""Which values `compare` and `sweep` may hold, and which points a sweep has: all combinations of the axes.
+"""Which values may `compare` and `sweep` hold, and which points does a sweep have? Every combination of axis values.
 
-Rule: compare is outermost, keys go in the file's order, the last key runs fastest. A setting of a section sets the keys
-that it names. Where algorithms (optimizers, shardings, schedules) are compared, an option that only some of them read
-is left out of the points of the others, whether the file sets it for all points or an axis goes through it: `ring`
-beside an axis of servers is the same at each of their numbers.
+`compare` is outermost, keys go in file order, and the last key varies fastest. A section's setting sets each named key.
+If algorithms (optimizers, shardings, schedules) are compared, points omit options unread by their own algorithm. This
+holds for options set in the file and for axes. Example::
+
+    compare: {collective.algorithm: [ring, parameter_server]}
+    sweep: {collective.servers.count: [1, 2]}
+
+    settings                      data of the point
+    ring, servers.count 1         algorithm: ring                            no servers: ring would refuse the option
+    ring, servers.count 2         algorithm: ring
+    parameter_server, 1           algorithm: parameter_server, servers: {count: 1}
+    parameter_server, 2           algorithm: parameter_server, servers: {count: 2}
 """
 
 from __future__ import annotations
@@ -24,14 +32,14 @@ from simulator.scenario import error_messages
 from simulator.scenario.collective_rules import OPTIONS, algorithms_with
 from simulator.scenario.numerics_rules import OPTIONS as OPTIMIZER_OPTIONS
 from simulator.scenario.reading import shown
-from simulator.scenario.shape import KINDS as PLAYED
-from simulator.scenario.shape import adapter, axis_keys, default_of, fields
-from simulator.scenario.training_shape import without_short_form
-from simulator.step.pipelines import catalog as pipelines
-from simulator.step.strategies import catalog as strategies
+from simulator.scenario.records import KINDS as PLAYED
+from simulator.scenario.records import adapter, axis_keys, default_of, fields
+from simulator.scenario.training_spec import without_short_form
+from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.strategies.strategy import STRATEGIES
 
 KINDS: Final = ("compare", "sweep")
-# Each point is played and reported; more would take days, so a mistyped axis is refused at once.
+# Each point is simulated and reported. More points would take days: most likely an axis was mistyped.
 MOST_POINTS: Final = 10_000
 
 
@@ -45,18 +53,19 @@ def _of_optimizers() -> dict[str, Sequence[str]]:
 
 def _of_shardings() -> dict[str, Sequence[str]]:
     names = (name for name in fields(("training", "sharding")) if name != "strategy")
-    return {f"training.sharding.{name}": strategies.listening(name) for name in names}
+    return {f"training.sharding.{name}": STRATEGIES.listening(name) for name in names}
 
 
 def _of_schedules() -> dict[str, Sequence[str]]:
-    known = [pipelines.find(name) for name in pipelines.names()]
+    known = [SCHEDULES.find(name) for name in SCHEDULES.names()]
     return {
         "training.parallelism.virtual_stages": [one.name for one in known if one.chunks is None],
         "training.parallelism.microbatch_group": [one.name for one in known if one.grouped],
     }
 
 
-# Keys by which something is chosen that has options of its own, and which values read each option.
+# Keys that choose an algorithm (or optimizer, ...), each with a function returning {option: values that read it}.
+# Functions instead of dicts delay the look-up: it imports every algorithm.
 _CHOICES: Final[Mapping[str, Callable[[], Mapping[str, Sequence[str]]]]] = MappingProxyType(
     {
         "collective.algorithm": _of_algorithms,
@@ -68,7 +77,7 @@ _CHOICES: Final[Mapping[str, Callable[[], Mapping[str, Sequence[str]]]]] = Mappi
 
 
 def faults(document: Document) -> Iterator[Fault]:
-    """Find what is wrong with each axis by itself; its shape (a mapping of lists) is checked elsewhere."""
+    """Yield the faults of each axis alone; its type (a mapping of lists) is checked elsewhere."""
     axes = [(kind, key, values) for kind in KINDS for key, values in _axes(document.data, kind).items()]
     for number, (kind, key, values) in enumerate(axes):
         place: Key = (kind, key)
@@ -76,10 +85,12 @@ def faults(document: Document) -> Iterator[Fault]:
             yield from _overlap(document, place, (key, values), (other, others))
         if key in axis_keys() and isinstance(values, list):
             yield from _values(document, place, key, values)
+            # A scenario of a collective has no keys of `training`, although both are axis keys.
             yield from _of_other_kind(document, place, key)
+    # Axes that are not lists are reported by the type check and do not count here.
     points = math.prod(len(values) for _, _, values in axes if isinstance(values, list))
     if points > MOST_POINTS:
-        message = f"the axes multiply out to {points} points; at most {MOST_POINTS}; shorten a list"
+        message = f"the axes give {points} points; must be at most {MOST_POINTS}; shorten a list"
         yield document.fault((axes[-1][0],), message, of_key=True)
 
 
@@ -89,10 +100,12 @@ def _axes(data: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def _overlap(document: Document, place: Key, one: tuple[str, Any], other: tuple[str, Any]) -> Iterator[Fault]:
+    # Arguments are two axes, each (key, values); `other` comes first in the file.
     (key, values), (before, others) = one, other
     if key == before:
-        yield document.fault(place, "stands in compare and in sweep; keep one", of_key=True)
+        yield document.fault(place, "is a key in both compare and sweep; keep one", of_key=True)
         return
+    # Example: `collective: [{algorithm: ring}]` and `collective.algorithm: [tree]` both set collective.algorithm.
     own, taken = varied({key: values}), varied({before: others})
     both = next(((a, b) for a in own for b in taken if overlap(str(a), str(b))), None)
     if both is not None:
@@ -102,13 +115,13 @@ def _overlap(document: Document, place: Key, one: tuple[str, Any], other: tuple[
 
 
 def _of_other_kind(document: Document, place: Key, key: str) -> Iterator[Fault]:
-    """An axis below `training` in a scenario of a collective, or the other way round."""
+    """Yield a fault for an axis below `training` in a collective's scenario, or the reverse."""
     kind = key.partition(".")[0]
     if kind in PLAYED and kind not in document.data:
         other = next((k for k in PLAYED if k in document.data), None)
         if other is not None:
             yield document.fault(
-                place, f"this scenario plays {PLAYED[other]} and has no {kind}; remove it", of_key=True
+                place, f"this scenario simulates {PLAYED[other]} and has no {kind}; remove the key", of_key=True
             )
 
 
@@ -123,14 +136,14 @@ def _values(document: Document, place: Key, key: str, values: list[Any]) -> Iter
         except ValidationError as error:
             yield from error_messages.faults(error, document, at, tuple(key.split(".")))
             continue
-        # False equals 0 in Python, but not in a file: the type belongs to the value.
+        # In Python, False equals 0 and 8 equals 8.0; in a file they differ. The type is therefore compared too.
         if (type(value), value) in seen:
             yield document.fault(at, f"got {shown(written)} twice; name each value once")
         seen.append((type(value), value))
 
 
 def combinations(compare: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Multiply the axes out.
+    """Yield every combination of the axis values, the last axis fastest.
 
     Examples
     --------
@@ -144,23 +157,25 @@ def combinations(compare: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterat
 
 @dataclass(frozen=True)
 class PointData:
-    """Makes the data of each point of a scenario.
+    """Builds the data for each point of a scenario.
 
     Attributes
     ----------
     data : mapping
-        Of the scenario, with its axes.
+        The scenario's data, with its axes.
     """
 
     data: Mapping[str, Any]
 
     def of(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Data of one point: with its settings, without axes, without options that its own choices do not read.
+        """Return a point's data: its settings, without axes and without options unread by its own choices.
 
-        What is told of all points together is left out too.
+        Keys about the whole set of points (`baseline`, `answer`) are omitted too.
         """
         point = {key: value for key, value in self.data.items() if key not in (*KINDS, "baseline", "answer")}
         put(point, settings)
+        # Three conditions keep an option: the point's own choice reads it; no compared choice reads it (a rule then
+        # refuses it, or a warning names it); or the setting that makes the choice also names the option.
         for choice, compared in self._compared.items():
             own, together = value_of(choice, point), _set_with(choice, settings)
             for option, able in _CHOICES[choice]().items():
@@ -171,11 +186,12 @@ class PointData:
 
     @cached_property
     def _compared(self) -> dict[str, set[Any]]:
-        """Values that each choice has in some point, of choices that have several."""
+        """For each choice with several values: its values over the points."""
         found: dict[str, set[Any]] = {choice: set() for choice in _CHOICES}
         for key, values in {**_axes(self.data, "compare"), **_axes(self.data, "sweep")}.items():
             if not isinstance(values, list | tuple):
                 continue
+            # The axis may be the choice itself, a whole section, or the mapping around the choice.
             for choice in (choice for choice in _CHOICES if overlap(choice, str(key))):
                 for value in values:
                     changed = dict(self.data)
@@ -185,13 +201,14 @@ class PointData:
 
 
 def value_of(key: str, data: Mapping[str, Any]) -> Any:
-    """Return the value that one of `axis_keys` has in a scenario's data, as the key reads it.
+    """Return a key's validated value in a scenario's data; `key` is one of `axis_keys`.
 
-    A key that the data leaves out has its default. A value that the key cannot read is None.
+    A missing key has its default. The result is None for an invalid value.
     """
     value: Any = data
     *at, last = key.split(".")
     for depth, step in enumerate(at, 1):
+        # `sharding: zero3` is short for {strategy: zero3}; the key training.sharding.strategy lies below the word.
         value = without_short_form(tuple(at[:depth]), value.get(step, {}))
         if not isinstance(value, Mapping):
             return None
@@ -202,7 +219,7 @@ def value_of(key: str, data: Mapping[str, Any]) -> Any:
 
 
 def _set_with(choice: str, settings: Mapping[str, Any]) -> list[str]:
-    """Keys that stand in the same setting as a choice: options that are meant for this very value of it."""
+    """Return the keys set together with a choice in one setting: options meant for this value of the choice."""
     for key, value in settings.items():
         named = list(_leaves(key, value))
         if key != choice and any(overlap(choice, name) for name in named):
@@ -211,7 +228,7 @@ def _set_with(choice: str, settings: Mapping[str, Any]) -> list[str]:
 
 
 def _leaves(key: str, value: Any) -> Iterator[str]:
-    """Dotted keys of everything that a setting names."""
+    """Yield the dotted keys of every value in a setting, down to the leaves."""
     if not isinstance(value, Mapping):
         yield key
         return
@@ -220,7 +237,7 @@ def _leaves(key: str, value: Any) -> Iterator[str]:
 
 
 def _is_set(data: Mapping[str, Any], key: str) -> bool:
-    """Whether something stands under a dotted key."""
+    """Return True if the data has a value under a dotted key."""
     value: Any = data
     for step in key.split("."):
         value = value.get(step) if isinstance(value, Mapping) else None
@@ -228,7 +245,7 @@ def _is_set(data: Mapping[str, Any], key: str) -> bool:
 
 
 def _remove(point: dict[str, Any], key: str) -> None:
-    """Remove a dotted key that is there; mappings on the way are copied, so that other points keep it."""
+    """Remove a dotted key in place; parent mappings are copied, because other points share them."""
     *parents, last = key.split(".")
     for step in parents:
         point[step] = dict(point[step])
@@ -237,7 +254,7 @@ def _remove(point: dict[str, Any], key: str) -> None:
 
 
 def put(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
-    """Put settings into a scenario's data; mappings on the way are copied, so that other points stay as they are.
+    """Put settings into a scenario's data; parent mappings are copied, because other points share them.
 
     Examples
     --------
@@ -251,9 +268,10 @@ def put(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
 
 
 def place(data: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
-    """Put a value under a key path; mappings on the way are copied, so that other points stay as they are."""
+    """Put a value under a key path; parent mappings are copied, because other points share them."""
     for depth, step in enumerate(key[:-1], 1):
         inner = without_short_form(key[:depth], data.get(step))
+        # A parent that is not a mapping is a fault reported elsewhere; the data stays unchanged.
         if inner is not None and not isinstance(inner, dict):
             return
         data[step] = dict(inner or {})

@@ -1,157 +1,108 @@
-"""Makes a Scenario record out of a shape that keeps all rules.
+"""How does a valid scenario get the defaults that depend on other keys? `completed` fills them in, without checks.
 
-Rule: nothing is checked here; defaults that depend on other keys are filled in.
+Examples: every plot, if `plots` names no kinds; a single server for algorithm: parameter_server; micro-batches from
+`global_batch`; 8000 for an axis value written "8k".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any
 
 from pydantic import ValidationError
 
-from simulator.report.plots import catalog as plot_catalog
-from simulator.scenario import build_training, collective_rules
-from simulator.scenario.answer_shape import FindingShape
-from simulator.scenario.global_batch import sequences_of
-from simulator.scenario.plan_shape import PlanShape
+from simulator.scenario import plot_names
+from simulator.scenario.answer_spec import FindingSpec
+from simulator.scenario.build_training import with_accumulation
+from simulator.scenario.global_batch import SEQUENCES, sequences_of
 from simulator.scenario.records import (
-    Asked,
-    BucketFusion,
-    Budget,
-    BufferFusion,
-    ClusterSpec,
+    BUFFER,
+    CYCLE,
     CollectiveSpec,
-    Ecmp,
-    Fusion,
-    Jitter,
-    PlanSpec,
+    FusionSpec,
+    PlotsSpec,
     Scenario,
-    Servers,
+    ServersSpec,
+    adapter,
+    axis_keys,
 )
-from simulator.scenario.shape import ClusterShape, CollectiveShape, FusionShape, ScenarioShape, adapter, axis_keys
-
-_BUFFER: Final = BufferFusion()
 
 
-def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Scenario:
-    """Make the record of a shape that keeps all rules."""
-    plotted = shape.plotted
-    points = plotted.points
-    return Scenario(
-        name=shape.name,
-        cluster=_cluster(shape.cluster),
-        collective=None if shape.collective is None else _collective(shape.collective),
-        training=None if shape.training is None else build_training.training(shape.training, shape.cluster.world_size),
-        question=" ".join((shape.question or question).split()),
-        seed=shape.seed,
-        engine=cast(Any, shape.engine),
-        compare=_axes(shape.compare),
-        sweep=_axes(shape.sweep),
-        baseline={key: _plain_number(key, value) for key, value in shape.baseline.items()},
-        answer=tuple(_asked(asked) for asked in shape.answer),
-        budget=None if shape.budget is None else Budget(**shape.budget.model_dump()),
-        plan=None if shape.plan is None or shape.training is None else _plan(shape.plan, shape.training.seq_len),
-        plots=tuple(dict.fromkeys(plots_of(shape.kind) if plotted.kinds is None else plotted.kinds)),
-        plotted_points=tuple(points) if isinstance(points, list) else cast(Any, points),
+def completed(scenario: Scenario, question: str, source: str, base: Path) -> Scenario:
+    """Return a valid scenario with the defaults that depend on other keys filled in.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The validated scenario.
+    question : str
+        First comment in the file, for a scenario without the key `question`.
+    source : str
+        Name of the file, for errors.
+    base : Path
+        Folder for relative paths.
+    """
+    plotted, training, plan = scenario.plotted, scenario.training, scenario.plan
+    # For plots, None means every kind; an empty tuple means no plot.
+    kinds = plot_names.names_of(scenario.kind) if plotted.kinds is None else plotted.kinds
+    if training is not None:
+        if plan is not None:
+            # Convert tokens into sequences here, because PlanSpec.sequences knows no seq_len.
+            plan = plan.replaced(global_batch=f"{sequences_of(plan.global_batch, training.seq_len)}{SEQUENCES}")
+        written = training.global_batch
+        training = with_accumulation(training, scenario.cluster.world_size).replaced(global_batch=written)
+    return scenario.replaced(
+        # A comment may span several lines; a question is a single line.
+        question=" ".join((scenario.question or question).split()),
+        collective=None if scenario.collective is None else _collective(scenario.collective),
+        training=training,
+        plan=plan,
+        compare=_axes(scenario.compare),
+        sweep=_axes(scenario.sweep),
+        baseline={key: _plain_number(key, value) for key, value in scenario.baseline.items()},
+        answer=tuple(map(_finding, scenario.answer)),
+        plots=PlotsSpec.model_construct(kinds=tuple(dict.fromkeys(kinds)), points=plotted.points),
         source=source,
         base=base,
     )
 
 
-def _plan(shape: PlanShape, seq_len: int) -> PlanSpec:
-    return PlanSpec(
-        sequences=sequences_of(shape.global_batch, seq_len),
-        fix=dict(shape.fix),
-        among={name: tuple(values) for name, values in shape.among.items()},
-        without=tuple(shape.without),
-        best=shape.best,
-        deadline=shape.deadline,
-        sensitivity=shape.sensitivity,
-    )
+def _finding(asked: FindingSpec) -> FindingSpec:
+    """Return a finding; counts in `between` become numbers."""
+    if not asked.between or asked.along not in axis_keys():
+        return asked
+    return asked.replaced(between=tuple(_plain_number(asked.along, end) for end in asked.between))
 
 
-def _asked(shape: FindingShape) -> Asked:
-    ends = shape.between or []
-    if shape.along in axis_keys():
-        ends = [_plain_number(shape.along, end) for end in ends]
-    between = (ends[0], ends[-1]) if ends else None
-    return Asked(shape.finding, tuple(shape.of), shape.along, between, shape.margin)
-
-
-def plots_of(kind: str) -> tuple[str, ...]:
-    """Figures that there are for a collective, or for a training step."""
-    return plot_catalog.names_of(kind)
-
-
-def _axes(axes: Mapping[str, list[Any]]) -> dict[str, tuple[Any, ...]]:
+def _axes(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     return {key: tuple(_plain_number(key, value) for value in values) for key, values in axes.items()}
 
 
 def _plain_number(key: str, written: Any) -> Any:
-    """A count that is written as 8k or 1e6 as the number that it is; other values of an axis as they were written."""
+    """Convert a count written 8k or 1e6 into a number; return any other axis value unchanged."""
     reads = adapter(key).validate_python
     if not isinstance(written, str | float) or not isinstance(value := reads(written), int):
         return written
+        # Sizes are read as whole numbers too, but a plain number is no valid size: those stay text.
     try:
         return value if reads(value) == value else written
-    except ValidationError:  # a size, which has a unit
+    except ValidationError:
         return written
 
 
-def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(values)
+def _collective(spec: CollectiveSpec) -> CollectiveSpec:
+    from simulator.scenario.collective_rules import algorithms_with
+
+    # Algorithms with servers have one by default.
+    servers = spec.servers
+    if servers is None and spec.algorithm in algorithms_with("servers"):
+        servers = ServersSpec()
+    return spec.replaced(size=spec.nbytes, servers=servers, root=spec.root or 0, fusion=_fusion(spec.fusion))
 
 
-def _cluster(shape: ClusterShape) -> ClusterSpec:
-    return ClusterSpec(
-        topology=shape.topology,
-        world_size=shape.world_size,
-        gpu=shape.gpu,
-        stragglers=dict(shape.stragglers),
-        link_factors=dict(shape.link_factors),
-        jitter=Jitter(shape.jitter.compute, shape.jitter.latency),
-        placement=_tuple(shape.placement),
-        ecmp=None if shape.ecmp is None else Ecmp(shape.ecmp.hash),
-    )
-
-
-def _collective(shape: CollectiveShape) -> CollectiveSpec:
-    return CollectiveSpec(
-        operation=shape.operation,
-        size=size(shape),
-        algorithm=shape.algorithm,
-        dtype=shape.dtype,
-        reduction=shape.reduction,
-        accumulate=cast(Any, shape.accumulate),
-        payload=shape.payload,
-        servers=_servers(shape),
-        rank_order=_tuple(shape.rank_order),
-        chunks=shape.chunks,
-        root=shape.root or 0,
-        group=_tuple(shape.group),
-        group_size=shape.group_size,
-        tensors=_tuple(shape.tensors),
-        fusion=None if shape.fusion is None else _fusion(shape.fusion),
-    )
-
-
-def size(shape: CollectiveShape) -> int:
-    """Bytes of the whole array: as given, else the sum of the tensors [B]."""
-    return shape.size if shape.size is not None else sum(shape.tensors or ())
-
-
-def _servers(shape: CollectiveShape) -> Servers | None:
-    if shape.servers is not None:
-        return Servers(shape.servers.count, cast(Any, shape.servers.on))
-    return Servers() if shape.algorithm in collective_rules.algorithms_with("servers") else None
-
-
-def _fusion(shape: FusionShape) -> Fusion:
-    if shape.buckets is not None:
-        return BucketFusion(shape.buckets)
-    return BufferFusion(
-        _BUFFER.buffer if shape.buffer is None else shape.buffer,
-        _BUFFER.cycle if shape.cycle is None else shape.cycle,
-    )
+def _fusion(fusion: FusionSpec | None) -> FusionSpec | None:
+    if fusion is None or fusion.buckets is not None:
+        return fusion
+    buffer = BUFFER if fusion.buffer is None else fusion.buffer
+    return fusion.replaced(buffer=buffer, cycle=CYCLE if fusion.cycle is None else fusion.cycle)

@@ -1,7 +1,7 @@
-"""Makes the record of `training` out of its valid shape, and the TrainingStep that is planned out of the record.
+"""Builds the TrainingStep for the planner of steps from a scenario's `training`.
 
-Rule: as in build_records.py, nothing is checked here. A value that follows from another key ("auto") is filled in
-only in the step, so that an axis may change that key.
+Nothing is checked here. Values that follow from another key ("auto") are filled in only in the step; an axis may
+therefore change the other key.
 """
 
 from __future__ import annotations
@@ -12,95 +12,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simulator.basics import dtypes
-from simulator.model.cut import ExpertCut
+from simulator.model.partition import ExpertPartition
 from simulator.scenario.global_batch import micro_batches
-from simulator.scenario.learning_shape import DROPOUT, LossScalingShape
-from simulator.scenario.training_records import (
-    ExpertsSpec,
-    LearningSpec,
-    LossScalingSpec,
-    OffloadSpec,
+from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
+from simulator.scenario.training_spec import (
     OptimizerSpec,
     ParallelismSpec,
     PrecisionSpec,
+    ShardingSpec,
     TrainingSpec,
 )
-from simulator.scenario.training_shape import ParallelismShape, PrecisionShape, TrainingShape
 from simulator.step.framework import BARE, Framework, load_framework
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import InjectedFault, Lesson, LossScaling, Sharding
+from simulator.step.spec import InjectedFault, LossScaling, Sharding, TrainingTask
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
     from simulator.step.spec import Optimizer, Precision, TrainingStep
 
 
-def training(shape: TrainingShape, world_size: int) -> TrainingSpec:
-    """Make the record of a shape that keeps all rules."""
-    return TrainingSpec(
-        model=shape.model,
-        seq_len=shape.seq_len,
-        micro_batch_size=shape.micro_batch_size,
-        gradient_accumulation_steps=with_accumulation(shape, world_size).gradient_accumulation_steps,
-        global_batch=shape.global_batch,
-        parallelism=_parallelism_spec(shape.parallelism),
-        sharding=Sharding(**shape.sharding.model_dump()),
-        offload=OffloadSpec(**shape.offload.model_dump()),
-        loss_scaling=LossScalingSpec(**shape.loss_scaling.model_dump()),
-        clip_norm=shape.clip_norm,
-        learning=LearningSpec(**shape.learning.model_dump()),
-        faults=tuple(InjectedFault(**fault.model_dump()) for fault in shape.faults),
-        algorithm=shape.algorithm,
-        numerics=shape.numerics,
-        steps=shape.steps,
-        precision=PrecisionSpec(**shape.precision.model_dump()),
-        activation_checkpointing=shape.activation_checkpointing,
-        attention=cast(Any, shape.attention),
-        attention_generation=shape.attention_generation,
-        optimizer=OptimizerSpec(**shape.optimizer.model_dump()),
-        collectives=cast(Any, shape.collectives),
-        compile=shape.compile,
-        dropout=shape.dropout,
-        framework=shape.framework,
-        allocator=shape.allocator,  # type: ignore[arg-type]
-    )
-
-
-def _parallelism_spec(shape: ParallelismShape) -> ParallelismSpec:
-    keys = shape.model_dump()
-    return ParallelismSpec(**keys | {"experts": ExpertsSpec(**keys["experts"])})
-
-
 def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> TrainingStep:
-    """Make the step that is planned, with the model read and every default filled in.
+    """Return the step, with the model read and every default filled in.
 
     Parameters
     ----------
     spec : TrainingSpec
+        Keys of `training`.
     world_size : int
-        Ranks; the data-parallel ones where the file does not say how many.
+        Number of ranks; determines the data-parallel ranks if the file does not.
     base : Path, optional
-        Folder from which a relative path of the model is read.
-
-    Returns
-    -------
-    TrainingStep
+        Folder for a relative path to the model.
 
     Raises
     ------
     ScenarioError
-        The model cannot be read any more.
+        The model cannot be read any more (it was checked earlier).
     ValueError
-        The parallel groups do not make up world_size.
+        The sizes of the parallel groups do not multiply out to world_size.
 
     Examples
     --------
-    >>> to_step(TrainingSpec("llama3_8b", 8192), 8).precision.master
+    >>> to_step(TrainingSpec(model="llama3_8b", seq_len=8192), 8).precision.master
     'float32'
     """
     from simulator.model.load import load_model
     from simulator.step.spec import Offload, TrainingStep
 
+    # Checked again, because users from Python may call this function with any world_size.
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
     model = load_model(spec.model, spec.seq_len, base)
@@ -110,12 +68,13 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         micro_batch_size=spec.micro_batch_size,
         accumulation=accumulation(spec, world_size),
         parallelism=parallelism(spec.parallelism),
-        sharding=spec.sharding,
+        sharding=sharding(spec.sharding),
         precision=precision(spec.precision),
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,
         attention_generation=spec.attention_generation,
         optimizer=optimizer(spec.optimizer),
+        # Real training carries arrays in every collective, and a closed form carries none.
         collectives="played" if spec.numerics else spec.collectives,
         compiled=spec.compile,
         dropout=spec.dropout is not False and spec.dropout > 0,
@@ -124,32 +83,39 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
         algorithm=spec.algorithm,
         steps=spec.steps,
+        # Files for real training are read only if used.
         lesson=_lesson(spec, model, world_size, base) if spec.numerics else None,
         loss_scaling=_loss_scaling(spec),
         clip_norm=spec.clip_norm,
     )
 
 
+def sharding(spec: ShardingSpec) -> Sharding:
+    """Return the partitioning of model states."""
+    return Sharding(**spec.model_dump())
+
+
 def framework(name: str) -> Framework:
-    """The framework of a name; "bare" has no constants."""
+    """Return a framework by name; "bare" has no constants."""
     return BARE if name == "bare" else load_framework(name)
 
 
 def optimizer(spec: OptimizerSpec) -> Optimizer:
-    """The optimizer, with the implementation that is asked for."""
+    """Return the optimizer, with the implementation asked for."""
     from simulator.step.spec import OPTIMIZERS
 
     asked = None if spec.implementation == "auto" else spec.implementation
     return replace(OPTIMIZERS[spec.name], implementation=asked)
 
 
-def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path | None) -> Lesson:
+def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path | None) -> TrainingTask:
     from simulator.scenario.learning_files import parameter_shapes, read_batches, read_initial
     from simulator.scenario.tokens import read_tokens
 
     wanted = spec.learning
+    # Each line holds seq_len inputs and, one place further, their targets.
     shape = (spec.steps, sequences(spec, world_size), spec.seq_len + 1)
-    return Lesson(
+    return TrainingTask(
         rate=wanted.rate,
         decay=wanted.decay,
         momentum=wanted.momentum,
@@ -157,50 +123,53 @@ def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path 
         eps=wanted.eps,
         warmup=wanted.warmup,
         schedule=wanted.schedule,
+        # `dropout: true` means GPT-2's probability, `false` means 0.
         dropout=DROPOUT if spec.dropout is True else float(spec.dropout),
         tokens=None if wanted.tokens is None else read_tokens(wanted.tokens, base),
-        faults=spec.faults,
+        faults=tuple(InjectedFault(**fault.model_dump()) for fault in spec.faults),
         initial=None if wanted.initial is None else read_initial(wanted.initial, base, parameter_shapes(model)),
         batches=None if wanted.batches is None else read_batches(wanted.batches, base, shape, model.vocab_size),
     )
 
 
-def sequences(spec: TrainingSpec | TrainingShape, world_size: int) -> int:
-    """Sequences that all ranks together learn from in a step."""
+def sequences(spec: TrainingSpec, world_size: int) -> int:
+    """Number of sequences per step, summed over the ranks."""
     return spec.micro_batch_size * accumulation(spec, world_size) * world_size
 
 
-def accumulation(spec: TrainingSpec | TrainingShape, world_size: int) -> int:
-    """Micro-batches of a step, of each rank: as written, or as they follow from the global batch.
+def accumulation(spec: TrainingSpec, world_size: int) -> int:
+    """Return the micro-batches per rank and step: as written, or from the global batch.
 
     Raises
     ------
     ValueError
-        The data-parallel ranks cannot share the global batch evenly.
+        Ranks cannot share the global batch evenly.
 
     Examples
     --------
-    >>> accumulation(TrainingSpec("llama3_8b", 8192, micro_batch_size=2, global_batch="4M"), 64)
+    >>> spec = TrainingSpec(model="llama3_8b", seq_len=8192, micro_batch_size=2, global_batch="4M")
+    >>> accumulation(spec, 64)
     4
     """
     if spec.global_batch is None:
         return spec.gradient_accumulation_steps
     cut = spec.parallelism
+    # Never 0: this may run before the rule that refuses a world_size below tp x pp x cp.
     copies = max(1, world_size // (cut.tp * cut.pp * cut.cp))
     return micro_batches(spec.global_batch, spec.seq_len, copies, spec.micro_batch_size)
 
 
-def with_accumulation(shape: TrainingShape, world_size: int) -> TrainingShape:
-    """Replace a global batch by the steps of accumulation that follow from it.
+def with_accumulation(shape: TrainingSpec, world_size: int) -> TrainingSpec:
+    """Replace a global batch by the resulting number of micro-batches.
 
-    Where the ranks cannot share the batch the steps stay as they were written. That is a fault of its own, unless an
-    axis sets another batch, other ranks or other sequences.
+    If ranks cannot share the batch, the number stays as written. A rule reports this, unless an axis sets another
+    batch, other ranks or another sequence length.
     """
     try:
         steps = accumulation(shape, world_size)
     except ValueError:
         steps = shape.gradient_accumulation_steps
-    return shape.model_copy(update={"gradient_accumulation_steps": steps, "global_batch": None})
+    return shape.replaced(gradient_accumulation_steps=steps, global_batch=None)
 
 
 def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:
@@ -208,8 +177,8 @@ def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:
     return None if rule == "none" else LossScaling(cast(Any, rule), wanted.start, wanted.interval, wanted.shared)
 
 
-def scaling_rule(scaling: LossScalingSpec | LossScalingShape, dtypes: PrecisionSpec | PrecisionShape) -> str:
-    """The rule by which the loss is scaled, with "auto" filled in.
+def scaling_rule(scaling: LossScalingSpec, dtypes: PrecisionSpec) -> str:
+    """Return the rule for loss scaling, with "auto" filled in.
 
     Examples
     --------
@@ -222,20 +191,22 @@ def scaling_rule(scaling: LossScalingSpec | LossScalingShape, dtypes: PrecisionS
 
 
 def ranks(wanted: ParallelismSpec, world_size: int) -> int:
-    """Ranks that the parallel groups make up together."""
+    """Return the product of the parallel groups' sizes; without `dp`, data-parallel ranks fill the cluster."""
+    # Expert parallelism spreads experts over ranks counted here already, and is no factor.
     rest = wanted.tp * wanted.pp * wanted.cp
     return rest * (world_size // rest if wanted.dp is None else wanted.dp)
 
 
-def ulysses_ranks(spec: ParallelismSpec | ParallelismShape) -> int:
-    """Of the ranks that cut a sequence, those that hand heads to each other."""
+def ulysses_ranks(spec: ParallelismSpec) -> int:
+    """Return the ranks per sequence that exchange heads for tokens (Ulysses)."""
     if isinstance(spec.context, Mapping):
         return int(spec.context["ulysses"])
     return spec.cp if spec.context == "ulysses" else 1
 
 
-def parallelism(spec: ParallelismSpec | ParallelismShape) -> Parallelism:
-    """Make the record of how a model is cut."""
+def parallelism(spec: ParallelismSpec) -> Parallelism:
+    """Return the record for the model's partitioning over ranks."""
+    # `stages` is "auto", a tuple of layers, or {first_less: ..., last_less: ...}.
     stages: Any = spec.stages
     less = stages if isinstance(stages, Mapping) else {}
     return Parallelism(
@@ -258,17 +229,19 @@ def parallelism(spec: ParallelismSpec | ParallelismShape) -> Parallelism:
     )
 
 
-def experts(spec: ParallelismSpec | ParallelismShape) -> ExpertCut:
-    """Make the record of how experts are spread."""
+def experts(spec: ParallelismSpec) -> ExpertPartition:
+    """Return the record for the experts' partitioning over ranks."""
+    # Experts' matrices are cut like other matrices unless `etp` says otherwise.
     tensor = spec.tp if spec.etp is None else spec.etp
     if spec.ep == 1:
-        return ExpertCut(tensor=tensor)
+        return ExpertPartition(tensor=tensor)
     wanted: Any = spec.experts
     zipf = wanted.imbalance["zipf"] if isinstance(wanted.imbalance, Mapping) else 0.0
-    return ExpertCut(
+    return ExpertPartition(
         spec.ep,
         wanted.dispatch,
         wanted.capacity,
+        # A Zipf exponent replaces the factor: loads then follow from the experts' popularity.
         1.0 if zipf else wanted.imbalance,
         None if wanted.dtype == "auto" else wanted.dtype,
         tensor,
@@ -276,8 +249,8 @@ def experts(spec: ParallelismSpec | ParallelismShape) -> ExpertCut:
     )
 
 
-def precision(spec: PrecisionSpec | PrecisionShape) -> Precision:
-    """Fill in what follows from the parameters' dtype.
+def precision(spec: PrecisionSpec) -> Precision:
+    """Return the dtypes, with "auto" filled in from the parameters' dtype.
 
     Examples
     --------
@@ -288,6 +261,7 @@ def precision(spec: PrecisionSpec | PrecisionShape) -> Precision:
     """
     from simulator.step.spec import Precision
 
+    # A float32 master copy is needed only for narrower parameters. Gradients travel in float32, or wider.
     narrow = dtypes.find(spec.params).bits < dtypes.find("float32").bits
     follow = "float32" if narrow else None
     grads = spec.params if spec.grads == "auto" else spec.grads

@@ -1,6 +1,6 @@
-"""Rules between keys of `cluster`, and between them and what is known of the topology.
+"""Rules between keys of `cluster` and the topology.
 
-Rule: one generator a topic, each a few lines; all of them run, so that every fault of a file is reported at once.
+A generator covers one topic in a few lines. Every generator runs, therefore all faults in a file are reported at once.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.basics import registry
-from simulator.errors import ScenarioError, UnknownNameError
-from simulator.scenario.conflict import Conflict, repeated
-from simulator.scenario.memoized import memoized
-from simulator.scenario.shape import ClusterShape
+from simulator.basics.errors import ScenarioError, UnknownNameError
+from simulator.scenario.caching import memoized
+from simulator.scenario.records import ClusterSpec
+from simulator.scenario.rule_violation import RuleViolation, first_duplicate
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
@@ -24,19 +24,20 @@ FactsReader = Callable[[Any], "TopologyFacts"]
 
 @cache
 def _shipped(topology: str) -> TopologyFacts:
-    """Facts of a shipped topology, whose file is read once a process, as the folder's listing is."""
+    """Return a shipped topology's facts; each file is read once per process."""
     from simulator.cluster.build import facts
 
     return facts(topology)
 
 
 def facts_reader(base: Path) -> FactsReader:
-    """Make the function that returns what is known of a topology; it reads each topology's file once."""
+    """Return the function that reads a topology's facts; each topology's file is read once."""
     from simulator.cluster.build import facts
 
     read_once = memoized(lambda topology: facts(topology, base))
 
     def read_facts(topology: Any) -> TopologyFacts:
+        # Shipped files are shared by every scenario of the process; a user's file may change between two scenarios.
         if isinstance(topology, str) and topology in registry.names("topology"):
             return _shipped(topology)
         return read_once(topology)
@@ -44,49 +45,53 @@ def facts_reader(base: Path) -> FactsReader:
     return read_facts
 
 
-def conflicts(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
-    """Find every broken rule; `facts` is None where the topology itself is at fault."""
+def conflicts(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Iterator[RuleViolation]:
+    """Yield every broken rule; `facts` is None if the topology is invalid."""
     yield from _gpu(cluster, facts, base)
     yield from _size(cluster, facts)
     yield from _placement(cluster, facts)
 
 
-def unusable(error: ScenarioError, name: str) -> Iterator[Conflict]:
-    """Report at `cluster.topology` or `cluster.gpu` why what it names cannot be used."""
+def unusable(error: ScenarioError, name: str) -> Iterator[RuleViolation]:
+    """Yield the reasons why a topology or GPU cannot be used, at `cluster.topology` or `cluster.gpu`."""
     text = str(error).removeprefix(f"{error.kind}: ") if isinstance(error, UnknownNameError) else str(error)
     for line in text.splitlines():
-        yield Conflict(("cluster", name), line, (f"cluster.{name}",))
+        yield RuleViolation(("cluster", name), line, (f"cluster.{name}",))
 
 
-def _gpu(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
+def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Iterator[RuleViolation]:
     from simulator.cluster.gpu_file import load_gpu
 
+    # Topologies without a GPU of their own need `cluster.gpu`.
     if cluster.gpu is None:
         if facts is not None and facts.gpu is None:
-            message = f"topology {facts.name} names no GPU; write for example 'gpu: a100_sxm_80gb'"
-            yield Conflict(("cluster", "gpu"), message, ("cluster.gpu", "cluster.topology"))
+            message = f"topology {facts.name} has no GPU; write for example 'gpu: a100_sxm_80gb'"
+            yield RuleViolation(("cluster", "gpu"), message, ("cluster.gpu", "cluster.topology"))
         return
+    # Shipped GPUs are valid.
     if isinstance(cluster.gpu, str) and cluster.gpu in registry.names("gpu"):
         return
     try:
         load_gpu(cluster.gpu, base)
     except ScenarioError as error:
         yield from unusable(error, "gpu")
+    # Wrong content in a GPU file may raise any of these; the text is reported at the key.
     except (OSError, ValueError, TypeError) as error:
         yield from unusable(ScenarioError(f"cannot be used: {error}"), "gpu")
 
 
-def _size(cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def _size(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
+    # max_ranks is None for topologies that grow with the number of ranks.
     if facts is not None and facts.max_ranks is not None and cluster.world_size > facts.max_ranks:
-        yield Conflict(
+        yield RuleViolation(
             ("cluster", "world_size"),
             f"got {cluster.world_size}; topology {facts.name} has {facts.max_ranks} GPUs; take fewer ranks",
             ("cluster.world_size", "cluster.topology"),
         )
-    allowed = f"must be one of 0 .. {cluster.world_size - 1}, since world_size is {cluster.world_size}"
+    allowed = f"must be one of 0 .. {cluster.world_size - 1}, because world_size is {cluster.world_size}"
     for rank in cluster.stragglers:
         if rank >= cluster.world_size:
-            yield Conflict(
+            yield RuleViolation(
                 ("cluster", "stragglers", rank),
                 f"got rank {rank}; {allowed}",
                 ("cluster.stragglers", "cluster.world_size"),
@@ -94,15 +99,17 @@ def _size(cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Confli
             )
 
 
-def _placement(cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def _placement(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
     placement, key = cluster.placement, ("cluster", "placement")
     if placement is None:
         return
-    twice = repeated(placement)
+    twice = first_duplicate(placement)
     if twice is not None:
-        yield Conflict((*key, twice), f"got GPU {placement[twice]} twice; each holds one rank", ("cluster.placement",))
+        yield RuleViolation(
+            (*key, twice), (f"got GPU {placement[twice]} twice; each GPU holds a single rank"), ("cluster.placement",)
+        )
     if len(placement) != cluster.world_size:
-        yield Conflict(
+        yield RuleViolation(
             key,
             f"got {len(placement)} GPUs; must be one for each rank, and world_size is {cluster.world_size}",
             ("cluster.placement", "cluster.world_size"),
@@ -110,7 +117,7 @@ def _placement(cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[C
     most = None if facts is None else facts.max_ranks
     for i, gpu in enumerate(placement):
         if most is not None and gpu >= most:
-            yield Conflict(
+            yield RuleViolation(
                 (*key, i),
                 f"got GPU {gpu}; must be one of 0 .. {most - 1}",
                 ("cluster.placement", "cluster.topology"),

@@ -1,6 +1,6 @@
 """Rules between keys of `collective`.
 
-Rule: one generator a topic, each a few lines; all of them run, so that every fault of a file is reported at once.
+A generator covers one topic in a few lines. Every generator runs, therefore all faults in a file are reported at once.
 """
 
 from __future__ import annotations
@@ -9,36 +9,36 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from simulator.basics import dtypes
-from simulator.errors import one_of
-from simulator.scenario.conflict import Conflict, repeated
-from simulator.scenario.shape import ClusterShape, CollectiveShape
+from simulator.basics.errors import one_of
+from simulator.scenario.records import ClusterSpec, CollectiveSpec
+from simulator.scenario.rule_violation import RuleViolation, first_duplicate
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
 
-# Keys that only some algorithms read, and the word in `options` of an algorithm file that says so.
+# Keys read only by some algorithms, each with its name in the `options` of an algorithm.
 OPTIONS: Final = {"servers": "servers", "rank_order": "rank_order", "chunks": "chunks", "group_size": "nodes"}
 
 
 def algorithms_with(option: str) -> tuple[str, ...]:
-    """Algorithms that read one of OPTIONS."""
-    from simulator.collectives import catalog
+    """Return the algorithms that read a key in OPTIONS."""
+    from simulator.collectives.algorithm import ALGORITHMS
 
-    able = tuple(name for name in catalog.names() if OPTIONS[option] in catalog.find(name).options)
-    # An algorithm that reduces in switches uses the nodes that the machine has, so their size cannot be chosen.
+    able = tuple(name for name in ALGORITHMS.names() if OPTIONS[option] in ALGORITHMS.find(name).options)
+    # Algorithms with reductions in switches use the machine's nodes; their node size cannot be chosen.
     return tuple(name for name in able if not _in_switch(name)) if option == "group_size" else able
 
 
 def _in_switch(name: str) -> bool:
-    from simulator.collectives import catalog
-    from simulator.collectives.algorithm import Auxiliary
+    from simulator.collectives.algorithm import ALGORITHMS, Auxiliary
 
-    return name in catalog.names() and catalog.find(name).auxiliary is Auxiliary.SWITCHES
+    return name in ALGORITHMS.names() and ALGORITHMS.find(name).auxiliary is Auxiliary.SWITCHES
 
 
-def conflicts(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Conflict]:
-    """Find every broken rule; `facts` is None where the topology itself is at fault."""
+def conflicts(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
+    """Yield every broken rule; `facts` is None if the topology is invalid."""
     ranks = cluster.world_size if shape.group is None else len(shape.group)
+    # A list, because its rules decide below whether the number of ranks is known.
     group = list(_group(shape, cluster.world_size))
     yield from group
     yield from _algorithm(shape)
@@ -47,7 +47,7 @@ def conflicts(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFact
     yield from _reduction(shape)
     yield from _root(shape, None if group else ranks)
     if not group:
-        # While the group is wrong the number of ranks is unknown, and rules about it would report faults that are none.
+        # With a wrong group the number of ranks is unknown, and these rules could report faults that do not exist.
         yield from _rank_order(shape, ranks)
         yield from _servers(shape, ranks, facts)
         yield from _group_size(shape, ranks)
@@ -56,16 +56,16 @@ def conflicts(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFact
     yield from _tensors(shape)
 
 
-def _conflict(name: str, message: str, *involved: str, at: int | None = None, of_key: bool = False) -> Conflict:
+def _conflict(name: str, message: str, *involved: str, at: int | None = None, of_key: bool = False) -> RuleViolation:
     key = ("collective", name) if at is None else ("collective", name, at)
     others = (i if i.startswith("cluster") else f"collective.{i}" for i in involved)
-    return Conflict(key, message, (f"collective.{name}", *others), of_key)
+    return RuleViolation(key, message, (f"collective.{name}", *others), of_key)
 
 
-def _group(shape: CollectiveShape, world_size: int) -> Iterator[Conflict]:
+def _group(shape: CollectiveSpec, world_size: int) -> Iterator[RuleViolation]:
     if shape.group is None:
         if world_size < 2:
-            yield Conflict(
+            yield RuleViolation(
                 ("cluster", "world_size"),
                 f"got {world_size}; a collective needs at least 2 ranks",
                 ("cluster.world_size", "collective.group"),
@@ -73,21 +73,22 @@ def _group(shape: CollectiveShape, world_size: int) -> Iterator[Conflict]:
         return
     if len(shape.group) < 2:
         yield _conflict("group", f"got {len(shape.group)} ranks; a collective needs at least 2")
-    twice = repeated(shape.group)
+    twice = first_duplicate(shape.group)
     if twice is not None:
         yield _conflict("group", f"got rank {shape.group[twice]} twice; name each rank once", at=twice)
     for i, rank in enumerate(shape.group):
         if rank >= world_size:
-            allowed = f"must be one of 0 .. {world_size - 1}, since world_size is {world_size}"
+            allowed = f"must be one of 0 .. {world_size - 1}, because world_size is {world_size}"
             yield _conflict("group", f"got rank {rank}; {allowed}", "cluster.world_size", at=i)
 
 
-def _algorithm(shape: CollectiveShape) -> Iterator[Conflict]:
-    from simulator.collectives import catalog
+def _algorithm(shape: CollectiveSpec) -> Iterator[RuleViolation]:
+    from simulator.collectives.algorithm import ALGORITHMS
 
-    if shape.algorithm == "auto" or shape.operation in catalog.operations(shape.algorithm):
+    # `auto` chooses only among algorithms that support the operation.
+    if shape.algorithm == "auto" or shape.operation in ALGORITHMS.operations(shape.algorithm):
         return
-    able = [name for name in catalog.names() if shape.operation in catalog.operations(name)]
+    able = [name for name in ALGORITHMS.names() if shape.operation in ALGORITHMS.operations(name)]
     yield _conflict(
         "algorithm",
         f"got {shape.algorithm!r}, which cannot do {shape.operation}; {one_of([*able, 'auto'], shape.algorithm)}",
@@ -95,19 +96,23 @@ def _algorithm(shape: CollectiveShape) -> Iterator[Conflict]:
     )
 
 
-def _options(shape: CollectiveShape) -> Iterator[Conflict]:
+def _options(shape: CollectiveSpec) -> Iterator[RuleViolation]:
+    # Options are None unless written, therefore only written options are refused.
     for option in OPTIONS:
         if getattr(shape, option) is None or shape.algorithm in (able := algorithms_with(option)):
             continue
         listeners = " and ".join(able) if len(able) < 3 else ", ".join(able[:-1]) + f" and {able[-1]}"
         yield _conflict(
-            option, f"only for {listeners}, but the algorithm is {shape.algorithm}; remove it", "algorithm", of_key=True
+            option,
+            (f"only for {listeners}, but the algorithm is {shape.algorithm}; remove the key"),
+            "algorithm",
+            of_key=True,
         )
 
 
-def _size(shape: CollectiveShape) -> Iterator[Conflict]:
+def _size(shape: CollectiveSpec) -> Iterator[RuleViolation]:
     if shape.size is None and shape.tensors is None:
-        yield Conflict(
+        yield RuleViolation(
             ("collective", "size"),
             "missing; write for example 'size: 256 MiB'",
             ("collective.size", "collective.tensors"),
@@ -115,6 +120,7 @@ def _size(shape: CollectiveShape) -> Iterator[Conflict]:
     itemsize = dtypes.find(shape.dtype).itemsize
     rule = f"must be a multiple of {itemsize} B, the size of one {shape.dtype}"
     if shape.size is not None and shape.size % itemsize:
+        # Suggest the multiples below and above.
         near = f"try {shape.size // itemsize * itemsize} B or {(shape.size // itemsize + 1) * itemsize} B"
         yield _conflict("size", f"got {shape.size} B; {rule}; {near}", "dtype")
     for i, nbytes in enumerate(shape.tensors or ()):
@@ -122,11 +128,11 @@ def _size(shape: CollectiveShape) -> Iterator[Conflict]:
             yield _conflict("tensors", f"got {nbytes} B; {rule}", "dtype", at=i)
 
 
-def _reduction(shape: CollectiveShape) -> Iterator[Conflict]:
+def _reduction(shape: CollectiveSpec) -> Iterator[RuleViolation]:
     from simulator.collectives.algorithm import REDUCING
 
     dtype, reduces = dtypes.find(shape.dtype), shape.operation in REDUCING
-    only = f"{shape.operation} adds nothing up; remove it, or use one of {', '.join(REDUCING)}"
+    only = f"{shape.operation} adds no elements; remove the key, or use one of {', '.join(REDUCING)}"
     if shape.reduction != "sum" and not reduces:
         yield _conflict("reduction", f"got {shape.reduction!r}; {only}", "operation")
     if shape.reduction == "average" and not dtype.is_float:
@@ -135,88 +141,102 @@ def _reduction(shape: CollectiveShape) -> Iterator[Conflict]:
         return
     if not reduces:
         yield _conflict("accumulate", f"got {shape.accumulate!r}; {only}", "operation")
+    # A float32 sum of float64 values would lose digits; integers are exact in their own dtype.
     if not dtype.is_float or dtype.bits > 32:
         rule = "only for floats of at most 32 bits; use accumulate: payload"
         yield _conflict("accumulate", f"got {shape.accumulate!r} with dtype {dtype.name}; {rule}", "dtype")
 
 
-def _root(shape: CollectiveShape, ranks: int | None) -> Iterator[Conflict]:
+def _root(shape: CollectiveSpec, ranks: int | None) -> Iterator[RuleViolation]:
     from simulator.collectives.algorithm import ROOTED
 
     if shape.root is None:
         return
     if shape.operation not in ROOTED:
         yield _conflict(
-            "root", f"only for {', '.join(ROOTED)}; {shape.operation} has none; remove it", "operation", of_key=True
+            "root",
+            (f"only for {', '.join(ROOTED)}; {shape.operation} has no root; remove the key"),
+            "operation",
+            of_key=True,
         )
     elif ranks is not None and shape.root >= ranks:
-        allowed = f"must be a place in the group, 0 .. {ranks - 1}"
+        allowed = f"must be a position in the group, 0 .. {ranks - 1}"
         yield _conflict("root", f"got {shape.root}; {allowed}", "group", "cluster.world_size")
 
 
-def _rank_order(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
+def _rank_order(shape: CollectiveSpec, ranks: int) -> Iterator[RuleViolation]:
     if shape.algorithm not in algorithms_with("rank_order"):
         return
     if shape.rank_order is not None and sorted(shape.rank_order) != list(range(ranks)):
         missing = sorted(set(range(ranks)) - set(shape.rank_order))[:4]
+        # Four missing places suffice to see the mistake.
         hint = f"; missing: {', '.join(map(str, missing))}" if missing else ""
-        rule = f"must hold each place in the group, 0 .. {ranks - 1}, once"
+        rule = f"must contain each position in the group, 0 .. {ranks - 1}, once"
         message = f"got {len(shape.rank_order)} entries; {rule}{hint}"
         yield _conflict("rank_order", message, "group", "cluster.world_size")
 
 
-def _servers(shape: CollectiveShape, ranks: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def _servers(shape: CollectiveSpec, ranks: int, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
     if shape.algorithm not in algorithms_with("servers"):
         return
+    # Without `servers`, a single server on its own machine is used.
     count, on = (1, "own") if shape.servers is None else (shape.servers.count, shape.servers.on)
+    # Separate server machines need ports, and not every topology has ports for servers.
     if on == "own" and facts is not None and not facts.own_servers:
-        message = f"topology {facts.name} has no place for servers of their own; write 'servers: {{on: workers}}'"
-        yield Conflict(
+        message = f"topology {facts.name} has no ports for separate servers; write 'servers: {{on: workers}}'"
+        yield RuleViolation(
             ("collective", "algorithm") if shape.servers is None else ("collective", "servers", "on"),
             message,
             ("collective.algorithm", "collective.servers", "cluster.topology"),
         )
     if on == "workers" and count > ranks:
-        yield Conflict(
+        yield RuleViolation(
             ("collective", "servers", "count"),
-            f"got {count} servers on {ranks} workers; at most one a worker",
+            f"got {count} servers on {ranks} workers; at most one per worker",
             ("collective.servers", "collective.group", "cluster.world_size"),
         )
 
 
-def _group_size(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
-    from simulator.collectives import catalog
+def _group_size(shape: CollectiveSpec, ranks: int) -> Iterator[RuleViolation]:
+    from simulator.collectives.algorithm import ALGORITHMS
 
     if shape.algorithm not in algorithms_with("group_size"):
         return
     if shape.group_size is not None and ranks % shape.group_size:
+        # The three largest divisors up to 64.
         fits = [str(d) for d in range(1, min(ranks, 64) + 1) if ranks % d == 0]
         message = f"got {shape.group_size}; must divide the {ranks} ranks of the group; try {', '.join(fits[-3:])}"
         yield _conflict("group_size", message, "group", "cluster.world_size")
-    if shape.operation in catalog.find(shape.algorithm).whole and shape.chunks not in (None, 1):
-        message = f"got {shape.chunks}; {shape.algorithm} {shape.operation} is not cut into pieces; remove it"
+    if shape.operation in ALGORITHMS.find(shape.algorithm).whole and shape.chunks not in (None, 1):
+        message = f"got {shape.chunks}; {shape.algorithm} {shape.operation} has no pieces; remove the key"
         yield _conflict("chunks", message, "operation", "algorithm", of_key=True)
 
 
-def _algorithm_on_nodes(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts) -> Iterator[Conflict]:
+def _algorithm_on_nodes(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts) -> Iterator[RuleViolation]:
     name, node_size, ranks = shape.algorithm, facts.node_size, cluster.world_size
     if _in_switch(name) and not facts.in_switch_reduction:
         message = f"got {name!r}; the switches of topology {facts.name} cannot reduce; use ring or tree"
         yield _conflict("algorithm", message, "cluster.topology")
     elif _in_switch(name) or (name in algorithms_with("group_size") and shape.group_size is None):
         if node_size is None:
-            message = f"topology {facts.name} has no nodes of one size; say how many ranks make one: 'group_size: 4'"
+            message = (
+                f"topology {facts.name} has no nodes of equal size; write the number of ranks in a node, for example "
+                "'group_size: 4'"
+            )
             yield _conflict("algorithm", f"got {name!r}; {message}", "group_size", "cluster.topology")
+            # Without placement, ranks fill nodes in order, and the last node must be full too.
         elif shape.group is None and cluster.placement is None and ranks > node_size and ranks % node_size:
             near = f"{ranks // node_size * node_size} or {(ranks // node_size + 1) * node_size}"
             message = (
-                f"got {name!r} on {ranks} ranks, but a node has {node_size} and all must be full; take {near} ranks"
+                f"got {name!r} on {ranks} ranks, but a node has {node_size} ranks and every node must be full; take "
+                f"{near} ranks"
             )
             yield _conflict("algorithm", message, "group_size", "group", "cluster")
 
 
-def _tensors(shape: CollectiveShape) -> Iterator[Conflict]:
+def _tensors(shape: CollectiveSpec) -> Iterator[RuleViolation]:
     if shape.fusion is not None:
+        # Horovod merges by buffer and cycle, PyTorch's DDP by buckets; a run uses either.
         mixed = shape.fusion.buckets is not None and (shape.fusion.buffer, shape.fusion.cycle) != (None, None)
         empty = (shape.fusion.buffer, shape.fusion.cycle, shape.fusion.buckets) == (None, None, None)
         if mixed or empty:
@@ -234,5 +254,5 @@ def _tensors(shape: CollectiveShape) -> Iterator[Conflict]:
         message = f"only for all_reduce, but the operation is {shape.operation}; give a size"
         yield _conflict("tensors", message, "operation", of_key=True)
     elif shape.tensors and shape.size not in (None, sum(shape.tensors)):
-        message = f"got {shape.size} B, but the tensors add up to {sum(shape.tensors)} B; leave the size out"
+        message = f"got {shape.size} B, but the tensors add up to {sum(shape.tensors)} B; omit size"
         yield _conflict("size", message, "tensors")

@@ -1,24 +1,23 @@
-"""What is a scenario, in a few words: the job that it plays, and the machine on which?
+"""How is a scenario described in a few words? By its job and its machine.
 
-Rule: says what was chosen, not what was left at its default; titles, terminal and pages all take their words from here.
+Titles, terminal and pages take their words from here. Default values are omitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.basics.sections import varied
 from simulator.cluster.build import facts
-from simulator.report.tables.setting_text import label, labelled, setting_text
+from simulator.records.setting_text import label, labelled, setting_text
 from simulator.scenario.records import CollectiveSpec, Scenario
-from simulator.scenario.training_records import ParallelismSpec, PrecisionSpec, TrainingSpec
-from simulator.step.spec import Sharding
+from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, ShardingSpec, TrainingSpec
 
-# Letters of a name that a sentence has room for.
+# Most characters of a name in a sentence.
 _LONGEST: Final = 40
-# What is said of a step only where it is not this.
+# Keys mentioned only if they differ from the default.
 _SAID_IF_UNUSUAL: Final = (
     "activation_checkpointing", "attention", "framework", "allocator", "gradient_accumulation_steps",
     "global_batch",
@@ -32,9 +31,9 @@ class Description:
     Attributes
     ----------
     job : str
-        'gpt2_xl, zero3, micro-batch 4, 1,024 tokens'.
+        Example: 'gpt2_xl, zero3, micro-batch 4, 1,024 tokens'.
     machine : str
-        '8 a100_sxm_80gb, dgx_a100'.
+        Example: '8 a100_sxm_80gb, dgx_a100'.
     """
 
     job: str
@@ -42,18 +41,19 @@ class Description:
 
     @property
     def text(self) -> str:
-        """Both."""
+        """Job and machine."""
         return f"{self.job}; {self.machine}" if self.job and self.machine else self.job or self.machine
 
 
 def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
-    """Describe a scenario.
+    """Describe a scenario in a few words.
 
     Parameters
     ----------
     scenario : Scenario
+        The scenario.
     without : collection of dotted key
-        What is said elsewhere, or varies; "training.sharding" is also left out for "training.sharding.strategy".
+        Keys mentioned elsewhere, or varied; "training.sharding.strategy" also excludes "training.sharding".
 
     Examples
     --------
@@ -67,21 +67,23 @@ def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
         job = _of_collective(scenario.collective)
     else:
         job = iter(())
-    # A topology has a GPU of its own, so that where topologies vary GPUs do.
+    # Each topology has its own GPU: if topologies vary, the GPU varies too.
     any_gpu = "cluster.gpu" in without or (scenario.cluster.gpu is None and "cluster.topology" in without)
     machine = _of_machine(scenario, any_gpu, "cluster.world_size" in without)
+    # A part is dropped if its key is excluded, or if its text is empty.
     said, standing = ([text for key, text in parts if text and not _left(key, without)] for parts in (job, machine))
     return Description(", ".join(said), ", ".join(standing))
 
 
 def describe_point(scenario: Scenario, settings: Mapping[str, Any]) -> str:
-    """Describe one point: its own settings, defaults among them, then what all points of the scenario have in common.
+    """Describe a point: its settings first, then the values common to every point of the scenario.
 
     Parameters
     ----------
     scenario : Scenario
+        The point's scenario.
     settings : mapping of dotted key to value
-        Of the point; none for what is common to all.
+        The point's settings; empty for the common part.
 
     Examples
     --------
@@ -94,18 +96,19 @@ def describe_point(scenario: Scenario, settings: Mapping[str, Any]) -> str:
 
 
 def _left(key: str, without: Collection[str]) -> bool:
-    """Whether a part says what is left out, or something of it, or something in it."""
+    """Return True if a part's key equals an excluded key, contains it, or lies within it."""
     return any(key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in without)
 
 
 def _name(value: Any) -> str:
-    """A catalog's name, a file's, or that it is written out in the scenario."""
+    """Return a catalog name, a file name, or "inline" for content written in the scenario."""
     return str(value)[:_LONGEST] if isinstance(value, str) else "inline"
 
 
 def _of_machine(scenario: Scenario, any_gpu: bool, any_number: bool) -> Iterator[tuple[str, str]]:
     spec = scenario.cluster
     gpu = spec.gpu if spec.gpu is not None else facts(spec.topology, scenario.base).gpu
+    # A machine is described as "8 a100_sxm_80gb", "8 GPUs" (GPU unknown or varied), or "a100_sxm_80gb" (number varied).
     name = "" if gpu is None or any_gpu else _name(gpu)
     number = "" if any_number else f"{spec.world_size:,} "
     yield "GPUs", f"{number}{name or ('GPU' if number == '1 ' else 'GPUs')}"
@@ -121,7 +124,7 @@ def _of_collective(spec: CollectiveSpec) -> Iterator[tuple[str, str]]:
 
     yield "collective.operation", spec.operation
     yield "collective.algorithm", spec.algorithm
-    yield "collective.size", format_bytes(spec.size)
+    yield "collective.size", format_bytes(spec.nbytes)
     yield "collective.dtype", spec.dtype
     if spec.servers is not None:
         yield "collective.servers.count", label("collective.servers.count", spec.servers.count)
@@ -133,15 +136,17 @@ def _of_collective(spec: CollectiveSpec) -> Iterator[tuple[str, str]]:
 
 def _of_step(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     model = spec.model
+    # A model written out in the scenario has no name of its own.
     kind = model.get("model_type", "model") if isinstance(model, Mapping) else ""
     yield "training.model", f"{setting_text(kind)[:_LONGEST]} (inline)" if kind else _name(model)
     yield "training.sharding", _sharding(spec.sharding)
     yield from _parallelism(spec.parallelism)
     yield "training.micro_batch_size", label("training.micro_batch_size", spec.micro_batch_size)
     yield "training.seq_len", label("training.seq_len", spec.seq_len)
-    usual = {field.name: field.default for field in fields(TrainingSpec)}
+    usual = {name: field.default for name, field in TrainingSpec.model_fields.items()}
     for name in _SAID_IF_UNUSUAL:
         value = getattr(spec, name)
+        # With a global batch, the number of micro-batches is a result; the batch itself is mentioned.
         follows = name == "gradient_accumulation_steps" and spec.global_batch is not None
         if value != usual[name] and not follows:
             yield f"training.{name}", label(f"training.{name}", value)
@@ -151,10 +156,9 @@ def _of_step(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "training.steps", f"{spec.steps} steps"
 
 
-def _sharding(sharding: Sharding) -> str:
-    usual = Sharding(sharding.strategy)
-    changed = {f.name: getattr(sharding, f.name) for f in fields(sharding)}
-    return setting_text({k: v for k, v in changed.items() if k == "strategy" or v != getattr(usual, k)})
+def _sharding(sharding: ShardingSpec) -> str:
+    changed = sharding.model_dump(exclude_defaults=True)
+    return setting_text({"strategy": sharding.strategy, **changed})
 
 
 def _parallelism(spec: ParallelismSpec) -> Iterator[tuple[str, str]]:
@@ -166,5 +170,5 @@ def _parallelism(spec: ParallelismSpec) -> Iterator[tuple[str, str]]:
 
 
 def _precision(spec: PrecisionSpec) -> str:
-    """The name of the matmuls' numbers, or of the parameters'."""
+    """Return the dtype of matmuls, or of parameters, up to the first underscore: "float8" for float8_e4m3fn."""
     return (spec.params if spec.matmul == "auto" else spec.matmul).partition("_")[0]

@@ -1,6 +1,6 @@
-"""Which dtypes `training.precision` may name: those that are stored, and those of a matmul's inputs.
+"""Which dtypes may `training.precision` name? Dtypes for stored tensors, and dtypes for matmul inputs.
 
-Rule: as in reading.py.
+Same form as reading.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from simulator.basics import dtypes
-from simulator.errors import UnknownNameError, one_of
+from simulator.basics.errors import UnknownNameError, one_of
 from simulator.scenario import reading
 
 _STATES: Final = ("float64", "float32", "float16", "bfloat16")
@@ -16,21 +16,22 @@ _MATMULS: Final = (*_STATES, "tf32", "float8_e4m3fn", "float8_e5m2")
 
 
 def stored_dtype(*more: str | None) -> reading.ValueReader:
-    """Read the dtype of something that is stored or sent; `more` are other words that may stand here."""
+    """Read the dtype of a stored or sent tensor; `more` are further allowed words."""
 
     def reader(value: Any) -> str | None:
         if value in _STATES or value in more:
             return cast("str | None", value)
         words = tuple(str(word) for word in (*_STATES, *more) if word is not None)
+        # Narrow dtypes exist only as matmul inputs; advise the right key.
         if value == "tf32" or (isinstance(value, str) and value.startswith(("float8", "fp8"))):
-            raise ValueError(f"got {value!r}, in which only matmuls run; write it at training.precision.matmul")
+            raise ValueError(f"got {value!r}, a dtype only for matmuls; write the dtype at training.precision.matmul")
         raise ValueError(f"got {reading.shown(value)}; {_one_dtype(words, value)}")
 
     return reading.ValueReader(reader, lambda: {"enum": [*_STATES, *more]})
 
 
 def matmul_dtype() -> reading.ValueReader:
-    """Read the dtype of a matmul's inputs; "auto" follows another key."""
+    """Read the dtype of matmul inputs; "auto" follows another key."""
 
     def reader(value: Any) -> str:
         if isinstance(value, str) and value in (*_MATMULS, "auto"):
@@ -41,8 +42,9 @@ def matmul_dtype() -> reading.ValueReader:
 
 
 def _one_dtype(allowed: tuple[str, ...], value: Any) -> str:
-    """Say which dtypes are allowed; a short name such as bf16 is answered with the full one."""
+    """Return the message with allowed dtypes; suggest the full name for a short name such as bf16."""
     menu = one_of(allowed, value if isinstance(value, str) else "")
+    # `dtypes.find` knows short names; its suggestion counts only if allowed here.
     try:
         dtypes.find(str(value))
     except UnknownNameError as error:

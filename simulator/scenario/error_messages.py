@@ -1,6 +1,9 @@
-"""Turns pydantic's errors of a scenario into faults in plain words, each at its line and with an example.
+"""Turns pydantic's errors for a scenario into faults in plain words, with line and example.
 
-Rule: every error that pydantic can report becomes one Fault; none of pydantic's own text reaches the user.
+Every possible pydantic error becomes a Fault. No pydantic text reaches the user::
+
+    pydantic    {"type": "missing", "loc": ("cluster", "world_size"), ...}
+    Fault       cluster.world_size: missing; write for example 'world_size: 8'
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ from pydantic_core import ErrorDetails
 from simulator.basics.document import Document, Fault, Key
 from simulator.scenario.key_names import keys_of, unknown_key
 from simulator.scenario.reading import shown
-from simulator.scenario.shape import KINDS, axis_keys, fields
+from simulator.scenario.records import KINDS, axis_keys, fields
 
-# How each mapping and each required key is written; shown where one is missing or is something else.
+# Examples for each mapping and each required key, shown if the key is missing or has the wrong type.
 _EXAMPLES: Final[dict[Key, str]] = {
     (): "{name: demo, cluster: {topology: star_100g, world_size: 8}, collective: {operation: all_reduce, size: 1 MiB}}",
     ("name",): "name: ring_of_eight",
@@ -62,23 +65,25 @@ _EXAMPLES: Final[dict[Key, str]] = {
 
 
 def faults(error: ValidationError, document: Document, at: Key = (), key: Key | None = None) -> Iterable[Fault]:
-    """Make a fault of every error of a validation.
+    """Yield a fault for every error in a validation.
 
     Parameters
     ----------
     error : ValidationError
+        The errors.
     document : Document
-        Knows the lines.
+        Document with the lines.
     at : tuple
-        Where the validated value stands in the document.
+        Path of the validated value in the document.
     key : tuple, optional
-        Which key of a scenario the value is for, if that is another place than `at`: an axis' value stands in a list.
+        Path of the value's key in a scenario, if different from `at`: an axis value stands in a list.
     """
     for detail in error.errors(include_url=False, include_context=True):
         yield _fault(detail, document, at, at if key is None else key)
 
 
 def _fault(detail: ErrorDetails, document: Document, at: Key, key: Key) -> Fault:
+    # pydantic ends the path with "[key]" if a mapping's key is wrong, instead of its value.
     loc: Key = detail["loc"]
     of_key = bool(loc) and loc[-1] == "[key]"
     loc = loc[:-1] if of_key else loc
@@ -87,19 +92,22 @@ def _fault(detail: ErrorDetails, document: Document, at: Key, key: Key) -> Fault
         return document.fault((*at, *loc), f"missing; write for example '{example((*key, *loc))}'", of_key=True)
     if kind in ("extra_forbidden", "invalid_key"):
         return document.fault((*at, *loc), unknown((*key, *loc), document.data), of_key=True)
+    # pydantic's names for wrong types; the value itself is shown, with an example for the key.
     if kind in ("model_type", "dict_type"):
         return document.fault((*at, *loc), _instead(got, "a mapping", (*key, *loc)))
-    if kind == "list_type":
+    if kind in ("list_type", "tuple_type"):
         return document.fault((*at, *loc), _instead(got, "a list", (*key, *loc)))
+    # ValueErrors come from our own readers; their text is ready for the user. The fallback covers every other type.
     raised = detail.get("ctx", {}).get("error")
-    message = str(raised) if isinstance(raised, ValueError) else f"got {shown(got)}; is not allowed here"
-    if of_key and message.startswith("unknown key"):  # of an axis
+    message = str(raised) if isinstance(raised, ValueError) else f"got {shown(got)}; this value is not allowed here"
+    # An axis key was looked up among every key; look again among the keys for this kind of scenario.
+    if of_key and message.startswith("unknown key"):
         message = unknown_key(str(loc[-1]), _keys(document.data))
     return document.fault((*at, *loc), message, of_key=of_key)
 
 
 def unknown(key: Key, data: Any = None) -> str:
-    """Say that nothing reads a key, and which one was probably meant; `data` is the scenario that has the key.
+    """Return the message for an unknown key, with the key probably meant; `data` is the scenario.
 
     Examples
     --------
@@ -110,13 +118,14 @@ def unknown(key: Key, data: Any = None) -> str:
 
 
 def _keys(data: Any) -> tuple[str, ...]:
-    """Dotted keys that a scenario with this data may have."""
+    """Return the dotted keys allowed in a scenario with this data."""
+    # With both kinds, or neither, the intended kind is unknown, and every key is allowed.
     kinds = [kind for kind in KINDS if isinstance(data, dict) and kind in data]
     return keys_of(kinds[0]) if len(kinds) == 1 else axis_keys()
 
 
 def example(key: Key) -> str:
-    """Show how a key is written."""
+    """Return an example for a key, as written in a file."""
     return _EXAMPLES.get(key, f"{key[-1]}: ..." if key else "name: demo")
 
 

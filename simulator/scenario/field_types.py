@@ -1,51 +1,66 @@
-"""Types of fields that several mappings of a scenario file share: the strict mapping itself, counts, ranks.
+"""Field types shared by several mappings in a scenario file: the strict mapping itself, counts, ranks.
 
-Rule: nothing here knows a key's name.
+The module knows no key's name.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 from simulator.basics import counts, dtypes
 from simulator.scenario import reading
 
 
-class Shape(BaseModel):
-    """A mapping that has these keys and no others."""
+class Spec(BaseModel):
+    """A mapping in a scenario file: a field for each key, and no other keys."""
 
+    # Strict: pydantic would otherwise read "8" as 8.
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    def replaced(self, **changes: Any) -> Self:
+        """Return a copy with changed fields; the values are not checked."""
+        return self.model_copy(update=changes)
+
+
+# Tuples, because frozen records must not hold lists.
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+T = TypeVar("T")
+# A list in the file, stored as a tuple.
+Listed = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Attach to a field that may be left out, but holds a mapping where it is written: null is none.
+class Omittable:
+    """Annotation for an optional field with a mapping: the key may be omitted, and null is refused.
 
     Attributes
     ----------
-    shape : type
-        Of the mapping.
+    spec : type
+        Type of the mapping.
     """
 
-    shape: type[Shape]
+    spec: type[Spec]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Let the shape alone decide."""
-        return handler.generate_schema(self.shape)
+        """Validate with the mapping's own schema, without None."""
+        return handler.generate_schema(self.spec)
 
 
-# A million ranks is ten times the largest machine in operation; a larger number is rather a typing error.
+# Ten times as many ranks as in the largest machine in operation; a larger number is probably a typing error.
 _MOST_RANKS: Final = 1_000_000
 Rank = Annotated[int, reading.whole(0, _MOST_RANKS - 1)]
 Count = Annotated[int, reading.whole(1, _MOST_RANKS)]
-# Ranks, steps and micro-batches, of which there may be thousands.
+# Ranks, steps and micro-batches, with counts in the thousands; may be written "8k".
 LargeCount = Annotated[int, reading.count(1, _MOST_RANKS, counts.THINGS)]
 
 
 def stored_dtypes() -> tuple[str, ...]:
-    """Names of the dtypes that memory and wires can hold."""
+    """Return the names of dtypes that exist in memory and on wires."""
     return tuple(d.name for d in dtypes.DTYPES.values() if not d.compute_only)

@@ -1,7 +1,7 @@
-"""How is a scenario made in Python, with names that an editor completes and a type checker knows?
+"""How is a scenario made in Python, with key names known to editors and type checkers?
 
-Rule: what is given is checked as a file is. Keys of the scenario, of its cluster and of what it plays stand side by
-side, for none of them share a name.
+`collective_scenario` and `training_scenario` take keyword arguments, checked like a file. Keys of the scenario, its
+cluster and its job are given side by side, because no two of these keys share a name.
 """
 
 from __future__ import annotations
@@ -10,29 +10,24 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from simulator.scenario.load import load_scenario
-from simulator.scenario.records import Scenario
-from simulator.scenario.shape import KINDS, fields
+from simulator.scenario.records import KINDS, Scenario, fields
 from simulator.scenario.typed_keys import CollectiveKeys, TrainingKeys
 
 
 def collective_scenario(**keys: Unpack[CollectiveKeys]) -> Scenario:
-    """Make a scenario of one collective operation.
+    """Build a scenario with a single collective operation.
 
     Parameters
     ----------
     **keys
-        The keys of a scenario file, of `cluster` and of `collective`, written as there: `topology`, `world_size`
-        [ranks] and `operation` must be given, and `size` ("256 MiB") or `tensors`; `CollectiveKeys` lists all others.
-        Without `name` it is called "collective".
-
-    Returns
-    -------
-    Scenario
+        Keys of a scenario file, of `cluster` and of `collective`, written like in a file. Required: `topology`,
+        `world_size` [ranks], `operation`, and `size` ("256 MiB") or `tensors`. `CollectiveKeys` lists further keys. The
+        default for `name` is "collective".
 
     Raises
     ------
     ScenarioError
-        One line for each fault, as `load_scenario`.
+        A line for each fault, as in `load_scenario`.
 
     Examples
     --------
@@ -44,23 +39,19 @@ def collective_scenario(**keys: Unpack[CollectiveKeys]) -> Scenario:
 
 
 def training_scenario(**keys: Unpack[TrainingKeys]) -> Scenario:
-    """Make a scenario of one training step.
+    """Build a scenario with a single training step.
 
     Parameters
     ----------
     **keys
-        The keys of a scenario file, of `cluster` and of `training`, written as there: `topology`, `world_size` [ranks],
-        `model` and `seq_len` [tokens] must be given; all others are listed in `TrainingKeys`. Without `name` it is
-        called "training".
-
-    Returns
-    -------
-    Scenario
+        Keys of a scenario file, of `cluster` and of `training`, written like in a file. Required: `topology`,
+        `world_size` [ranks], `model` and `seq_len` [tokens]. `TrainingKeys` lists further keys. The default for `name`
+        is "training".
 
     Raises
     ------
     ScenarioError
-        One line for each fault, as `load_scenario`.
+        A line for each fault, as in `load_scenario`.
 
     Examples
     --------
@@ -75,9 +66,11 @@ def training_scenario(**keys: Unpack[TrainingKeys]) -> Scenario:
 
 
 def _scenario(kind: str, keys: Mapping[str, Any]) -> Scenario:
-    """Put the keys into the mappings in which a file has them; a key of none of them is refused among the kind's."""
+    """Sort the keys into a file's mappings; unknown keys go to the kind's mapping, and are refused there."""
+    # `cluster` and the kind are present even without keys: their own faults then name the missing keys.
     data: dict[str, Any] = {"name": kind, "cluster": {}, kind: {}}
     for key, value in keys.items():
+        # The order decides nothing, because the mappings share no key.
         if key in fields(("cluster",)):
             data["cluster"][key] = value
         elif key in fields(()) and key not in ("cluster", *KINDS):

@@ -1,6 +1,7 @@
 """How is the batch of a whole step written, and how many micro-batches does each rank then take?
 
-Rule: `training.global_batch` and `plan.global_batch` are read here alone.
+`training.global_batch` and `plan.global_batch` are both read here. Example: 4M tokens are 512 sequences of 8192 tokens;
+64 data-parallel ranks with micro_batch_size 2 take 512 / (64 x 2) = 4 micro-batches each.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from typing import Any, Final
 from simulator.basics.counts import TOKENS, parse_count
 from simulator.scenario import reading
 
-# What the global batch is written in, where it is not in tokens.
+# Unit of a global batch written in sequences; without unit it is in tokens.
 SEQUENCES: Final = "seq"
 
 
 def batch_of_step() -> reading.ValueReader:
-    """Read a number of tokens or of sequences, and keep it as it was written."""
+    """Read a number of tokens or sequences; return the text as written."""
     schema = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]}
     return reading.ValueReader(_batch, lambda: schema)
 
 
 def _batch(value: Any) -> str:
     text = str(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
+    # YAML reads 4e6 as a float.
     if isinstance(value, float) and value.is_integer():
         text = str(int(value))
     if not text:
@@ -32,12 +34,12 @@ def _batch(value: Any) -> str:
 
 
 def sequences_of(written: str, seq_len: int) -> int:
-    """Sequences of a step, from a number of tokens, or of sequences.
+    """Return the number of sequences per step, from a text in tokens or sequences.
 
     Raises
     ------
     ValueError
-        It is no number, or no whole number of sequences.
+        Not a number, or not a whole number of sequences.
 
     Examples
     --------
@@ -50,19 +52,19 @@ def sequences_of(written: str, seq_len: int) -> int:
     if tokens % seq_len:
         whole = max(1, tokens // seq_len)
         raise ValueError(
-            f"{tokens:,} tokens are no whole number of sequences of {seq_len:,}; write {whole * seq_len}, or "
+            f"{tokens:,} tokens are not a multiple of seq_len {seq_len:,}; write {whole * seq_len}, or "
             f"{whole}{SEQUENCES}"
         )
     return tokens // seq_len
 
 
 def micro_batches(written: str, seq_len: int, data_parallel: int, micro_batch_size: int) -> int:
-    """Micro-batches that each data-parallel rank takes in a step of a global batch.
+    """Return the micro-batches per data-parallel rank and step.
 
     Raises
     ------
     ValueError
-        The ranks cannot share the batch evenly.
+        Ranks cannot share the batch evenly.
 
     Examples
     --------
@@ -71,6 +73,7 @@ def micro_batches(written: str, seq_len: int, data_parallel: int, micro_batch_si
     """
     sequences, at_once = sequences_of(written, seq_len), data_parallel * micro_batch_size
     if sequences % at_once:
+        # Suggest the multiples below and above.
         near = sorted({max(1, sequences // at_once) * at_once, (sequences // at_once + 1) * at_once})
         raise ValueError(
             f"got {written}, {sequences:,} sequences; must be a multiple of {at_once:,} "

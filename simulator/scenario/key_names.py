@@ -1,7 +1,7 @@
-"""Which key of a scenario does somebody mean who writes another name: the end of a key, or another program's word?
+"""Which key of a scenario is meant by another name: by the end of a key, or by another program's word?
 
-Rule: what a key is called here stands in the shapes alone; here are the words of others (PyTorch, Hugging Face's
-Trainer, DeepSpeed, Megatron-LM), each with what to write instead.
+Our own names are defined only in the records. Here are names used by PyTorch, Hugging Face's Trainer, DeepSpeed and
+Megatron-LM, each with advice.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Final
 
-from simulator.errors import one_of
-from simulator.scenario.shape import KINDS, axis_keys
+from simulator.basics.errors import one_of
+from simulator.scenario.records import KINDS, axis_keys
 
-_BATCH: Final = "write global_batch: 512seq for sequences of all ranks together, or 4M for tokens"
-_LENGTH: Final = "one step is simulated; how long a training is stands in budget: {tokens: 1e12}"
-_GPUS: Final = "write world_size, the number of GPUs of all nodes together"
+_BATCH: Final = "write global_batch: 512seq (sequences of all ranks together) or global_batch: 4M (tokens)"
+_LENGTH: Final = "one step is simulated; write the length of the training as budget: {tokens: 1e12}"
+_GPUS: Final = "write world_size, the number of GPUs in all nodes together"
+# Foreign names for each mapping, with advice in place of "did you mean".
 _OTHERS: Final = MappingProxyType(
     {
         "training": {
             **dict.fromkeys(("global_batch_size", "train_batch_size", "total_batch_size"), _BATCH),
-            "batch_size": f"{_BATCH}; or micro_batch_size for sequences of a rank at a time",
+            "batch_size": f"{_BATCH}; or micro_batch_size for the sequences in a micro-batch of each rank",
             **dict.fromkeys(
                 ("per_device_train_batch_size", "train_micro_batch_size_per_gpu", "local_batch_size"),
                 "write micro_batch_size",
@@ -53,12 +54,12 @@ _OTHERS: Final = MappingProxyType(
         },
     }
 )
-# A key's end that so many keys have says nothing.
+# An ending shared by more keys is not helpful.
 _MOST_ENDS: Final = 3
 
 
 def keys_of(kind: str) -> tuple[str, ...]:
-    """Dotted keys that a scenario of a kind ("collective" or "training") has.
+    """Return the dotted keys for a kind of scenario ("collective" or "training").
 
     Examples
     --------
@@ -69,7 +70,7 @@ def keys_of(kind: str) -> tuple[str, ...]:
 
 
 def ending(written: str, keys: Iterable[str]) -> tuple[str, ...]:
-    """Keys that a text names: the key itself, or all that end with it.
+    """Return the keys meant by a text: the key itself, or every key with this ending.
 
     Examples
     --------
@@ -81,16 +82,16 @@ def ending(written: str, keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def unknown_key(written: str, keys: Iterable[str], allowed: Iterable[str] | None = None) -> str:
-    """Say that nothing reads a dotted key, and which one was probably meant.
+    """Return the message for an unknown dotted key, with the key probably meant.
 
     Parameters
     ----------
     written : str
-        Dotted.
+        Dotted key.
     keys : iterable of str
         Dotted keys that may be meant.
     allowed : iterable of str, optional
-        Names that may stand in the same mapping, to be listed instead of all keys.
+        Names allowed in the same mapping, listed in place of every key.
 
     Examples
     --------
@@ -101,17 +102,20 @@ def unknown_key(written: str, keys: Iterable[str], allowed: Iterable[str] | None
     """
     listed = tuple(keys)
     mapping, _, name = written.rpartition(".")
+    # Split a text like "one of a, b; did you mean 'b'?" into menu and suggestion.
     menu, _, near = one_of(listed if allowed is None else allowed, written if allowed is None else name).partition("; ")
     meant = near.rpartition("did you mean ")[2].strip("'?").rpartition(".")[2]
     if mapping and not difflib.get_close_matches(name, [meant]):
-        near = ""  # only the mapping's name, which both have, makes the keys alike
+        # Both keys share only the mapping's name, and this alone made them similar.
+        near = ""
     if allowed is not None:
-        # A mapping may have more keys than `one_of` shows; all are shown, for there is no other list.
+        # `one_of` shows at most 12 names; show every name in the mapping, since no other list exists.
         names = sorted(allowed)
         menu = menu.replace(", ...", ", " + ", ".join(names[12:]))
     instead = _OTHERS.get(mapping, {}).get(name)
     ends = ending(name, listed)
-    if not near and not ends:  # the end of a key, misspelt
+    # Perhaps the end of a key, misspelt.
+    if not near and not ends:
         close = difflib.get_close_matches(name, {key.rpartition(".")[2] for key in listed}, n=1)
         ends = ending(close[0], listed) if close else ()
     if instead is not None:

@@ -1,6 +1,11 @@
-"""How `activation_checkpointing` may be written: a policy's name, {every: k}, or lists of layers.
+"""How may `activation_checkpointing` be written? As a policy's name, {every: k}, or lists of layers.
 
-Rule: as in reading.py; this key has a file of its own since it has many forms.
+Same form as reading.py. The key has many forms, and therefore a file of its own::
+
+    full                              every layer
+    {every: 2}                        every second layer, in full
+    {full: [0, 1], attention: [2]}    a policy for each layer; other layers keep everything
+    [0, 1]                            these layers, in full
 """
 
 from __future__ import annotations
@@ -10,31 +15,36 @@ from typing import Any, Final
 from pydantic import Field, TypeAdapter
 
 from simulator.scenario import reading
-from simulator.scenario.field_types import Count, Rank, Shape
+from simulator.scenario.field_types import Count, Rank, Spec
 from simulator.step.checkpointing import POLICIES
 from simulator.step.spec import Checkpointing
 
+# Names used elsewhere, each with advice.
 _OTHER_POLICIES: Final = {
     "selective": "write attention (Megatron's selective recomputation) or selective_op (torchtitan's)",
     **dict.fromkeys(("all", "every"), "write full, or {every: 2} for every second layer"),
 }
 
 
-class LayersShape(Shape):
-    """Layers in steps, or layers by policy."""
+class LayersSpec(Spec):
+    """Layers at a regular distance, or layers by policy."""
 
-    every: Count = Field(default=0, description="Every so many layers in full.")
-    full: list[Rank] = Field(default=[], description="Layers that are run again whole.")
-    attention: list[Rank] = Field(default=[], description="Layers whose scores are made again.")
-    selective_op: list[Rank] = Field(default=[], description="Layers that keep every second matmul.")
+    every: Count = Field(default=0, description="Recompute every k-th layer in full.")
+    full: list[Rank] = Field(default=[], description="Layers to recompute in full.")
+    attention: list[Rank] = Field(default=[], description="Layers whose attention scores are recomputed.")
+    selective_op: list[Rank] = Field(
+        default=[], description="Layers with selective_op: every second matmul is kept, the rest is recomputed."
+    )
 
 
 _LAYERS: Final = TypeAdapter(list[Rank])
 
 
 def _by_layer(value: dict[str, Any]) -> Checkpointing:
-    shape = LayersShape.model_validate(value)
+    shape = LayersSpec.model_validate(value)
+    # Policies in the order of the class, each with its layers.
     named = {name: layers for name, layers in shape.model_dump().items() if name != "every" and layers}
+    # `every` excludes lists of layers. An empty mapping says nothing; {full: []} means "none".
     if shape.every and not named:
         return shape.every
     if shape.every or not value:
@@ -43,11 +53,11 @@ def _by_layer(value: dict[str, Any]) -> Checkpointing:
 
 
 def checkpointing() -> reading.ValueReader:
-    """Read a policy's name, {every: k}, policies with their layers, or a list of layers."""
+    """Read a policy's name, {every: k}, layers by policy, or a list of layers."""
     policy = reading.choice(POLICIES, _OTHER_POLICIES)
 
     def reader(value: Any) -> Checkpointing:
-        # Errors of the inner shapes keep their places: pydantic puts them below this key.
+        # pydantic places errors from the inner models below this key.
         if isinstance(value, dict):
             return _by_layer(value)
         if isinstance(value, list):

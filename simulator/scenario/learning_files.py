@@ -1,6 +1,9 @@
-"""Reads the initial parameters (.npz) and the batches of tokens (.npy) that a user gives to real training.
+"""Reads a user's initial parameters (.npz) and batches of tokens (.npy) for real training.
 
-Rule: names and shapes are PyTorch's, as `simulator.numerics.gpt` has them; a file holds all of them and nothing else.
+Names and shapes are PyTorch's (see `simulator.numerics.gpt`). A file holds every parameter, and nothing else.
+
+    parameters.npz    wte.weight.npy, wpe.weight.npy, ...    a member for each parameter
+    batches.npy       int array, shape (steps, sequences, seq_len + 1)
 """
 
 from __future__ import annotations
@@ -25,31 +28,33 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[int, ...]]
 
 _FLOATS: Final = ("float16", "float32", "float64")
-# Bytes of an archive beside the numbers of one array [B]: numpy's header (128 B) and ZIP's, with room for longer ones.
+# Bytes per array besides its numbers [B]: numpy's header (128 B) and ZIP's headers, with room for longer ones.
 _BESIDE: Final = 1024
-# numpy.savez and numpy.savez_compressed write these; other methods take as much memory as a file demands.
+# Methods written by numpy.savez and numpy.savez_compressed. Other methods need as much memory as a file demands.
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# Batches are held in memory as a whole; 1 GiB is a quarter of a small machine's memory [B].
+# Largest file with batches [B]. Batches are held in memory as a whole; 1 GiB is a quarter of a small machine's memory.
 _MOST_BATCHES: Final = 2**30
 
 
 def parameter_shapes(model: Transformer) -> dict[str, tuple[int, ...]]:
-    """Shapes of a GPT-2's parameters by PyTorch's names, in the order of the forward pass."""
+    """Return the shapes of a GPT-2's parameters by PyTorch name, in forward order."""
     sizes = (model.vocab_size, model.hidden_size, model.num_heads, model.max_positions, model.num_layers)
+    # Shapes do not depend on the dtype.
     gpt = Gpt(*sizes, arithmetic=arithmetic("float32"), tied=model.tied)
     return {name: shape for unit in gpt.units for name, shape in gpt.shapes(unit).items()}
 
 
 def read_initial(path: str, base: Path | None, shapes: Shapes) -> dict[str, Array]:
-    """Read parameters from an .npz archive, in the dtype that they have there.
+    """Read parameters from an .npz archive, in their stored dtypes.
 
     Parameters
     ----------
     path : str
-        Its path.
+        Path of the archive.
     base : Path or None
-        Folder from which a relative path is read.
+        Folder for a relative path.
     shapes : mapping of name to shape
+        Required names, each with its shape.
 
     Returns
     -------
@@ -59,12 +64,13 @@ def read_initial(path: str, base: Path | None, shapes: Shapes) -> dict[str, Arra
     Raises
     ------
     ScenarioError
-        No such archive, names missing or too many, other shapes, no finite float16, float32 or float64.
+        Missing file, missing or unknown names, wrong shapes, or values other than finite floats.
     """
+    # At most float64, 8 bytes per number. Larger files are refused before they are read.
     most = sum(8 * math.prod(shape) + _BESIDE for shape in shapes.values()) + _BESIDE
     with open_array_file(path, base, most) as stream:
         if not zipfile.is_zipfile(stream):
-            raise ValueError("is no .npz archive; write it with numpy.savez")
+            raise ValueError("is not an .npz archive; write the file with numpy.savez")
         with zipfile.ZipFile(stream) as archive:
             _refuse_other_members(archive, shapes)
             parameters = {}
@@ -75,17 +81,18 @@ def read_initial(path: str, base: Path | None, shapes: Shapes) -> dict[str, Arra
 
 
 def _refuse_other_members(archive: zipfile.ZipFile, shapes: Shapes) -> None:
+    # A ZIP archive may hold two members with the same name; a Counter shows them.
     counts = Counter(entry.filename for entry in archive.infolist())
     wanted = {f"{name}.npy": name for name in shapes}
     if any(entry.compress_type not in _METHODS for entry in archive.infolist()):
-        raise ValueError("is compressed as numpy does not; write it with numpy.savez")
+        raise ValueError("has a compression that numpy does not use; write the file with numpy.savez")
     missing = [name for entry, name in wanted.items() if entry not in counts]
     unknown = [entry.removesuffix(".npy") for entry in counts if entry not in wanted]
     twice = [name for entry, name in wanted.items() if counts[entry] > 1]
-    faults = ((missing, "lacks"), (unknown, "has what the model has not:"), (twice, "has twice"))
+    faults = ((missing, "lacks"), (unknown, "has unknown names:"), (twice, "has twice"))
     message = "; ".join(f"{what} {_some(names)}" for names, what in faults if names)
     if message:
-        raise ValueError(f"{message}; names and shapes are those of a run's parameters.npz")
+        raise ValueError(f"{message}; names and shapes must equal the names and shapes in a run's parameters.npz")
 
 
 def _some(names: Iterable[str]) -> str:
@@ -102,33 +109,35 @@ def _parameter(name: str, shape: tuple[int, ...], member: IO[bytes]) -> Array:
             raise ValueError(f"has shape {array.shape}; must be {shape}")
         values = array.read()
         if not np.isfinite(values).all():
-            raise ValueError("holds what is no finite number")
+            raise ValueError("contains numbers that are not finite")
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     return values
 
 
 def read_batches(path: str, base: Path | None, shape: tuple[int, int, int], vocabulary: int) -> Array:
-    """Read the tokens of all steps from an .npy file.
+    """Read the tokens for all steps from an .npy file.
 
     Parameters
     ----------
     path : str
-        Its path.
+        Path of the file.
     base : Path or None
-        Folder from which a relative path is read.
+        Folder for a relative path.
     shape : tuple of int
-        Steps, sequences a step of all ranks together, and seq_len + 1; the file may have more steps.
+        (steps, sequences per step over all ranks, seq_len + 1); the file may have more steps.
     vocabulary : int
+        Number of different tokens.
 
     Returns
     -------
-    int array of that shape
+    int array
+        Tokens, with the given shape.
 
     Raises
     ------
     ScenarioError
-        No such file, another shape, too few steps, no whole numbers, or some outside the vocabulary.
+        Missing file, another shape, too few steps, values that are not whole numbers or outside the vocabulary.
     """
     with open_array_file(path, base, _MOST_BATCHES) as stream:
         array = read_header(stream)

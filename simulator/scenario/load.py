@@ -1,7 +1,14 @@
-"""Reads and checks a scenario: a shipped name, a path or a dict in, a frozen and valid Scenario out.
+"""Reads and checks a scenario: from a shipped name, a path or a dict to a frozen, valid Scenario.
 
-Rule: all faults of a file are reported at once, one line each, in the file's order; a bad file raises nothing but
-ScenarioError.
+A bad file raises ScenarioError only, with every fault at once: a line for each fault, in file order.
+
+    load_scenario      name or path -> Document          dict -> Document
+    parse_scenario     1. overrides.apply                put --set into the data
+                       2. _shape, axes.faults            each key and each axis alone
+                       3. without_faults                 remove wrong values
+                       4. _conflicts                     rules between keys, for every point
+                       5. document.refuse                raise if anything was found
+                       6. build_records.completed        fill in defaults
 """
 
 from __future__ import annotations
@@ -16,10 +23,9 @@ from pydantic import ValidationError
 from simulator.basics import registry, yaml_dialect
 from simulator.basics.document import Document, Fault, Key
 from simulator.basics.document import load as load_document
+from simulator.basics.errors import ScenarioError
 from simulator.basics.plain_data import at
 from simulator.basics.sections import flat, overlap, varied
-from simulator.engine.compiled.library import engine_warnings
-from simulator.errors import ScenarioError
 from simulator.scenario import (
     answer_rules,
     axes,
@@ -29,25 +35,25 @@ from simulator.scenario import (
     error_messages,
     overrides,
     plan_rules,
+    plot_names,
     training_rules,
 )
-from simulator.scenario.conflict import Conflict
-from simulator.scenario.partial import PartialScenario, without_faults
 from simulator.scenario.partial_settings import InvalidSettingError, matching, no_such_point
+from simulator.scenario.partial_validation import PartialScenario, without_faults
 from simulator.scenario.reading import shown
-from simulator.scenario.records import Point, Scenario
+from simulator.scenario.records import KINDS, Point, Scenario, adapter
 from simulator.scenario.resolve import resolved
-from simulator.scenario.shape import KINDS, ScenarioShape, adapter
+from simulator.scenario.rule_violation import RuleViolation
 from simulator.scenario.unused_keys import UnusedKeys
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
 
-# Faults between keys after which no further points are checked: a sweep mostly repeats the same one.
+# Sweeps mostly repeat a fault in every point. After this many different faults, further points are not checked.
 _MOST_CONFLICTS: Final = 20
-# Levels of nested data from Python; a dict may contain itself.
+# Most levels in nested data from Python. A dict may contain itself, and the copy would otherwise never end.
 _DEEPEST: Final = 40
-# Letters of an axis' value in a message.
+# Most characters shown of an axis value in a message.
 _LONGEST: Final = 60
 
 
@@ -57,21 +63,17 @@ def load_scenario(source: str | Path | Mapping[str, Any], overrides: Mapping[str
     Parameters
     ----------
     source : str or Path or mapping
-        The name of a shipped scenario, the path of a file, or the same keys as a dict.
+        Name of a shipped scenario, path to a file, or the same keys as a dict.
     overrides : mapping of str to str, optional
-        Dotted key to YAML text, as in --set: {"collective.size": "1 MiB", "cluster.world_size": "2, 4"}; several values
+        Dotted key to YAML text, like --set: {"collective.size": "1 MiB", "cluster.world_size": "2, 4"}; several values
         make an axis.
-
-    Returns
-    -------
-    Scenario
 
     Raises
     ------
     ScenarioError
-        One line for each fault: place, key, what was got, what is allowed.
+        A line for each fault: place, key, the value found, the allowed values.
     UnknownNameError
-        No shipped scenario of that name.
+        No shipped scenario has this name.
 
     Examples
     --------
@@ -82,25 +84,36 @@ def load_scenario(source: str | Path | Mapping[str, Any], overrides: Mapping[str
     if isinstance(source, Mapping):
         return parse_scenario(Document("<dict>", _plain(source, ())), Path(), overrides)
     path = registry.find("scenario", str(source))
+    # Messages name a shipped file by its path, because the user typed only a name; other files as the user typed them.
     shipped = str(source) in registry.names("scenario")
     document = load_document(path, source=_near(path) if shipped else str(source), keep_faults=True)
     return parse_scenario(document, path.parent, overrides)
 
 
 def check_scenario(data: Mapping[str, Any], source: str, base: Path) -> Scenario:
-    """Check data from Python that stands for a file: `source` names it in faults, relative paths start from `base`."""
+    """Check data from Python in place of a file; `source` names it in faults, relative paths start from `base`."""
     return parse_scenario(Document(source, _plain(data, ())), base)
 
 
 def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | None = None) -> Scenario:
-    """Check a document that was read; `base` is the folder that relative paths start from."""
+    """Check a document; `base` is the folder for relative paths.
+
+    Parameters
+    ----------
+    document : Document
+        Data with the place of every key.
+    base : Path
+        Folder for relative paths.
+    wanted : mapping of str to str, optional
+        Overrides, dotted key to YAML text.
+    """
     document, applied, unset = overrides.apply(document, wanted or {})
     if not isinstance(document.data, dict):
         message = f"got {shown(document.data)}; must be a mapping, such as '{error_messages.example(())}'"
         document.refuse([document.fault((), message)])
     shape, faults = _shape(document)
     unused = UnusedKeys()
-    # What should have been set is as unknown as what is wrong in the file.
+    # An override with invalid YAML makes its key unknown. A value in the file is then no longer the value meant.
     unknown = [fault.key for fault in unset if at(document.data, fault.key or ("",)) is not None]
     if shape is not None and not faults and not unknown:
         partial: PartialScenario | None = PartialScenario(document.data, shape)
@@ -109,23 +122,24 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
     faults += _kind(document)
     if partial is not None:
         faults += _conflicts(document, partial, base, unused)
-    # A key that stands twice is reported by the text alone: which of its two values is meant nobody knows.
+    # For a duplicate key, only the text's fault is reported: nobody knows the intended value, and checking either value
+    # would be a guess. Faults at keys with a broken override are dropped for the same reason.
     of_text = {fault.key for fault in document.faults}
     of_data = (fault for fault in faults if fault.key not in of_text and fault.key not in unknown)
     of_options = (replace(fault, key=()) for fault in unset)
     document.refuse([*overrides.renamed([*document.faults, *of_data], applied), *of_options])
-    sound = cast(ScenarioShape, shape)  # `refuse` has raised where there is none
-    vain = document.lines(overrides.renamed(_warnings(document, sound, unused), applied))
-    warnings = (*vain, *engine_warnings(sound.engine))
-    scenario = replace(build_records.scenario(sound, document.question, document.source, base), warnings=warnings)
+    sound = cast(Scenario, shape)  # without a shape there is a fault, and `refuse` has raised
+    warnings = tuple(document.lines(overrides.renamed(_warnings(document, sound, unused), applied)))
+    scenario = build_records.completed(sound, document.question, document.source, base).replaced(warnings=warnings)
+    # Checked last, because points can be multiplied out only for a valid scenario.
     document.refuse(overrides.renamed(_without_points(document, scenario), applied))
     return scenario
 
 
 def _without_points(document: Document, scenario: Scenario) -> Iterator[Fault]:
-    """Settings of `plots.points` that no point has."""
-    listed = scenario.plotted_points
-    for place, wanted in enumerate(listed if isinstance(listed, tuple) else ()):
+    """Yield a fault for each entry of `plots.points` without a matching point."""
+    listed = scenario.plotted.points
+    for place, wanted in enumerate(listed if isinstance(listed, list) else ()):
         try:
             if not matching(points(scenario), wanted):
                 yield document.fault(("plots", "points", place), no_such_point(scenario, wanted))
@@ -135,12 +149,12 @@ def _without_points(document: Document, scenario: Scenario) -> Iterator[Fault]:
 
 
 def points(scenario: Scenario) -> tuple[Point, ...]:
-    """Multiply compare and sweep out, compare outermost, in the file's order.
+    """Multiply the axes out: `compare` outermost, then `sweep`, keys in file order.
 
     Raises
     ------
     ScenarioError
-        It is a plan, which has none.
+        The scenario is a plan and has no points.
 
     Examples
     --------
@@ -154,40 +168,40 @@ def points(scenario: Scenario) -> tuple[Point, ...]:
 
 
 def check_single_point(scenario: Scenario) -> None:
-    """ScenarioError where a scenario is many points, or a plan, which has none."""
+    """Raise ScenarioError if a scenario has axes, or is a plan."""
     _check_plays(scenario)
     if scenario.compare or scenario.sweep:
         raise ScenarioError(
-            f"{scenario.source}: has {'compare' if scenario.compare else 'sweep'}, so it is many points; "
-            "use simulator.sweep(scenario), or `simulator run`"
+            f"{scenario.source}: has {'compare' if scenario.compare else 'sweep'}, and therefore several points; use "
+            "simulator.sweep(scenario), or `simulator run`"
         )
 
 
 def _check_plays(scenario: Scenario) -> None:
     if scenario.plan is not None:
         raise ScenarioError(
-            f"{scenario.source}: is a plan, which has no points; use simulator.plan(scenario), or `simulator plan`"
+            f"{scenario.source}: is a plan and has no points; use simulator.plan(scenario), or `simulator plan`"
         )
 
 
 def point_of(scenario: Scenario, settings: Mapping[str, Any]) -> Point:
-    """The point of these settings, which need not be one of the scenario's own; rules between keys are not checked.
+    """Return the point with these settings, even outside the axes; rules between keys are not checked.
 
     Raises
     ------
     ValueError
-        A value that its key cannot have.
+        A key cannot have its value.
     """
     return _point(scenario, axes.PointData(resolved(scenario)), settings)
 
 
 def _point(scenario: Scenario, data: axes.PointData, settings: Mapping[str, Any]) -> Point:
-    shape = ScenarioShape.model_validate(data.of(settings))
-    return Point(settings, build_records.scenario(shape, scenario.question, scenario.source, scenario.base))
+    shape = Scenario.model_validate(data.of(settings))
+    return Point(settings, build_records.completed(shape, scenario.question, scenario.source, scenario.base))
 
 
 def check_name(name: str) -> None:
-    """Refuse a name of a scenario that its file would be refused for."""
+    """Raise ScenarioError if a scenario file could not have this name."""
     try:
         adapter("name").validate_python(name)
     except ValidationError as error:
@@ -195,23 +209,24 @@ def check_name(name: str) -> None:
         document.refuse(error_messages.faults(error, document))
 
 
-def _shape(document: Document) -> tuple[ScenarioShape | None, list[Fault]]:
-    """Check each key by itself: the shape, or None if a key is wrong, and all faults of keys and of axes."""
+def _shape(document: Document) -> tuple[Scenario | None, list[Fault]]:
+    """Check each key and each axis alone; return the shape (None if a key is wrong) and every fault."""
     faults: list[Fault] = []
-    shape: ScenarioShape | None = None
+    shape: Scenario | None = None
     try:
-        shape = ScenarioShape.model_validate(document.data)
+        shape = Scenario.model_validate(document.data)
     except ValidationError as error:
         faults += error_messages.faults(error, document)
+    # Axes are plain lists for pydantic; `axes` checks their values, also after faults elsewhere in the file.
     faults += axes.faults(document)
     return shape, faults
 
 
 def _kind(document: Document) -> Iterator[Fault]:
-    """A scenario is of a collective or of a training step, never of both."""
+    """Yield a fault unless the scenario has exactly one of `collective` and `training`."""
     kinds = [kind for kind in KINDS if kind in document.data]
     if len(kinds) == 2:
-        message = "stands beside collective, but a scenario plays one of the two; remove one"
+        message = "excludes collective, because a scenario simulates one of the two; remove one"
         yield document.fault(("training",), message, of_key=True)
     elif not kinds:
         collective, training = error_messages.example(("collective",)), error_messages.example(("training",))
@@ -219,35 +234,43 @@ def _kind(document: Document) -> Iterator[Fault]:
         yield document.fault(("collective",), message, of_key=True)
 
 
-def _warnings(document: Document, shape: ScenarioShape, unused: UnusedKeys) -> Iterator[Fault]:
-    """Each key without effect, as a fault at the key, or at the axis that sets it."""
+def _warnings(document: Document, shape: Scenario, unused: UnusedKeys) -> Iterator[Fault]:
+    """Yield a warning for each key without effect, at the key or at the axis that sets it."""
+    # Example: `sweep: {collective: [{algorithm: ring}, {servers.count: 4}]}` gives
+    # axis_of = {"collective": "sweep"} and
+    # set_by = {"collective.algorithm": "collective", "collective.servers.count": "collective"}.
     axis_of = {key: kind for kind in axes.KINDS for key in getattr(shape, kind)}
     set_by = {name: axis for axis, kind in axis_of.items() for name in varied({axis: getattr(shape, kind)[axis]})}
     for key, why in unused.reasons_by_key().items():
         dotted = ".".join(map(str, key))
+        # The dots keep "collective.size" apart from "collective.sizes".
         axis = next((axis for name, axis in set_by.items() if f"{dotted}.".startswith(f"{name}.")), None)
-        message = f"changes no number here: {why}"
+        message = f"has no effect here: {why}"
         if axis is None:
             yield document.fault(key, message, of_key=True)
         else:
+            # An axis with another name sets the key together with further keys: name the key in the message.
             yield document.fault(
                 (axis_of[axis], axis), message if axis == dotted else f"{dotted} {message}", of_key=True
             )
 
 
 def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:
-    """Check the rules between keys for every point of the sweep, and collect which keys have an effect in it."""
+    """Check the rules between keys in every point, and collect the keys with an effect for `unused`."""
     shape, read_facts, files = partial.shape, cluster_rules.facts_reader(base), training_rules.training_files(base)
+    # A dict and not a list: most points repeat the same faults, and the dict keeps the first of each, in order.
     faults: dict[Fault, None] = {
         _located(document, shape, conflict, {}): None
+        # Rules about answer and plan look at the whole scenario, with its axes, and are checked once.
         for conflict in (*answer_rules.conflicts(shape), *plan_rules.conflicts(shape))
         if not partial.doubts(conflict)
     }
     data = axes.PointData(partial.data)
     for settings in axes.combinations(shape.compare, shape.sweep):
         try:
-            point = ScenarioShape.model_validate(data.of(settings)) if settings else shape
-        except ValidationError:  # an axis below a mapping that is missing, which is a fault by itself
+            point = Scenario.model_validate(data.of(settings)) if settings else shape
+        # The axis lies below a missing mapping; the missing mapping is reported elsewhere.
+        except ValidationError:
             continue
         for conflict in _broken(point, read_facts, files, base):
             if not partial.doubts(conflict):
@@ -258,16 +281,17 @@ def _conflicts(document: Document, partial: PartialScenario, base: Path, unused:
     yield from faults
 
 
-def _facts(read_facts: cluster_rules.FactsReader, shape: ScenarioShape) -> TopologyFacts | None:
+def _facts(read_facts: cluster_rules.FactsReader, shape: Scenario) -> TopologyFacts | None:
     try:
         return read_facts(shape.cluster.topology)
+    # An unusable topology is reported by `_broken`; without facts, fewer rules are checked.
     except ScenarioError:
         return None
 
 
 def _broken(
-    shape: ScenarioShape, read_facts: cluster_rules.FactsReader, files: training_rules.TrainingFiles, base: Path
-) -> Iterator[Conflict]:
+    shape: Scenario, read_facts: cluster_rules.FactsReader, files: training_rules.TrainingFiles, base: Path
+) -> Iterator[RuleViolation]:
     facts = None
     try:
         facts = read_facts(shape.cluster.topology)
@@ -278,27 +302,33 @@ def _broken(
         yield from collective_rules.conflicts(shape.collective, shape.cluster, facts)
     if shape.training is not None:
         yield from training_rules.conflicts(shape.training, shape.cluster, facts, files, base)
-    possible = build_records.plots_of(shape.kind)
-    listed: Key = ("plots",) if isinstance(shape.plots, list) else ("plots", "kinds")
+    possible = plot_names.names_of(shape.kind)
+    listed: Key = ("plots",) if isinstance(shape.plots, tuple) else ("plots", "kinds")
     for i, plot in enumerate(shape.plotted.kinds or ()):
         if plot not in possible:
-            yield Conflict(
-                (*listed, i), f"got {plot!r}; of {KINDS[shape.kind]} there are {', '.join(possible)}", ("plots",)
+            yield RuleViolation(
+                (*listed, i), f"got {plot!r}; plots of {KINDS[shape.kind]} are {', '.join(possible)}", ("plots",)
             )
 
 
-def _located(document: Document, shape: ScenarioShape, conflict: Conflict, settings: Mapping[str, Any]) -> Fault:
-    """Report a conflict at its own key, or at the last axis that sets a key which the rule looked at."""
+def _located(document: Document, shape: Scenario, conflict: RuleViolation, settings: Mapping[str, Any]) -> Fault:
+    """Place a conflict at its own key, or at the last axis that sets a key involved in the rule.
+
+    Example: `shard_size: 3` in the file, `sweep: {cluster.world_size: [6, 8]}`. The rule breaks only in the second
+    point. The fault is reported at `sweep.cluster.world_size`, with the text "with cluster.world_size 8: ...".
+    """
+    # Axes whose setting changes a key that the rule looked at.
     axis_of = {key: kind for kind in axes.KINDS for key in getattr(shape, kind)}
     involved = [
         a for a in settings if any(overlap(key, i) for key in flat({a: settings[a]}) for i in conflict.involved)
     ]
     if not involved:
-        # A key that is not in the text (a default, or missing) is reported at the mapping around it.
+        # A default or missing key has no place in the text; the fault is reported at the mapping around it.
         return document.fault(
             conflict.key, conflict.message, of_key=conflict.of_key or conflict.key not in document.values
         )
     last = involved[-1]
+    # The value alone is wrong, without any other key: report the value's place in the axis list.
     if conflict.involved == (last,) and conflict.key == tuple(last.split(".")):
         at = document.data[axis_of[last]][last].index(settings[last])
         return document.fault((axis_of[last], last, at), conflict.message)
@@ -309,13 +339,13 @@ def _located(document: Document, shape: ScenarioShape, conflict: Conflict, setti
 
 
 def _brief(value: Any) -> str:
-    """A value as it is written in a flow list."""
+    """Return a value as YAML on a single line, shortened."""
     text = yaml_dialect.dump(value, one_line=True)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def _near(path: Path) -> str:
-    """A path as seen from the working directory, where that is shorter."""
+    """Return a path relative to the working directory if it lies below; otherwise the path itself."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -323,7 +353,7 @@ def _near(path: Path) -> str:
 
 
 def _plain(value: Any, key: Key) -> Any:
-    """Copy data from Python as plain data, so that later changes of the caller's dict do not change the scenario."""
+    """Copy data from Python into plain dicts and lists; later changes of the caller's dict then have no effect."""
     if len(key) > _DEEPEST:
         raise ScenarioError(f"<dict>: {'.'.join(map(str, key[:3]))}: nested too deeply")
     if isinstance(value, Mapping):
@@ -332,5 +362,5 @@ def _plain(value: Any, key: Key) -> Any:
         return [_plain(inner, (*key, i)) for i, inner in enumerate(value)]
     if isinstance(value, Path):
         return str(value)
-    # numpy's scalars, as a range or a table's column gives them, without importing numpy for it.
+    # numpy scalars, from a range or a table column, become Python numbers. numpy is not imported for this.
     return value.item() if hasattr(value, "item") and hasattr(value, "dtype") else value

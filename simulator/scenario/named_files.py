@@ -1,6 +1,6 @@
-"""Which files a scenario names: topology, graph, GPU, model, framework, training data.
+"""Which files does a scenario name? Its topology, graph, GPU, model, framework and training data.
 
-Rule: finds them by the same rules by which they are read later, and reads only the names of further files in them.
+Files are found by the same rules as during later reading. Of a file's content, only names of further files are read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ GRAPHS = (".json", ".graphml")
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file as it was named, and where it is.
+    """A file's name, with its path.
 
     Attributes
     ----------
     written : str
-        As in the scenario, or in the topology file that names it.
+        Name in the scenario, or in the topology file.
     path : Path
+        Location of the file.
     """
 
     written: str
@@ -35,25 +36,25 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True)
 class NamedFiles:
-    """Finds files; what a topology file names is read once for the same content.
+    """Finds a scenario's files; topology files with equal content are read once.
 
     Attributes
     ----------
     read : dict of digest to (str or None, str or None)
-        Graph and GPU that a topology file of that content names.
+        Graph and GPU named in a topology file, by the content's digest.
     """
 
     read: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
     def of(self, scenario: Scenario) -> tuple[NamedFile, ...]:
-        """All files, shipped ones too, in an order that depends on the scenario alone.
+        """Return every file, including shipped files, in an order determined by the scenario.
 
         Raises
         ------
         ScenarioError
-            A name of nothing, or a topology file that cannot be read.
+            A name without file, or an unreadable topology file.
         OSError
-            A file was removed meanwhile.
+            A file was removed in the meantime.
         """
         return tuple(self._files(scenario))
 
@@ -64,6 +65,7 @@ class NamedFiles:
             yield NamedFile(cluster.topology, locate("topology", cluster.topology, base))
         if graph is not None:
             yield NamedFile(graph, folder / graph)
+        # The scenario's GPU replaces the topology's GPU.
         if cluster.gpu is not None:
             gpu, folder = (cluster.gpu, base) if isinstance(cluster.gpu, str) else (None, base)
         if gpu is not None:
@@ -78,10 +80,11 @@ class NamedFiles:
             yield NamedFile(path, base / path)
 
     def _topology(self, topology: str | Mapping[str, Any], base: Path) -> tuple[str | None, str | None, Path]:
-        """Graph and GPU that a topology names, and the folder from which."""
+        """Return the topology's graph and GPU, and the folder for both."""
         if not isinstance(topology, str):
             return *_names(topology), base
         path = locate("topology", topology, base)
+        # A graph file names no further files.
         if path.suffix in GRAPHS:
             return None, None, path.parent
         digest = digest_of(path)
@@ -96,30 +99,32 @@ def _names(data: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file's content, however large it is."""
+    """Return the SHA-256 of a file's content, for files of any size."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digests_of(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:
-    """What the files of many scenarios say, by how they are named; several where a name means several files.
+    """Return the digests of the scenarios' files by name; a name has several digests if it means several files.
 
     Raises
     ------
     ScenarioError
-        As `NamedFiles.of`.
+        Same as `NamedFiles.of`.
     """
     digests: dict[str, list[str]] = {}
     for named in files_of(scenarios):
-        # What is named but not there is never read: text of a model that does not learn.
+        # A file may be named without ever being read, such as the text for a training without numerics. Such a file
+        # may be missing.
         digests.setdefault(named.written, []).append(digest_of(named.path) if registry.is_file(named.path) else "")
     return digests
 
 
 def files_of(scenarios: Iterable[Scenario]) -> list[NamedFile]:
-    """The files of many scenarios, which mostly name the same; each once."""
+    """Return the files of many scenarios, each once."""
     files, asked = NamedFiles(), set()
     distinct: dict[NamedFile, None] = {}
+    # A sweep's scenarios mostly name the same files; equal names are looked up once.
     for scenario in scenarios:
         cluster, training = scenario.cluster, scenario.training
         names = (training.model, training.framework, training.learning.files) if training else ()

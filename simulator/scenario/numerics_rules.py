@@ -1,7 +1,7 @@
-"""What real training (`numerics: true`) and asynchronous parameter servers ask of a scenario's keys.
+"""Rules for real training (`numerics: true`) and asynchronous parameter servers.
 
-Rule: as in training_rules.py; each function is named after the key at which it reports, and they stand in the order of
-`conflicts`. What is not built yet is refused here, with what to write instead.
+Same form as training_rules.py: each function is named after the key in its reports, in the order of `conflicts`.
+Features not built yet are refused here, with advice.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario.build_training import precision, scaling_rule, sequences
-from simulator.scenario.conflict import Conflict, any_listening
-from simulator.scenario.learning_shape import FaultShape
-from simulator.scenario.memoized import memoized
-from simulator.scenario.shape import ClusterShape
+from simulator.scenario.caching import memoized
+from simulator.scenario.learning_spec import FaultSpec
+from simulator.scenario.records import ClusterSpec
+from simulator.scenario.rule_violation import RuleViolation, any_listening
 from simulator.scenario.tokens import read_tokens
-from simulator.scenario.training_shape import TrainingShape
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
+from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.spec import Updater
+from simulator.step.strategies.strategy import STRATEGIES
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
     from simulator.scenario.learning_files import Shapes
 
-# Parameters of a model, and tokens of a step: with more, numpy takes minutes a step.
+# Most parameters in a model, and most tokens in a step; with more, numpy takes minutes per step.
 _MOST: Final = 20_000_000
-# Keys of a config.json that change numbers and no time, each with the values that mean what `simulator.numerics`
-# computes; the first is the one that a message names.
+# Keys in a config.json that change numbers but no times, each with the values implemented by `simulator.numerics`;
+# messages name the first value.
 _IMPLEMENTED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
     {
         "activation_function": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
@@ -41,9 +41,9 @@ _IMPLEMENTED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 )
 _DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
 _OPTIMIZERS: Final = ("adam", "momentum", "sgd")
-# Keys of a fault that name the transfer that fails.
+# Keys in a fault that select the failing transfer.
 _TRANSFER: Final = frozenset({"collective", "transfer"})
-# Which keys each kind of fault reads, besides `step` and `what`.
+# Keys read by each kind of fault, besides `step` and `what`.
 _KEYS_OF_FAULT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         **dict.fromkeys(("dropped", "doubled", "stale"), _TRANSFER),
@@ -53,9 +53,9 @@ _KEYS_OF_FAULT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     }
 )
 _ALL_FAULT_KEYS: Final = _TRANSFER | {"element", "bit", "rank"}
-# Steps of all asynchronous workers together, which are planned as one program; more take minutes.
+# Most steps, summed over asynchronous workers. The steps are planned as a single program; more would take minutes.
 _MOST_WORKER_STEPS: Final = 20_000
-# Keys of `learning` that only some optimizers listen to.
+# Keys in `learning` read only by certain optimizers.
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"betas": ("adam",), "eps": ("adam",), "momentum": ("momentum",)}
 )
@@ -63,16 +63,16 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class LearningFiles:
-    """Readers of the files that `training.learning` names; each file is read once for all points of a sweep.
+    """Readers for the files named in `training.learning`; each file is read once for every point of a sweep.
 
     Attributes
     ----------
     tokens : function (path or numbers)
-        Returns how many tokens there are, and the largest.
+        Returns the number of tokens, and the largest token.
     initial : function (path, shapes)
-        Returns None; raises ScenarioError unless the file holds parameters of just these names and shapes.
+        Returns None; raises ScenarioError unless the file holds parameters with exactly these names and shapes.
     batches : function (path, shape, vocabulary)
-        Returns None; raises ScenarioError unless the file holds batches for so many steps.
+        Returns None; raises ScenarioError unless the file holds batches for enough steps.
     """
 
     tokens: Callable[[str | tuple[int, ...]], tuple[int, int]]
@@ -81,8 +81,9 @@ class LearningFiles:
 
 
 def learning_files(base: Path) -> LearningFiles:
-    """Make the readers; relative paths start from `base`."""
+    """Return the readers; `base` is the folder for relative paths."""
 
+    # Only facts are cached, because the files' contents may take a gigabyte.
     def tokens(source: str | tuple[int, ...]) -> tuple[int, int]:
         tokens_read = read_tokens(source, base)
         return len(tokens_read), max(tokens_read, default=0)
@@ -101,9 +102,9 @@ def learning_files(base: Path) -> LearningFiles:
 
 
 def conflicts(
-    shape: TrainingShape, cluster: ClusterShape, model: Transformer | None, files: LearningFiles
-) -> Iterator[Conflict]:
-    """Find every broken rule; `model` is None where the model itself is at fault."""
+    shape: TrainingSpec, cluster: ClusterSpec, model: Transformer | None, files: LearningFiles
+) -> Iterator[RuleViolation]:
+    """Yield every broken rule; `model` is None if the model is invalid."""
     yield from _sharding_asynchronous(shape, cluster)
     yield from _clip_norm(shape)
     yield from _faults(shape, cluster)
@@ -123,44 +124,46 @@ def conflicts(
     of_model = list(_model(model, shape.model))
     yield from of_model
     if not of_model:
-        # A model that is no GPT-2 has no parameters by a GPT-2's names that the file could be compared with.
+        # Only a GPT-2 has parameter names that the file can be compared with.
         yield from _learning_initial(shape, model, files)
 
 
-def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:
+def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> RuleViolation:
     dotted = f"training.{name}"
-    return Conflict(tuple(dotted.split(".")), message, (dotted, "training.numerics", *involved), of_key)
+    return RuleViolation(tuple(dotted.split(".")), message, (dotted, "training.numerics", *involved), of_key)
 
 
-def _sharding_asynchronous(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
-    """`sharding.staleness`, `sharding.asynchronous`, `sharding.servers_on`, and `steps` of workers that do not wait."""
+def _sharding_asynchronous(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolation]:
+    """Check `sharding.staleness`, `.asynchronous`, `.servers_on`, and `steps` of asynchronous workers."""
     sharding = shape.sharding
     if sharding.staleness is not None and not sharding.asynchronous:
-        message = f"got {sharding.staleness}, but all workers wait for each other; write asynchronous: true"
+        message = f"got {sharding.staleness}, but synchronous workers wait for each other; write asynchronous: true"
         yield _conflict("sharding.staleness", message, "training.sharding.asynchronous")
     if not sharding.asynchronous:
         return
-    if "asynchronous" not in strategies.find(sharding.strategy).options:
+    if "asynchronous" not in STRATEGIES.find(sharding.strategy).options:
         able = any_listening("asynchronous")
-        message = f"got true, but with {sharding.strategy} ranks sum their gradients together; write {able}"
+        message = f"got true, but ranks with {sharding.strategy} sum their gradients synchronously; write {able}"
         yield _conflict("sharding.asynchronous", message, "training.sharding.strategy")
     elif sharding.servers_on != "own":
-        message = "got 'workers'; servers that wait for nobody stand on machines of their own; write own"
+        message = "got 'workers'; asynchronous servers need separate machines; write own"
         yield _conflict("sharding.servers_on", message, "training.sharding.asynchronous")
     if shape.steps * cluster.world_size > _MOST_WORKER_STEPS:
-        message = f"got {shape.steps} for {cluster.world_size} workers; at most {_MOST_WORKER_STEPS} of all together"
+        message = (
+            f"got {shape.steps} for {cluster.world_size} workers; must be at most {_MOST_WORKER_STEPS} for all workers"
+        )
         yield _conflict("steps", message, "training.sharding.asynchronous", "cluster.world_size")
 
 
-def _clip_norm(shape: TrainingShape) -> Iterator[Conflict]:
-    if shape.clip_norm is not None and strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
-        message = f"got {shape.clip_norm:g}, but servers update before they know the whole norm; leave it out"
+def _clip_norm(shape: TrainingSpec) -> Iterator[RuleViolation]:
+    if shape.clip_norm is not None and STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
+        message = f"got {shape.clip_norm:g}, but servers update before the whole norm is known; omit the key"
         yield _conflict("clip_norm", message, "training.sharding.strategy")
 
 
-def _faults(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
+def _faults(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolation]:
     if shape.faults and not shape.numerics:
-        yield _conflict("faults", "are of real training; write numerics: true")
+        yield _conflict("faults", "need real training; write numerics: true")
     for number, fault in enumerate(shape.faults):
         place = f"faults.{number}"
         if fault.step >= shape.steps:
@@ -170,59 +173,61 @@ def _faults(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
             message = f"got {fault.rank}; the cluster has ranks 0 .. {cluster.world_size - 1}"
             yield _conflict(f"{place}.rank", message, "cluster.world_size")
         if fault.what == "stale" and fault.step == 0:
-            yield _conflict(f"{place}.step", "got 0; a stale transfer brings what it brought a step before")
+            yield _conflict(f"{place}.step", "got 0; a stale transfer repeats the data of the previous step")
+        # Each asynchronous worker has its own steps; a fault therefore needs a step and a worker (`rank`).
         fitting = _KEYS_OF_FAULT[fault.what] | ({"rank"} if shape.sharding.asynchronous else frozenset())
         for key in sorted(_ALL_FAULT_KEYS - fitting):
-            if getattr(fault, key) != FaultShape.model_fields[key].default:
-                message = f"says nothing of {fault.what!r}; keys for that are {', '.join(sorted(fitting))}"
+            # A default value counts as not written.
+            if getattr(fault, key) != FaultSpec.model_fields[key].default:
+                message = f"does not apply to {fault.what!r}; its keys are {', '.join(sorted(fitting))}"
                 yield _conflict(f"{place}.{key}", message, "training.sharding.asynchronous")
 
 
-def _seq_len(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
+def _seq_len(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolation]:
     count = sequences(shape, cluster.world_size) * shape.seq_len
     if count > _MOST:
-        yield _conflict("seq_len", f"a step has {count:,} tokens; numpy trains on {_MOST:,} at most")
+        yield _conflict("seq_len", f"a step has {count:,} tokens; must be at most {_MOST:,} for real training in numpy")
 
 
-def _sharding_keep_below(shape: TrainingShape) -> Iterator[Conflict]:
+def _sharding_keep_below(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.sharding.keep_below:
-        message = f"got {shape.sharding.keep_below}, of which numbers are not carried yet; leave it out"
+        message = f"got {shape.sharding.keep_below}, which real training does not support yet; omit the key"
         yield _conflict("sharding.keep_below", message)
 
 
-def _precision(shape: TrainingShape) -> Iterator[Conflict]:
+def _precision(shape: TrainingSpec) -> Iterator[RuleViolation]:
     chosen = precision(shape.precision)
     if chosen.params not in _DTYPES:
-        yield _conflict("precision.params", f"got {chosen.params!r}; numbers are of {', '.join(_DTYPES)}")
+        yield _conflict("precision.params", f"got {chosen.params!r}; real training supports {', '.join(_DTYPES)}")
     if chosen.matmul not in (chosen.params, "tf32"):
-        yield _conflict("precision.matmul", f"got {chosen.matmul!r}, in which numbers are not multiplied yet")
+        yield _conflict("precision.matmul", f"got {chosen.matmul!r}, which real training does not support yet")
 
 
-def _optimizer(shape: TrainingShape) -> Iterator[Conflict]:
+def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.optimizer.name not in _OPTIMIZERS:
-        yield _conflict("optimizer", f"got {shape.optimizer.name!r}; numbers are updated by {', '.join(_OPTIMIZERS)}")
+        yield _conflict("optimizer", f"got {shape.optimizer.name!r}; real training supports {', '.join(_OPTIMIZERS)}")
 
 
-def _loss_scaling(shape: TrainingShape) -> Iterator[Conflict]:
-    served = strategies.find(shape.sharding.strategy).updater is Updater.SERVERS
+def _loss_scaling(shape: TrainingSpec) -> Iterator[RuleViolation]:
+    served = STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS
     if served and scaling_rule(shape.loss_scaling, shape.precision) != "none":
-        message = "servers apply gradients without looking for overflows; write none, or precision: bf16"
+        message = "servers apply gradients without a check for overflows; write none, or precision: bf16"
         yield _conflict("loss_scaling", message, "training.sharding.strategy", "training.precision.params")
 
 
-def _learning_schedule(shape: TrainingShape) -> Iterator[Conflict]:
-    """`learning.betas`, `.eps`, `.momentum` of another optimizer, and a `.warmup` longer than the training."""
+def _learning_schedule(shape: TrainingSpec) -> Iterator[RuleViolation]:
+    """Check `learning.betas`, `.eps`, `.momentum` against the optimizer, and `.warmup` against the steps."""
     learning = shape.learning
     for key, able in OPTIONS.items():
         if shape.optimizer.name not in able and getattr(learning, key) != type(learning).model_fields[key].default:
-            message = f"only for {' and '.join(able)}, but the optimizer is {shape.optimizer.name}; remove it"
+            message = f"only for {' and '.join(able)}, but the optimizer is {shape.optimizer.name}; remove the key"
             yield _conflict(f"learning.{key}", message, "training.optimizer.name", of_key=True)
     if learning.warmup > shape.steps:
         message = f"got {learning.warmup}; must be at most steps, {shape.steps}"
         yield _conflict("learning.warmup", message, "training.steps")
 
 
-def _learning_tokens(shape: TrainingShape, model: Transformer | None, files: LearningFiles) -> Iterator[Conflict]:
+def _learning_tokens(shape: TrainingSpec, model: Transformer | None, files: LearningFiles) -> Iterator[RuleViolation]:
     if shape.learning.tokens is None:
         return
     try:
@@ -231,8 +236,9 @@ def _learning_tokens(shape: TrainingShape, model: Transformer | None, files: Lea
         yield _conflict("learning.tokens", str(error))
         return
     involved = ("training.seq_len", "training.model")
+    # A sequence of n tokens predicts the n tokens one place further: n + 1 are read.
     if count <= shape.seq_len:
-        message = f"has {count} tokens; a sequence and what follows it take {shape.seq_len + 1}"
+        message = f"has {count} tokens; a sequence and its next token need {shape.seq_len + 1}"
         yield _conflict("learning.tokens", message, *involved)
     if model is not None and most >= model.vocab_size:
         message = f"has token {most}; {model.name} has 0 .. {model.vocab_size - 1}; write a larger vocab_size"
@@ -240,13 +246,13 @@ def _learning_tokens(shape: TrainingShape, model: Transformer | None, files: Lea
 
 
 def _learning_batches(
-    shape: TrainingShape, model: Transformer, cluster: ClusterShape, files: LearningFiles
-) -> Iterator[Conflict]:
+    shape: TrainingSpec, model: Transformer, cluster: ClusterSpec, files: LearningFiles
+) -> Iterator[RuleViolation]:
     path = shape.learning.batches
     if path is None:
         return
     if shape.learning.tokens is not None:
-        message = "stands beside tokens, but a training learns from one of the two; remove one"
+        message = "excludes tokens, because a training learns from one of the two; remove one"
         yield _conflict("learning.batches", message, "training.learning.tokens", of_key=True)
     try:
         files.batches(path, (shape.steps, sequences(shape, cluster.world_size), shape.seq_len + 1), model.vocab_size)
@@ -255,8 +261,8 @@ def _learning_batches(
         yield _conflict("learning.batches", str(error), "cluster.world_size", *(f"training.{key}" for key in batch))
 
 
-def _faults_element(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
-    """An overflow is put into the gradient of the last unit's last array: the head, or the bias before a tied one."""
+def _faults_element(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
+    """An overflow is put into the last array of the last unit: the head, or the bias before a tied head."""
     size = model.hidden_size * (1 if model.tied else model.vocab_size)
     for number, fault in enumerate(shape.faults):
         if fault.what == "overflow" and fault.element >= size:
@@ -265,27 +271,30 @@ def _faults_element(shape: TrainingShape, model: Transformer) -> Iterator[Confli
             yield _conflict(f"faults.{number}.element", message, "training.model")
 
 
-def _model(model: Transformer, written: Any) -> Iterator[Conflict]:
-    """The model must be a GPT-2, small enough for numpy."""
+def _model(model: Transformer, written: Any) -> Iterator[RuleViolation]:
+    """The model must be a GPT-2 and small enough for numpy."""
     from simulator.model.parameters import total
 
+    # GPT-2's features: LayerNorm with bias, an MLP without gate, learned positions, biases, and no grouped heads.
     plain = model.norm == "layernorm" and model.norm_bias and not model.gated and model.positions == "learned"
     biased = model.attention_bias and model.output_bias and model.mlp_bias
     square = model.num_kv_heads == model.num_heads and model.attention_width == model.hidden_size
     if not (plain and biased and square):
-        yield _conflict("model", f"got {model.name}; real numbers are those of a GPT-2, so write model_type: gpt2")
+        yield _conflict("model", f"got {model.name}; real training supports only GPT-2; write model_type: gpt2")
     elif model.ffn_size != 4 * model.hidden_size:
         wide = 4 * model.hidden_size
-        message = f"has an MLP of {model.ffn_size}; real numbers are of one four times as wide as the model, {wide}"
+        message = f"has an MLP of {model.ffn_size}; real training needs four times the hidden size, {wide}"
         yield _conflict("model", message)
     elif total(model) > _MOST:
-        yield _conflict("model", f"has {total(model):,} parameters; numpy trains {_MOST:,} at most")
+        yield _conflict(
+            "model", (f"has {total(model):,} parameters; must be at most {_MOST:,} for real training in numpy")
+        )
     for key, able in _IMPLEMENTED.items():
         if isinstance(written, Mapping) and written.get(key, able[0]) not in able:
-            yield _conflict("model", f"{key}: got {written[key]!r}; real numbers are computed with {able[0]}")
+            yield _conflict("model", f"{key}: got {written[key]!r}; real training uses {able[0]}")
 
 
-def _learning_initial(shape: TrainingShape, model: Transformer, files: LearningFiles) -> Iterator[Conflict]:
+def _learning_initial(shape: TrainingSpec, model: Transformer, files: LearningFiles) -> Iterator[RuleViolation]:
     if shape.learning.initial is None:
         return
     from simulator.scenario.learning_files import parameter_shapes

@@ -1,8 +1,13 @@
-"""What `--set KEY=VALUE` changes in a scenario, before anything is checked.
+"""Which values does `--set KEY=VALUE` change in a scenario? It changes the document's data, before any check.
 
-Rule: VALUE is read as YAML; what is set wins over the file, also over an axis of the same key. Several values, with
-commas between them, make an axis; a list in brackets is one value where the key takes lists, and makes an axis of
-another key. Text that holds a comma stands in quotes. A fault in it names the option instead of a line of the file.
+VALUE is YAML and replaces the value in the file, also an axis over the same key. Values separated by commas make an
+axis. A list in brackets is a single value for keys that take lists, and an axis for any other key. Text with a comma
+needs quotes. Faults name the option instead of a line in the file.
+
+    --set cluster.world_size=8            the value 8
+    --set cluster.world_size=8,16         an axis, also written [8,16]
+    --set cluster.placement=[1,0]         the value [1, 0]: this key takes lists
+    --set cluster.placement=[0,1],[1,0]   an axis with two lists
 """
 
 from __future__ import annotations
@@ -12,19 +17,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.basics.document import Document, Fault, parse
+from simulator.basics.errors import ScenarioError
 from simulator.basics.sections import flat, overlap, varied
-from simulator.errors import ScenarioError
-from simulator.scenario.answer_shape import AGAINST, BudgetShape
+from simulator.scenario.answer_spec import AGAINST, BudgetSpec
 from simulator.scenario.axes import KINDS, place
 from simulator.scenario.key_names import keys_of, unknown_key
-from simulator.scenario.plan_shape import GPUS, KEYS, PlanShape
-from simulator.scenario.shape import KINDS as PLAYED
-from simulator.scenario.shape import axis_keys, takes_lists
+from simulator.scenario.plan_spec import GPUS, KEYS, PlanSpec
+from simulator.scenario.records import KINDS as PLAYED
+from simulator.scenario.records import axis_keys, takes_lists
 
-# Keys of the whole scenario, of which no axis can be made.
-_BUDGETS: Final = tuple(f"budget.{name}" for name in BudgetShape.model_fields)
+# Keys about the whole scenario; they cannot be an axis.
+_BUDGETS: Final = tuple(f"budget.{name}" for name in BudgetSpec.model_fields)
 _PLANS: Final = (
-    *(f"plan.{name}" for name in PlanShape.model_fields),
+    *(f"plan.{name}" for name in PlanSpec.model_fields),
     *(f"plan.{kind}.{name}" for kind in ("fix", "among") for name in KEYS),
     f"plan.among.{GPUS}",
 )
@@ -33,13 +38,14 @@ _OF_THE_WHOLE: Final = ("name", "question", "answer", "baseline", "budget", *_BU
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One --set: the key path, and how it was written."""
+    """A `--set` option: key path and text as written."""
 
     key: tuple[str, ...]
     written: str
 
 
 def _path(key: str) -> tuple[str, ...] | None:
+    # Known are `sweep`, `sweep.KEY`, KEY, and keys about the whole scenario.
     kind, _, rest = key.partition(".")
     if kind in KINDS and (not rest or rest in axis_keys()):
         return (kind, rest) if rest else (kind,)
@@ -49,9 +55,17 @@ def _path(key: str) -> tuple[str, ...] | None:
 
 
 def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Override, ...], tuple[Fault, ...]]:
-    """Put overrides into a document; of what is wrong with the others nothing, and a fault for each.
+    """Put overrides into a document.
 
-    Faults are a key that nothing reads, or a value that is not YAML: then the fault has the key that it is for.
+    Returns
+    -------
+    Document
+        The document with changed data; a broken override changes nothing.
+    tuple of Override
+        Overrides that were applied.
+    tuple of Fault
+        A fault for each broken override. For invalid YAML, the fault has the override's key; for an unknown key, or a
+        key of another kind of scenario, the fault's key is empty.
     """
     if not isinstance(document.data, dict):
         return document, (), ()
@@ -66,23 +80,25 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
             continue
         other = _other_kind(document.data, path)
         if other is not None:
-            message = f"the scenario plays {PLAYED[other]} and has no {path[0]}; start from another one"
+            message = f"the scenario simulates {PLAYED[other]} and has no {path[0]}; start from another scenario"
             faults.append(Fault((), message, source=option))
             continue
         try:
             several, value = _read(key, text, option)
         except ScenarioError as error:
-            # A place in the text may stand between the option and what is wrong with it.
+            # str(error) reads "OPTION:LINE:COLUMN: message"; the place is kept behind the option.
             lines = [line.removeprefix(option).partition(": ") for line in str(error).splitlines()]
             faults += [Fault(path, message, source=option + place) for place, _, message in lines]
             continue
         if several:
+            # A setting for a whole section is an axis over every key that it names: drop each such axis.
             path = _axis_of(data, key)
             for name in varied({key: value}):
                 _drop_axes(data, name, path)
             place(data, path, value)
             applied.append(Override(path, option))
             continue
+        # {"collective": {"algorithm": "ring"}} sets collective.algorithm and leaves other keys in the section alone.
         for name, inner in flat({key: value}).items():
             at = path if name == key else tuple(name.split("."))
             _drop_axes(data, name, at)
@@ -94,20 +110,26 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
 
 
 def _known(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Keys that may be set in a scenario with this data."""
+    """Return the keys that may be set in a scenario with this data."""
     played = [kind for kind in PLAYED if kind in data]
     return (*(keys_of(played[0]) if len(played) == 1 else axis_keys()), *KINDS, *_OF_THE_WHOLE)
 
 
 def _read(key: str, text: str, option: str) -> tuple[bool, Any]:
-    """Whether a text holds several values, which make an axis, and the value or the list of them."""
+    """Return (several, value): whether the text holds several values, and the value or the list of values.
+
+    >>> _read("cluster.world_size", "8, 16", ""), _read("cluster.placement", "[1, 0]", "")
+    ((True, [8, 16]), (False, [1, 0]))
+    """
     if not text.strip():
         return False, None
     if key not in axis_keys():
         return False, parse(text, option).data
+    # In brackets, commas separate values: "8,16" alone would be text in YAML.
     try:
         listed = parse(f"[{text}]").data
-    except ScenarioError:  # no YAML, or no values with commas between them
+    # Not a list of values: read the text alone. If YAML fails again, the error names the option.
+    except ScenarioError:
         return False, parse(text, option).data
     if len(listed) > 1:
         return True, listed
@@ -116,15 +138,16 @@ def _read(key: str, text: str, option: str) -> tuple[bool, Any]:
 
 
 def _axis_of(data: Mapping[str, Any], key: str) -> tuple[str, str]:
-    """Where an axis of the key stands: in the list of axes where the file has it, else in `sweep`."""
+    """Return the place for the key's axis: `compare` if the file has the axis there, otherwise `sweep`."""
     axes = data.get("compare")
     return ("compare" if isinstance(axes, dict) and key in axes else "sweep", key)
 
 
 def _drop_what_has_lost_its_axis(before: Mapping[str, Any], data: dict[str, Any], wanted: Mapping[str, str]) -> None:
-    """Leave out of `answer` and `baseline` what speaks of an axis that an option took away; the rest is still meant.
+    """Remove entries in `answer` and `baseline` that refer to an axis replaced by an option.
 
-    What an option says itself stays, and is refused where it cannot be meant.
+    The remaining entries stay. `answer` and `baseline` set by an option are not touched; rules refuse them if they
+    refer to a missing axis.
     """
     compare, sweep = ({**axes} if isinstance(axes := data.get(kind), dict) else {} for kind in KINDS)
     if "baseline" not in wanted and isinstance(baseline := data.get("baseline"), dict):
@@ -147,7 +170,7 @@ def _has(compare: Mapping[str, Any], key: str, value: Any) -> bool:
 
 
 def _lost(asked: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
-    """Whether a finding needs what is compared, or swept, and that is gone."""
+    """Return True if a finding needs an axis that was removed."""
     name = asked.get("finding") if isinstance(asked, dict) else asked
     along = asked.get("along") if isinstance(asked, dict) else None
     needs = (name in AGAINST and not compared) or (name == "effect" and not (swept or compared))
@@ -155,14 +178,15 @@ def _lost(asked: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
 
 
 def _other_kind(data: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
-    """What the scenario plays, if a key belongs to the other of KINDS (collective, training); else None."""
+    """Return the scenario's kind (collective or training) if a key belongs to the other kind; otherwise None."""
     if path[0] not in PLAYED or path[0] in data:
         return None
     return next((kind for kind in PLAYED if kind in data), None)
 
 
 def _drop_axes(data: dict[str, Any], key: str, but: tuple[str, ...]) -> None:
-    """Remove the axes of a key, of what is in it and of what it is in, but the one that is set; it keeps its place."""
+    """Remove axes over a key, over its parents and over its children, except the axis at `but`."""
+    # `but` is not removed and put back, because an axis must keep its place: the order of the axes orders the points.
     for kind in KINDS:
         axes = data.get(kind)
         if isinstance(axes, dict):
@@ -174,11 +198,13 @@ def _drop_axes(data: dict[str, Any], key: str, but: tuple[str, ...]) -> None:
 
 
 def renamed(faults: Iterable[Fault], overrides: tuple[Override, ...]) -> Iterator[Fault]:
-    """Let faults of what was set name the option that set it instead of a line of the file."""
+    """Replace the place in the file by the option, for faults in a value set by an option."""
     for fault in faults:
+        # The last option wins, also in `apply`.
         source = next((o for o in reversed(overrides) if fault.key[: len(o.key)] == o.key), None)
         if source is None:
             yield fault
             continue
+        # The option names its key already; a key below it, such as `collective.servers.count`, is still shown.
         inside = fault.key != source.key
         yield Fault(fault.key if inside else (), fault.message, source=source.written)

@@ -1,6 +1,6 @@
-"""How layers of stages and the order of kinds of parallelism are written.
+"""How are a stage's layers, context parallelism, and the order of parallel kinds written? The readers for these keys.
 
-Rule: as in reading.py; whether they fit the model and the ranks is said in training_rules.py.
+Same form as reading.py. Rules between these values, the model and the ranks are in parallelism_rules.py.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from simulator.scenario import reading
 from simulator.step.rank_grid import ORDER
 
 _LESS: Final = ("first_less", "last_less")
+# Upper bound for layers and for ranks; larger numbers are typing errors.
 _MOST_LAYERS: Final = 10_000
 _WAYS: Final = ("ring", "all_gather", "ulysses")
 
 
 def layers_of_stages() -> reading.ValueReader:
-    """Read "auto", a list of layers by stage, or how many layers the first and the last stage have less."""
+    """Read "auto", the layers of each stage as a list, or how many fewer layers the first and last stage have."""
+    # Both are plain counts of layers.
+    # A stage may have 0 layers: the first often holds the embedding alone.
     layers = less = reading.whole(0, _MOST_LAYERS)
 
     def reader(value: Any) -> Any:
@@ -49,12 +52,13 @@ def layers_of_stages() -> reading.ValueReader:
 
 
 def ways_of_attention() -> reading.ValueReader:
-    """Read how attention sees sequences that are cut: one word, or how many ranks do so in each of two ways."""
+    """Read how attention sees a partitioned sequence: a word, or {ulysses: ranks, ring: ranks}."""
     ranks = reading.whole(1, _MOST_LAYERS)
 
     def reader(value: Any) -> Any:
         if isinstance(value, str) and value in _WAYS:
             return value
+        # Both sizes are required; a rule checks their product against `cp`.
         if isinstance(value, dict) and set(value) == {"ulysses", "ring"}:
             return {key: int(ranks.reader(one)) for key, one in value.items()}
         raise ValueError(f"got {reading.shown(value)}; must be {', '.join(_WAYS)}, or {{ulysses: 4, ring: 2}}")
@@ -76,12 +80,15 @@ def ways_of_attention() -> reading.ValueReader:
 
 
 def kinds_in_order() -> reading.ValueReader:
-    """Read each kind of parallelism once."""
+    """Read an order over all kinds of parallelism, each kind once."""
 
     def reader(value: Any) -> tuple[str, ...]:
+        # `str`, because a list may hold values that cannot be sorted together.
         if isinstance(value, list | tuple) and sorted(map(str, value)) == sorted(ORDER):
             return tuple(value)
-        raise ValueError(f"got {reading.shown(value)}; must have each of [{', '.join(ORDER)}] once, the fastest first")
+        raise ValueError(
+            f"got {reading.shown(value)}; must have each of [{', '.join(ORDER)}] once, the fastest-varying kind first"
+        )
 
     length = len(ORDER)
     return reading.ValueReader(

@@ -1,6 +1,6 @@
-"""Rules of `training.parallelism`: sizes that multiply out, and what a model, a schedule and a strategy allow.
+"""Rules for `training.parallelism`: sizes that multiply out, and limits from the model, the schedule and the strategy.
 
-Rule: as in training_rules.py; every line says which number would fit.
+Same form as training_rules.py. Every message names a number that would fit.
 """
 
 from __future__ import annotations
@@ -8,56 +8,63 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from simulator.model.cut import context_refusal, expert_tensor_refusal, experts_refusal, refusal
+from simulator.model.partition import context_refusal, expert_tensor_refusal, experts_refusal, refusal
 from simulator.scenario.build_training import parallelism
-from simulator.scenario.conflict import Conflict
-from simulator.scenario.training_shape import TrainingShape
-from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import PipelineShape
+from simulator.scenario.rule_violation import RuleViolation
+from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape
+from simulator.step.spec import Updater
 from simulator.step.stages import layers_of_stages, refusal_of_layers
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
+from simulator.step.strategies.strategy import STRATEGIES
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
 
 
-def _conflict(name: str, message: str, *involved: str) -> Conflict:
+def _conflict(name: str, message: str, *involved: str) -> RuleViolation:
     dotted = f"training.parallelism.{name}"
-    return Conflict(tuple(dotted.split(".")), message, (dotted, *involved))
+    return RuleViolation(tuple(dotted.split(".")), message, (dotted, *involved))
 
 
-def sizes(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
-    """The groups' sizes multiply out to the ranks of the cluster."""
+def sizes(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolation]:
+    """Yield a fault if the groups' sizes do not multiply out to world_size."""
     wanted = shape.parallelism
     rest, whole = wanted.tp * wanted.pp * wanted.cp, "dp x tp x pp x cp must be world_size"
     involved = (*(f"training.parallelism.{kind}" for kind in ("tp", "pp", "cp")), "cluster.world_size")
     if world_size % rest:
+        # Report the first size at which the running product stops dividing world_size: tp, then tp x pp, then all.
         bad = (("tp", wanted.tp), ("pp", wanted.tp * wanted.pp), ("cp", rest))
         key = next(kind for kind, ranks in bad if world_size % ranks)
         size = getattr(wanted, key)
         others = rest // size
+        # Counting up to a million takes a moment; larger clusters get the rule instead of a list.
         fits = [n for n in range(1, world_size + 1) if world_size % (n * others) == 0] if world_size <= 10**6 else []
-        hint = f"; {key} may be {', '.join(map(str, fits[:12]))}" if fits else f"; {others} x {key} has to divide it"
+        hint = (
+            (f"; {key} may be {', '.join(map(str, fits[:12]))}")
+            if fits
+            else f"; {others} x {key} must divide world_size"
+        )
         yield _conflict(key, f"got {size}; {whole} {world_size}{hint}", *involved)
     elif wanted.dp is not None and wanted.dp * rest != world_size:
-        message = f"got {wanted.dp}; {whole} {world_size}; leave dp out, or write {world_size // rest}"
+        message = f"got {wanted.dp}; {whole} {world_size}; omit dp, or write {world_size // rest}"
         yield _conflict("dp", message, *involved)
 
 
-def conflicts(shape: TrainingShape, model: Transformer | None, world_size: int | None) -> Iterator[Conflict]:
-    """What does not go together; `model` is None where the model itself is at fault, `world_size` where sizes are."""
+def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | None) -> Iterator[RuleViolation]:
+    """Yield every broken rule; `model` is None if the model is invalid, `world_size` is None if sizes are."""
     ways = shape.parallelism.context
     if isinstance(ways, Mapping) and ways["ulysses"] * ways["ring"] != shape.parallelism.cp:
         product = ways["ulysses"] * ways["ring"]
         message = f"got {ways['ulysses']} x {ways['ring']} = {product}; must be cp {shape.parallelism.cp}"
         yield _conflict("context", message, "training.parallelism.cp")
+        # `parallelism` below needs a valid product.
         return
     if model is not None:
         yield from _experts(shape, model, world_size)
     wanted = parallelism(shape.parallelism)
     if shape.numerics and max(wanted.size, wanted.experts.ranks) > 1:
         yield from _numbers(shape, model)
+    # With a single rank per model copy, the remaining rules do not apply.
     if wanted.size == 1:
         return
     if model is not None:
@@ -65,53 +72,60 @@ def conflicts(shape: TrainingShape, model: Transformer | None, world_size: int |
         yield from _context(shape, model)
     if wanted.pp > 1:
         yield from _pipeline(shape, model)
+    # Reported at the first kind of parallelism in use.
     kinds = (("tp", wanted.tp), ("pp", wanted.pp), ("cp", wanted.cp))
     key, size = next(kind for kind in kinds if kind[1] > 1)
-    if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
-        message = f"got {size}, but a parameter server's workers hold a whole model; write sharding: ddp or zero3"
+    if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
+        message = f"got {size}, but workers of a parameter server hold a whole model; write sharding: ddp or zero3"
         yield _conflict(key, message, "training.sharding.strategy")
 
 
-def _whole(shape: TrainingShape) -> bool:
-    """Whether every rank updates all that it computes with."""
-    return strategies.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
+def _whole(shape: TrainingSpec) -> bool:
+    """Return True if each rank updates every parameter that it computes with."""
+    return STRATEGIES.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
 
 
-def _numbers(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
-    """What numbers are not carried for where several ranks compute one model."""
+def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
+    """Yield the features without real numbers if several ranks compute one model."""
     wanted, without = parallelism(shape.parallelism), "or write numerics: false"
     sizes = {key: getattr(wanted, key) for key in ("tp", "cp", "pp")} | {"ep": wanted.experts.ranks}
     key, size = next((key, size) for key, size in sizes.items() if size > 1)
+    # Each rule below names a feature whose arithmetic `simulator.learning` does not implement yet.
     if wanted.tp_overlap == "ring_exchange" and wanted.tp > 1:
-        message = f"got 'ring_exchange', for which numbers are not carried; write none, {without}"
+        message = f"got 'ring_exchange', which real training does not support; write none, {without}"
         yield _conflict("tp_overlap", message, "training.parallelism.tp", "training.numerics")
     if model is not None and model.num_experts and wanted.tp > 1:
-        message = f"got {wanted.tp}; of {model.name}'s experts numbers are carried where no matrix is cut; write 1"
+        message = f"got {wanted.tp}; real training does not split the matrices of {model.name}'s experts; write 1"
         yield _conflict("tp", f"{message}, {without}", "training.model", "training.numerics")
     if wanted.experts.dispatch != "all_to_all":
-        message = f"got {wanted.experts.dispatch!r}, for which numbers are not carried; write all_to_all"
+        message = f"got {wanted.experts.dispatch!r}, which real training cannot use; write all_to_all"
         yield _conflict("experts.dispatch", f"{message}, {without}", "training.numerics")
     if wanted.ulysses > 1:
-        message = f"got {wanted.ulysses} ranks that hand heads over, for which numbers are not carried; write ring"
+        message = f"got {wanted.ulysses} ulysses ranks, which real training does not support; write ring"
         yield _conflict("context", f"{message}, {without}", "training.numerics")
     if shape.dropout:
-        message = f"got {size}, but numbers are carried without dropout there; write dropout: false, {without}"
+        message = (
+            f"got {size}, but real training of a partitioned model has no dropout; write dropout: false, {without}"
+        )
         yield _conflict(key, message, "training.dropout", "training.numerics")
     if shape.faults:
-        message = f"got {size}, but faults are put into data parallelism alone; leave faults out, {without}"
+        message = f"got {size}, but faults need pure data parallelism; omit faults, {without}"
         yield _conflict(key, message, "training.faults", "training.numerics")
     if shape.activation_checkpointing == "selective_op" and key != "pp":
-        message = f"got {size}, but of selective_op numbers are not carried there; write full or attention, {without}"
+        message = (
+            f"got {size}, but real training of a partitioned model does not support selective_op; write full or "
+            f"attention, {without}"
+        )
         yield _conflict(key, message, "training.activation_checkpointing", "training.numerics")
     if model is not None and model.tied and wanted.apart and not _whole(shape):
         message = (
-            f"got {wanted.pp}; {model.name} has one table for embedding and head, whose gradients on the first and "
-            f"the last stage are summed for sharding: ddp alone; write ddp, {without}"
+            f"got {wanted.pp}; {model.name} shares one table between embedding and head, and only sharding: ddp sums "
+            f"the gradients of the first and the last stage; write ddp, {without}"
         )
         yield _conflict("pp", message, "training.model", "training.sharding.strategy", "training.numerics")
 
 
-def _tensor(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
+def _tensor(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
     wanted = parallelism(shape.parallelism)
     involved = ("training.model", "training.seq_len", "training.parallelism.sequence_parallel")
     refused = refusal(model, wanted.cut(), shape.seq_len)
@@ -119,47 +133,50 @@ def _tensor(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
         yield _conflict("tp", refused, *involved)
     if wanted.tp > 1 and model.num_experts and not wanted.sequence_parallel:
         message = (
-            f"got false; of {model.name}'s experts each of {wanted.tp} tensor-parallel ranks would get every token; "
-            "write true"
+            f"got false, which sends every token of {model.name}'s experts to each of {wanted.tp} tensor-parallel "
+            "ranks; write true"
         )
         yield _conflict("sequence_parallel", message, *involved[:1], "training.parallelism.tp")
 
 
-def _experts(shape: TrainingShape, model: Transformer, world_size: int | None) -> Iterator[Conflict]:
+def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) -> Iterator[RuleViolation]:
     wanted = parallelism(shape.parallelism)
     e, etp = wanted.experts.ranks, wanted.experts.tensor
-    # Where nobody knows how many ranks a stage has, as many as there must be for the experts: then no rule is broken.
+    # If the number of ranks per stage is unknown, assume as many as the experts need; no rule is broken then.
     ranks = e * etp if world_size is None else world_size // wanted.pp
     involved = ("training.model", "training.parallelism.tp", "training.parallelism.pp", "cluster.world_size")
     if shape.parallelism.etp is not None and not model.num_experts:
-        message = f"got {etp}; {model.name} has no experts; leave it out"
+        message = f"got {etp}; {model.name} has no experts; omit the key"
         yield _conflict("etp", message, "training.model")
     elif refused := expert_tensor_refusal(model, wanted.cut()):
         yield _conflict("etp", refused, *involved)
     elif model.num_experts and ranks % etp:
+        # Suggest common divisors of the ranks and the experts' width.
         fits = ", ".join(str(n) for n in range(1, 65) if ranks % n == model.ffn_size % n == 0)
         message = f"got {etp}; must divide the {ranks} ranks of a stage (dp x cp x tp): {fits}"
         yield _conflict("etp", message, *involved)
     elif refused := experts_refusal(model, wanted.cut()):
         yield _conflict("ep", refused, *involved)
     elif model.num_experts and ranks % (e * etp):
+        # Suggest common divisors of the ranks and the number of experts.
         most = min(ranks // etp, model.num_experts)
         fits = ", ".join(str(n) for n in range(1, most + 1) if ranks // etp % n == model.num_experts % n == 0)
         each = f" / etp {etp}" if etp > 1 else ""
         message = f"got {e}; must divide the {ranks // etp} ranks of a stage (dp x cp x tp{each}): {fits}"
         yield _conflict("ep", message, *involved)
+    # The remaining rules concern experts held by different ranks.
     if not (model.num_experts and wanted.cut().experts_apart):
         return
     sharding = shape.sharding
     if sharding.shard_size is not None or not isinstance(sharding.reshard_after_forward, bool):
-        message = f"got {e}, but with sharding groups of their own experts are not built yet; leave these out"
+        message = f"got {e}, but experts with a separate shard_size are not supported yet; omit shard_size"
         yield _conflict("ep", message, "training.sharding.shard_size", "training.sharding.reshard_after_forward")
-    if strategies.find(sharding.strategy).updater is Updater.SERVERS:
-        message = f"got {e}, but a parameter server's workers hold a whole model; write sharding: ddp or zero3"
+    if STRATEGIES.find(sharding.strategy).updater is Updater.SERVERS:
+        message = f"got {e}, but workers of a parameter server hold a whole model; write sharding: ddp or zero3"
         yield _conflict("ep", message, "training.sharding.strategy")
 
 
-def _context(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
+def _context(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
     wanted = parallelism(shape.parallelism)
     if wanted.cp == 1:
         return
@@ -168,13 +185,13 @@ def _context(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
     if refused:
         yield _conflict("cp", refused, *involved)
     if shape.attention != "flash":
-        message = f"got {wanted.cp}, but {shape.attention} attention has all scores in one place; write flash"
+        message = f"got {wanted.cp}, but {shape.attention} attention needs every score on a single rank; write flash"
         yield _conflict("cp", message, "training.attention")
 
 
-def _pipeline(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
+def _pipeline(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
     wanted = parallelism(shape.parallelism)
-    schedule = catalog.find(wanted.schedule)
+    schedule = SCHEDULES.find(wanted.schedule)
     chunks = schedule.chunks or wanted.virtual_stages
     involved = ("training.parallelism.pp", "training.gradient_accumulation_steps", "training.global_batch")
     order = PipelineShape(wanted.pp, shape.gradient_accumulation_steps, chunks, wanted.microbatch_group or wanted.pp)
@@ -183,10 +200,11 @@ def _pipeline(shape: TrainingShape, model: Transformer | None) -> Iterator[Confl
         message = f"{wanted.schedule} {refused} (gradient_accumulation_steps)"
         yield _conflict("schedule", message, *involved, "training.parallelism.microbatch_group")
     if shape.activation_checkpointing == "sqrt":
-        message = f"got {wanted.pp}, but sqrt makes segments that reach over stages; write full, or every: 2"
+        message = f"got {wanted.pp}, but the segments of sqrt cross stages; write full, or every: 2"
         yield _conflict("pp", message, "training.activation_checkpointing")
     if model is None:
         return
+    # DualPipe places each stage on two ranks; half as many distinct stages exist.
     stages = wanted.pp * chunks // (2 if wanted.mirrored else 1)
     if wanted.stages:
         refused = refusal_of_layers(wanted.stages, stages, model.num_layers, model.name)

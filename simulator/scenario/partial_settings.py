@@ -1,37 +1,38 @@
-"""Which points of a scenario have some settings: {training.sharding: zero3, cluster.world_size: 8}?
+"""Which points of a scenario have given settings, such as {training.sharding: zero3, cluster.world_size: 8}?
 
-Rule: a setting is compared by what it means, not by how it is written, so "1024 KiB" is "1 MiB", and a key need not be
-an axis.
+Settings are compared by meaning: "1024 KiB" equals "1 MiB". A key need not be an axis::
+
+    wanted {collective.size: 1024 KiB}   point {collective.size: 1 MiB}             match
+    wanted {seed: 0}                     point without seed (default 0)             match
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from simulator.report.tables.setting_text import setting_text
+from simulator.records.setting_text import setting_text
 from simulator.scenario import build_records
 from simulator.scenario.axes import put
 from simulator.scenario.key_names import ending, keys_of, unknown_key
-from simulator.scenario.records import Point, Scenario
+from simulator.scenario.records import PlotsSpec, Point, Scenario, adapter
 from simulator.scenario.resolve import resolved
-from simulator.scenario.shape import ScenarioShape, adapter
 
-# Values of an axis that a message names.
+# Most axis values shown in a message.
 _MOST_VALUES = 12
 
 
 class InvalidSettingError(ValueError):
-    """A value that its key cannot have.
+    """Error for an invalid value in wanted settings.
 
     Attributes
     ----------
-    key : str
+        Dotted key.
     reasons : ValidationError
+        pydantic's errors for the value.
     """
 
     def __init__(self, key: str, reasons: ValidationError) -> None:
@@ -41,32 +42,35 @@ class InvalidSettingError(ValueError):
 
 
 def full_key(scenario: Scenario, written: str) -> str:
-    """The dotted key that a text names: "strategy" for training.sharding.strategy, where it is the only one so called.
+    """Return the dotted key for an unambiguous ending: "strategy" for training.sharding.strategy.
 
     Raises
     ------
     ValueError
-        No key of the scenario ends so, or several do.
+        No key ends like this, or several keys do.
     """
     axes, keys = (
         {**scenario.compare, **scenario.sweep},
         keys_of("collective" if scenario.training is None else "training"),
     )
+    # Axes first: an ending may be ambiguous among all keys, and still name a single axis.
     named = ending(written, axes) or ending(written, keys)
     if len(named) == 1:
         return named[0]
     if named:
-        raise ValueError(f"may be {' or '.join(named)}; write one of them")
+        raise ValueError(f"may be {' or '.join(named)}; write one of these keys")
     raise ValueError(unknown_key(written, keys))
 
 
 def matching(points: Sequence[Point], wanted: Mapping[str, Any]) -> tuple[int, ...]:
-    """Places of the points that stay as they are when the settings are put into them.
+    """Return the indices of the points with the wanted settings.
+
+    A point has a setting if writing it into the point changes nothing.
 
     Raises
     ------
     InvalidSettingError
-        A key cannot have its value.
+        A key cannot have the wanted value.
     """
     for key, value in wanted.items():
         try:
@@ -77,18 +81,21 @@ def matching(points: Sequence[Point], wanted: Mapping[str, Any]) -> tuple[int, .
 
 
 def _has(point: Point, wanted: Mapping[str, Any]) -> bool:
-    """Return True if a point has the settings, be they its own or what its scenario says."""
-    # An option that the point's own choice does not read is a setting of the point, and stands nowhere in its scenario.
+    """Return True if a point has the settings, from its own axes or from its scenario."""
+    # A point's data omits options unread by its own algorithm, although they are settings of the point: compare these
+    # by their value on the axis.
     others = {key: value for key, value in wanted.items() if not _is_own(point.settings, key, value)}
     scenario = point.scenario
-    bare = replace(scenario, plots=(), plotted_points=None, warnings=())
+    # Plots and warnings belong to the whole scenario and would differ.
+    bare = scenario.replaced(plots=PlotsSpec(kinds=()), warnings=())
     data = resolved(bare)
     put(data, others)
     try:
-        shape = ScenarioShape.model_validate(data)
-    except ValidationError:  # a key of another kind of scenario
+        shape = Scenario.model_validate(data)
+    # The key belongs to another kind of scenario.
+    except ValidationError:
         return False
-    return build_records.scenario(shape, scenario.question, scenario.source, Path()) == bare
+    return build_records.completed(shape, scenario.question, scenario.source, Path()) == bare
 
 
 def _is_own(settings: Mapping[str, Any], key: str, value: Any) -> bool:
@@ -97,10 +104,10 @@ def _is_own(settings: Mapping[str, Any], key: str, value: Any) -> bool:
 
 
 def no_such_point(scenario: Scenario, wanted: Mapping[str, Any]) -> str:
-    """Say that no point has the settings, and which settings there are."""
+    """Return a message: no point has the settings, and which settings exist."""
     said = ", ".join(f"{key}: {setting_text(value)}" for key, value in wanted.items())
     there = [f"{key}: {_listed(values)}" for key, values in {**scenario.compare, **scenario.sweep}.items()]
-    hint = f"points differ in {'; '.join(there)}" if there else "the scenario is a single point; leave `points` out"
+    hint = f"the points differ in {'; '.join(there)}" if there else "the scenario is a single point; omit `points`"
     return f"got {{{said}}}, which no point has; {hint}"
 
 

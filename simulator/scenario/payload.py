@@ -1,4 +1,4 @@
-"""Whether a collective moves real arrays (`payload: auto` decides by size)."""
+"""Does a collective carry real arrays? `payload: auto` decides by size."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from typing import Final
 
 from simulator.scenario.records import Payload
 
-# payload: auto carries real arrays while all ranks' arrays together are no larger than this [B].
+# Under payload: auto, real arrays move up to this total size over every rank [B].
 PAYLOAD_LIMIT: Final = 256 * 2**20
 
 
 def carries_payload(payload: Payload, nbytes: int) -> bool:
-    """Whether real arrays move: as asked, or, by itself, while they are small.
+    """Return True if real arrays move: as asked, or, under "auto", if they are small.
 
     Parameters
     ----------
     payload : bool or "auto"
+        Value of the key.
     nbytes : int
-        Of all ranks' arrays together [B].
+        Size of the arrays, summed over the ranks [B].
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Which rules hold between what a plan is asked for (`plan`) and the rest of a scenario?
+"""Which rules connect a plan (`plan`) with the rest of a scenario?
 
-Rule: as in the other rules; these look at the scenario as a whole. What a plan cannot be of is said here alone, of what
-a file says and of what is made in Python.
+These rules look at the scenario as a whole. Scenarios that cannot be planned are refused here, for files and for
+Python.
 """
 
 from __future__ import annotations
@@ -12,96 +12,108 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from simulator.basics.document import Key
-from simulator.errors import one_of
-from simulator.scenario.conflict import Conflict
-from simulator.scenario.field_types import Shape
+from simulator.basics.errors import one_of
+from simulator.scenario.field_types import Spec
 from simulator.scenario.global_batch import sequences_of
-from simulator.scenario.plan_shape import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, PlanShape
-from simulator.scenario.records import Scenario
-from simulator.scenario.shape import ScenarioShape, adapter
-from simulator.scenario.training_shape import PRECISIONS
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
+from simulator.scenario.plan_spec import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, PlanSpec
+from simulator.scenario.records import Scenario, adapter
+from simulator.scenario.rule_violation import RuleViolation
+from simulator.scenario.training_spec import PRECISIONS
+from simulator.step.spec import Updater
+from simulator.step.strategies.strategy import STRATEGIES
 
+# Keys about points, which a plan does not have.
 _TELLS: Final = ("answer", "baseline", "plots")
 
 
-def conflicts(shape: ScenarioShape) -> Iterator[Conflict]:
-    """Rules that are broken."""
+def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
+    """Yield every broken rule."""
     plan, training = shape.plan, shape.training
     if plan is None:
         return
     if training is None:
-        yield Conflict(("plan",), "is of a training, and this plays a collective; remove it", ("plan",), True)
+        yield RuleViolation(
+            ("plan",), ("needs a training, but the scenario simulates a collective; remove the key"), ("plan",), True
+        )
         return
+    # A plan chooses a single value for each key; an axis would need a plan for each value.
     for name in ("compare", "sweep"):
         if getattr(shape, name):
-            message = f"stands beside {name}, but a plan is of one value of each key; remove one of the two"
-            yield Conflict(("plan",), message, ("plan", name), True)
+            message = f"excludes {name}, because a plan takes a single value of each key; remove one"
+            yield RuleViolation(("plan",), message, ("plan", name), True)
     for name in _TELLS:
         if getattr(shape, name):
-            yield Conflict((name,), "tells of points, and a plan tells its own answer; remove it", (name, "plan"), True)
+            yield RuleViolation(
+                (name,), ("describes points, but a plan has its own answer; remove the key"), (name, "plan"), True
+            )
     for key, message in not_planned(shape):
-        yield Conflict(key, message, (".".join(map(str, key)), "plan"), True)
+        yield RuleViolation(key, message, (".".join(map(str, key)), "plan"), True)
     yield from _chosen(shape, plan)
     yield from _choices(plan, shape.cluster.world_size)
     try:
         sequences_of(plan.global_batch, training.seq_len)
     except ValueError as error:
-        yield Conflict(("plan", "global_batch"), str(error), ("plan.global_batch", "training.seq_len"))
+        yield RuleViolation(("plan", "global_batch"), str(error), ("plan.global_batch", "training.seq_len"))
     if plan.deadline is not None and (shape.budget is None or shape.budget.tokens is None):
         message = "needs the length of the training; write budget: {tokens: 1e12}"
-        yield Conflict(("plan", "deadline"), message, ("plan.deadline", "budget"))
+        yield RuleViolation(("plan", "deadline"), message, ("plan.deadline", "budget"))
     if shape.budget is not None and shape.budget.tokens is None:
-        yield Conflict(("budget",), "needs tokens, for settings are compared by them", ("budget", "plan"))
+        yield RuleViolation(("budget",), "needs tokens, because plans compare settings by tokens", ("budget", "plan"))
 
 
-def not_planned(scenario: ScenarioShape | Scenario) -> Iterator[tuple[Key, str]]:
-    """Keys of a scenario that no bound of a step's time holds for, and why."""
+def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
+    """Yield the keys of a scenario under which lower bounds of a step's time do not hold, with reasons."""
     jitter, training = scenario.cluster.jitter, scenario.training
     if jitter.compute or jitter.latency:
-        yield ("cluster", "jitter"), "a plan is without; drawn times may be shorter than any bound"
+        yield ("cluster", "jitter"), "a plan excludes jitter, because random times may be shorter than any lower bound"
+    # Bounds assume the GPU's own speed: slower ranks keep them valid, faster ranks do not.
     if any(factor > 1.0 for factor in scenario.cluster.stragglers.values()):
-        yield ("cluster", "stragglers"), "a plan is without ranks faster than others, for bounds are of these"
+        yield (
+            ("cluster", "stragglers"),
+            ("a plan excludes factors above 1, because lower bounds assume the speed of the other ranks"),
+        )
     if training is not None and training.numerics:
-        yield ("training", "numerics"), "a plan is of times alone; leave it out"
+        yield ("training", "numerics"), "a plan only computes times; omit the key"
 
 
 def value_of(name: str, value: Any) -> Any:
-    """A value of a choice as the key that it sets takes it.
+    """Return a choice's value, validated by the key that it sets.
 
     Raises
     ------
     ValueError
-        The key cannot have it, or a plan is without it.
+        The key cannot have the value, or plans exclude it.
     """
-    if name == "sharding" and value in strategies.names() and strategies.find(value).updater is Updater.SERVERS:
-        raise ValueError(f"got {value!r}, whose servers hold what ranks do not; a plan is without")
+    # Servers hold states outside the ranks, and plans do not cover servers.
+    if name == "sharding" and value in STRATEGIES.names() and STRATEGIES.find(value).updater is Updater.SERVERS:
+        raise ValueError(f"got {value!r}, whose servers hold states outside the ranks; a plan does not support servers")
     if name == "precision":
+        # A plan's precision is a short form, and `adapter` would also accept a mapping.
         if value not in PRECISIONS:
             raise ValueError(one_of(tuple(PRECISIONS), str(value)))
         return value
     try:
         return adapter("cluster.world_size" if name == GPUS else KEYS[name]).validate_python(value)
     except ValidationError as error:
+        # pydantic puts "Value error, " before the text of our own readers.
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
-def _chosen(shape: ScenarioShape, plan: PlanShape) -> Iterator[Conflict]:
-    """Keys of the training that a plan chooses."""
+def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[RuleViolation]:
+    """Yield faults for keys of the training that a plan chooses itself."""
     said = {**plan.fix, **plan.among}
     for name, dotted in KEYS.items():
         if _is_set(shape, dotted) and (name not in SAID_OR_CHOSEN or name in said):
-            what = "is chosen in plan too; keep one" if name in said else "is what a plan chooses"
+            what = "is also a choice of the plan; keep one" if name in said else "is chosen by the plan"
             hint = "" if name in said else f"; write plan: {{fix: {{{name}: ...}}}}"
-            yield Conflict(tuple(dotted.split(".")), f"{what}{hint}", (dotted, "plan"), True)
+            yield RuleViolation(tuple(dotted.split(".")), f"{what}{hint}", (dotted, "plan"), True)
     for dotted, why in FOLLOWS.items():
         if _is_set(shape, dotted):
-            yield Conflict(tuple(dotted.split(".")), f"{why}; remove it", (dotted, "plan"), True)
+            yield RuleViolation(tuple(dotted.split(".")), f"{why}; remove the key", (dotted, "plan"), True)
 
 
-def _is_set(shape: Shape, dotted: str) -> bool:
-    """Whether a key was written."""
+def _is_set(shape: Spec, dotted: str) -> bool:
+    """Return True if a key was written in the file."""
     *at, name = dotted.split(".")
     for inner in at:
         if inner not in shape.model_fields_set:
@@ -110,26 +122,30 @@ def _is_set(shape: Shape, dotted: str) -> bool:
     return name in shape.model_fields_set
 
 
-def _choices(plan: PlanShape, world_size: int) -> Iterator[Conflict]:
-    """Values that a choice cannot have, and choices that are made twice."""
+def _choices(plan: PlanSpec, world_size: int) -> Iterator[RuleViolation]:
+    """Yield faults for values that a choice cannot have, and for choices both fixed and open."""
     for name, value in plan.fix.items():
         yield from _value(("plan", "fix", name), name, value)
     for name, values in plan.among.items():
         at = ("plan", "among", name)
         if name in plan.fix:
-            message = "is fixed in plan.fix, and contradicts it; leave one of the two out"
-            yield Conflict(at, message, ("plan.fix", "plan.among"), True)
+            message = "contradicts plan.fix, which fixes the same name; omit one"
+            yield RuleViolation(at, message, ("plan.fix", "plan.among"), True)
         if not values:
-            yield Conflict(at, "got an empty list; give at least one value", ("plan.among",))
+            yield RuleViolation(at, "got an empty list; give at least one value", ("plan.among",))
         for number, value in enumerate(values):
             yield from _value((*at, number), name, value)
+        # The plan for world_size is reported in full; the other numbers of GPUs are compared with it.
         if name == GPUS and values and world_size not in values:
-            message = f"must hold cluster.world_size, {world_size}, of which all is told"
-            yield Conflict(at, message, ("plan.among", "cluster.world_size"))
+            message = (
+                f"must contain cluster.world_size, {world_size}, because the report describes this number of GPUs in "
+                "full"
+            )
+            yield RuleViolation(at, message, ("plan.among", "cluster.world_size"))
 
 
-def _value(at: Key, name: str, value: Any) -> Iterator[Conflict]:
+def _value(at: Key, name: str, value: Any) -> Iterator[RuleViolation]:
     try:
         value_of(name, value)
     except ValueError as error:
-        yield Conflict(at, str(error), (".".join(map(str, at[:2])),))
+        yield RuleViolation(at, str(error), (".".join(map(str, at[:2])),))

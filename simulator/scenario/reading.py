@@ -1,8 +1,8 @@
-"""How one value of a scenario file is read and checked: whole numbers, sizes, durations, rates, names, choices.
+"""How is a single value in a scenario file read and checked: whole numbers, sizes, durations, rates, names, choices?
 
-Rule: a reader gets one written value and returns a typed one, or raises ValueError with the value and what is allowed.
-It sees nothing around the value; rules between keys are in *_rules.py. Every reader also has a JSON schema, so that an
-editor refuses what the reader refuses.
+A reader gets a written value and returns a typed value, or raises ValueError with the value and the allowed values. It
+sees nothing around the value; rules between keys are in *_rules.py. Every reader also has a JSON schema, therefore an
+editor refuses the same values as the reader.
 """
 
 from __future__ import annotations
@@ -16,41 +16,42 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from simulator.basics import counts, registry, units
+from simulator.basics.errors import UnknownNameError, one_of
 from simulator.basics.spelling import meant
-from simulator.errors import UnknownNameError, one_of
 
+# Longest text of a value shown in a message, and longest text of a quantity [characters].
 _LONGEST: Final = 60
-# Largest array that is read: 1 PiB, so that its elements can be counted in 64 bits whatever is done with them.
+# Largest array [B], 1 PiB: products of its element count with small factors still fit into 64 bits.
 _LARGEST: Final = 2**50
 _NUMBER: Final = r"\s*\+?([0-9]+(_[0-9]+)*\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2})?\s*"
 
 
 @dataclass(frozen=True, slots=True)
 class ValueReader:
-    """Attach a reader to a field of a shape.
+    """Annotation that attaches a reader to a pydantic field.
 
     Attributes
     ----------
     reader : function (written) -> value
-        Raises ValueError with the whole message.
+        Raises ValueError with the complete message.
     schema : function () -> JSON schema
-        Called late, since names that are allowed come from listing folders.
+        A function, because allowed names come from listing folders; they are listed late.
     """
 
     reader: Callable[[Any], Any]
     schema: Callable[[], dict[str, Any]]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Let the reader alone decide."""
+        """Use the reader alone; pydantic checks nothing itself."""
         return core_schema.no_info_plain_validator_function(self.reader)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Describe what the reader takes."""
+        """Describe the values accepted by the reader."""
         return self.schema()
 
 
 def shown(value: Any) -> str:
-    """Show a value the way it is written in YAML, shortened.
+    """Return a value as written in YAML, shortened, for messages.
 
     Examples
     --------
@@ -65,6 +66,7 @@ def shown(value: Any) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
+    # Python refuses to convert integers with thousands of digits into text.
     if isinstance(value, int) and value.bit_length() > 200:
         return "a very large number"
     text = repr(value)
@@ -72,9 +74,10 @@ def shown(value: Any) -> str:
 
 
 def whole(least: int, most: int | None = None) -> ValueReader:
-    """Read a whole number within bounds; 8.0 and '8' are not whole numbers."""
+    """Read a whole number within bounds; 8.0 and '8' are refused, with a hint."""
 
     def reader(value: Any) -> int:
+        # True is an int in Python.
         if isinstance(value, bool) or not isinstance(value, int):
             hint = f"; write {int(value)}" if isinstance(value, float) and value.is_integer() else ""
             hint = (
@@ -92,13 +95,13 @@ def whole(least: int, most: int | None = None) -> ValueReader:
 
 
 def count(least: int, most: int | None, k: int) -> ValueReader:
-    """Read a whole number within bounds that may be written as people do: 8k, 1_000_000, 1e6; `k` is what k is."""
+    """Read a whole number within bounds, also written 8k, 1_000_000 or 1e6; `k` is the value of the letter k."""
     bounded = whole(least, most)
 
     def reader(value: Any) -> int:
         if isinstance(value, float) and counts.is_thousands(value):
             value = int(value)
-        # Digits in quotes are no number: the quotes are a mistake, and told as one.
+        # Digits in quotes are a mistake: `whole` refuses them and says "remove the quotes".
         elif isinstance(value, str) and not re.fullmatch(r"[-+]?[0-9]*", value):
             value = counts.parse_count(value, k)
         return int(bounded.reader(value))
@@ -110,8 +113,8 @@ def count(least: int, most: int | None, k: int) -> ValueReader:
 def number(*, positive: bool, most: float) -> ValueReader:
     """Read a plain number above 0 (or from 0 on), without a unit.
 
-    A positive number is divided by somewhere, so it must not be so near 0 that the quotient overflows; quantities
-    with a unit have the same bound.
+    Positive numbers serve as divisors elsewhere. A lower bound, shared with quantities with a unit, keeps the quotient
+    from overflowing.
     """
 
     def reader(value: Any) -> float:
@@ -119,6 +122,7 @@ def number(*, positive: bool, most: float) -> ValueReader:
             raise ValueError(f"got {shown(value)}; must be a number")
         if value < 0 or (positive and value == 0):
             raise ValueError(f"got {shown(value)}; must be {'greater than 0' if positive else 'at least 0'}")
+        # `not value <= most` also refuses nan.
         if not value <= most:
             raise ValueError(f"got {shown(value)}; must be at most {most:g}")
         if positive and not units.within(value):
@@ -132,12 +136,20 @@ def number(*, positive: bool, most: float) -> ValueReader:
 def choice(
     allowed: tuple[str | bool, ...], refused: dict[str, str] | None = None, aliases: dict[str, str] | None = None
 ) -> ValueReader:
-    """Read one of a few words, in any spelling; `refused` words exist and get a message of their own.
+    """Read a word from a short list, in any spelling.
 
-    An alias is read as the word that it stands for.
+    Parameters
+    ----------
+    allowed : tuple of str or bool
+        Allowed words.
+    refused : dict of str to str, optional
+        Known words from elsewhere, with a message for each.
+    aliases : dict of str to str, optional
+        Other words for an allowed word.
     """
 
     def reader(value: Any) -> str | bool:
+        # `is` for booleans: 1 == True in Python, and 1 must not be read as true.
         if any(value is a or (isinstance(value, str) and value == a) for a in allowed):
             return value  # type: ignore[no-any-return]
         if refused and isinstance(value, str) and value in refused:
@@ -152,9 +164,14 @@ def choice(
 
 
 def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | None = None) -> ValueReader:
-    """Read one of `names()`, in any spelling; `find` may raise an UnknownNameError with a better message.
+    """Read a name from `names()`, in any spelling.
 
-    `names` is called late, when a value is read.
+    Parameters
+    ----------
+    names : function
+        Returns the allowed names; called late, for each value.
+    find : function, optional
+        May raise an UnknownNameError with a better message.
     """
 
     def reader(value: Any) -> str:
@@ -174,7 +191,7 @@ def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | No
 
 
 def text(pattern: str, rule: str) -> ValueReader:
-    """Read text of a form; `rule` says the form in words."""
+    """Read text that matches a pattern; `rule` describes the pattern in words."""
 
     def reader(value: Any) -> str:
         if not isinstance(value, str):
@@ -188,11 +205,12 @@ def text(pattern: str, rule: str) -> ValueReader:
 
 
 def size(least: int) -> ValueReader:
-    """Read a number of bytes, written with its unit."""
+    """Read a number of bytes written with a unit [B]."""
 
     def reader(value: Any) -> int:
         if isinstance(value, int | float) and not isinstance(value, bool):
             raise ValueError(f"got {shown(value)}, which has no unit; write '{shown(value)} B' for bytes, or '256 MiB'")
+        # A number without unit was refused above: 256 could mean bytes or MiB.
         nbytes = units.parse_bytes(_sane(value, "'256 MiB'"))
         if nbytes < least:
             raise ValueError(f"got {shown(value)}; must be at least {least} B")
@@ -204,12 +222,12 @@ def size(least: int) -> ValueReader:
 
 
 def duration() -> ValueReader:
-    """Read a time, written with its unit."""
+    """Read a time written with a unit [s]."""
     return _with_unit("time", "ms", "'5 us' or '1.5 ms'", r"(ns|us|µs|ms|s|min|h)")
 
 
 def rate() -> ValueReader:
-    """Read a bandwidth above 0, written with its unit [B/s]."""
+    """Read a bandwidth above 0 written with a unit [B/s]."""
     quantity = _with_unit("bandwidth", "GB/s", "'50 GB/s' or '400 Gb/s'", r"([kMGT]|[KMGT]i)?([Bb]/s|[Bb]ps|bit/s)")
 
     def reader(value: Any) -> float:
@@ -231,15 +249,16 @@ def _with_unit(kind: units.Kind, unit: str, example: str, pattern: str) -> Value
 
 
 def named_or_written_out(kind: registry.Kind, what: str) -> ValueReader:
-    """Read a shipped name in any spelling, a path, or the thing itself written out as a mapping.
+    """Read a shipped name in any spelling, a path, or the content itself as a mapping.
 
-    A path and a mapping stay as they are: their content is checked where it is used.
+    Paths and mappings are returned unchanged; their content is checked at its use.
     """
 
     def reader(value: Any) -> str | dict[str, Any]:
         if isinstance(value, dict) and value:
             return value
         if isinstance(value, str) and value.strip() and value.isprintable():
+            # A shipped name gets its proper spelling; any other text is a path.
             return registry.shipped(kind, value) or value
         raise ValueError(f"got {shown(value)}; must be {what}, a path, or a mapping")
 
@@ -253,7 +272,7 @@ def _quantity(unit: str) -> dict[str, Any]:
 def _sane(value: Any, example: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"got {shown(value)}; must be text with a unit, such as {example}")
-    # Text such as 1e999999999 would fill the memory with digits while it is parsed.
+    # Text such as 1e999999999 would expand to a billion digits during parsing.
     if len(value) > _LONGEST or re.search(r"[eE][+-]?0*[0-9]{3,}", value):
-        raise ValueError(f"got {shown(value)}; must be a number of a sensible size and a unit, such as {example}")
+        raise ValueError(f"got {shown(value)}; must be a number in the supported range and a unit, such as {example}")
     return value

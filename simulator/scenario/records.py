@@ -1,309 +1,452 @@
-"""What a scenario says, as frozen records whose fields are named like the keys of the file.
+"""Which keys may a scenario have, and what may each hold? The frozen records of a scenario, with a field for each key.
 
-Rule: a record is valid and holds SI numbers; how the file wrote them is not kept.
+A file is validated key by key into these records, and the rest of the package reads the same records. Rules between
+keys are checked in *_rules.py; `load.py` fills in the defaults that depend on other keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, Self
 
-from simulator.scenario.training_records import TrainingSpec as TrainingSpec
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, create_model
+from pydantic.fields import FieldInfo
+
+from simulator.basics import dtypes
+from simulator.basics.errors import one_of
+from simulator.basics.sections import SECTIONS
+from simulator.scenario import plot_names, reading
+from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
+from simulator.scenario.field_types import Count, LargeCount, Listed, Omittable, Rank, Spec, stored_dtypes
+from simulator.scenario.layer_policies import LayersSpec
+from simulator.scenario.learning_spec import LearningSpec, LossScalingSpec
+from simulator.scenario.plan_spec import PlanSpec
+from simulator.scenario.training_spec import (
+    ExpertsSpec,
+    OffloadSpec,
+    OptimizerSpec,
+    ParallelismSpec,
+    PrecisionSpec,
+    ShardingSpec,
+    TrainingSpec,
+)
+
+
+def _algorithms() -> tuple[str, ...]:
+    # Imported late here and below, because it imports every algorithm.
+    from simulator.collectives.algorithm import ALGORITHMS
+
+    return ("auto", *ALGORITHMS.names())
+
+
+def _operations() -> tuple[str, ...]:
+    from simulator.collectives.algorithm import OPERATIONS
+
+    return OPERATIONS
+
+
+# JSON holds integers exactly up to 2^53, numpy seeds up to 2^64; the smaller bound counts.
+Seed = Annotated[int, reading.whole(0, 2**53)]
+Factor = Annotated[float, reading.number(positive=True, most=1e6)]
+# exp(10 z) spans 17 orders of magnitude between z = -2 and z = 2. A larger sigma models nothing.
+Sigma = Annotated[float, reading.number(positive=False, most=10.0)]
+LinkName = Annotated[str, reading.text(r"\S(?:.*\S)?->\S(?:.*\S)?", "the name of a link, such as 'gpu0->switch0'")]
+Name = Annotated[
+    str,
+    reading.text(
+        r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}",
+        ("at most 100 letters, digits, '_', '-' or '.', because a folder gets this name"),
+    ),
+]
+
 
 Engine = Literal["auto", "events", "compiled"]
-Payload = Literal["auto"] | bool
+Payload = Literal["auto"] | bool  # True and False are words of YAML, "auto" is text
 
 
-@dataclass(frozen=True, slots=True)
-class Jitter:
-    """Jitter of kernels' times and latencies: each time is multiplied by exp(sigma z), z normal.
+class JitterSpec(Spec):
+    """Random factors on kernel times and latencies."""
 
-    Attributes
-    ----------
-    compute, latency : float
-        sigma of kernels' times and of transfers' latencies; 0 for none.
-    """
-
-    compute: float = 0.0
-    latency: float = 0.0
+    compute: Sigma = Field(
+        default=0.0, description="Spread sigma of kernel times: each time is multiplied by exp(sigma z)."
+    )
+    latency: Sigma = Field(
+        default=0.0, description="Spread sigma of transfer latencies: each latency is multiplied by exp(sigma z)."
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Ecmp:
-    """Choose among equal routes by a hash instead of by the destination's number.
+class EcmpSpec(Spec):
+    """Choice among several equal routes."""
 
-    Attributes
-    ----------
-    hash : int
-        Seed of the hash.
-    """
-
-    hash: int
+    hash: Seed = Field(description="Seed of the hash for the choice among equal routes.")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSpec:
-    """The cluster on which a scenario is played.
+class ClusterSpec(Spec):
+    """The machine to simulate."""
 
-    Attributes
-    ----------
-    topology : str or mapping
-        A shipped name, a path, or a topology written out.
-    world_size : int
-        Number of ranks.
-    gpu : str or mapping or None
-        A catalog name, a path, or a GPU written out; None for the topology's own.
-    stragglers : mapping of rank to float
-        Factor on the rank's FLOP/s and HBM bandwidth.
-    link_factors : mapping of 'src->dst' to float
-        Factor on a link's bandwidth.
-    jitter : Jitter
-    placement : tuple of int or None
-        Rank r's GPU; None for the first ones in order.
-    ecmp : Ecmp or None
-    """
-
-    topology: str | Mapping[str, Any]
-    world_size: int
-    gpu: str | Mapping[str, Any] | None = None
-    stragglers: Mapping[int, float] = field(default_factory=dict)
-    link_factors: Mapping[str, float] = field(default_factory=dict)
-    jitter: Jitter = Jitter()
-    placement: tuple[int, ...] | None = None
-    ecmp: Ecmp | None = None
+    # Content is checked by `cluster/build.py`, for files and for inline topologies.
+    topology: Annotated[Any, reading.named_or_written_out("topology", "the name of a topology")] = Field(
+        description="Topology: a shipped name, a path, or the topology's keys."
+    )
+    world_size: LargeCount = Field(description="Number of ranks, each on its own GPU; 1k is 1000.")
+    gpu: Annotated[Any, reading.named_or_written_out("gpu", "the name of a GPU")] | None = Field(
+        default=None, description="GPU: a catalog name, a path, or the GPU's keys; the topology's GPU if omitted."
+    )
+    # The bound against world_size is a rule in cluster_rules.py.
+    stragglers: dict[Rank, Factor] = Field(
+        default={}, description="Factor on the FLOP/s and HBM bandwidth of a rank, by rank."
+    )
+    link_factors: dict[LinkName, Factor] = Field(
+        default={}, description="Factor on the bandwidth of a link, by link ('src->dst')."
+    )
+    jitter: JitterSpec = Field(default=JitterSpec(), description="Random variation of times, drawn from the seed.")
+    placement: Listed[Rank] | None = Field(
+        default=None, description="GPU number of each rank; the first GPUs in order if omitted."
+    )
+    ecmp: EcmpSpec | None = Field(default=None, description="Choice among equal routes by a hash.")
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """Parameter servers: how many, and whether they stand on their own or on the workers' hosts."""
+class ServersSpec(Spec):
+    """Parameter servers."""
 
-    count: int = 1
-    on: Literal["own", "workers"] = "own"
-
-
-@dataclass(frozen=True, slots=True)
-class BufferFusion:
-    """Small tensors wait in a buffer and travel together.
-
-    Attributes
-    ----------
-    buffer : int
-        Sent when it is full [B].
-    cycle : float
-        Sent after this time at the latest [s].
-    """
-
-    buffer: int = 64 * 2**20
-    cycle: float = 1e-3
+    count: Count = Field(default=1, description="Number of parameter servers, each with a share of the array.")
+    on: Annotated[Literal["own", "workers"], reading.choice(("own", "workers"))] = Field(
+        default="own",
+        description="Place of the servers: separate machines (own), or workers, one server per node before a second.",
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class BucketFusion:
-    """Tensors are packed, in order, into buckets of this size [B]."""
-
-    buckets: int = 25 * 2**20
+# Horovod's defaults: a buffer is sent at this size [B], or after this time [s].
+BUFFER: Final = 64 * 2**20
+CYCLE: Final = 1e-3
 
 
-Fusion = BufferFusion | BucketFusion
+class FusionSpec(Spec):
+    """Merging of tensors: buffer and cycle, or buckets."""
+
+    buffer: Annotated[int, reading.size(1)] | None = Field(
+        default=None, description="Size at which the buffer is sent."
+    )
+    cycle: Annotated[float, reading.duration()] | None = Field(
+        default=None, description="Longest time until the buffer is sent."
+    )
+    buckets: Annotated[int, reading.size(1)] | None = Field(
+        default=None, description="Size of a bucket; buckets take tensors in order."
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveSpec:
-    """One collective operation.
+class CollectiveSpec(Spec):
+    """A single collective operation."""
 
-    Attributes
-    ----------
-    operation : str
-    size : int
-        The whole array, in the convention of nccl-tests [B].
-    algorithm : str
-        A name of the catalog, or "auto": chosen when planning.
-    dtype, reduction : str
-    accumulate : {"payload", "float32"}
-        In what partial sums are kept and travel.
-    payload : bool or "auto"
-        Whether real arrays move.
-    servers : Servers or None
-        None where the algorithm has none.
-    rank_order : tuple of int or None
-        Places in the group in the order of travel; None for 0, 1, 2, ...
-    chunks : int or None
-        Pipeline pieces; None for the algorithm's own choice.
-    root : int
-        Place in the group.
-    group : tuple of int or None
-        Ranks that take part; None for all.
-    group_size : int or None
-        Ranks of each node, for hierarchical and multi_ring; None for the topology's own nodes.
-    tensors : tuple of int or None
-        Sizes of the tensors that make up the array [B]; None for one array.
-    fusion : BufferFusion or BucketFusion or None
-        How tensors are merged; None for each on its own.
-    """
+    operation: Annotated[str, reading.known(_operations)] = Field(description="Collective operation.")
+    algorithm: Annotated[str, reading.known(_algorithms)] = Field(
+        default="auto", description="Algorithm (ring, tree, ..., auto)."
+    )
+    # None while reading; `build_records.completed` fills in the tensors' sum.
+    size: Annotated[int, reading.size(0)] | None = Field(
+        default=None, description="Size of the whole array; optional with `tensors`."
+    )
+    dtype: Annotated[str, reading.known(stored_dtypes, dtypes.find)] = Field(
+        default="float32", description="Data type of the elements."
+    )
+    reduction: Annotated[str, reading.choice(("sum", "average", "max", "min", "product"))] = Field(
+        default="sum", description="Reduction of the ranks' elements."
+    )
+    accumulate: Annotated[Literal["payload", "float32"], reading.choice(("payload", "float32"))] = Field(
+        default="payload", description="Dtype of partial sums: the payload's dtype, or float32."
+    )
+    payload: Annotated[Payload, reading.choice(("auto", True, False))] = Field(
+        default="auto", description="Whether real arrays move; auto: while world_size x size is at most 256 MiB."
+    )
+    servers: ServersSpec | None = Field(default=None, description="Servers of the algorithm parameter_server.")
+    # None below means "not written". Rules refuse these keys under algorithms without use for them.
+    rank_order: Listed[Rank] | None = Field(default=None, description="Rank order of the algorithms ring and chain.")
+    chunks: Count | None = Field(default=None, description="Number of pipeline pieces, for pipelined algorithms.")
+    root: Rank | None = Field(
+        default=None, description="Position of the root in the group, for broadcast, reduce, scatter and gather."
+    )
+    group: Listed[Rank] | None = Field(default=None, description="Participating ranks; every rank if omitted.")
+    group_size: Count | None = Field(
+        default=None, description="Number of ranks per node, for hierarchical and multi_ring."
+    )
+    tensors: Listed[Annotated[int, reading.size(0)]] | None = Field(
+        default=None, description="Sizes of the tensors, in order."
+    )
+    fusion: FusionSpec | None = Field(default=None, description="Fusion of tensors before sending.")
 
-    operation: str
-    size: int
-    algorithm: str = "auto"
-    dtype: str = "float32"
-    reduction: str = "sum"
-    accumulate: Literal["payload", "float32"] = "payload"
-    payload: Payload = "auto"
-    servers: Servers | None = None
-    rank_order: tuple[int, ...] | None = None
-    chunks: int | None = None
-    root: int = 0
-    group: tuple[int, ...] | None = None
-    group_size: int | None = None
-    tensors: tuple[int, ...] | None = None
-    fusion: Fusion | None = None
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole array [B]: the given size, or the tensors' sum."""
+        return self.size if self.size is not None else sum(self.tensors or ())
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One thing that a scenario is to tell of its points.
-
-    Attributes
-    ----------
-    finding : str
-        A name of `answer_shape.FINDINGS`.
-    of : tuple of str
-        Measures; empty for the finding's usual ones.
-    along : str or None
-        Dotted key of a threshold.
-    between : tuple or None
-        First and last value of `along`, as written.
-    margin : float
-        By which share a setting must be worse to count as worse.
-    """
-
-    finding: str
-    of: tuple[str, ...] = ()
-    along: str | None = None
-    between: tuple[Any, Any] | None = None
-    margin: float = 0.05
+def _axis_key(value: Any) -> str:
+    if isinstance(value, str) and value in axis_keys():
+        return value
+    raise ValueError(f"unknown key; {one_of(axis_keys(), value)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """A whole training: its length and prices.
-
-    Attributes
-    ----------
-    tokens, steps : float or None
-        One of the two.
-    price : float or None
-        Of a GPU hour, in any currency.
-    watts : float or None
-        Of a GPU with its share of host, network and cooling [W].
-    """
-
-    tokens: float | None = None
-    steps: float | None = None
-    price: float | None = None
-    watts: float | None = None
+# A function in place of a Literal: the keys are listed from the classes below, when a value is read.
+AxisKey = Annotated[str, reading.ValueReader(_axis_key, lambda: {"enum": list(axis_keys())})]
+Axes = dict[AxisKey, Listed[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSpec:
-    """What a plan is asked for.
-
-    Attributes
-    ----------
-    sequences : int
-        Of a step, all ranks together.
-    fix : mapping of name to value
-        By the name of a choice (`plan_shape.KEYS`) what is chosen already.
-    among : mapping of name to tuple
-        By name the values to choose among.
-    without : tuple of str
-        Values to leave out.
-    best : int
-        How many settings are told.
-    deadline : float or None
-        Days that the training may take.
-    sensitivity : bool
-        Whether is told what other machines would change.
-    """
-
-    sequences: int
-    fix: Mapping[str, Any] = field(default_factory=dict)
-    among: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    without: tuple[str, ...] = ()
-    best: int = 10
-    deadline: float | None = None
-    sensitivity: bool = False
+def _partial_settings(value: Any) -> str | list[dict[str, Any]]:
+    if value == "all":
+        return "all"
+    if not isinstance(value, list):
+        raise ValueError(f"got {reading.shown(value)}; must be all, or a list such as '[{{cluster.world_size: 8}}]'")
+    settings: list[dict[str, Any]] = _adapted(list[dict[AxisKey, Any]]).validate_python(value)
+    return settings
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A question, and everything that is needed to play it.
+PlotName = Annotated[str, reading.choice(plot_names.names())]
 
-    Attributes
-    ----------
-    name : str
-    cluster : ClusterSpec
-    collective : CollectiveSpec or None
-    training : TrainingSpec or None
-        One of the two is there, the other None.
-    question : str
-        The file's first comment.
-    seed : int
-    engine : {"auto", "events", "compiled"}
-    compare, sweep : mapping of dotted key to tuple of values
-        Axes; the values as they were written.
-    plots : tuple of str
-        Figures to draw.
-    baseline : mapping of dotted key to value
-        The compared setting that the others are compared with; the first where it is empty.
-    answer : tuple of Asked
-        What is told of the points; empty for what suits the axes.
-    budget : Budget or None
-    plan : PlanSpec or None
-        What a plan is asked for; such a scenario has no points, for its training says only what all settings share.
-    plotted_points : "all" or tuple of mapping of dotted key to value, or None
-        Points that figures of a single point show, each by some of its settings; None for those that the sentence at
-        the end speaks of.
-    source : str
-        The file as the user named it; "<dict>" for data from Python.
-    base : Path
-        Folder from which relative paths are read.
-    warnings : tuple of str
-        Keys that change no number in any of its points, one line each.
-    """
 
-    name: str
-    cluster: ClusterSpec
-    collective: CollectiveSpec | None = None
-    training: TrainingSpec | None = None
-    question: str = ""
-    seed: int = 0
-    engine: Engine = "auto"
-    compare: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    plots: tuple[str, ...] = ()
-    baseline: Mapping[str, Any] = field(default_factory=dict)
-    answer: tuple[Asked, ...] = ()
-    budget: Budget | None = None
-    plan: PlanSpec | None = None
-    plotted_points: Literal["all"] | tuple[Mapping[str, Any], ...] | None = None
-    source: str = field(default="<dict>", compare=False)
-    base: Path = field(default=Path(), compare=False)
-    warnings: tuple[str, ...] = field(default=(), compare=False)
+class PlotsSpec(Spec):
+    """Plots to draw, and points for plots of a single point."""
+
+    kinds: Listed[PlotName] | None = Field(default=None, description="Kinds of figures to draw; every kind if omitted.")
+    points: Annotated[
+        str | list[dict[str, Any]] | None,
+        reading.ValueReader(
+            _partial_settings, lambda: {"anyOf": [{"const": "all"}, {"type": "array", "items": {"type": "object"}}]}
+        ),
+    ] = Field(
+        default=None,
+        description=(
+            "Points for figures of a single point: all, or a list of settings; the best point and the first setting "
+            "if omitted."
+        ),
+    )
+
+
+def _plots(value: Any) -> tuple[str, ...] | PlotsSpec:
+    """Read a mapping as PlotsSpec, anything else as a list of kinds; faults then concern the form meant by the user."""
+    return (
+        PlotsSpec.model_validate(value)
+        if isinstance(value, dict)
+        else _adapted(Listed[PlotName]).validate_python(value)
+    )
+
+
+@cache
+def _adapted(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation, config=ConfigDict(strict=True))
+
+
+class Scenario(Spec):
+    """A scenario: the machine, the collective or training step, the axes, and the outputs."""
+
+    name: Name = Field(description="Name of the run, also used for its folder.")
+    question: Annotated[str, reading.text(r"[^\x00-\x1f\x7f]*", "one line of text")] = Field(
+        default="",
+        description="Question that the scenario answers; a file usually has the question as its first comment.",
+    )
+    seed: Seed = Field(default=0, description="Random seed.")
+    cluster: ClusterSpec = Field(description="Machine to simulate.")
+    collective: Annotated[CollectiveSpec | None, Omittable(CollectiveSpec)] = Field(
+        default=None, description="A collective operation to simulate; alternative to `training`."
+    )
+    training: Annotated[TrainingSpec | None, Omittable(TrainingSpec)] = Field(
+        default=None, description="A training step to simulate; alternative to `collective`."
+    )
+    engine: Annotated[Engine, reading.choice(("auto", "events", "compiled"))] = Field(
+        default="auto", description="Simulation engine."
+    )
+    compare: Axes = Field(default={}, description="Values to compare, by key.")
+    sweep: Axes = Field(default={}, description="Values to sweep, by key.")
+    plots: Annotated[
+        tuple[str, ...] | PlotsSpec,
+        reading.ValueReader(
+            _plots,
+            lambda: {"anyOf": [_adapted(Listed[PlotName]).json_schema(), PlotsSpec.model_json_schema()]},
+        ),
+    ] = Field(
+        default=(),
+        description=(
+            "Figures to draw as files, a list or a mapping; no files if omitted, because report.html shows every "
+            "figure."
+        ),
+    )
+    baseline: dict[AxisKey, Any] = Field(
+        default={},
+        description="Baseline of the comparison: a value for a key of `compare`; the first value if omitted.",
+    )
+    answer: Listed[Annotated[FindingSpec, FindingEntry()]] = Field(
+        default=(), description="Findings to report, in order; chosen automatically if omitted."
+    )
+    budget: Annotated[BudgetSpec | None, Omittable(BudgetSpec)] = Field(
+        default=None, description="Length and prices of the training, for days, GPU hours, cost and energy."
+    )
+
+    plan: Annotated[PlanSpec | None, Omittable(PlanSpec)] = Field(
+        default=None, description="Search for the fastest training settings, instead of simulating points."
+    )
+
+    _source: str = PrivateAttr("<dict>")
+    _base: Path = PrivateAttr(Path())
+    _warnings: tuple[str, ...] = PrivateAttr(())
+
+    def __eq__(self, other: object) -> bool:
+        """Return True if both have equal keys and values; source and base do not count."""
+        return isinstance(other, Scenario) and self.__dict__ == other.__dict__
+
+    # A scenario holds dicts and cannot be hashed.
+    __hash__ = None  # type: ignore[assignment]
+
+    def replaced(self, **changes: Any) -> Self:
+        """Return a copy with changed fields, `source`, `base` or `warnings`; nothing is checked."""
+        # These three are private attributes, and pydantic copies only fields.
+        apart = {name: changes.pop(name) for name in ("source", "base", "warnings") if name in changes}
+        copy = super().replaced(**changes)
+        for name, value in apart.items():
+            setattr(copy, f"_{name}", value)
+        return copy
+
+    @property
+    def source(self) -> str:
+        """The file as named by the user; "<dict>" for data from Python."""
+        return self._source
+
+    @property
+    def base(self) -> Path:
+        """Folder for relative paths."""
+        return self._base
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A line for each key without effect in every point."""
+        return self._warnings
+
+    @property
+    def plotted(self) -> PlotsSpec:
+        """The plots as a mapping, whichever form was written."""
+        return self.plots if isinstance(self.plots, PlotsSpec) else PlotsSpec(kinds=self.plots)
+
+    @property
+    def kind(self) -> str:
+        """The scenario's kind, "collective" or "training"; valid after the check for exactly one of both."""
+        return "collective" if self.training is None else "training"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One of the scenarios that compare and sweep multiply out to.
+    """A scenario from the product of compare and sweep.
 
     Attributes
     ----------
     settings : mapping of dotted key to value
-        What distinguishes it, as it was written.
+        Values of the axis keys, as written.
     scenario : Scenario
-        Without axes.
+        The scenario with these values, without axes.
     """
 
     settings: Mapping[str, Any]
     scenario: Scenario
+
+
+# Mappings with dotted keys: their keys can be set and varied one by one.
+_MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
+    (): Scenario,
+    ("cluster",): ClusterSpec,
+    ("cluster", "jitter"): JitterSpec,
+    ("cluster", "ecmp"): EcmpSpec,
+    ("collective",): CollectiveSpec,
+    ("collective", "servers"): ServersSpec,
+    ("collective", "fusion"): FusionSpec,
+    ("training",): TrainingSpec,
+    ("training", "parallelism"): ParallelismSpec,
+    ("training", "parallelism", "experts"): ExpertsSpec,
+    ("training", "sharding"): ShardingSpec,
+    ("training", "precision"): PrecisionSpec,
+    ("training", "optimizer"): OptimizerSpec,
+    ("training", "offload"): OffloadSpec,
+    ("training", "loss_scaling"): LossScalingSpec,
+    ("training", "learning"): LearningSpec,
+}
+# Mappings without axis keys: compare and sweep cannot name an inner key.
+_INNER: Final[dict[tuple[str, ...], type[Spec]]] = {
+    ("training", "activation_checkpointing"): LayersSpec,
+    ("plots",): PlotsSpec,
+    ("budget",): BudgetSpec,
+    ("plan",): PlanSpec,
+}
+# Kinds of scenario with their name in a sentence; a scenario has exactly one of both.
+KINDS: Final = MappingProxyType({"collective": "a collective", "training": "a training step"})
+_NO_AXES: Final = (
+    "name", "question", "compare", "sweep", "plots", "baseline", "answer", "budget", "plan",
+)  # fmt: skip
+
+
+def fields(at: tuple[str | int, ...]) -> tuple[str, ...]:
+    """Return the keys of the mapping at a place; empty if the mapping has names of its own."""
+    shape = (_MAPPINGS | _INNER).get(at)  # type: ignore[arg-type]
+    return tuple(shape.model_fields) if shape else ()
+
+
+@cache
+def axis_keys() -> tuple[str, ...]:
+    """Return the dotted keys allowed in compare, sweep and --set, including whole sections, in file order."""
+    dotted = [(*at, name) for at, shape in _MAPPINGS.items() for name in shape.model_fields]
+    return tuple(".".join(key) for key in dotted if ".".join(key) not in _NO_AXES)
+
+
+@cache
+def adapter(dotted: str) -> TypeAdapter[Any]:
+    """Return the validator for a key's value; for a section, the validator of a setting.
+
+    >>> adapter("cluster.world_size").validate_python("8k")
+    8000
+    """
+    if dotted in SECTIONS:
+        return TypeAdapter(_setting_of(dotted))
+    bare = _field(dotted).annotation
+    # pydantic refuses a config for a model's adapter; models are strict by their own config.
+    config = None if isinstance(bare, type) and issubclass(bare, BaseModel) else ConfigDict(strict=True)
+    return TypeAdapter(_annotation(dotted), config=config)
+
+
+def _field(dotted: str) -> FieldInfo:
+    *at, name = dotted.split(".")
+    return _MAPPINGS[tuple(at)].model_fields[name]
+
+
+def _annotation(dotted: str) -> Any:
+    field = _field(dotted)
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def _setting_of(section: str) -> type[Spec]:
+    """Build the class for a setting of a section: any key in the section, also dotted.
+
+    Example: a setting of `collective` may have `algorithm`, `servers`, and `servers.count`.
+    """
+    names = [key.removeprefix(f"{section}.") for key in axis_keys() if key.startswith(f"{section}.")]
+    keys: dict[str, Any] = {
+        # A field's name cannot contain a dot; the alias can.
+        f"key{number}": (_annotation(f"{section}.{name}"), Field(default_factory=lambda: None, alias=name))
+        for number, name in enumerate(names)
+    }
+    return create_model(f"{section.capitalize()}Setting", __base__=Spec, **keys)
+
+
+def default_of(dotted: str) -> Any:
+    """Return the default for a key in `axis_keys`."""
+    return _field(dotted).get_default(call_default_factory=True)
+
+
+def takes_lists(dotted: str) -> bool:
+    """Return True if a key's value may be a list.
+
+    Examples
+    --------
+    >>> takes_lists("cluster.placement"), takes_lists("cluster.world_size")
+    (True, False)
+    """
+    schema = adapter(dotted).json_schema()
+    return any(form.get("type") == "array" for form in (schema, *schema.get("anyOf", ())))

@@ -1,29 +1,20 @@
 """Writes a Scenario as plain data and as YAML, with every default written out.
 
-Rule: what is written here loads back to an equal scenario; quantities are text with units and lose no digit.
+The result loads back to an equal scenario. Quantities are text with units and lose no digit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict
 from typing import Any, Final
 
 from simulator.basics import units, yaml_dialect
 from simulator.basics.sections import varied
+from simulator.scenario.answer_spec import FindingSpec
 from simulator.scenario.global_batch import SEQUENCES
-from simulator.scenario.plan_shape import FOLLOWS, KEYS, SAID_OR_CHOSEN
-from simulator.scenario.records import (
-    Asked,
-    BucketFusion,
-    ClusterSpec,
-    CollectiveSpec,
-    Fusion,
-    PlanSpec,
-    Scenario,
-    Servers,
-    TrainingSpec,
-)
+from simulator.scenario.plan_spec import FOLLOWS, KEYS, SAID_OR_CHOSEN, PlanSpec
+from simulator.scenario.records import BUFFER, CYCLE, ClusterSpec, CollectiveSpec, FusionSpec, Scenario, ServersSpec
+from simulator.scenario.training_spec import TrainingSpec
 
 _IEC: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
@@ -34,21 +25,24 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
     Returns
     -------
     dict
-        The keys of a scenario file. What was left out and has no default (a group, chunks, ...) stays out.
+        Keys of a scenario file. Omitted keys without a default (group, chunks, ...) are absent.
     """
     data: dict[str, Any] = {"name": scenario.name}
     if scenario.question:
         data["question"] = scenario.question
     data |= {"seed": scenario.seed, "cluster": _cluster(scenario.cluster)}
+    # An axis over a key may supply its value: a default written beside the axis could contradict it.
     axes = varied({**scenario.compare, **scenario.sweep})
     if scenario.collective is not None:
         data["collective"] = _collective(scenario.collective, axes)
     if scenario.training is not None:
         data["training"] = training_data(scenario.training)
         if scenario.training.global_batch is not None or "training.global_batch" in axes:
-            del data["training"]["gradient_accumulation_steps"]  # which follows
+            # The number follows from the global batch; writing both would be refused.
+            del data["training"]["gradient_accumulation_steps"]
     if scenario.plan is not None:
         _leave_to_plan(data, scenario.plan)
+    # Order of the keys: job first, then axes, plots and findings, like in shipped scenarios.
     data["engine"] = scenario.engine
     for kind, own in (("compare", scenario.compare), ("sweep", scenario.sweep)):
         if own:
@@ -59,14 +53,14 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
     if scenario.answer:
         data["answer"] = [_asked(asked) for asked in scenario.answer]
     if scenario.budget is not None:
-        data["budget"] = {key: value for key, value in asdict(scenario.budget).items() if value is not None}
+        data["budget"] = {key: value for key, value in scenario.budget.model_dump().items() if value is not None}
     if scenario.plan is not None:
         data["plan"] = _plan(scenario.plan)
     return data
 
 
 def _plan(plan: PlanSpec) -> dict[str, Any]:
-    """What was left out stays out."""
+    """Return a plan as plain data; omitted keys are absent."""
     data: dict[str, Any] = {"global_batch": f"{plan.sequences}{SEQUENCES}"}
     data |= {"fix": dict(plan.fix)} if plan.fix else {}
     data |= {"among": {name: list(values) for name, values in plan.among.items()}} if plan.among else {}
@@ -76,8 +70,9 @@ def _plan(plan: PlanSpec) -> dict[str, Any]:
 
 
 def _leave_to_plan(data: dict[str, Any], plan: PlanSpec) -> None:
-    """Remove the keys that a plan chooses: their defaults would say what nobody has said."""
+    """Remove the keys chosen by a plan: their defaults would look like the user's choice."""
     said = {**plan.fix, **plan.among}
+    # Keys in SAID_OR_CHOSEN keep the scenario's value if the plan names none; every other key is chosen.
     chosen = [key for name, key in KEYS.items() if name not in SAID_OR_CHOSEN or name in said]
     for dotted in (*chosen, *FOLLOWS):
         *at, name = dotted.split(".")
@@ -87,7 +82,7 @@ def _leave_to_plan(data: dict[str, Any], plan: PlanSpec) -> None:
         mapping.pop(name, None)
 
 
-def _asked(asked: Asked) -> dict[str, Any]:
+def _asked(asked: FindingSpec) -> dict[str, Any]:
     data: dict[str, Any] = {"finding": asked.finding, "margin": asked.margin}
     if asked.of:
         data["of"] = list(asked.of)
@@ -99,22 +94,23 @@ def _asked(asked: Asked) -> dict[str, Any]:
 
 
 def _plots(scenario: Scenario) -> list[str] | dict[str, Any]:
-    """The list alone where nothing is said of points."""
-    kinds, points = list(scenario.plots), scenario.plotted_points
+    """Return the list alone if `points` is omitted, otherwise the mapping."""
+    plotted = scenario.plotted
+    kinds, points = list(plotted.kinds or ()), plotted.points
     if points is None:
         return kinds
-    return {"kinds": kinds, "points": points if points == "all" else [dict(settings) for settings in points]}
+    return {"kinds": kinds, "points": points if isinstance(points, str) else [dict(settings) for settings in points]}
 
 
 def to_yaml(scenario: Scenario) -> str:
-    """Write a scenario as the text of a file, its question as the first comment."""
+    """Return a scenario as YAML text, with the question as first comment."""
     data = resolved(scenario)
     question = data.pop("question", "")
     return (f"# {question}\n" if question else "") + yaml_dialect.dump(data)
 
 
 def bytes_text(nbytes: int) -> str:
-    """Write bytes exactly, in the largest binary unit that divides them.
+    """Return a byte count as exact text, in the largest binary unit that divides the count.
 
     Examples
     --------
@@ -128,7 +124,7 @@ def bytes_text(nbytes: int) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Write a time exactly, in a unit that reads well where one is exact.
+    """Return a time [s] as exact text, in ms, us or ns if exact.
 
     Examples
     --------
@@ -139,7 +135,7 @@ def time_text(seconds: float) -> str:
 
 
 def rate_text(rate: float) -> str:
-    """Write a bandwidth exactly.
+    """Return a bandwidth [B/s] as exact text.
 
     Examples
     --------
@@ -150,7 +146,10 @@ def rate_text(rate: float) -> str:
 
 
 def _exact(value: float, kind: units.Kind, scale: tuple[tuple[str, float], ...]) -> str:
-    """In the first unit that reads back as the very value; the first of all takes any number."""
+    """Return a value in the largest unit that reads back exactly; otherwise with every digit, in the base unit.
+
+    Six digits in a unit suffice for most values: 0.001 s is "1 ms". 1/3 s needs every digit, "0.3333333333333333 s".
+    """
     for unit, factor in sorted(scale, key=lambda pair: -pair[1]):
         short = f"{value / factor:.6g} {unit}"
         if value >= factor and units.parse(short, kind) == value:
@@ -174,11 +173,14 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
 
 def _collective(spec: CollectiveSpec, axes: Collection[str]) -> dict[str, Any]:
     data: dict[str, Any] = {"operation": spec.operation, "algorithm": spec.algorithm}
+    # `size` is the sum of the tensors, and `tensors` may come from an axis.
     if spec.tensors is None and "collective.tensors" not in axes:
-        data["size"] = bytes_text(spec.size)
+        data["size"] = bytes_text(spec.nbytes)
     data |= {"dtype": spec.dtype, "reduction": spec.reduction, "accumulate": spec.accumulate, "payload": spec.payload}
-    if spec.servers is not None and (spec.servers != Servers() or "collective.algorithm" not in axes):
+    # Defaults are omitted if an axis may choose an algorithm, or an operation, that refuses the key.
+    if spec.servers is not None and (spec.servers != ServersSpec() or "collective.algorithm" not in axes):
         data["servers"] = {"count": spec.servers.count, "on": spec.servers.on}
+    # Root 0 is written only for operations with a root.
     if spec.root or (_rooted(spec.operation) and "collective.operation" not in axes):
         data["root"] = spec.root
     for name in ("rank_order", "group"):
@@ -194,19 +196,25 @@ def _collective(spec: CollectiveSpec, axes: Collection[str]) -> dict[str, Any]:
     return data
 
 
-def _fusion(fusion: Fusion) -> dict[str, Any]:
-    if isinstance(fusion, BucketFusion):
+def _fusion(fusion: FusionSpec) -> dict[str, Any]:
+    # Buckets exclude buffer and cycle.
+    if fusion.buckets is not None:
         return {"buckets": bytes_text(fusion.buckets)}
-    return {"buffer": bytes_text(fusion.buffer), "cycle": time_text(fusion.cycle)}
+    return {
+        "buffer": bytes_text(fusion.buffer or BUFFER),
+        "cycle": time_text(CYCLE if fusion.cycle is None else fusion.cycle),
+    }
 
 
 def training_data(spec: TrainingSpec) -> dict[str, Any]:
-    """Write a training step as plain data; also what follows from another key, as "auto"."""
-    data = asdict(spec)
+    """Return a training step as plain data; values that follow from another key stay "auto"."""
+    data = spec.model_dump()
     data["model"] = spec.model
+    # None means "omitted" for these keys; a file cannot write None in any other way.
     for key in ("dp", "etp", "microbatch_group"):
         if data["parallelism"][key] is None:
             del data["parallelism"][key]
+    # Here None is written as the word "none".
     if data["parallelism"]["experts"]["capacity"] is None:
         data["parallelism"]["experts"]["capacity"] = "none"
     for key in ("order", "stages"):
@@ -216,6 +224,7 @@ def training_data(spec: TrainingSpec) -> dict[str, Any]:
     if spec.sharding.shard_size is None:
         del data["sharding"]["shard_size"]
     policy = spec.activation_checkpointing
+    # Back from the parsed form: 2 is {every: 2}, (("full", (0, 1)),) is {full: [0, 1]}.
     if isinstance(policy, int):
         data["activation_checkpointing"] = {"every": policy}
     elif isinstance(policy, tuple):

@@ -1,7 +1,7 @@
-"""The JSON schema of a scenario file, with which an editor completes keys and underlines mistakes.
+"""The JSON schema of a scenario file: editors use it to complete keys and to underline mistakes.
 
-Rule: nothing is listed twice; names come from the folders and keys from the shape. A schema cannot hold rules between
-keys; `simulator check` checks those.
+Nothing is listed twice: names come from the folders, keys from the records. A schema cannot express rules between keys;
+`simulator check` checks these.
 """
 
 from __future__ import annotations
@@ -9,30 +9,32 @@ from __future__ import annotations
 from typing import Any, Final
 
 from simulator.basics import registry
-from simulator.scenario.shape import KINDS, ScenarioShape, adapter, axis_keys
+from simulator.scenario.records import KINDS, Scenario, adapter, axis_keys
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
-    """Describe a scenario file as JSON schema (draft 2020-12).
+    """Return the JSON schema of a scenario file (draft 2020-12).
 
-    Quantities are strings with a pattern, names are enumerations of what is shipped now.
+    Quantities are strings with a pattern; names are enumerations of the shipped files.
 
     Examples
     --------
     >>> schema()["required"]
     ['name', 'cluster']
     """
-    document = _plain(ScenarioShape.model_json_schema())
-    document["properties"]["compare"] = _axes("Key: values to set side by side.")
-    document["properties"]["sweep"] = _axes("Key: values to go through.")
-    cluster = document["$defs"]["ClusterShape"]["properties"]
+    document = _plain(Scenario.model_json_schema())
+    # pydantic describes axes without their keys; editors complete the keys only from this list.
+    document["properties"]["compare"] = _axes("Values to compare, by key.")
+    document["properties"]["sweep"] = _axes("Values to sweep, by key.")
+    cluster = document["$defs"]["ClusterSpec"]["properties"]
     for kind, key in (("topology", "topology"), ("gpu", "gpu")):
         cluster[key]["examples"] = list(registry.names(kind))  # type: ignore[arg-type]
-    document["$defs"]["TrainingShape"]["properties"]["model"]["examples"] = list(registry.names("model"))
+    document["$defs"]["TrainingSpec"]["properties"]["model"]["examples"] = list(registry.names("model"))
+    # Exactly one kind, as `load._kind` demands.
     document["oneOf"] = [{"required": [kind]} for kind in KINDS]
-    # Ranks are whole numbers in YAML and, like all keys, text in JSON: pydantic describes only their values.
+    # Ranks are whole numbers in YAML and text in JSON, like every key; pydantic describes only the values.
     cluster["stragglers"]["propertyNames"] = {"pattern": "^[0-9]+$"}
     return {"$schema": _DIALECT, "title": "Scenario of the cluster simulator", **document}
 
@@ -41,14 +43,14 @@ def _axes(description: str) -> dict[str, Any]:
     properties = {}
     for key in axis_keys():
         items = _plain(adapter(key).json_schema())
-        # Definitions of a value's own schema stand where the whole file's do; they are the same ones.
+        # The whole document has the same definitions, and references find them there.
         items.pop("$defs", None)
         properties[key] = {"type": "array", "minItems": 1, "uniqueItems": True, "items": items}
     return {"type": "object", "description": description, "properties": properties, "additionalProperties": False}
 
 
 def _plain(node: Any) -> Any:
-    """Drop generated titles and remarks, and close mappings with patterned names."""
+    """Remove generated titles and backticks, and close mappings with patterned names."""
     if isinstance(node, list):
         return [_plain(item) for item in node]
     if not isinstance(node, dict):

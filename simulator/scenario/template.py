@@ -1,21 +1,22 @@
-"""The text that `simulator new` writes: a scenario that runs as it stands, and shows what else there is.
+"""The text written by `simulator new`: a runnable scenario that shows further keys.
 
-Rule: what is written without a comment sign loads; what is behind one is a key with its default or an example.
+Lines without a comment sign load; a comment sign precedes keys with their default or an example.
 """
 
 from __future__ import annotations
 
 from typing import Final, Literal
 
+# Doubled braces survive `str.format`.
 _HEAD: Final = """\
 # {question}
-name: {name}                    # runs are kept under this name
-seed: 0                         # of everything that is drawn by chance
+name: {name}                    # name of the runs' folders
+seed: 0                         # random seed
 
 cluster:
-  topology: star_100g           # `simulator list topologies` shows all; or the path of a file of your own
-  world_size: 8                 # ranks, one a GPU
-  # gpu: a100_sxm_80gb          # `simulator list gpus`; left out: the topology's own
+  topology: star_100g           # a name from `simulator list topologies`, or the path of your own file
+  world_size: 8                 # number of ranks, each on its own GPU
+  # gpu: a100_sxm_80gb          # a name from `simulator list gpus`; the topology's GPU if omitted
   # stragglers: {{3: 0.8}}        # rank 3 runs at 0.8 of its FLOP/s and memory bandwidth
   # link_factors: {{'gpu0->switch0': 0.5}}
   # jitter: {{compute: 0.02, latency: 0.05}}     # times are multiplied by exp(sigma z)
@@ -24,21 +25,21 @@ cluster:
 _COLLECTIVE: Final = """\
 collective:                     # or `training`: one step of a model
   operation: all_reduce         # all_reduce reduce_scatter all_gather broadcast reduce scatter gather all_to_all
-  algorithm: ring               # `simulator list algorithms`; auto chooses one and says why
+  algorithm: ring               # a name from `simulator list algorithms`; auto chooses, and gives the reason
   size: 64 MiB                  # the whole array; units are B, kB, MB, GB or KiB, MiB, GiB
   dtype: float32                # float64 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int8 uint8
   reduction: sum                # sum average max min product
-  accumulate: payload           # float32: partial sums travel and stay in float32
+  accumulate: payload           # payload or float32: dtype of partial sums
   payload: auto                 # whether real arrays move; auto: while world_size x size is at most 256 MiB
   # servers: {count: 4, on: workers}           # with algorithm: parameter_server
   # root: 0                                    # with broadcast, reduce, scatter and gather
 
 engine: auto                    # auto events compiled
 
-compare:                        # set side by side
+compare:                        # values to compare
   collective.algorithm: [ring, tree]
 
-sweep:                          # gone through; all axes are multiplied out
+sweep:                          # values to sweep; every combination of all values is simulated
   cluster.world_size: [2, 4, 8, 16]
   collective.size: [64 KiB, 4 MiB, 64 MiB]
 
@@ -46,50 +47,50 @@ plots: [bandwidth_utilization, scaling, steps, timeline]
 """
 _TRAINING: Final = """\
 training:
-  model: gpt2                   # `simulator list models`; or the path of a Hugging Face config.json
-  seq_len: 1024                 # tokens of a sequence
-  micro_batch_size: 4           # sequences of a rank that go through the model at once
+  model: gpt2                   # a name from `simulator list models`, or the path of a Hugging Face config.json
+  seq_len: 1024                 # tokens per sequence
+  micro_batch_size: 4           # sequences per micro-batch on each rank
   gradient_accumulation_steps: 1
-  # global_batch: 4M            # instead: tokens of all ranks together, or 512seq; gradient_accumulation_steps follows
-  sharding: zero3               # ddp zero1 zero2 zero3 parameter_server; or, all written out:
+  # global_batch: 4M            # alternative to gradient_accumulation_steps: tokens of all ranks together, or 512seq
+  sharding: zero3               # ddp zero1 zero2 zero3 parameter_server; or with all keys:
   # sharding: {strategy: zero3, reshard_after_forward: true, prefetch: 1, layers_per_unit: 1, keep_below: 0}
   # also bucket_size: 25 MiB (all but zero3), shard_size: 8 (zero3), servers: 2, servers_on: workers (parameter_server)
   # and asynchronous: true, staleness: 4 (parameter_server)
-  precision: bf16               # fp32 tf32 fp16 bf16 fp8; or, all written out:
+  precision: bf16               # fp32 tf32 fp16 bf16 fp8; or with all keys:
   # precision: {params: bfloat16, grads: bfloat16, reduce: float32, master: float32, matmul: bfloat16}
   activation_checkpointing: none  # none full sqrt attention selective_op {every: 2} [0, 3] {full: [0], attention: [1]}
   attention: flash              # flash standard
-  attention_generation: 2       # of flash attention's kernels: 1 2 3
+  attention_generation: 2       # generation of the flash attention kernels: 1 2 3
   optimizer: adam               # sgd momentum adam adafactor; or {name: adam, implementation: foreach}
   collectives: auto             # auto played closed_form
-  algorithm: auto               # of all collectives: auto ring direct hierarchical ...
+  algorithm: auto               # algorithm of all collectives: auto ring direct hierarchical ...
   compile: false                # whether a compiler merges kernels
-  dropout: false                # or its probability
-  framework: torchtitan          # llm_foundry nemo nanotron megatron_2021 deepspeed_2021 bare: whose constants
+  dropout: false                # or a probability, such as 0.1
+  framework: torchtitan          # llm_foundry nemo nanotron megatron_2021 deepspeed_2021 bare: source of the constants
   allocator: caching             # caching or expandable_segments
   offload: none                 # none optimizer; or {what: optimizer, host_rate: 50 GB/s}
-  loss_scaling: auto            # auto none dynamic deepspeed static; or, all written out:
+  loss_scaling: auto            # auto none dynamic deepspeed static; or with all keys:
   # loss_scaling: {rule: dynamic, start: 65536, interval: 2000, shared: true}
-  # clip_norm: 1.0              # left out: gradients are not clipped
-  numerics: false               # true: a small GPT-2 really trains, for so many
+  # clip_norm: 1.0              # no clipping if omitted
+  numerics: false               # true: really train a small GPT-2, for this number of steps:
   steps: 20
-  learning: {rate: 0.001, decay: 0.0, momentum: 0.9}   # tokens: corpus.txt or batches: tokens.npy; else a seeded task
+  learning: {rate: 0.001, decay: 0.0, momentum: 0.9}   # tokens: corpus.txt or batches: tokens.npy
   # learning: {betas: [0.9, 0.999], eps: 1e-8, warmup: 2, schedule: cosine, initial: parameters.npz}   # constant linear
   faults: []                    # - {step: 5, what: bit_flip, transfer: 0, element: 0, bit: 30}
-  # parallelism: {tp: 2, pp: 2}   # left out: all ranks are data parallel; also dp, sequence_parallel: false,
+  # parallelism: {tp: 2, pp: 2}   # if omitted, all ranks are data parallel; also dp, sequence_parallel: false,
   # tp_overlap: none (ring_exchange bulk),
   # schedule: 1f1b (gpipe interleaved looped_bfs zb_h1 zb_h2 zb_v v_half v_min dualpipe ...), virtual_stages: 2,
   # microbatch_group: 4, stages: {first_less: 1, last_less: 1} or [3, 5], order: [tp, cp, ep, dp, pp], cp: 2,
   # context: ring (all_gather ulysses, or {ulysses: 2, ring: 2}), balanced: false, ep: 4 (of the ranks of a stage),
-  # etp: 1 (tp if left out), experts: {dispatch: all_to_all (all_gather deduplicated), capacity: 1.25,
+  # etp: 1 (tp if omitted), experts: {dispatch: all_to_all (all_gather deduplicated), capacity: 1.25,
   # imbalance: 1.1 or {zipf: 0.3}, dtype: float8_e4m3fn}
 
 engine: auto                    # auto events compiled
 
-compare:                        # set side by side
+compare:                        # values to compare
   training.sharding.strategy: [ddp, zero3]
 
-sweep:                          # gone through; all axes are multiplied out
+sweep:                          # values to sweep; every combination of all values is simulated
   cluster.world_size: [2, 4, 8]
   training.micro_batch_size: [1, 4]
 
@@ -99,16 +100,16 @@ plots: [bandwidth_utilization, breakdown, dimensions_on_links, loss, memory, mem
 
 
 def template(name: str, question: str, kind: Literal["collective", "training"] = "collective") -> str:
-    """Write a scenario to start from.
+    """Return a scenario to start from, as YAML text.
 
     Parameters
     ----------
     name : str
-        What its runs are called: letters, digits, '_', '-' and '.'.
+        Name of its runs: letters, digits, '_', '-' and '.'.
     question : str
-        What it shall answer; becomes the first comment.
+        Question to answer; becomes the first comment.
     kind : {"collective", "training"}
-        What is played.
+        What is simulated.
 
     Returns
     -------
@@ -118,7 +119,7 @@ def template(name: str, question: str, kind: Literal["collective", "training"] =
     Raises
     ------
     ScenarioError
-        If the name cannot be the name of a folder.
+        The name cannot be a folder's name.
 
     Examples
     --------
@@ -129,6 +130,7 @@ def template(name: str, question: str, kind: Literal["collective", "training"] =
     from simulator.scenario.load import check_name
 
     check_name(name)
+    # A single line without leading comment signs: the question must stay inside its comment.
     asked = " ".join("".join(c if c.isprintable() else " " for c in question).split()).lstrip("# ")
     # A name such as 2024 or 1e9 must stay text.
     written = yaml_dialect.dump(name, one_line=True)

@@ -1,7 +1,9 @@
-"""Rules between keys of `training`, and between them and what is known of the model and the GPU.
+"""Rules between keys of `training`, the model and the GPU.
 
-Rule: one generator a topic, each a few lines; all of them run, so that every fault of a file is reported at once.
-Functions are named after the key at which they report. Rules of `numerics: true` are in numerics_rules.py.
+A generator covers one topic in a few lines and is named after the key in its reports. Every generator runs, therefore
+all faults in a file are reported at once. Rules for `numerics: true` are in numerics_rules.py.
+
+Example: `_shard_size` reports at `sharding.shard_size`, and involves `sharding.strategy` and `cluster.world_size`.
 """
 
 from __future__ import annotations
@@ -15,16 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Key
-from simulator.errors import ScenarioError, UnknownNameError
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.scenario import numerics_rules, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
-from simulator.scenario.conflict import Conflict, any_listening, any_of, repeated
-from simulator.scenario.memoized import memoized
-from simulator.scenario.shape import ClusterShape
-from simulator.scenario.training_shape import TrainingShape
-from simulator.step.spec import OPTIMIZERS
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
+from simulator.scenario.caching import memoized
+from simulator.scenario.records import ClusterSpec
+from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
+from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.spec import OPTIMIZERS, Updater
+from simulator.step.strategies.strategy import STRATEGIES
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
@@ -34,13 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainingFiles:
-    """Readers of the files that `training` names; each file is read once for all points of a sweep.
+    """Readers for the files named in `training`; each file is read once for every point of a sweep.
 
     Attributes
     ----------
     model : function (model, seq_len) -> Transformer
+        Reader for the model.
     learning : LearningFiles
-        Readers of the files that `training.learning` names.
+        Readers for the files named in `training.learning`.
     """
 
     model: Callable[[Any, int], Transformer]
@@ -48,7 +50,7 @@ class TrainingFiles:
 
 
 def training_files(base: Path) -> TrainingFiles:
-    """Make the readers; relative paths start from `base`."""
+    """Return the readers; `base` is the folder for relative paths."""
     from simulator.model.load import load_model
 
     return TrainingFiles(
@@ -57,15 +59,17 @@ def training_files(base: Path) -> TrainingFiles:
 
 
 def conflicts(
-    shape: TrainingShape, cluster: ClusterShape, facts: TopologyFacts | None, files: TrainingFiles, base: Path
-) -> Iterator[Conflict]:
-    """Find every broken rule; `facts` is None where the topology itself is at fault."""
+    shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, files: TrainingFiles, base: Path
+) -> Iterator[RuleViolation]:
+    """Yield every broken rule; `facts` is None if the topology is invalid."""
     sizes = list(parallelism_rules.sizes(shape, cluster.world_size))
     yield from sizes
-    # Where the ranks cannot be spread nobody knows how many of them hold the same.
+    # `copies`: ranks holding the same part of the model. With invalid sizes this number is unknown, and world_size is
+    # the stand-in.
     copies = cluster.world_size if sizes else parallelism(shape.parallelism).holders(cluster.world_size)
     if not sizes:
         yield from _global_batch(shape, cluster.world_size)
+    # The rules below read the number of micro-batches, which may follow from `global_batch`.
     shape = with_accumulation(shape, cluster.world_size)
     yield from _shard_size(shape, copies)
     yield from _reshard_after_forward(shape, copies)
@@ -89,13 +93,14 @@ def conflicts(
     yield from numerics_rules.conflicts(shape, cluster, model, files.learning)
 
 
-def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:
+def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> RuleViolation:
+    # A rule involves its own key, besides the keys given.
     dotted = f"training.{name}"
-    return Conflict(tuple(dotted.split(".")), message, (dotted, *involved), of_key)
+    return RuleViolation(tuple(dotted.split(".")), message, (dotted, *involved), of_key)
 
 
-def _global_batch(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
-    """Data-parallel ranks share the global batch evenly, and nobody says another number of micro-batches."""
+def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolation]:
+    """Yield a fault if ranks cannot share the global batch evenly, or another number of micro-batches is given."""
     if shape.global_batch is None:
         return
     sizes = (f"training.parallelism.{kind}" for kind in ("tp", "pp", "cp"))
@@ -106,130 +111,145 @@ def _global_batch(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
         yield _conflict("global_batch", str(error), *involved)
         return
     said = shape.gradient_accumulation_steps
+    # The default, 1, contradicts nothing; only a number written by the user does.
     if "gradient_accumulation_steps" in shape.model_fields_set and said != steps:
-        message = f"got {said}, but global_batch {shape.global_batch} makes it {steps}; leave one of the two out"
+        message = f"got {said}, but global_batch {shape.global_batch} needs {steps}; omit one key"
         yield _conflict("gradient_accumulation_steps", message, "training.global_batch", *involved)
 
 
-def _shard_size(shape: TrainingShape, copies: int) -> Iterator[Conflict]:
+def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:
     size = shape.sharding.shard_size
     if size is None:
         return
     involved = ("training.sharding.strategy", "cluster.world_size")
-    if "shard_size" not in strategies.find(shape.sharding.strategy).options:
+    # Strategies declare their options, therefore a new strategy needs no change here.
+    if "shard_size" not in STRATEGIES.find(shape.sharding.strategy).options:
         able = any_listening("shard_size")
-        message = f"got {size}, but {shape.sharding.strategy} has no sharding groups; leave it out, or write {able}"
+        message = f"got {size}, but {shape.sharding.strategy} has no sharding groups; omit the key, or write {able}"
         yield _conflict("sharding.shard_size", message, *involved)
     elif copies % size:
+        # Suggest the largest divisor up to the given size.
         near = max(n for n in range(1, min(size, copies) + 1) if copies % n == 0)
         whole = "world_size" if parallelism(shape.parallelism).size == 1 else "the data-parallel ranks,"
         message = f"got {size}; must divide {whole} {copies}; try {near}"
         yield _conflict("sharding.shard_size", message, *involved)
 
 
-def _reshard_after_forward(shape: TrainingShape, copies: int) -> Iterator[Conflict]:
-    """A number of ranks for `reshard_after_forward` divides the ranks that share one copy of the states."""
+def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:
+    """A number in `reshard_after_forward` must divide the ranks sharing a copy of the states."""
     ranks, whole = shape.sharding.reshard_after_forward, shape.sharding.shard_size or copies
+    # True and False suit every group; numbers must divide the group.
     if isinstance(ranks, bool):
         return
     involved = ("training.sharding.strategy", "training.sharding.shard_size", "cluster.world_size")
-    if not strategies.find(shape.sharding.strategy).shards_parameters:
+    if not STRATEGIES.find(shape.sharding.strategy).shards_parameters:
         able = any_listening("reshard_after_forward")
-        message = f"got {ranks}, but {shape.sharding.strategy} gathers no parameters; leave it out, or write {able}"
+        message = f"got {ranks}, but {shape.sharding.strategy} gathers no parameters; omit the key, or write {able}"
         yield _conflict("sharding.reshard_after_forward", message, *involved)
+    # A number equal to the whole group would mean `true`.
     elif whole % ranks or ranks == whole:
         message = (
-            f"got {ranks}; must divide the {whole} ranks that share one copy of the states, and be fewer; or write true"
+            f"got {ranks}; must divide the {whole} ranks that share one copy of the states, and must be smaller; or "
+            "write true"
         )
         yield _conflict("sharding.reshard_after_forward", message, *involved)
 
 
-def _algorithm(shape: TrainingShape) -> Iterator[Conflict]:
-    """The algorithm must have all operations of the strategy; every strategy also sums the gradient's norm."""
-    from simulator.collectives import catalog
+def _algorithm(shape: TrainingSpec) -> Iterator[RuleViolation]:
+    """The algorithm must support every operation in the strategy; each strategy also sums the gradient norm."""
+    from simulator.collectives.algorithm import ALGORITHMS
 
     if shape.algorithm == "auto":
         return
-    needed = strategies.find(shape.sharding.strategy).operations
-    able = catalog.operations(shape.algorithm)
+    needed = STRATEGIES.find(shape.sharding.strategy).operations
+    able = ALGORITHMS.operations(shape.algorithm)
     missing = [operation for operation in needed if operation not in able]
     if missing:
-        message = f"got {shape.algorithm!r}, which has no {missing[0]}; {shape.sharding.strategy} needs it"
+        message = f"got {shape.algorithm!r}, which has no {missing[0]}; {shape.sharding.strategy} needs this operation"
         yield _conflict("algorithm", message, "training.sharding.strategy")
 
 
-def _gradient_sync(shape: TrainingShape) -> Iterator[Conflict]:
-    strategy, sync = strategies.find(shape.sharding.strategy), shape.sharding.gradient_sync
+def _gradient_sync(shape: TrainingSpec) -> Iterator[RuleViolation]:
+    strategy, sync = STRATEGIES.find(shape.sharding.strategy), shape.sharding.gradient_sync
     if sync != "every" and "gradient_sync" not in strategy.options:
         when, able = strategy.sending.value, any_listening("gradient_sync")
-        message = f"got {sync!r}, but {strategy.name} communicates gradients in {when}; leave it out, or write {able}"
+        message = f"got {sync!r}, but {strategy.name} communicates gradients in {when}; omit the key, or write {able}"
         yield _conflict("sharding.gradient_sync", message, "training.sharding.strategy")
 
 
-def _servers(shape: TrainingShape, world_size: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
+def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
     sharding = shape.sharding
-    if strategies.find(sharding.strategy).updater is not Updater.SERVERS:
+    if STRATEGIES.find(sharding.strategy).updater is not Updater.SERVERS:
         return
+    # A single worker has nobody to share parameters with.
     if world_size < 2:
-        message = f"got {sharding.strategy!r}, which takes at least 2 workers; write ddp for one"
+        message = f"got {sharding.strategy!r}, which needs at least 2 workers; write ddp for a single worker"
         yield _conflict("sharding.strategy", message, "cluster.world_size")
     if sharding.servers_on == "workers" and sharding.servers > world_size:
-        message = f"got {sharding.servers}, more than the {world_size} workers that they live on"
+        message = f"got {sharding.servers}, which is more than the {world_size} workers that host the servers"
         yield _conflict("sharding.servers", message, "training.sharding.servers_on", "cluster.world_size")
     if sharding.servers_on == "own" and facts is not None and not facts.own_servers:
         message = f"got 'own', but {facts.name} has no ports for servers; write workers, or use star or leaf-spine"
         yield _conflict("sharding.servers_on", message, "cluster.topology", "training.sharding.strategy")
 
 
-def _optimizer(shape: TrainingShape) -> Iterator[Conflict]:
+def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     asked = shape.optimizer
     if asked.implementation == "fused" and not OPTIMIZERS[asked.name].has_fused:
         able = ", ".join(name for name, optimizer in OPTIMIZERS.items() if optimizer.has_fused)
-        message = f"got 'fused', but {asked.name} has no fused kernel ({able} have); write foreach or for_loop"
+        message = (
+            f"got 'fused', but {asked.name} has no fused kernel (optimizers with a fused kernel: {able}); write "
+            "foreach or for_loop"
+        )
         yield _conflict("optimizer.implementation", message, "training.optimizer.name")
 
 
-def _offload(shape: TrainingShape) -> Iterator[Conflict]:
-    strategy = strategies.find(shape.sharding.strategy)
+def _offload(shape: TrainingSpec) -> Iterator[RuleViolation]:
+    strategy = STRATEGIES.find(shape.sharding.strategy)
+    # Offload needs states with a single owner each. Under ddp every rank updates everything; servers have no GPU.
     if shape.offload.what != "none" and strategy.updater is not Updater.OWNERS:
-        able = any_of(name for name in strategies.names() if strategies.find(name).updater is Updater.OWNERS)
+        able = any_of(name for name in STRATEGIES.names() if STRATEGIES.find(name).updater is Updater.OWNERS)
         message = (
             f"got {shape.offload.what!r}, but with {strategy.name} {strategy.updater.value}; write sharding: {able}"
         )
         yield _conflict("offload", message, "training.sharding.strategy")
 
 
-def _precision_master(shape: TrainingShape) -> Iterator[Conflict]:
+def _precision_master(shape: TrainingSpec) -> Iterator[RuleViolation]:
     params, master = shape.precision.params, shape.precision.master
     if master in (None, "auto"):
         return
+    # A master copy is useful only if wider than the parameters.
     if dtypes.find(str(master)).bits <= dtypes.find(params).bits:
-        message = f"got {master!r}, no wider than the parameters' {params}; leave it out for float32, or write null"
+        message = (
+            f"got {master!r}, which is not wider than the parameters' {params}; omit the key for float32, or write null"
+        )
         yield _conflict("precision.master", message, "training.precision.params")
 
 
-def _precision_matmul(shape: TrainingShape) -> Iterator[Conflict]:
+def _precision_matmul(shape: TrainingSpec) -> Iterator[RuleViolation]:
     params, matmul = shape.precision.params, shape.precision.matmul
-    # Tensor cores round float32 inputs to tf32 by themselves; a cast up before a matmul would gain nothing.
+    # Tensor cores round float32 inputs to tf32 themselves. Casting up before a matmul would gain nothing.
     if matmul == "tf32" and params != "float32":
         message = (
-            f"got 'tf32', which takes float32 inputs, but params are {params}; leave it out, or write params: float32"
+            f"got 'tf32', which takes float32 inputs, but params are {params}; omit the key, or write params: float32"
         )
     elif matmul not in ("auto", "tf32", params) and dtypes.find(matmul).bits >= dtypes.find(params).bits:
-        message = f"got {matmul!r}, no narrower than the parameters' {params}; leave it out"
+        message = f"got {matmul!r}, which is not narrower than the parameters' {params}; omit the key"
     else:
         return
     yield _conflict("precision.matmul", message, "training.precision.params")
 
 
 def _precision_of_gpu(
-    shape: TrainingShape, cluster: ClusterShape, facts: TopologyFacts | None, base: Path
-) -> Iterator[Conflict]:
-    """The GPU must have a peak rate for the dtypes that it computes in."""
+    shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
+) -> Iterator[RuleViolation]:
+    """The GPU must have a peak rate for each dtype used in computation."""
     gpu = _gpu(cluster, facts, base)
     if gpu is None:
         return
     dtype = precision(shape.precision)
+    # With an automatic matmul dtype, both keys mean the same dtype: report it once, at `params`.
     named = (
         {"params": dtype.params}
         if shape.precision.matmul in ("auto", dtype.params)
@@ -241,39 +261,41 @@ def _precision_of_gpu(
     for key, name in named.items():
         if name not in gpu.peak_flops:
             able = ", ".join(sorted(d for d in gpu.peak_flops if dtypes.find(d, stored=False).is_float))
-            message = f"got {name!r}, in which {gpu.name} cannot compute; one of {able}"
+            message = f"got {name!r}, which {gpu.name} does not support; one of {able}"
             yield _conflict(f"precision.{key}", message, "cluster.gpu", "cluster.topology")
 
 
 @cache
 def _shipped_gpu(name: str) -> Gpu:
-    """A GPU of the catalog, whose file is read once a process."""
+    """Return a GPU from the catalog; each file is read once per process."""
     from simulator.cluster.gpu_file import load_gpu
 
     return load_gpu(name)
 
 
 def _attention_generation(
-    shape: TrainingShape, cluster: ClusterShape, facts: TopologyFacts | None, base: Path
-) -> Iterator[Conflict]:
-    """The GPU must have kernels of that generation."""
+    shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
+) -> Iterator[RuleViolation]:
+    """The GPU must have kernels for the flash attention generation."""
     from simulator.step.kernels.kernel_time import attention_generations
 
     gpu = _gpu(cluster, facts, base)
+    # Standard attention uses plain matmuls.
     if gpu is None or shape.attention != "flash":
         return
     known = attention_generations(gpu)
     if shape.attention_generation not in known:
         allowed = ", ".join(map(str, known))
-        message = f"got {shape.attention_generation}; {gpu.name} has kernels of flash attention's generations {allowed}"
+        message = f"got {shape.attention_generation}; {gpu.name} supports flash attention generations {allowed}"
         yield _conflict("attention_generation", message, "training.attention", "cluster.gpu", "cluster.topology")
 
 
-def _gpu(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Gpu | None:
-    """The GPU, or None if it cannot be read; what is wrong with it is reported by cluster_rules.py."""
+def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Gpu | None:
+    """Return the GPU, or None if it cannot be read; cluster_rules.py reports the reason."""
     from simulator.cluster.gpu_file import load_gpu
 
     wanted = cluster.gpu if cluster.gpu is not None else facts.gpu if facts is not None else None
+    # A sweep asks for every point; shipped GPUs come from the cache.
     if isinstance(wanted, str) and wanted in registry.names("gpu"):
         return _shipped_gpu(wanted)
     if cluster.gpu is None:
@@ -284,51 +306,59 @@ def _gpu(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Gpu 
         return None
 
 
-def _model_conflicts(error: ScenarioError, shape: TrainingShape) -> Iterator[Conflict]:
-    """Report at `training.model`, or at the key inside it, why it cannot be used."""
+def _model_conflicts(error: ScenarioError, shape: TrainingSpec) -> Iterator[RuleViolation]:
+    """Yield the reasons why the model cannot be used, at `training.model` or a key inside."""
     text = str(error).removeprefix(f"{error.kind}: ") if isinstance(error, UnknownNameError) else str(error)
     for line in text.splitlines():
+        # The model may be fine and the sequence too long for it: then the fault belongs to `seq_len`.
         long = re.search(r"(?:^|: )seq_len: (.*)", line)
         if long:
             yield _conflict("seq_len", long[1], "training.model")
         elif isinstance(shape.model, Mapping):
             key, message = _inside(line, shape.model)
-            yield Conflict(("training", "model", *key), message, ("training.model",))
+            yield RuleViolation(("training", "model", *key), message, ("training.model",))
         else:
             yield _conflict("model", line)
 
 
 def _inside(line: str, model: Mapping[str, Any]) -> tuple[Key, str]:
-    """The key of an inline model that a line is about, and the rest of the line."""
+    """Return an inline model's key that a line names, and the rest of the line.
+
+    >>> _inside("model: hidden_size: got 0; must be at least 1", {"hidden_size": 0})
+    (('hidden_size',), 'got 0; must be at least 1')
+    """
     match = re.match(r"model: ([A-Za-z0-9_.]+): (.*)", line)
+    # Errors may name a derived quantity; only a key written in the scenario has a place in the file.
     if match is None or match[1].split(".")[0] not in model:
         return (), line.removeprefix("model: ")
     return tuple(match[1].split(".")), match[2]
 
 
-def _layers_per_unit(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
+def _layers_per_unit(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
     size = shape.sharding.layers_per_unit
     if model is not None and size > model.num_layers:
         message = f"got {size}; {model.name} has {model.num_layers} layers"
         yield _conflict("sharding.layers_per_unit", message, "training.model")
 
 
-def _activation_checkpointing(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
-    """Each layer that is named exists, and is named once."""
+def _activation_checkpointing(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
+    """Each named layer must exist, and be named once."""
     policy, key = shape.activation_checkpointing, ("training", "activation_checkpointing")
     if not isinstance(policy, tuple):
         return
+    # Two forms: (("full", (0, 1)), ...) by policy, or plain layer numbers.
     named: list[tuple[Key, int]] = []
     for i, entry in enumerate(policy):
         if isinstance(entry, tuple):
             named += [((*key, entry[0], j), layer) for j, layer in enumerate(entry[1])]
         else:
             named.append(((*key, i), entry))
-    twice = repeated([layer for _, layer in named])
+    # Across policies too: a layer has one policy.
+    twice = first_duplicate([layer for _, layer in named])
     if twice is not None:
         message = f"got layer {named[twice][1]} twice; name each once"
-        yield Conflict(named[twice][0], message, ("training.activation_checkpointing",))
+        yield RuleViolation(named[twice][0], message, ("training.activation_checkpointing",))
     for place, layer in named:
         if model is not None and layer >= model.num_layers:
             message = f"got layer {layer}; {model.name} has layers 0 .. {model.num_layers - 1}"
-            yield Conflict(place, message, ("training.activation_checkpointing", "training.model"))
+            yield RuleViolation(place, message, ("training.activation_checkpointing", "training.model"))

@@ -1,7 +1,8 @@
-"""Which keyword arguments does a scenario from Python take, and of which types: for editors and type checkers?
+"""Which keyword arguments does a scenario from Python take, and of which types? For editors and type checkers.
 
-Rule: one class a mapping of `shape.py` with the same keys, which a test holds; what a key means stands there, and
-values are written as in a file: quantities are text with a unit. Names that are found in folders are plain text.
+One class for each mapping in records.py, with the same keys; a test compares them. The keys are explained in
+records.py. Values are written like in a file, therefore quantities are text with a unit. Names listed from folders are
+plain text.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Finding = Literal["change", "best", "effect", "threshold", "value", "fit", "lear
 
 
 class FindingKeys(TypedDict, total=False):
-    """An entry of `answer`."""
+    """Keys of an entry in `answer`."""
 
     finding: Required[Finding]
     of: Sequence[str]
@@ -30,7 +31,7 @@ class FindingKeys(TypedDict, total=False):
 
 
 class BudgetKeys(TypedDict, total=False):
-    """Of `budget`."""
+    """Keys of `budget`."""
 
     tokens: float
     steps: float
@@ -39,7 +40,7 @@ class BudgetKeys(TypedDict, total=False):
 
 
 class PlanKeys(TypedDict, total=False):
-    """Of `plan`."""
+    """Keys of `plan`."""
 
     global_batch: Required[int | str]  # tokens: "4M"; sequences: "512seq"
     fix: Mapping[str, Any]
@@ -51,14 +52,14 @@ class PlanKeys(TypedDict, total=False):
 
 
 class PlotsKeys(TypedDict, total=False):
-    """Of `plots`."""
+    """Keys of `plots`."""
 
     kinds: Sequence[str]
     points: Literal["all"] | Sequence[Mapping[str, Any]]
 
 
 class ScenarioKeys(TypedDict, total=False):
-    """Of the scenario itself."""
+    """Keys of the scenario itself."""
 
     name: str
     question: str
@@ -74,20 +75,20 @@ class ScenarioKeys(TypedDict, total=False):
 
 
 class JitterKeys(TypedDict, total=False):
-    """Of `jitter`; sigma of a log-normal factor."""
+    """Keys of `jitter`: log-normal factors' sigma."""
 
     compute: float
     latency: float
 
 
 class EcmpKeys(TypedDict):
-    """Of `ecmp`."""
+    """Keys of `ecmp`."""
 
     hash: int
 
 
 class ClusterKeys(TypedDict, total=False):
-    """Of `cluster`."""
+    """Keys of `cluster`."""
 
     topology: Required[str | Mapping[str, Any]]
     world_size: Required[int | str]  # or "16k", which is 16,000
@@ -100,14 +101,14 @@ class ClusterKeys(TypedDict, total=False):
 
 
 class ServersKeys(TypedDict, total=False):
-    """Of a collective's `servers`."""
+    """Keys of a collective's `servers`."""
 
     count: int
     on: Literal["own", "workers"]
 
 
 class FusionKeys(TypedDict, total=False):
-    """Of `fusion`."""
+    """Keys of `fusion`."""
 
     buffer: str  # "64 MiB"
     cycle: str  # "5 ms"
@@ -115,7 +116,7 @@ class FusionKeys(TypedDict, total=False):
 
 
 class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):
-    """Of `collective`, of its cluster and of the scenario."""
+    """Keys of `collective`, `cluster` and the scenario."""
 
     operation: Required[Operation]
     algorithm: str
@@ -135,7 +136,7 @@ class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):
 
 
 class ExpertsKeys(TypedDict, total=False):
-    """Of `parallelism.experts`."""
+    """Keys of `parallelism.experts`."""
 
     dispatch: Literal["all_to_all", "all_gather", "deduplicated"]
     capacity: Literal["none"] | float
@@ -144,7 +145,7 @@ class ExpertsKeys(TypedDict, total=False):
 
 
 class ParallelismKeys(TypedDict, total=False):
-    """Of `parallelism`; sizes in ranks."""
+    """Keys of `parallelism`; sizes in ranks."""
 
     dp: int | str
     tp: int
@@ -165,7 +166,7 @@ class ParallelismKeys(TypedDict, total=False):
 
 
 class ShardingKeys(TypedDict, total=False):
-    """Of `sharding`."""
+    """Keys of `sharding`."""
 
     strategy: str
     reshard_after_forward: bool | int
@@ -182,7 +183,7 @@ class ShardingKeys(TypedDict, total=False):
 
 
 class PrecisionKeys(TypedDict, total=False):
-    """Of `precision`."""
+    """Keys of `precision`."""
 
     params: WorkingDtype
     grads: WorkingDtype | Literal["auto"]
@@ -192,21 +193,21 @@ class PrecisionKeys(TypedDict, total=False):
 
 
 class OptimizerKeys(TypedDict, total=False):
-    """Of `optimizer`."""
+    """Keys of `optimizer`."""
 
     name: Literal["sgd", "momentum", "adam", "adamw", "adafactor"]
     implementation: Literal["auto", "fused", "foreach", "for_loop"]
 
 
 class OffloadKeys(TypedDict, total=False):
-    """Of `offload`."""
+    """Keys of `offload`."""
 
     what: Literal["none", "optimizer"]
     host_rate: str  # "100 GB/s"
 
 
 class LossScalingKeys(TypedDict, total=False):
-    """Of `loss_scaling`."""
+    """Keys of `loss_scaling`."""
 
     rule: Literal["auto", "none", "dynamic", "deepspeed", "static"]
     start: float
@@ -215,7 +216,7 @@ class LossScalingKeys(TypedDict, total=False):
 
 
 class LearningKeys(TypedDict, total=False):
-    """Of `learning`."""
+    """Keys of `learning`."""
 
     rate: float
     decay: float
@@ -230,7 +231,7 @@ class LearningKeys(TypedDict, total=False):
 
 
 class FaultKeys(TypedDict, total=False):
-    """An entry of `faults`."""
+    """Keys of an entry in `faults`."""
 
     step: Required[int]
     what: Required[Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]]
@@ -242,7 +243,7 @@ class FaultKeys(TypedDict, total=False):
 
 
 class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
-    """Of `training`, of its cluster and of the scenario."""
+    """Keys of `training`, `cluster` and the scenario."""
 
     model: Required[str | Mapping[str, Any]]
     seq_len: Required[int | str]  # tokens; or "8k", which is 8,192

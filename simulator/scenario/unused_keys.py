@@ -1,8 +1,14 @@
-"""Which keys of a scenario change no number of its report, and why: each becomes one warning line.
+"""Which keys of a scenario change no number in its report, and why? Each such key becomes a warning line.
 
-Rule: a key that would mislead is refused by *_rules.py; here are keys that set something which the scenario does not
-have. Each generator yields keys of one point with the reason. A key is warned of if some point sets it and it has an
-effect in no point of the scenario. Keys of `training` are in unused_training_keys.py.
+A key that would mislead is refused in *_rules.py. Here are keys that configure something absent from the scenario, such
+as `stragglers` in a collective without sums. Each generator yields a point's keys with a reason. A warning is given if
+some point sets the key and the key has an effect in no point. Keys of `training` are in unused_training_keys.py.
+
+Example, with `compare: {collective.algorithm: [ring, direct]}`, no payload, and `accumulate: float32`::
+
+    point     accumulate                               warning
+    ring      effective: partial sums travel           none, because one point uses the value
+    direct    unused: sums are formed in one place
 """
 
 from __future__ import annotations
@@ -12,36 +18,37 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.document import Key
-from simulator.scenario.build_records import size
 from simulator.scenario.payload import carries_payload
-from simulator.scenario.shape import ClusterShape, CollectiveShape, ScenarioShape
+from simulator.scenario.records import ClusterSpec, CollectiveSpec, Scenario
 from simulator.scenario.unused_training_keys import unused as unused_in_training
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
 
-# Algorithms in which each sum is added up in one place, so that no partial sum travels in another dtype.
+# Algorithms that form each sum in one place; no partial sum travels in another dtype.
 _ADD_AT_ONCE: Final = ("direct", "naive", "parameter_server")
 _KeyValue = tuple[Key, str]
 
 
 @dataclass(slots=True)
 class UnusedKeys:
-    """Collects over the points of a scenario which keys had an effect.
+    """Collects, over a scenario's points, the keys with and without effect.
 
     Attributes
     ----------
     reasons : dict of (key, value) to str
-        Keys that some point set without effect, and why.
+        Values set by some point without effect, with the reason.
     effective : set of (key, value)
-        Keys that some point set with effect.
+        Values set by some point with effect.
     """
 
     reasons: dict[_KeyValue, str] = field(default_factory=dict)
     effective: set[_KeyValue] = field(default_factory=set)
 
-    def add_point(self, shape: ScenarioShape, facts: TopologyFacts | None) -> None:
-        """Take note of one point; `facts` is None where the topology itself is at fault."""
+    def add_point(self, shape: Scenario, facts: TopologyFacts | None) -> None:
+        """Add a point; `facts` is None if the topology is invalid."""
+        # Values equal to their default say nothing, and are not counted as set. The value belongs to the dict key:
+        # `servers.count` 1 and 2, from an axis, are judged separately.
         values = dict(_set_keys(shape.model_dump(exclude_defaults=True, warnings=False), ()))
         reasons = {key: why for key, why in _unused(shape, facts) if key in values}
         for key, value in values.items():
@@ -51,14 +58,14 @@ class UnusedKeys:
                 self.effective.add((key, value))
 
     def reasons_by_key(self) -> dict[Key, str]:
-        """Keys that had an effect in no point, and why."""
+        """Return the keys without effect in every point, with the reason."""
         return {
             key_and_value[0]: why for key_and_value, why in self.reasons.items() if key_and_value not in self.effective
         }
 
 
 def _set_keys(data: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[_KeyValue]:
-    """Keys that are set, with their values as text; lists, and mappings in _WHOLE, are one value."""
+    """Yield each key that is set, with its value as text; lists and mappings in _WHOLE are a single value."""
     for name, value in data.items():
         key = (*at, name)
         if isinstance(value, dict) and key not in _WHOLE:
@@ -67,7 +74,7 @@ def _set_keys(data: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[_KeyValu
             yield key, repr(value)
 
 
-# Mappings whose keys are names of the user's, or of another file format.
+# Mappings whose keys are the user's names (ranks, links, axes), or belong to another file format.
 _WHOLE: Final = frozenset(
     {
         ("cluster", "topology"),
@@ -84,65 +91,68 @@ _WHOLE: Final = frozenset(
 )
 
 
-def _unused(shape: ScenarioShape, facts: TopologyFacts | None) -> Iterator[tuple[Key, str]]:
+def _unused(shape: Scenario, facts: TopologyFacts | None) -> Iterator[tuple[Key, str]]:
     yield from _seed(shape)
     if facts is not None and facts.one_route and shape.cluster.ecmp is not None:
         yield ("cluster", "ecmp", "hash"), f"topology {facts.name} has one route between any two"
     if shape.collective is not None:
         yield from _without_kernels(shape.collective, shape.cluster, facts)
         yield from _arithmetic(shape.collective, shape.cluster)
-    # Settings of a plan read keys that the scenario, which leaves their sharding open, does not.
+    # A plan leaves the sharding open. Keys unused by this scenario may still be read by the plan's settings.
     if shape.training is not None and shape.plan is None:
         yield from unused_in_training(shape.training, shape.cluster.world_size)
 
 
-def _seed(shape: ScenarioShape) -> Iterator[tuple[Key, str]]:
+def _seed(shape: Scenario) -> Iterator[tuple[Key, str]]:
     jitter, training, collective = shape.cluster.jitter, shape.training, shape.collective
     if (jitter.compute, jitter.latency) != (0.0, 0.0) or (training is not None and training.numerics):
         return
     if collective is None or not _carries(collective, shape.cluster):
-        yield ("seed",), "nothing is drawn by chance here: no payload, no numerics, no jitter"
+        yield ("seed",), "the scenario has no random numbers: no payload, no numerics, no jitter"
 
 
-def _carries(shape: CollectiveShape, cluster: ClusterShape) -> bool:
+def _carries(shape: CollectiveSpec, cluster: ClusterSpec) -> bool:
     ranks = cluster.world_size if shape.group is None else len(shape.group)
-    return carries_payload(shape.payload, ranks * size(shape))
+    return carries_payload(shape.payload, ranks * shape.nbytes)
 
 
 def _without_kernels(
-    shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None
+    shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None
 ) -> Iterator[tuple[Key, str]]:
-    """A collective uses of a GPU only the bandwidth of its memory, and only where the GPU adds up."""
-    yield ("cluster", "jitter", "compute"), "a collective has no kernels; latency is what may vary"
+    """Yield a collective's unused GPU keys: it uses only the memory bandwidth, and only if GPUs compute sums."""
+    yield ("cluster", "jitter", "compute"), "a collective has no kernels; only latency can vary"
     why = _leaves_memory_alone(shape, cluster, facts)
     if why:
         yield ("cluster", "stragglers"), why
-        # A topology without a GPU of its own needs one, and its own may be named again.
+        # A topology without GPU needs `cluster.gpu`, and naming the topology's own GPU again is harmless.
         if facts is not None and facts.gpu not in (None, cluster.gpu):
             yield ("cluster", "gpu"), why
 
 
-def _leaves_memory_alone(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None) -> str:
-    """Why no GPU reads and writes its memory to add up; empty if one may."""
-    from simulator.collectives import catalog
-    from simulator.collectives.algorithm import REDUCING, Auxiliary
+def _leaves_memory_alone(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None) -> str:
+    """Return the reason why no GPU's memory is used for sums; empty if some GPU's may be."""
+    from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Auxiliary
 
     if shape.operation not in REDUCING:
-        return f"{shape.operation} adds nothing up, so that no GPU's own speed counts"
-    auxiliary = catalog.find(shape.algorithm).auxiliary if shape.algorithm in catalog.names() else Auxiliary.NONE
+        return f"{shape.operation} adds no elements, therefore the speed of GPUs has no influence"
+    auxiliary = ALGORITHMS.find(shape.algorithm).auxiliary if shape.algorithm in ALGORITHMS.names() else Auxiliary.NONE
     if auxiliary is Auxiliary.SERVERS and (shape.servers is None or shape.servers.on == "own"):
-        return "servers of their own add up, so that no GPU's own speed counts"
+        return "separate servers add the elements, therefore the speed of GPUs has no influence"
     node = None if facts is None else facts.node_size
+    # Without placement, the first ranks fill the first node; with placement, ranks may be anywhere.
     in_one_node = node is not None and cluster.world_size <= node and cluster.placement is None
     if auxiliary is Auxiliary.SWITCHES and in_one_node:
-        return "the node's switch adds up, so that no GPU's own speed counts"
+        return "the node's switch adds the elements, therefore the speed of GPUs has no influence"
     return ""
 
 
-def _arithmetic(shape: CollectiveShape, cluster: ClusterShape) -> Iterator[tuple[Key, str]]:
+def _arithmetic(shape: CollectiveSpec, cluster: ClusterSpec) -> Iterator[tuple[Key, str]]:
     if not _carries(shape, cluster):
-        yield ("collective", "reduction"), "without payload nothing is added up; times are those of any reduction"
+        yield (
+            ("collective", "reduction"),
+            ("without payload no elements are added, and every reduction takes the same time"),
+        )
         if shape.algorithm in _ADD_AT_ONCE:
             yield ("collective", "accumulate"), f"without payload, and with {shape.algorithm} no partial sum travels"
     if shape.accumulate == shape.dtype:
-        yield ("collective", "accumulate"), "the payload is float32 already"
+        yield ("collective", "accumulate"), "the payload is already float32"

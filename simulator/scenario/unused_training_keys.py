@@ -1,7 +1,7 @@
-"""Which keys of `training` change no number of a step, and what they would need.
+"""Which keys of `training` change no number in a step, and what would each need to have an effect?
 
-Rule: as in unused_keys.py; one generator for each thing that a step may not have: real numbers, a loss scale, options
-of its strategy, attention scores in memory, collectives.
+Same rules as in unused_keys.py. Each generator covers something that a step may lack: real numbers, a loss scale,
+options of its strategy, attention scores in memory, collectives, parallelism.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from typing import Final
 
 from simulator.basics.document import Key
 from simulator.scenario.build_training import precision, scaling_rule, ulysses_ranks, with_accumulation
-from simulator.scenario.learning_shape import LearningShape
-from simulator.scenario.training_shape import TrainingShape
-from simulator.step.pipelines import catalog as pipelines
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
+from simulator.scenario.learning_spec import LearningSpec
+from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.spec import Updater
+from simulator.step.strategies.strategy import STRATEGIES
 
-# Options of `sharding` that strategies without a use for them ignore; other options would change what a strategy means,
-# and training_rules.py refuses them.
+# Options of `sharding` that strategies without use for them ignore. Any other option would change the meaning of a
+# strategy, and is refused in training_rules.py.
 _IGNORED_OPTIONS: Final = (
     "reshard_after_forward", "prefetch", "layers_per_unit", "keep_below", "bucket_size", "servers", "servers_on",
 )  # fmt: skip
-_ALONE: Final = "one rank sends nothing to another"
-# Keys that count only if ranks send each other something.
+_ALONE: Final = "a single rank sends no data"
+# Keys with effect only if ranks send data to each other.
 _BETWEEN_RANKS: Final = (
     ("training", "algorithm"),
     ("training", "precision", "reduce"),
     ("training", "loss_scaling", "shared"),
     ("training", "sharding", "keep_below"),
 )
-# Keys that count too if a single rank copies to its host.
+# Keys with effect also if a single rank copies data to its host (offload).
 _ON_LINKS: Final = (
     ("training", "collectives"),
     ("training", "sharding", "bucket_size"),
@@ -41,8 +41,9 @@ _ON_LINKS: Final = (
 )
 
 
-def unused(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
-    """Keys that change no number of this step, each with why."""
+def unused(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:
+    """Yield each key without effect on this step, with the reason."""
+    # The rules below need the number of micro-batches, and `global_batch` alone does not show it.
     shape = with_accumulation(shape, world_size)
     yield from _without_numbers(shape)
     yield from _loss_scaling(shape)
@@ -51,35 +52,39 @@ def unused(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
     yield from _collectives(shape)
     yield from _parallelism(shape, world_size)
     if shape.offload.what == "none":
-        yield ("training", "offload", "host_rate"), "nothing lies with the host; write offload: {what: optimizer}"
+        yield ("training", "offload", "host_rate"), "no data is on the host; write offload: {what: optimizer}"
     else:
-        yield ("training", "optimizer", "implementation"), "the host updates, by a fused loop over all states"
-    if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
-        yield ("training", "optimizer", "implementation"), "servers update, and no GPU does"
+        yield ("training", "optimizer", "implementation"), "the host updates all states in a fused loop"
+    if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
+        yield ("training", "optimizer", "implementation"), "servers update, not GPUs"
     if world_size == 1:
         yield from dict.fromkeys(_BETWEEN_RANKS, _ALONE).items()
+        # With offload, a single rank's copies to the host use links too.
         if shape.offload.what == "none":
             yield from dict.fromkeys(_ON_LINKS, _ALONE).items()
 
 
-def _without_numbers(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+def _without_numbers(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     if shape.numerics:
         if shape.optimizer.name != "momentum":
-            yield ("training", "learning", "momentum"), f"optimizer {shape.optimizer.name} has none; write momentum"
+            yield (
+                ("training", "learning", "momentum"),
+                (f"optimizer {shape.optimizer.name} has no momentum; write momentum"),
+            )
         return
-    why = "counts only where a real model trains; write numerics: true"
-    for name in LearningShape.model_fields:
+    why = "needs a real training; write numerics: true"
+    for name in LearningSpec.model_fields:
         yield ("training", "learning", name), why
     yield ("training", "clip_norm"), f"{why} (the norm is always timed)"
     if not shape.sharding.asynchronous:
-        yield ("training", "steps"), "one step is played; more need numerics: true, or servers that do not wait"
+        yield ("training", "steps"), "one step is simulated; several steps need numerics: true, or asynchronous servers"
 
 
-def _loss_scaling(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+def _loss_scaling(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     rule, key = scaling_rule(shape.loss_scaling, shape.precision), ("training", "loss_scaling")
-    if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
+    if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
         for name in ("rule", "start", "interval", "shared"):
-            yield (*key, name), "servers apply gradients without looking for overflows"
+            yield (*key, name), "servers apply gradients without a check for overflows"
         return
     if rule == "none":
         for name in ("start", "interval", "shared"):
@@ -89,68 +94,76 @@ def _loss_scaling(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
         yield (*key, "interval"), "a static scale does not grow"
     if not shape.numerics:
         for name in ("start", "interval"):
-            yield (*key, name), "counts only where a real model trains; write numerics: true"
+            yield (*key, name), "needs a real training; write numerics: true"
 
 
-def _sharding(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+def _sharding(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     sharding = shape.sharding
     for name in _IGNORED_OPTIONS:
-        able = strategies.listening(name)
+        able = STRATEGIES.listening(name)
         if sharding.strategy not in able:
-            yield ("training", "sharding", name), f"counts for {', '.join(able)}, not for {sharding.strategy}"
+            yield ("training", "sharding", name), f"applies to {', '.join(able)}, not to {sharding.strategy}"
     key, once = ("training", "sharding", "gradient_sync"), shape.gradient_accumulation_steps == 1
     if sharding.gradient_sync == "shard" and (once or sharding.shard_size is None):
-        yield key, "'shard' counts with a shard_size and gradient_accumulation_steps above 1"
+        yield key, "'shard' needs a shard_size and gradient_accumulation_steps above 1"
     dtypes = precision(shape.precision)
-    # Whole gradients that are kept have a dtype of their own, which shows in a single micro-batch too.
+    # Without "last", kept gradients may have a dtype different from the parameters'; memory differs even with a single
+    # micro-batch.
     if sharding.gradient_sync == "last" and once and dtypes.grads == dtypes.params:
-        yield key, "'last' counts with gradient_accumulation_steps above 1"
+        yield key, "'last' needs gradient_accumulation_steps above 1"
 
 
-def _attention(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+def _attention(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     if shape.attention == "standard":
-        yield ("training", "attention_generation"), "is of flash attention's kernels, but attention is standard"
+        yield ("training", "attention_generation"), "applies to flash attention, but attention is standard"
         return
     policy = shape.activation_checkpointing
+    # A policy by layer is a tuple; its entries are (policy, layers), or plain layers for "full".
     by_layer = policy if isinstance(policy, tuple) else ()
     names = {entry[0] if isinstance(entry, tuple) else "full" for entry in by_layer}
     if policy == "attention" or names == {"attention"}:
-        why = "'attention' makes scores again, and flash attention keeps none; write full, or attention: standard"
+        why = "'attention' recomputes scores, but flash attention stores no scores; write full, or attention: standard"
         yield ("training", "activation_checkpointing"), why
 
 
-def _collectives(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
-    if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
+def _collectives(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
+    if STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
         for name in ("collectives", "algorithm"):
             yield ("training", name), "workers send to servers and have no collectives"
     elif shape.numerics:
-        yield ("training", "collectives"), "numerics: true plays all of them"
+        yield ("training", "collectives"), "numerics: true simulates every transfer"
 
 
-def _parallelism(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
+def _parallelism(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:
     wanted, key = shape.parallelism, ("training", "parallelism")
     if wanted.tp == 1:
-        yield (*key, "sequence_parallel"), "counts with tp above 1"
+        yield (*key, "sequence_parallel"), "needs tp above 1"
     if wanted.tp == 1 or not wanted.sequence_parallel:
-        yield (*key, "tp_overlap"), "counts with tp above 1 and sequence_parallel"
+        yield (*key, "tp_overlap"), "needs tp above 1 and sequence_parallel"
     if wanted.ep == 1:
         for name in ("dispatch", "capacity", "imbalance", "dtype"):
-            yield (*key, "experts", name), "counts with ep above 1"
+            yield (*key, "experts", name), "needs ep above 1"
     elif wanted.experts.capacity is not None:
-        yield (*key, "experts", "imbalance"), "with a capacity all experts take as many"
+        yield (*key, "experts", "imbalance"), "with a capacity every expert takes the same number of tokens"
     if wanted.cp == 1:
         for name in ("context", "balanced"):
-            yield (*key, name), "counts with cp above 1"
+            yield (*key, name), "needs cp above 1"
     elif ulysses_ranks(wanted) == wanted.cp:
-        yield (*key, "balanced"), "every rank has all tokens of some heads, so that all have as much to do"
+        yield (
+            (*key, "balanced"),
+            ("every rank has the whole sequence for some heads, therefore every rank has the same load"),
+        )
     if wanted.tp == 1 and wanted.pp == 1 and wanted.cp == 1:
-        yield (*key, "order"), "counts with tp, pp or cp above 1"
+        yield (*key, "order"), "needs tp, pp or cp above 1"
     if wanted.pp == 1:
         for name in ("schedule", "virtual_stages", "microbatch_group", "stages"):
-            yield (*key, name), "counts with pp above 1"
+            yield (*key, name), "needs pp above 1"
         return
-    schedule = pipelines.find(wanted.schedule)
+    schedule = SCHEDULES.find(wanted.schedule)
     if schedule.chunks is not None:
-        yield (*key, "virtual_stages"), f"{wanted.schedule} has {schedule.chunks} stages a rank"
+        yield (*key, "virtual_stages"), f"{wanted.schedule} has {schedule.chunks} stages per rank"
     if not schedule.grouped:
-        yield (*key, "microbatch_group"), f"{wanted.schedule} has no groups; write schedule: interleaved"
+        yield (
+            (*key, "microbatch_group"),
+            (f"{wanted.schedule} has no groups of micro-batches; write schedule: interleaved"),
+        )

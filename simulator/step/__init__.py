@@ -1,4 +1,5 @@
-"""The cost model of one training step: the program that every rank runs, with times of kernels and bytes of memory.
+"""Cost model of a training step: every rank's program, with kernel durations and bytes of memory.
 
-It holds no numbers (numerics/ computes them, learning/ carries them), and no clock (engine/ plays the program).
+The package contains no arithmetic of training (numerics/ computes, learning/ carries arrays), and no clock (engine/
+simulates the program).
 """

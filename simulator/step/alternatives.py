@@ -1,6 +1,6 @@
 """Which changes may make a step fit into memory: allocator, attention, ZeRO stage, checkpointing, micro-batch, offload?
 
-Rule: names changes, one or two at a time, the least one first; the caller finds out whether they help.
+This module lists changes, one or two at a time, the mildest first; the caller tests whether they help.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from simulator.step.spec import Offload, TrainingStep
-from simulator.step.strategies import catalog
-from simulator.step.strategies.strategy import Strategy, Updater
+from simulator.step.spec import Offload, TrainingStep, Updater
+from simulator.step.strategies.strategy import STRATEGIES, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +20,11 @@ class Change:
     Attributes
     ----------
     kind : str
-        The key that it changes; of each key one change goes with those of others.
+        Changed key; changes of one key are never combined.
     text : str
-        As a scenario has it.
+        The change in a scenario's notation.
     made : function (step) -> TrainingStep or None
-        The changed step; None where the step cannot be changed so.
+        Return the changed step; None if the change does not apply.
     """
 
     kind: str
@@ -35,14 +34,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A step that is changed in one or two settings.
+    """A step with one or two changed settings.
 
     Attributes
     ----------
     kinds : tuple of str
-        Keys that are changed.
-    text : str
-    step : TrainingStep
+        Changed keys.
     """
 
     kinds: tuple[str, ...]
@@ -51,13 +48,13 @@ class Alternative:
 
 
 def single_changes(step: TrainingStep, ranks: int) -> list[Alternative]:
-    """Steps with one setting changed."""
+    """Return the steps with one changed setting."""
     tried = ((change, change.made(step)) for change in _changes(step, ranks))
     return [Alternative((change.kind,), change.text, made) for change, made in tried if made is not None]
 
 
 def double_changes(step: TrainingStep, ranks: int) -> list[Alternative]:
-    """Steps with two settings changed.
+    """Return the steps with two changed settings.
 
     Examples
     --------
@@ -70,6 +67,7 @@ def double_changes(step: TrainingStep, ranks: int) -> list[Alternative]:
     found = []
     for one, other in combinations(_changes(step, ranks), 2):
         made = None if one.kind == other.kind else one.made(step)
+        # The second change applies to the changed step: offload, for example, needs a sharded optimizer.
         both = None if made is None else other.made(made)
         if both is not None:
             found.append(Alternative((one.kind, other.kind), f"{one.text} and {other.text}", both))
@@ -77,6 +75,7 @@ def double_changes(step: TrainingStep, ranks: int) -> list[Alternative]:
 
 
 def _changes(step: TrainingStep, ranks: int) -> Iterator[Change]:
+    """Yield the applicable changes, the mildest first."""
     if step.allocator != "expandable_segments":
         text = "allocator: expandable_segments"
         yield Change("allocator", text, lambda old: replace(old, allocator="expandable_segments"))
@@ -86,11 +85,13 @@ def _changes(step: TrainingStep, ranks: int) -> Iterator[Change]:
         text = "activation_checkpointing: full"
         yield Change("checkpointing", text, lambda old: replace(old, checkpointing="full"))
     smaller = step.micro_batch_size // 2
+    # Halve the micro-batch and double the accumulation: the global batch stays.
     while smaller:
         times = step.micro_batch_size // smaller
         text = f"micro_batch_size: {smaller} with gradient_accumulation_steps: {step.accumulation * times}"
         yield Change("micro_batch_size", text, _micro_batch(smaller, step.accumulation * times))
         smaller //= 2
+    # A single data-parallel rank has nothing to shard.
     if step.parallelism.holders(ranks) > 1:
         yield from _shardings(step)
     if step.offload is None:
@@ -98,33 +99,36 @@ def _changes(step: TrainingStep, ranks: int) -> Iterator[Change]:
 
 
 def _micro_batch(size: int, accumulation: int) -> Callable[[TrainingStep], TrainingStep]:
+    """Return a change to another micro-batch size."""
     return lambda old: replace(old, micro_batch_size=size, accumulation=accumulation)
 
 
 def _shardings(step: TrainingStep) -> Iterator[Change]:
-    sharding, strategy = step.sharding, catalog.find(step.sharding.strategy)
+    """Yield changes of the sharding."""
+    sharding, strategy = step.sharding, STRATEGIES.find(step.sharding.strategy)
     for name in _sharding_more(strategy):
         yield Change("sharding", f"sharding: {name}", _sharded(strategy=name))
     if strategy.shards_parameters and sharding.reshard_after_forward is False:
         yield Change("sharding", "sharding.reshard_after_forward: true", _sharded(reshard_after_forward=True))
     if strategy.shards_parameters and sharding.shard_size is not None:
-        yield Change("sharding", "sharding without shard_size", _sharded(shard_size=None))
+        yield Change("sharding", "sharding: no shard_size", _sharded(shard_size=None))
 
 
 def _sharded(**keys: object) -> Callable[[TrainingStep], TrainingStep]:
+    """Return a change of the sharding's keys."""
     return lambda old: replace(old, sharding=replace(old.sharding, **keys))  # type: ignore[arg-type]
 
 
 def _offloaded(old: TrainingStep) -> TrainingStep | None:
-    """The optimizer with the host; None where ranks update other parts than those that they own."""
-    able = catalog.find(old.sharding.strategy).updater is Updater.OWNERS
+    """Return the step with its optimizer on the host; None if ranks do not update exactly their own shards."""
+    able = STRATEGIES.find(old.sharding.strategy).updater is Updater.OWNERS
     return replace(old, offload=Offload()) if able else None
 
 
 def _sharding_more(strategy: Strategy) -> list[str]:
-    """Names of strategies that shard what this one does and more, the least first; servers keep to themselves."""
+    """Return the names of strategies that shard more states, the least first; none for parameter servers."""
     if strategy.updater is Updater.SERVERS:
         return []
-    others = [catalog.find(name) for name in catalog.names()]
+    others = [STRATEGIES.find(name) for name in STRATEGIES.names()]
     more = [other for other in others if other.shards > strategy.shards and other.updater is Updater.OWNERS]
     return [other.name for other in sorted(more, key=lambda other: len(other.shards))]

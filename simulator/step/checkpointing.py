@@ -1,6 +1,9 @@
-"""Activation checkpointing (recomputation): which bytes of a layer a policy keeps, and which operations it runs again.
+"""Which activations of a layer does a checkpointing policy save, and which operations does it recompute?
 
-Rule: policies by name; each says bytes and operations, never times.
+A policy determines bytes and operations, and no times.
+
+Example: four layers under "sqrt" form two segments, 0-1 and 2-3. Only the inputs of layers 0 and 2 are saved. Before
+the backward pass of layer 3, layers 2 and 3 are recomputed together.
 
 References
 ----------
@@ -25,18 +28,19 @@ POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op")
 
 @dataclass(frozen=True, slots=True)
 class KeptActivations:
-    """What a policy does with one layer.
+    """Effect of a policy on a layer.
 
     Attributes
     ----------
     nbytes : int
-        Kept from forward to backward [B].
+        Saved from forward to backward pass [B].
     recomputed : int
-        Made again before the layer's backward pass, and freed after it [B].
+        Recomputed before the layer's backward pass, and freed afterwards [B].
     operations : tuple of Operation
-        Run again.
+        Recomputed operations.
     segment : int
-        Layers that are run again together, this one last: 1 but for `sqrt`, and 0 where a later layer sees to it.
+        Number of layers recomputed together before this layer's backward pass, this layer last: 1 except under `sqrt`,
+        and 0 if a later layer's recompute includes this layer.
     """
 
     nbytes: int
@@ -48,20 +52,19 @@ class KeptActivations:
 def kept(
     policy: Checkpointing, layer: int, model: Transformer, operations: tuple[Operation, ...], entry: int
 ) -> KeptActivations:
-    """What is kept of a layer.
+    """Return the saved and the recomputed activations of a layer.
 
     Parameters
     ----------
     policy : Checkpointing
-        One of POLICIES; k for every k-th layer; the layers that are checkpointed in full; pairs of a policy and its
-        layers, of which the others have none.
+        A name in POLICIES; k for every k-th layer; the layers with full recompute; or pairs of a policy and its layers,
+        with "none" for other layers.
     layer : int
-        Its number, from 0.
-    model : Transformer
+        Number of the layer, from 0.
     operations : tuple of Operation
-        The layer's.
+        Operations of the layer.
     entry : int
-        Bytes of the layer's input [B].
+        Size of the layer's input [B].
     """
     everything = saved_bytes(operations)
     policy = policy_of(policy, layer)
@@ -74,7 +77,7 @@ def kept(
     if policy == "attention":
         quadratic = tuple(op for op in operations if op.quadratic)
         names = {op.name for op in quadratic}
-        # Scores' outputs are made again; Q and K, from which they are, stay.
+        # Tensors made by operations on scores are recomputed from Q and K, which stay saved.
         again = sum({s.name: s.nbytes for op in operations for s in op.saved if s.source in names}.values())
         return KeptActivations(everything - again, again, quadratic)
     if policy == "selective_op":
@@ -83,7 +86,7 @@ def kept(
 
 
 def policy_of(policy: Checkpointing, layer: int) -> str:
-    """The policy's name that holds for one layer.
+    """Return the name of a layer's policy.
 
     Examples
     --------
@@ -106,30 +109,32 @@ def policy_of(policy: Checkpointing, layer: int) -> str:
 def _segment(
     layer: int, layers: int, everything: int, entry: int, operations: tuple[Operation, ...]
 ) -> KeptActivations:
-    """Only the input of each of about sqrt(L) segments is kept; a segment is run again from it as a whole [1]_."""
+    """Return the effect of "sqrt": save the inputs of about sqrt(L) segments, and recompute whole segments [1]_."""
     count = max(1, round(sqrt(layers)))
     sizes = [layers // count + (i < layers % count) for i in range(count)]
     ends = list(accumulate(sizes))
     number = next(i for i, end in enumerate(ends) if layer < end)
     first = ends[number] - sizes[number]
+    # Inputs of the segment's other layers are recomputed too.
     nbytes = entry if layer == first else 0
     return KeptActivations(nbytes, everything - nbytes, operations, sizes[number] if layer == ends[number] - 1 else 0)
 
 
 def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -> KeptActivations:
-    """Attention's output and every second matmul's are kept, the others run again (torchtitan's default)."""
+    """Return the effect of "selective_op": save the outputs of attention and of every second matmul (torchtitan)."""
     kept_bytes, again, matmuls = entry, [], 0
     for op in operations:
         is_matmul = any(isinstance(k, Matmul) for k in op.forward)
         matmuls += is_matmul
         if any(isinstance(k, Attention) for k in op.forward):
-            # With its output flash attention keeps the statistics that it returns beside it.
+            # Flash attention also saves statistics.
             kept_bytes += sum(saved.nbytes for saved in op.saved if saved.source == op.name)
+        # Odd-numbered matmuls are saved, even-numbered matmuls recomputed.
         elif is_matmul and matmuls % 2 == 1:
             kept_bytes += op.output
         else:
             again.append(op)
-    # What follows the last operation whose output a backward pass needs is not run again.
+    # Operations after the last output needed by a backward pass are not recomputed.
     while again and again[-1].name.startswith(("residual2", "down", "combine")):
         again.pop()
     return KeptActivations(kept_bytes, max(everything - kept_bytes, 0), tuple(again))

@@ -1,6 +1,7 @@
-"""Which collectives and host copies a step is made of, with which algorithm, and whether a closed form stands for them.
+"""Which collectives and host copies does a step contain, with which algorithm, and do closed forms replace them?
 
-Rule: asks the planner for the algorithm that the machine would take; what is alike is planned once.
+The communicator asks the collectives' planner for the algorithm that the machine would choose. Equal collectives are
+planned once.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from functools import cached_property, partial
 from typing import Final, Literal
 
 from simulator.basics.dtypes import find
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog, parameter_server
-from simulator.collectives.algorithm import Request
+from simulator.collectives import parameter_server
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point, ring_shift
-from simulator.collectives.rough import roughly
-from simulator.errors import ScenarioError
+from simulator.collectives.time_estimate import estimated_time
 from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
@@ -27,7 +28,7 @@ from simulator.step.spec import Sharding
 
 ServerOperation = Literal["push", "pull", "clock"]
 Mode = Literal["auto", "played", "closed_form", "rough", "at_once"]
-# Of one rank alone: no schedules.
+# Modes for a single rank without schedules.
 _ALONE: Final = ("rough", "at_once")
 
 
@@ -37,17 +38,16 @@ class Communicator:
 
     Attributes
     ----------
-    cluster : Cluster
-    groups : Groups
     mode : {"auto", "played", "closed_form", "rough", "at_once"}
-        "rough" is for one rank alone: no schedules, and times that are good enough to say what memory is needed;
-        "at_once" the same with no times at all, for which no other rank has to be in the cluster.
+        "played": simulate every transfer. "closed_form": use closed forms. "auto": closed forms if nothing else is on
+        their links. "rough": a single rank without schedules, with times accurate enough to find the memory. "at_once":
+        a single rank with no times, for which the cluster may lack the other ranks.
     steady : bool
-        Whether all ranks reach a collective together: no stragglers, no jitter.
+        Whether every rank reaches a collective at the same time: no stragglers, no jitter.
     offloads : bool
         Whether ranks also copy to their hosts.
     algorithm : str
-        A name of the catalog, or "auto".
+        Name in the catalog of algorithms, or "auto".
     """
 
     cluster: Cluster
@@ -61,9 +61,9 @@ class Communicator:
     _unlike_groups: dict[Scope, tuple[int, ...]] = field(default_factory=dict)
 
     def plan(self, operation: str, elements: int, dtype: str, scope: Scope = "all", rank: int = 0) -> Collective | None:
-        """The collective of the group that a rank is in, without a name of its own; None for one rank.
+        """Return the collective of a rank's process group, without a name; None for a single rank.
 
-        Arrays are padded to a multiple of the ranks, as frameworks pad shards.
+        Arrays are padded to a multiple of the group's ranks, as frameworks pad shards.
         """
         ranks = self.groups.size(scope)
         if ranks == 1:
@@ -72,7 +72,7 @@ class Communicator:
         return self._plan(operation, padded, dtype, self.groups.members(scope, self.groups.number(scope, rank)))
 
     def send(self, elements: int, dtype: str, stages: tuple[int, int], rank: int) -> Collective:
-        """One transfer from a stage's rank to that of another, without a name of its own; `rank` is either of them."""
+        """Return a transfer between ranks of two stages, without a name; `rank` is either of them."""
         group, itemsize = self.groups.members(stages, self.groups.number(stages, rank)), find(dtype).itemsize
         if self.mode in _ALONE:
             return self._roughly("send", elements, itemsize, dtype, group)
@@ -83,32 +83,36 @@ class Communicator:
         )
 
     def _plan(self, operation: str, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
+        """Return the collective of a group."""
         key = (operation, elements, dtype, group)
         if self.mode in _ALONE:
             return self._roughly(operation, elements, find(dtype).itemsize, dtype, group)
+        # Shifts around a ring (context parallelism, tensor overlap) have a fixed schedule.
         if operation == "ring_shift":
             return self.cluster.remember(
                 (ring_shift, *key), partial(ring_shift, self.cluster, elements, dtype, group), _size(group)
             )
         if key not in self._planned:
-            # What a strategy needs an algorithm has, or it was refused; a cut model exchanges in other ways too.
-            able = self.algorithm == "auto" or operation in catalog.operations(self.algorithm)
+            # The scenario is refused if the algorithm lacks an operation of the strategy. Exchanges inside the model
+            # may need further operations: these fall back to "auto".
+            able = self.algorithm == "auto" or operation in ALGORITHMS.operations(self.algorithm)
             algorithm = self.algorithm if able else "auto"
-            task = Task(Request(operation, len(group), elements), algorithm, group, dtype)
+            task = Task(CollectiveRequest(operation, len(group), elements), algorithm, group, dtype)
             try:
                 made = self.cluster.remember((plan, algorithm, *key), partial(plan, self.cluster, task), _size(group))
             except ScenarioError as error:
-                # The planner names keys of `collective:`, which a training scenario does not have.
+                # The planner's error names keys of `collective:`, absent in a training scenario.
                 why = error.__cause__ or str(error).split(": ", 1)[-1]
                 raise ScenarioError(f"training.algorithm: {algorithm} cannot run here: {why}; write auto") from error
             op = made.ops[0]
+            # The closed form replaces the simulation of transfers.
             stands = made.predicted is not None and self.alone
             self._planned[key] = replace(op, duration=made.predicted) if stands else op
         return self._planned[key]
 
     def _roughly(self, operation: str, elements: int, itemsize: int, dtype: str, group: tuple[int, ...]) -> Collective:
-        """A collective that rank 0 is alone in, for about as long as the group would take, or for no time."""
-        takes = 0.0 if self.mode == "at_once" else roughly(self.cluster, operation, elements * itemsize, group)
+        """Return a collective of rank 0 alone, with about the group's duration, or no duration."""
+        takes = 0.0 if self.mode == "at_once" else estimated_time(self.cluster, operation, elements * itemsize, group)
         return Collective(
             name=operation,
             group=(0,),
@@ -121,14 +125,17 @@ class Communicator:
         )
 
     def among(self, op: Collective, scope: Scope, number: int, name: str) -> Collective:
-        """What rank 0's group does, done by another group of its scope, under a name of its own.
+        """Return the collective of another group in the scope, under a new name.
 
-        It is planned anew where that one lies otherwise in its nodes, or where switches of nodes take part: two ranks
-        of one node and two of different nodes are not served alike.
+        The collective is planned anew if the group's ranks are distributed differently over nodes, or if switches take
+        part: two ranks on one node and two ranks on different nodes use different links.
         """
+        # A collective with switches (`auxiliaries`) depends on the nodes themselves, not only on the distribution.
         group, named = self.groups.members(scope, number), bool(op.auxiliaries)
+        # A rank's copy differs only in its host.
         if scope == "own":
             return replace(op, name=name, group=group, auxiliaries=(self.cluster.hosts[number],))
+        # A send, and an asynchronous worker's exchange, has equal schedules in every group.
         if scope == "worker" or isinstance(scope, tuple):
             return op.named(name, op.after, group)
         if group == op.group or self._seats(group, named=named) == self._seats(op.group, named=named):
@@ -165,7 +172,10 @@ class Communicator:
         return [self.among(op, scope, number, op.name) for number in self._unlike_groups[scope]]
 
     def _seats(self, group: tuple[int, ...], *, named: bool) -> tuple[int | None, ...]:
-        """Each rank's node, by its number, or by the first of the group that is in it."""
+        """Return each rank's node: its number if `named`, otherwise the index of the group's first rank on this node.
+
+        Example: ranks on nodes (5, 5, 7) have seats (5, 5, 7) or (0, 0, 2).
+        """
         if (group, named) not in self._seated:
             nodes = [self._node_of.get(rank) for rank in group]
             first = {node: place for place, node in reversed(list(enumerate(nodes)))}
@@ -174,13 +184,15 @@ class Communicator:
 
     @cached_property
     def _node_of(self) -> Mapping[int, int]:
+        """Node of each rank."""
         return self.cluster.node_of()
 
     @cached_property
     def alone(self) -> bool:
-        """Whether closed forms may stand: as asked, or because all ranks keep step and nothing else is on their links.
+        """True if closed forms may replace simulated transfers: on request, or because nothing else is on their links.
 
-        Groups side by side may meet on links, and so may copies to the host.
+        With "auto", ranks must arrive together, a single group must run at a time, and copies to hosts must use other
+        links.
         """
         if self.mode != "auto":
             return self.mode != "played"
@@ -188,7 +200,7 @@ class Communicator:
         return self.steady and not self.groups.several and not meets
 
     def copy(self, nbytes: int, direction: offload.CopyDirection) -> Collective | float:
-        """A copy of rank 0 to or from its host: an operation to be played, or its time where that is sure [s]."""
+        """Return rank 0's copy to or from its host: an operation to simulate, or its duration if certain [s]."""
         copy_rate = self._copy_rates[direction]
         if not self.cluster.hosts or (self.alone and (copy_rate.alike or self.mode != "auto")):
             return copy_rate.seconds(nbytes)
@@ -196,18 +208,19 @@ class Communicator:
 
     @cached_property
     def _copy_rates(self) -> dict[offload.CopyDirection, offload.CopyRate]:
+        """Rates of host copies, by direction."""
         directions: tuple[offload.CopyDirection, ...] = ("to host", "to device")
         return {direction: offload.copies(self.cluster, direction) for direction in directions}
 
     def serve(self, operation: ServerOperation, elements: int, dtype: str, sharding: Sharding) -> Collective | None:
-        """All workers' push to the parameter servers, their pull, or a number there and back; None for one worker.
+        """Return every worker's push to the parameter servers, their pull, or a clock exchange; None for one worker.
 
-        Where servers wait for nobody a worker goes there alone.
+        Asynchronous workers push and pull alone.
 
         Raises
         ------
         ValueError
-            More servers than workers to live on, or than the topology has ports for.
+            There are more servers than workers to host them, or than the topology's ports.
         """
         ranks, count, own = self.cluster.world_size, sharding.servers, sharding.servers_on == "own"
         ports = self.cluster.servers
@@ -221,34 +234,42 @@ class Communicator:
         workers = 1 if alone else ranks
         itemsize = find(dtype).itemsize
         if self.mode in _ALONE:
-            # What each of the workers sends goes through the ports of a few servers.
+            # Every worker's data passes through the ports of a few servers.
             made = self._roughly(operation, padded, itemsize, dtype, tuple(range(ranks)))
             return replace(made, duration=(made.duration or 0.0) * ranks / count, stream=f"communication {operation}")
         return Collective(
             name=operation,
             group=tuple(range(workers)),
-            schedule=_served(operation, parameter_server.Party(workers, count, own, self.cluster.nodes)),
+            schedule=_served(operation, parameter_server.ServerLayout(workers, count, own, self.cluster.nodes)),
             elements=padded,
             itemsize=itemsize,
             reduce_itemsize=itemsize,
             dtype=dtype,
             auxiliaries=ports[:count] if own else (),
+            # Workers pull together: a synchronous pull starts after the last push.
             together=operation == "pull" and not alone,
             stream=f"communication {operation}",
-            why="parameter servers, as asked",
+            why="parameter servers, as requested",
         )
 
 
-def _served(operation: ServerOperation, party: parameter_server.Party) -> Schedule:
+def _served(operation: ServerOperation, party: parameter_server.ServerLayout) -> Schedule:
+    """Return the schedule of a push, a pull or a clock exchange."""
+    # The clock is a single number, summed on the servers and returned to every worker.
     if operation == "clock":
         on: Literal["own", "workers"] = "own" if party.own else "workers"
         nodes = tuple(map(tuple, party.nodes))
         return parameter_server.all_reduce(
-            Request("all_reduce", party.workers, party.servers, servers=party.servers, servers_on=on, nodes=nodes)
+            CollectiveRequest(
+                "all_reduce", party.workers, party.servers, servers=party.servers, servers_on=on, nodes=nodes
+            )
         )
     return (parameter_server.push if operation == "push" else parameter_server.pull)(party)
 
 
 def _size(group: tuple[int, ...]) -> int:
-    """Numbers that a plan among so many ranks holds, about; its transfers are written out by nobody here."""
+    """Return the approximate number of array elements in a plan, for the cache's size.
+
+    Transfers do not count: the step's plan never writes them out.
+    """
     return 64 + 2 * len(group)

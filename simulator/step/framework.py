@@ -1,7 +1,6 @@
-"""What a training framework adds to bare kernels: constants from files, catalog/frameworks/NAME.yaml.
+"""What does a training framework add to bare kernels? Constants from the files catalog/frameworks/NAME.yaml.
 
-Rule: factors and bytes that belong to a framework or to a chip under sustained load, never to a model or a row of a
-table.
+Factors and bytes belong to a framework, or to a chip under sustained load, and never to a model or a measured run.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from pydantic import AfterValidator, Field
 
 from simulator.basics.document import Document
 from simulator.cluster.cluster import Gpu
-from simulator.cluster.figure import Figure, Strict, figures
+from simulator.cluster.figure import SourcedValue, Strict, figures
 from simulator.cluster.locate import read_named
 from simulator.cluster.validation import checked
 
-# How an optimizer's update runs: one kernel for all of it, or one for each arithmetic operation, over all tensors at
-# once or for each tensor.
+# Implementations of an optimizer's update: a kernel for everything; a kernel per arithmetic operation, over every
+# tensor; a kernel per operation and tensor.
 Implementation = Literal["fused", "foreach", "for_loop"]
 IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = get_args(Implementation)
 
 
 @dataclass(frozen=True, slots=True)
 class Sustained:
-    """How much longer a chip's matmuls take hour after hour than in a micro-benchmark.
+    """Slowdown of a chip's matmuls under sustained load, compared with a micro-benchmark.
 
     Attributes
     ----------
     time : float
-        Factor, at least 1.
+        Factor on the duration, at least 1.
     power : float
-        The board's limit at which it was seen [W].
+        The board's power limit in the measurement [W].
     peak_flops : float
         The board's dense bfloat16 peak [FLOP/s].
     """
@@ -46,65 +45,63 @@ class Sustained:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """Constants of one framework; those of the bare kernels where nothing is given.
+    """Constants of a framework; the defaults are bare kernels.
 
     Attributes
     ----------
-    name : str
     attention_masked : float
-        Share of the masked scores that attention computes nonetheless, 0 to 1.
+        Share of masked scores that attention computes anyway, 0 to 1.
     elementwise : float
-        Time of what is not a matmul over that of its ideal HBM traffic.
+        Duration of elementwise kernels relative to their ideal HBM traffic.
     streaming : float
-        The same of the loss and of the embedding, which pass through large arrays.
+        The same factor for the loss and the embedding, which stream through large arrays.
     parameter_bytes : float
-        HBM traffic of copies and casts around a unit's collectives, for each parameter and micro-batch [B].
+        HBM traffic of copies and casts around a unit's collectives, per parameter and micro-batch [B].
     compiled : float
-        The same for kernels that a compiler has merged, over the traffic that they would have had apart.
+        Duration of merged kernels relative to the HBM traffic of separate kernels.
     fused_loss : bool
-        Whether the loss reads logits as they are and writes their gradient over them.
+        Whether the loss reads the logits and overwrites them with their gradient.
     loss_buffers : bool
-        Whether a loss that is not fused holds its float32 gradients beside the log-probabilities (half of them where
-        a compiler joins its steps).
+        Whether an unfused loss holds float32 gradients beside the log-probabilities (half of them if compiled).
     split_maps : bool
-        Whether queries, keys and values, and gate and up, are maps of their own, of which `selective_op` runs every
-        second one again.
+        Whether queries, keys and values, and gate and up, are separate matmuls; `selective_op` recomputes every second
+        one.
     stops_early : bool
-        Whether recomputation ends with the last tensor that the backward pass needs.
+        Whether recompute ends with the last tensor needed by the backward pass.
     casts_once : bool
-        Whether a tensor is brought to eight bits once, in both orders, by a kernel of its own, and weights once a step;
-        else each matmul casts both operands.
+        Whether a kernel casts a tensor to eight bits once, in both orders, and weights once per step; otherwise each
+        matmul casts both operands.
     overlaps : bool
-        Whether collectives of sharding and kernels run beside each other; else each waits for the other.
+        Whether collectives of sharding overlap with kernels; otherwise each waits for the other.
     each_tensor : bool
-        Whether every tensor travels in a collective of its own.
+        Whether every tensor is communicated by a separate collective.
     gathers_again : bool
-        Whether a layer that is run again is gathered for that, and once more for its backward pass.
+        Whether a recomputed layer is gathered for the recompute and again for the backward pass.
     issue : float
-        Host's time to issue a kernel or a collective [s]; a GPU that is faster waits for it.
+        Host time to issue a kernel or collective [s]; a faster GPU waits for the host (host-bound).
     sends_block : bool
-        Whether a host waits for what another stage sends before it issues more; not in schedules whose sends every
-        framework batches (`PipelineSchedule.batches_sends`).
+        Whether a host waits for a receive before it issues more; not in schedules whose sends every framework batches
+        (`PipelineSchedule.batches_sends`).
     issue_in_pipeline : float
-        What a host takes besides to issue a tensor-parallel exchange, for each rank but one, where a pipeline's stages
-        stand on several nodes [s].
+        Additional host time to issue a tensor-parallel exchange, per rank except one, if pipeline stages lie on several
+        nodes [s].
     keeps_copies : bool
-        Whether modules keep what merged kernels need not: the activation's output beside its product with the other
-        half, queries and keys beside the array that they were cut from, attention's output in both orders.
+        Whether modules save copies that merged kernels avoid: the activation's output beside the gated product, queries
+        and keys beside the array from which they were cut, attention's output in both orders.
     keeps_logits : bool
-        Whether logits are still there when the loss goes backward.
+        Whether logits are still allocated during the loss's backward pass.
     gradient_buffers : bool
         Whether whole gradients lie in buffers that are never freed.
     keeps_gradients : bool
-        Whether gradients of the parameters' dtype are never freed either.
+        Whether gradients in the parameters' dtype are never freed either.
     optimizer_implementation : {"fused", "foreach", "for_loop"}
-        How the optimizer's update runs where a scenario does not say it.
+        Default implementation of the optimizer's update.
     reserved : float
-        Held beside tensors: contexts, communication buffers, fragments [B].
+        Memory held beside tensors: contexts, communication buffers, fragmentation [B].
     sustained : mapping of str to Sustained
-        By chip: "H100".
+        Slowdown under sustained load, by chip: "H100".
     facts : mapping
-        Sources, what is not sure, and whose measured runs each number was fitted to.
+        Source of each constant, unsure constants, and the measured runs to which each was fitted.
     """
 
     name: str = "bare"
@@ -134,14 +131,14 @@ class Framework:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def chip(self, gpu: Gpu) -> str | None:
-        """Name of the chip of `sustained` that a GPU has; None where none of them is its."""
+        """Return the GPU's chip among the keys of `sustained`; None for an unknown chip."""
         names = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
         return next((chip for chip in self.sustained if chip.upper() in names), None)
 
     def fitted_to(self, gpu: Gpu | None = None) -> dict[str, list[str]]:
-        """Names of the constants that its file gives, by whose measured runs they were fitted to; "" for nobody's.
+        """Return the names of the file's constants, by the framework whose measured runs gave them; "" for no runs.
 
-        Of what chips lose under sustained load only that of the GPU's chip is named.
+        Among the slowdowns under sustained load, only the GPU's own chip is included.
 
         Examples
         --------
@@ -157,12 +154,13 @@ class Framework:
         return found
 
     def matmul_time(self, gpu: Gpu) -> float:
-        """How much longer a matmul takes on this GPU than in a micro-benchmark: a factor, at least 1.
+        """Return a factor, at least 1: the duration of a matmul on this GPU relative to a micro-benchmark.
 
         Notes
         -----
-        A chip that is not known takes the middle of those that are. A board with fewer watts for each FLOP/s of its
-        peak loses in proportion (energy of a FLOP stays, once voltage is at its floor); one with more gains nothing.
+        An unknown chip takes the median of the known chips. A board with less power per FLOP/s of its peak loses in
+        proportion, because the energy of a FLOP stays constant once voltage is at its floor; a board with more power
+        gains nothing.
 
         Examples
         --------
@@ -178,6 +176,7 @@ class Framework:
             return times[len(times) // 2]
         known = self.sustained[chip]
         power = float(gpu.facts.get("power", known.power))
+        # Power per FLOP/s on the fitted board, relative to this board.
         missing = (known.power / known.peak_flops) / (power / gpu.peak_flops.get("bfloat16", known.peak_flops))
         return known.time * max(1.0, missing)
 
@@ -186,57 +185,72 @@ BARE: Final = Framework()
 
 
 def _positive(value: float) -> float:
+    """Refuse negative numbers."""
     if value < 0.0:
         raise ValueError("must be at least 0")
     return value
 
 
 def _share(value: float) -> float:
+    """Refuse numbers outside of 0 to 1."""
     if not 0.0 <= value <= 1.0:
         raise ValueError("must be from 0 to 1")
     return value
 
 
 def _factor(value: float) -> float:
+    """Refuse numbers that are not positive."""
     if value <= 0.0:
         raise ValueError("must be more than 0")
     return value
 
 
-class _Constant(Figure):
-    """A number of a framework; `fitted_to` names the framework, or the source, whose measured runs gave it."""
+class _Constant(SourcedValue):
+    """A framework's constant; `fitted_to` names the framework, or the source, whose measured runs gave it."""
 
     fitted_to: str = ""
 
 
 class _Amount(_Constant):
+    """A constant of at least 0."""
+
     value: Annotated[float, AfterValidator(_positive)]
 
 
 class _Share(_Constant):
+    """A constant from 0 to 1."""
+
     value: Annotated[float, AfterValidator(_share)]
 
 
 class _Factor(_Constant):
+    """A constant above 0."""
+
     value: Annotated[float, AfterValidator(_factor)]
 
 
-class _Fact(Figure):
+class _Fact(SourcedValue):
+    """A property that a framework has or lacks."""
+
     value: bool
 
 
-class _Choice(Figure):
+class _Choice(SourcedValue):
+    """A framework's default implementation of the update."""
+
     value: Implementation
 
 
 class _Chip(_Constant):
+    """A chip's slowdown in a framework file; see `Sustained`."""
+
     time: Annotated[float, AfterValidator(_factor)]
     power: Annotated[float, AfterValidator(_factor)]
     peak_flops: Annotated[float, AfterValidator(_factor)]
 
 
 class _FrameworkFile(Strict):
-    """What a framework file may hold."""
+    """Keys of a framework file, with the defaults of bare kernels."""
 
     product: str = ""
     attention_masked: _Share = _Share(value=0.0)
@@ -272,16 +286,12 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
     framework : str, Path or mapping
         A catalog name, a path, or the keys of a framework file.
     base : Path, optional
-        Folder against which a relative path is read first.
-
-    Returns
-    -------
-    Framework
+        Folder for relative paths.
 
     Raises
     ------
     ScenarioError
-        Unknown name; one line for each fault in the file.
+        The name is unknown, or the file has faults (a line for each).
 
     Examples
     --------
@@ -292,6 +302,7 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
 
 
 def _framework(name: str, document: Document) -> Framework:
+    """Build a framework from a document."""
     file = checked(_FrameworkFile, document)
     constants = figures(file)
     return Framework(
@@ -326,6 +337,7 @@ def _framework(name: str, document: Document) -> Framework:
             "fitted_to": {
                 key: figure.fitted_to
                 for key, figure in constants
+                # Defaults that the file omits were fitted to nothing.
                 if isinstance(figure, _Constant) and key.partition(".")[0] in file.model_fields_set
             },
         },

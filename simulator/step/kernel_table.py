@@ -1,6 +1,6 @@
-"""The kernels of a micro-batch one by one: how long each takes on a GPU, and what bounds it.
+"""How long does each kernel of a micro-batch take on a GPU, and what bounds it?
 
-Rule: operations are the model's and times the step's; nothing is played.
+Operations come from the model and durations from the step's settings; nothing is simulated.
 """
 
 from __future__ import annotations
@@ -24,23 +24,21 @@ Bound = Literal["arithmetic", "HBM", "launch", "merged"]
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """A kernel.
+    """A kernel's row in the table.
 
     Attributes
     ----------
     part : str
         "embedding", "dense layer", "layer" or "head".
     times : int
-        How many of these parts a model has.
-    backward : bool
-    kernel : Kernel
+        Number of such parts in the model.
     seconds : float
-        Of one [s].
+        Duration of a single kernel [s].
     nbytes : float
-        That it reads and writes at least [B].
+        Least bytes read and written [B].
     bound : {"arithmetic", "HBM", "launch", "merged"}
-        Half of what would cost it most: of the SMs, or of HBM's bandwidth; or that it is mostly beginning and end.
-        "merged": a compiler has put it into its neighbour.
+        The largest of: the time lost with half of the SMs, the time lost with half of the HBM bandwidth, and the launch
+        overhead. "merged": a compiler has fused the kernel into a neighbour.
     """
 
     part: str
@@ -53,7 +51,7 @@ class KernelRow:
 
 
 def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
-    """All kernels of a micro-batch, in order; of parts that are alike those of one.
+    """Return the kernels of a micro-batch, in order; equal parts appear once.
 
     Examples
     --------
@@ -75,6 +73,7 @@ def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
 
 
 def _rows(part: str, times: int, timer: KernelTimer, operations: Sequence[Operation]) -> Iterator[KernelRow]:
+    """Yield the rows of a part, forward pass first."""
     itemsize = find(timer.step.precision.params).itemsize
     for backward in (False, True):
         for operation in operations:
@@ -84,8 +83,10 @@ def _rows(part: str, times: int, timer: KernelTimer, operations: Sequence[Operat
 
 
 def _bound(timer: KernelTimer, kernel: Kernel, seconds: float) -> Bound:
+    """Return the resource whose loss would cost the kernel most time."""
     if not seconds:
         return "merged"
+    # Halving a resource shows its importance, also for kernels between two roofs.
     lost: dict[Bound, float] = {
         "arithmetic": timer.seconds(kernel, sms_taken=timer.gpu.sms // 2) - seconds,
         "HBM": timer.seconds(kernel, hbm_left=0.5) - seconds,

@@ -1,6 +1,6 @@
-"""How long a step's kernels take on its GPU, with nothing in flight and while a collective is in flight.
+"""How long do a step's kernels take on its GPU, with no collective in flight and beside a collective?
 
-Rule: puts the step's settings (dtypes, framework, compiler) on top of a bare kernel's time; knows no unit and no
+The timer adds the step's settings (dtypes, framework, compiler) to a bare kernel's time; it knows no unit and no
 sharding.
 """
 
@@ -20,16 +20,16 @@ from simulator.step.spec import TrainingStep
 
 @dataclass(frozen=True, slots=True)
 class KernelCost:
-    """What kernels that run one after the other cost on one GPU.
+    """Cost of kernels run in sequence on a GPU.
 
     Attributes
     ----------
     alone, contended : float
-        How long they take with no collective in flight, and with one in flight all the time [s].
+        Duration without collectives, and with a collective in flight all the time [s].
     flops, nbytes : float
-        [FLOP], [B]
+        Operations [FLOP] and HBM traffic [B].
     launches : int
-        Kernels that the host issues.
+        Kernels issued by the host.
     """
 
     alone: float
@@ -39,6 +39,7 @@ class KernelCost:
     launches: int = 0
 
     def __add__(self, other: KernelCost) -> KernelCost:
+        """Return the cost of both in sequence."""
         return KernelCost(
             self.alone + other.alone,
             self.contended + other.contended,
@@ -50,7 +51,7 @@ class KernelCost:
 
 @dataclass(frozen=True, slots=True)
 class _Contention:
-    """SMs that a collective in flight takes, and the share of HBM bandwidth that it leaves."""
+    """SMs taken by a collective in flight, and the share of HBM bandwidth left."""
 
     sms_taken: int
     hbm_left: float
@@ -61,12 +62,10 @@ _NO_CONTENTION: Final = _Contention(0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class KernelTimer:
-    """Times kernels on one GPU under one step's settings.
+    """Times kernels on a GPU under a step's settings.
 
     Attributes
     ----------
-    gpu : Gpu
-    step : TrainingStep
     hbm_left : float
         Share of HBM bandwidth that a collective in flight leaves to kernels.
     """
@@ -76,7 +75,7 @@ class KernelTimer:
     hbm_left: float = 1.0
 
     def cost(self, kernels: Iterable[Kernel], sms_taken: int | None = None) -> KernelCost:
-        """Kernels one after the other; a collective beside them takes so many SMs, or as many as a library's."""
+        """Return the cost of kernels in sequence, beside a collective with `sms_taken` SMs (default: a library's)."""
         contention, total = self._contention, KernelCost(0.0, 0.0, 0.0, 0.0)
         if sms_taken is not None:
             contention = replace(contention, sms_taken=min(sms_taken, self.gpu.sms - 1))
@@ -84,32 +83,32 @@ class KernelTimer:
         for kernel in kernels:
             alone = self._duration(kernel, _NO_CONTENTION)
             contended = self._duration(kernel, contention)
-            # What a compiler has merged into another kernel is not issued.
+            # The host does not issue kernels that a compiler has merged.
             total += KernelCost(alone, contended, kernel.flops, kernel.nbytes(size), int(alone > 0.0))
         return total
 
     def seconds(self, kernel: Kernel, sms_taken: int = 0, hbm_left: float = 1.0) -> float:
-        """One kernel's time where others hold so many SMs, or leave such a share of HBM's bandwidth [s]."""
+        """Return a kernel's duration with some SMs taken, or with a share of HBM bandwidth left [s]."""
         return self._duration(kernel, _Contention(sms_taken, hbm_left))
 
     @property
     def launch(self) -> float:
-        """What every kernel takes to begin and to end [s]."""
+        """Launch overhead of a kernel [s]."""
         return self.seconds(Elementwise("nothing", 0.0, 0.0))
 
     def copies(self, nbytes: float) -> KernelCost:
-        """Plain copies of so many bytes, read and written together [B]."""
+        """Return the cost of plain copies of `nbytes`, read and written together [B]."""
         kernel = Elementwise("copies", nbytes / 2, nbytes / 2)
-        # A copy asks for bandwidth, not for SMs.
+        # Copies are limited by bandwidth, not by SMs.
         contention = replace(self._contention, sms_taken=0)
         return KernelCost(self._bare(kernel, _NO_CONTENTION), self._bare(kernel, contention), 0.0, nbytes)
 
     def one_pass(self, name: str, read: float, written: float) -> KernelCost:
-        """One elementwise kernel that reads and writes so many bytes of HBM [B]."""
+        """Return the cost of an elementwise kernel with these bytes read and written [B]."""
         return self.cost([Elementwise(name, read, written)])
 
     def streamed(self, name: str, nbytes: float, launches: int) -> KernelCost:
-        """Return the cost of kernels that read and write `nbytes` of HBM in all [B], without a framework's slowdown."""
+        """Return the cost of kernels with `nbytes` of HBM traffic in total [B], without a framework's slowdown."""
         share = elementwise_share(self.gpu)
         kernel, nothing = (Elementwise(name, count, 0.0) for count in (nbytes, 0.0))
         alone, contended = (
@@ -120,18 +119,22 @@ class KernelTimer:
 
     @property
     def _contention(self) -> _Contention:
+        """SMs and HBM bandwidth taken by a library's collective."""
         return _Contention(communication_sms(self.gpu), self.hbm_left)
 
     def _duration(self, kernel: Kernel, contention: _Contention) -> float:
-        """A kernel's time with what the framework and the chip's sustained load make of it [s]."""
+        """Return a kernel's duration with the framework's overheads and the chip's sustained load [s]."""
         framework = self.step.framework
         if isinstance(kernel, Elementwise):
             share = elementwise_share(self.gpu)
+            # Merged kernels still move the group's inputs and outputs: `compiled` is their share of the separate
+            # traffic.
             if self.step.compiled and kernel.fusible:
                 return framework.compiled / share * self._bare(replace(kernel, fusible=False), contention)
             return framework.elementwise / share * self._bare(kernel, contention)
         if isinstance(kernel, Attention):
             seconds = self._bare(kernel, contention)
+            # Some frameworks' kernels compute part of the masked scores.
             if kernel.causal and framework.attention_masked:
                 whole = self._bare(replace(kernel, causal=False), contention)
                 seconds += framework.attention_masked * (whole - seconds)
@@ -139,16 +142,18 @@ class KernelTimer:
         return framework.matmul_time(self.gpu) * self._bare(kernel, contention) + self._casts(kernel, contention)
 
     def _casts(self, kernel: Matmul, contention: _Contention) -> float:
-        """Time to bring operands to eight bits, where the matmul takes them so and activations do not [s]."""
+        """Return the duration of casting a matmul's operands to eight bits; 0 if they are eight bits already [s]."""
         precision = self.step.precision
         if not is_eight_bit(precision.matmul) or is_eight_bit(precision.params):
             return 0.0
         casts = eight_bit_casts(kernel, once=self.step.framework.casts_once)
+        # Casts are memory-bound.
         return self._bare(casts, replace(contention, sms_taken=0)) if casts.read else 0.0
 
     def _bare(self, kernel: Kernel, contention: _Contention) -> float:
+        """Return a bare kernel's duration, without the framework's overheads [s]."""
         precision = self.step.precision
-        # Eight bits are for the layers' linear maps; attention keeps the activations' dtype.
+        # Only linear maps use eight bits; attention keeps the activations' dtype.
         wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and is_eight_bit(precision.matmul))
         return duration(
             kernel,
@@ -163,5 +168,5 @@ class KernelTimer:
 
 
 def is_eight_bit(dtype: str) -> bool:
-    """Whether numbers of a dtype take one byte."""
+    """Return True if a dtype has eight bits."""
     return find(dtype, stored=False).itemsize == 1

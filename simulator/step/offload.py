@@ -1,7 +1,7 @@
-"""How long copies between a GPU and its host take, and how fast its processors update states (ZeRO-Offload [1]_).
+"""How long do copies between GPU and host take, and how fast do host processors update states (ZeRO-Offload [1]_)?
 
-Rule: says how a copy is carried out and how long the processors take; strategies say who copies what. GPUs have copy
-engines of their own, so a copy slows no kernel, but it shares PCIe links with whatever else crosses them.
+GPUs have separate copy engines, hence a copy slows no kernel, but shares PCIe links with other traffic. Strategies
+decide what is copied.
 
 References
 ----------
@@ -29,18 +29,18 @@ COPY_EFFICIENCY: Final = 0.88
 
 @dataclass(frozen=True, slots=True)
 class CopyRate:
-    """How every rank's copies to or from its host run.
+    """Rate of every rank's copies to or from its host.
 
     Attributes
     ----------
     latency : float
-        [s]
+        Latency of a copy [s].
     rate : float
-        Of each, while all ranks copy at once [B/s].
+        Rate of each copy if every rank copies at once [B/s].
     cap : float
-        Of one that is alone [B/s].
+        Rate of a copy without others [B/s].
     alike : bool
-        Whether all ranks have the same.
+        Whether every rank has equal rates.
     """
 
     latency: float
@@ -49,16 +49,20 @@ class CopyRate:
     alike: bool
 
     def seconds(self, nbytes: float) -> float:
-        """Time of a copy that all ranks begin together [s]."""
+        """Return the duration of a copy that every rank begins together [s]."""
         return self.latency + nbytes / self.rate
 
 
 def copies(cluster: Cluster, direction: CopyDirection) -> CopyRate:
-    """What a topology's PCIe gives; where it names no host, each GPU has a slot of its own, as its file says."""
+    """Return the copy rates over a topology's PCIe links.
+
+    If the topology has no hosts, each GPU has a slot of its own with the rate in the GPU's file.
+    """
     if not cluster.hosts:
         cap = COPY_EFFICIENCY * min(gpu.host_bandwidth for gpu in cluster.gpus)
         return CopyRate(0.0, cap, cap, alike=True)
     routes = [cluster.route(*ends) for ends in _ends(cluster, direction)]
+    # Ranks behind a PCIe switch share its link: divide by the number of users.
     users = Counter(link for route in routes for link in route.links)
     bandwidth = cluster.router.bandwidth
     caps = [COPY_EFFICIENCY * route.bandwidth for route in routes]
@@ -66,13 +70,17 @@ def copies(cluster: Cluster, direction: CopyDirection) -> CopyRate:
         min(cap, *(bandwidth[link] / users[link] for link in route.links))
         for cap, route in zip(caps, routes, strict=True)
     ]
+    # Ranks copy together: the slowest decides.
     latency = max(route.latency for route in routes)
     alike = len(set(rates)) == 1 and len({route.latency for route in routes}) == 1
     return CopyRate(latency, min(rates), min(caps), alike)
 
 
 def meets_collectives(cluster: Cluster) -> bool:
-    """Whether a copy and a message between ranks may share a link: where cards or GPUs hang on the same PCIe slot."""
+    """Return True if a copy and a message between ranks may share a link.
+
+    This happens if network cards or GPUs share a PCIe slot.
+    """
     if not cluster.hosts:
         return False
     directions: tuple[CopyDirection, ...] = ("to host", "to device")
@@ -80,20 +88,23 @@ def meets_collectives(cluster: Cluster) -> bool:
         link for direction in directions for ends in _ends(cluster, direction) for link in cluster.route(*ends).links
     }
     ranks = cluster.ranks
+    # A sample of routes: rank 0 to every rank, and every rank to its neighbour.
     pairs = [(0, j) for j in range(1, len(ranks))] + [(j, (j + 1) % len(ranks)) for j in range(len(ranks))]
     both = [pair for a, b in pairs if a != b for pair in ((a, b), (b, a))]
     return any(link in taken for a, b in both for link in cluster.route(ranks[a], ranks[b]).links)
 
 
 def _ends(cluster: Cluster, direction: CopyDirection) -> Iterator[tuple[str, str]]:
+    """Yield source and target of each rank's copy."""
     for rank, host in zip(cluster.ranks, cluster.hosts, strict=True):
         yield (rank, host) if direction == "to host" else (host, rank)
 
 
 def copy_operation(cluster: Cluster, nbytes: int, direction: CopyDirection, cap: float) -> Collective:
-    """Rank 0's copy as one transfer between it and its host, on the cluster's own links."""
+    """Return rank 0's copy as a transfer between the rank and its host, on the cluster's links."""
 
     def parts() -> Iterator[Round]:
+        """Yield the schedule's only round: a single transfer."""
         zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
         src, dst = (zero, one) if direction == "to host" else (one, zero)
         yield Round(src, dst, zero, one, zero.astype(np.bool_), zero, -one[:, None])
@@ -116,5 +127,5 @@ def copy_operation(cluster: Cluster, nbytes: int, direction: CopyDirection, cap:
 
 
 def host_rate(cluster: Cluster, of_node: float) -> float:
-    """A rank's part of what its node's processors read and write each second [B/s]."""
+    """Return a rank's share of the rate at which its node's processors read and write [B/s]."""
     return of_node / max(len(node) for node in cluster.nodes) if cluster.hosts else of_node

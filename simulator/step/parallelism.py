@@ -1,51 +1,47 @@
-"""How a model is cut over ranks besides data parallelism: a record, and what of it can be.
-
-Rule: sizes and names; nothing is planned here.
-"""
+"""How is a model partitioned over ranks besides data parallelism? A record of sizes and names, without planning."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from simulator.model.cut import ONE_PLACE, Context, Cut, ExpertCut
-from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import Placement
+from simulator.model.partition import ONE_PLACE, Context, ExpertPartition, ModelPartition
+from simulator.step.pipelines.schedule import SCHEDULES, Placement
 from simulator.step.rank_grid import ORDER, Kind, RankGrid
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Ranks of each kind of model parallelism, and how they work together.
+    """Sizes and options of model parallelism.
 
     Attributes
     ----------
     tp, pp, cp : int
-        Ranks among which matrices are cut; layers; sequences.
+        Ranks that partition matrices, layers and sequences.
     sequence_parallel : bool
-        Whether what lies between matrices is cut along the sequence; without effect where tp is 1.
+        Whether activations between matrices are partitioned along the sequence; without effect if tp is 1.
     tp_overlap : {"none", "ring_exchange", "bulk"}
-        Whether matmuls hide the exchanges of those who cut them by user buffers; with sequence_parallel.
+        Overlap of tensor-parallel exchanges with matmuls through user buffers; requires `sequence_parallel`.
     schedule : str
-        A name of the pipelines' catalog.
+        Name in the catalog of pipeline schedules.
     virtual_stages : int
-        v, chunks of a rank, where the schedule leaves that open.
+        Chunks per rank, v, for schedules without a fixed number.
     microbatch_group : int or None
-        Micro-batches that pass through a chunk before the next has its turn; None: pp.
+        Micro-batches that pass through a chunk before the next chunk's turn; None for pp.
     stages : tuple of int
-        Layers of each stage; empty where they are to be as equal as can be.
+        Layers of each stage; empty for an even distribution.
     first_less, last_less : int
-        Layers that the first and the last stage have less than the others, where `stages` is empty.
+        Layers that the first and the last stage have less, if `stages` is empty.
     ulysses : int
-        Of `cp`, ranks that hand heads to each other; between groups of these keys go round, or are gathered.
+        Context-parallel ranks that exchange heads; groups of these rotate or gather keys.
     gathers_keys : bool
-        Whether they are gathered.
+        Whether keys are gathered rather than rotated.
     balanced : bool
         Whether each rank has an early and a late piece of a sequence.
-    experts : ExpertCut
-        How experts are spread over data-parallel ranks.
+    experts : ExpertPartition
+        Partition of experts over ranks.
     order : tuple of kind
-        Which kind varies fastest with the rank's number.
+        Kinds, from the fastest varying with the rank's number to the slowest.
     """
 
     tp: int = 1
@@ -62,47 +58,50 @@ class Parallelism:
     stages: tuple[int, ...] = ()
     first_less: int = 0
     last_less: int = 0
-    experts: ExpertCut = ONE_PLACE
+    experts: ExpertPartition = ONE_PLACE
     order: tuple[Kind, ...] = ORDER
 
-    def cut(self, place: int = 0) -> Cut:
-        """What one rank computes of a layer; `place` is its own among those that cut sequences."""
+    def cut(self, place: int = 0) -> ModelPartition:
+        """Return a rank's partition of a layer; `place` is the rank's place among context-parallel ranks."""
         context = Context(
             self.ulysses, self.cp // self.ulysses, self.gathers_keys, self.balanced, place // self.ulysses
         )
-        return Cut(self.tp, self.sequence_parallel and self.tp > 1, context, self.experts, self.tp_overlap)
+        return ModelPartition(self.tp, self.sequence_parallel and self.tp > 1, context, self.experts, self.tp_overlap)
 
     @property
     def size(self) -> int:
-        """Ranks that compute one micro-batch together."""
+        """Number of ranks that compute a micro-batch together."""
         return self.tp * self.pp * self.cp
 
     @property
     def unlike_places(self) -> int:
-        """How many ranks of a context-parallel group have work of their own."""
+        """Number of context-parallel ranks with different work."""
+        # Unbalanced causal attention gives later pieces of a sequence more work.
         return self.cp if self.cut().context.uneven else 1
 
     @property
     def apart(self) -> bool:
-        """Whether embedding and head lie on different ranks."""
-        return self.pp > 1 and catalog.find(self.schedule).placement is Placement.LOOP
+        """True if embedding and head lie on different ranks."""
+        # In a V, and with two copies, the first and the last stage share a rank.
+        return self.pp > 1 and SCHEDULES.find(self.schedule).placement is Placement.LOOP
 
     @property
     def mirrored(self) -> bool:
-        """Whether a second copy of the model runs through the pipeline from its other end."""
-        return self.pp > 1 and catalog.find(self.schedule).placement is Placement.BOTH_WAYS
+        """True if a second model copy runs from the other end of the pipeline (DualPipe)."""
+        return self.pp > 1 and SCHEDULES.find(self.schedule).placement is Placement.BOTH_WAYS
 
     def holders(self, world_size: int) -> int:
-        """Ranks of a cluster that hold the same part of the model."""
+        """Return the number of ranks holding equal parts of the model, among `world_size` ranks."""
         return world_size // (self.tp * self.pp) * (2 if self.mirrored else 1)
 
     def grid(self, world_size: int) -> RankGrid:
-        """The ranks of a cluster; ValueError where they cannot be spread so."""
+        """Return the ranks of a cluster as a grid; raise ValueError if the sizes do not divide the ranks."""
         if world_size % self.size:
             raise ValueError(
                 f"parallelism: got tp {self.tp} x pp {self.pp} x cp {self.cp} = {self.size}; must divide the "
                 f"{world_size} ranks"
             )
+        # Experts are partitioned over a stage's ranks, across data, context and tensor parallelism.
         each, spread = world_size // self.pp, self.experts.ranks * self.experts.tensor
         if each % spread:
             raise ValueError(

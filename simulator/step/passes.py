@@ -1,6 +1,18 @@
-"""Which kernels and allocations a unit's forward and backward pass issues, the same under every sharding strategy.
+"""Which kernels and allocations does a unit's forward and backward pass issue? The same under every sharding strategy.
 
-Rule: a strategy says what is communicated and when; what a pass computes and holds is said here, once.
+A strategy decides what is communicated and when; `Passes` writes what a pass computes and holds.
+
+Example: the passes of layer 1 for micro-batch 0 under DDP with full checkpointing. Each line is an operation; kernels
+have a time, other operations allocate or free::
+
+    layer 1 activations 0           allocate
+    layer 1 forward 0               kernels
+    layer 1 recomputed 0            allocate
+    layer 1 recompute 0             kernels
+    layer 1 gradients               allocate
+    layer 1 backward 0              kernels
+    free layer 1 activations 0
+    free layer 1 recomputed 0
 """
 
 from __future__ import annotations
@@ -10,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simulator.basics.dtypes import find
-from simulator.records.operation import Act, Computation, Exchange
+from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.step.pass_pieces import NOTHING, PassPieces
 from simulator.step.pipelines.schedule import Pass
 from simulator.step.program_builder import ProgramBuilder
@@ -22,32 +34,34 @@ from simulator.step.units import Unit
 
 @dataclass(slots=True)
 class Passes:
-    """One rank's passes.
+    """Writes a rank's passes into its program.
 
     Attributes
     ----------
     builder : ProgramBuilder
+        The rank's program.
     step : TrainingStep
+        The step's settings.
     units : tuple of Unit
-        The rank's: embedding, layers, head, or those of its stages.
+        The rank's units: embedding, layers and head, or its pipeline stages' units.
     ranks, expert_ranks : int
-        Over which gradients are sharded, and those of experts that are spread over ranks.
+        Number of ranks over which gradients are sharded, and over which expert-parallel units' gradients are sharded.
     gradients : list of str
-        Allocations that live until the optimizer has stepped.
+        Gradient allocations that live until the optimizer's update.
     last_offload : str or None
-        The last operation that the host waits for before it updates: an offload copy, or the addition after it.
+        Last operation before the host's update: an offload copy, or the addition after the copy.
     handed_back : str
-        The kernels that made the last input's gradient: the stage before waits for no more than these.
+        Kernels that made the last input's gradient; the preceding stage waits only for these.
     scattered : str or None
-        The last reduce-scatter of gradients: the next one is packed when it has ended.
+        Last reduce-scatter of gradients; the next buffer is packed after its end.
     chunks : sequence of Chunk
-        Parts of the model that the rank has.
+        The rank's model chunks.
     order : tuple of Pass
-        Passes of the rank in a step.
+        The rank's passes in a step, in order.
     parts : list of tuple of Unit
-        What was cut up among the ranks together, in the order of the last micro-batch.
+        Groups of units that were sharded together, in the last micro-batch's order.
     keeps_whole_gradients : bool
-        Whether whole gradients are summed up over micro-batches, instead of this rank's part of them.
+        Whether whole gradients, rather than the rank's shard, are accumulated over micro-batches.
     """
 
     builder: ProgramBuilder
@@ -66,77 +80,85 @@ class Passes:
 
     @property
     def gradient_itemsize(self) -> int:
-        """Bytes of a gradient as it is accumulated [B]."""
+        """Bytes of an accumulated gradient [B]."""
         return find(self.step.precision.grads).itemsize
 
     @property
     def gradient_bytes(self) -> int:
-        """Of all whole gradients that are never freed [B]: as they are accumulated, and as they are computed."""
+        """Gradient bytes that stay allocated, plus the computed dtype's copy if the framework keeps both [B]."""
         computed = find(self.step.precision.params).itemsize
+        # Some frameworks keep the computed gradient beside the accumulated gradient.
         beside = computed if self.step.framework.keeps_gradients and computed != self.gradient_itemsize else 0
         return sum(unit.elements for unit in self.units) * (self.gradient_itemsize + beside)
 
     def ranks_of(self, unit: Unit) -> int:
-        """Over how many ranks a unit's gradients are sharded."""
+        """Return the number of ranks over which a unit's gradients are sharded."""
         return self.expert_ranks if unit.spread else self.ranks
 
     def elements_by_ranks(self) -> list[tuple[int, int]]:
-        """The rank's parameters, and over how many ranks they may be sharded."""
+        """Return pairs: a number of parameters on this rank, and the number of ranks over which they may be sharded."""
         dense, spread = (sum(u.elements for u in self.units if u.spread == spread) for spread in (False, True))
+        # Expert-parallel units are sharded over fewer ranks: the ranks with the same experts.
         return [(dense, self.ranks), *([(spread, self.expert_ranks)] if spread else [])]
 
     def unit(self, name: str) -> Unit:
-        """The unit of a name."""
+        """Return the unit with a name."""
         return next(unit for unit in self.units if unit.name == name)
 
     def forward(self, micro: int, unit: Unit, after: list[str | None]) -> str:
-        """A forward pass; what it keeps lives until the backward pass has used it."""
+        """Write a unit's forward pass; its saved tensors live until the backward pass."""
         if unit.kept:
             self.builder.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
-        act = Act(Computation.FORWARD, (unit.name,), micro)
+        act = NumericAction(Computation.FORWARD, (unit.name,), micro)
         return self._run(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
 
     def backward(
         self, micro: int, unit: Unit, chunk: Chunk, after: list[str | None], *, communicates: bool = True
     ) -> str:
-        """A backward pass: what was not kept is made again first, and gradients appear.
+        """Write a unit's backward pass: recompute, backward kernels, gradient accumulation, copies for communication.
 
-        They are added to those of earlier micro-batches where these are whole, and copied where they are communicated.
+        Returns
+        -------
+        str
+            The last kernels, for the operation that communicates the gradients.
         """
         self._recompute(micro, unit, after)
         fresh = self._make_room(micro, unit, chunk, after)
-        act = Act(Computation.BACKWARD, (unit.name,), micro)
+        act = NumericAction(Computation.BACKWARD, (unit.name,), micro)
         done = self._run(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
-        if not unit.spread:  # experts stand before their layer, and hand nothing on
+        if not unit.spread:  # an expert unit precedes its layer and has no kernels
             self.handed_back = done
         return self._end(micro, unit, fresh, done, communicates=communicates)
 
     def input_gradient(self, micro: int, unit: Unit, after: list[str | None]) -> str:
-        """The half of a backward pass that the unit before waits for."""
+        """Write the half of a backward pass for which the preceding unit waits."""
         self._recompute(micro, unit, after)
-        act = Act(Computation.INPUT_GRADIENT, (unit.name,), micro)
+        act = NumericAction(Computation.INPUT_GRADIENT, (unit.name,), micro)
         return self._run(f"{unit.name} input gradient {micro}", unit.input_gradient, "backward", after, act)
 
     def weight_gradient(self, micro: int, unit: Unit, chunk: Chunk, *, communicates: bool = True) -> str:
-        """The other half: weights' gradients appear, and what was kept for them goes."""
+        """Write the second half of a backward pass: weight gradients appear, and their saved tensors are freed."""
         fresh = self._make_room(micro, unit, chunk, [])
-        act = Act(Computation.WEIGHT_GRADIENT, (unit.name,), micro)
+        act = NumericAction(Computation.WEIGHT_GRADIENT, (unit.name,), micro)
         done = self._run(f"{unit.name} weight gradient {micro}", unit.weight_gradient, "weight gradient", [], act)
         return self._end(micro, unit, fresh, done, communicates=communicates)
 
     def _recompute(self, micro: int, unit: Unit, after: list[str | None]) -> None:
-        # What appears without running anything again belongs to the loss.
+        """Allocate recomputed tensors, and run the forward pass again if activations were not saved."""
+        # Tensors that appear without recompute are the loss function's buffers.
         category = "loss buffers" if unit.recompute is None else "recomputed activations"
         for made in unit.makes:
             self.builder.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
         if unit.recompute is not None:
-            act = Act(Computation.RECOMPUTE, unit.makes, micro)
+            act = NumericAction(Computation.RECOMPUTE, unit.makes, micro)
             self._run(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
 
     def _end(self, micro: int, unit: Unit, fresh: str | None, done: str, *, communicates: bool) -> str:
+        """Free a unit's activations; write gradient accumulation and copies; return the last kernels."""
         for memory, nbytes in (("activations", unit.kept), ("recomputed", unit.recomputed)):
             if nbytes:
                 self.builder.free(f"{unit.name} {memory} {micro}")
+        # From the second micro-batch on, or if dtypes differ, a kernel adds the new gradient to the sum.
         if fresh is not None and unit.accumulate is not None:
             done = self.builder.compute(f"{unit.name} accumulate {micro}", unit.accumulate, "accumulate")
             self.builder.free(fresh)
@@ -144,37 +166,45 @@ class Passes:
             done = self.builder.compute(f"{unit.name} copies {micro}", unit.copies, "copies")
         return done
 
-    def _run(self, name: str, pieces: PassPieces, kind: str, after: list[str | None], act: Act[Computation]) -> str:
-        """Kernels, and what the model's ranks exchange between them; returns what the pass's result waits for."""
+    def _run(
+        self, name: str, pieces: PassPieces, kind: str, after: list[str | None], act: NumericAction[Computation]
+    ) -> str:
+        """Write a pass's kernels and exchanges; return the operation for which the pass's result waits."""
         kernels = [place for place, piece in enumerate(pieces.pieces) if piece.cost is not None]
-        # A part of the backward pass may have nothing to do.
+        # A half of the backward pass may have no kernels, as the embedding's input gradient. An operation of no
+        # duration keeps the name for operations that wait.
         if not kernels:
             return self.builder.compute(name, NOTHING, kind, [*after, *self.builder.awaited()], act)
+        # `named` maps a piece's place to its exchange, until kernels wait for the exchange.
         done, named, times = name, {}, Counter[str]()
         for place, piece in enumerate(pieces.pieces):
             if piece.exchange is not None:
                 what = piece.exchange.name
-                # Several layers may be run again together.
+                # A segment of layers recomputed together repeats the names of exchanges: number them.
                 times[what] += 1
                 what += f", {times[what]}" if times[what] > 1 else ""
-                within = Act(Exchange.WITHIN, act.units, act.micro, act.effect, what)
+                within = NumericAction(Exchange.WITHIN, act.units, act.micro, act.effect, what)
                 exchanged = self.builder.exchange(f"{name}: {what}", piece.exchange, after, within)
                 named[place] = exchanged
                 done = exchanged or done
             elif piece.cost is not None:
                 last = place == kernels[-1]
+                # The last kernels carry the pass's name and act: when they end, real training has the result.
                 own = name if last else f"{name}, part {kernels.index(place) + 1}"
+                # Each exchange is awaited by the first kernels that need its result.
                 waits = [*after, *self.builder.awaited(), *(named.pop(one) for one in piece.awaited)]
                 done = self.builder.compute(own, piece.cost, kind, waits, act if last else None)
+                # Later kernels follow the first on the same stream.
                 after = []
-        # Whoever computes next on this rank waits for what is still under way.
+        # Exchanges that no kernel of this pass awaited must end before the rank's next kernels.
         self.builder.await_next(named.values())
         return done
 
     def _make_room(self, micro: int, unit: Unit, chunk: Chunk, after: list[str | None]) -> str | None:
-        """Memory of a unit's gradients; names what lives only until it is added to the sum of all micro-batches.
+        """Allocate a unit's gradients; return the temporary allocation to be freed after accumulation, or None.
 
-        Whole gradients are kept from the first micro-batch on; sharded strategies hold a unit's for a moment.
+        Whole gradients stay allocated from the first micro-batch on; sharded strategies hold a unit's gradients
+        briefly.
         """
         whole = self.keeps_whole_gradients
         computed = find(self.step.precision.params).itemsize
@@ -182,41 +212,46 @@ class Passes:
             name = self._whole(unit, micro)
             self.builder.allocate(name, unit.elements * self.gradient_itemsize, "gradients", after=after)
             self.gradients.append(name)
+        # The first micro-batch writes straight into the accumulated gradient if dtypes agree.
         if whole and chunk.begins(micro) and computed == self.gradient_itemsize:
             return None
-        # What lives for a moment has the dtype it is computed in; what is summed up has its own.
+        # A temporary gradient has the computed dtype; the accumulated gradient may be wider.
         name = f"{unit.name} gradients {micro}"
         nbytes = 0 if whole and self.step.framework.keeps_gradients else unit.elements * computed
         self.builder.allocate(name, nbytes, "gradients", after=after)
         return name if whole else None
 
     def _whole(self, unit: Unit, micro: int) -> str:
-        """The allocation of a unit's gradients, summed over the micro-batches of a step."""
+        """Return the name of a unit's gradient allocation, accumulated over the micro-batches of a step."""
         number = micro // self.step.accumulation
         return f"{unit.name} gradients" + (f" of step {number}" if number else "")
 
     def pack(self, name: str, units: Sequence[Unit], micro: int, *, copies: bool) -> str | None:
-        """Put whole gradients into one buffer of the wire's dtype, and free them.
+        """Pack whole gradients into a buffer of the wire's dtype, and free them.
 
-        Before that the compute stream waits for the reduce-scatter before, so that no more than one is under way: FSDP2
-        waits for its event in each unit's post-backward hook (_fsdp_param_group.py, `reduce_scatter_state`), and
-        DeepSpeed has a second bucket to fill meanwhile. Otherwise buffers of all micro-batches would queue up.
+        First, the compute stream waits for the preceding reduce-scatter, hence at most one is in flight. FSDP2 waits
+        for its event in each unit's post-backward hook (_fsdp_param_group.py, `reduce_scatter_state`), and DeepSpeed
+        fills a second bucket meanwhile. Without this wait, buffers would accumulate over micro-batches.
 
         Parameters
         ----------
         name : str
+            Prefix of the buffer's name.
         units : sequence of Unit
+            Units with gradients to pack.
         micro : int
+            Number of the micro-batch.
         copies : bool
-            Whether also gradients of that dtype are copied together; otherwise they are made where they are sent from.
+            Whether gradients of the wire's dtype are copied too; otherwise they are computed in place in the buffer.
 
         Returns
         -------
         str or None
-            The buffer's allocation, for whoever has sent it to free; None where there is none.
+            The buffer's allocation, to be freed after the send; None without a buffer.
         """
         self.builder.await_next([self.scattered])
         computed = self.gradient_itemsize if self.keeps_whole_gradients else find(self.step.precision.params).itemsize
+        # A single rank sends nothing; equal dtypes allow sending from the gradients themselves.
         if self.ranks_of(units[0]) == 1 or (not copies and computed == find(self.step.precision.reduce).itemsize):
             return None
         buffer = self._buffer(name, units, [self.scattered])
@@ -224,9 +259,9 @@ class Passes:
         return buffer
 
     def cast(self, name: str, units: Sequence[Unit]) -> str | None:
-        """A buffer for gradients that stay, where they travel in another dtype; else they are sent from where they are.
+        """Return a buffer for gradients that stay allocated but travel in another dtype; None if no cast is needed.
 
-        Returns its allocation, for whoever has sent it to free.
+        The sender frees the buffer.
         """
         same = find(self.step.precision.reduce).itemsize == self.gradient_itemsize
         groups = self.builder.communicator.groups
@@ -234,14 +269,26 @@ class Passes:
         return None if same or ranks == 1 else self._buffer(name, units)
 
     def _buffer(self, name: str, units: Sequence[Unit], after: Sequence[str | None] = ()) -> str:
+        """Allocate a communication buffer in the wire's dtype."""
         nbytes = sum(unit.elements for unit in units) * find(self.step.precision.reduce).itemsize
         return self.builder.allocate(f"{name} buffer", nbytes, "buffers", after=after)
 
     def unpack(self, buffer: str | None, units: Sequence[Unit], micro: int, after: str, summed: str | None) -> None:
-        """Keep this rank's part of what was sent, and free the rest.
+        """Keep the rank's gradient shard after a reduce-scatter, and free the rest.
 
-        `summed` is the operation after which that part is summed over all copies of the states too; None where a later
-        micro-batch does so.
+        Parameters
+        ----------
+        buffer : str or None
+            The send buffer.
+        units : sequence of Unit
+            Units with gradients in the buffer.
+        micro : int
+            Number of the micro-batch.
+        after : str
+            The reduce-scatter.
+        summed : str or None
+            Operation after which the shard is also summed over every copy of the states; None if a later micro-batch
+            sums.
         """
         for unit in units:
             self.keep_gradient_shard(unit, micro, after, summed)
@@ -251,8 +298,9 @@ class Passes:
             self.builder.free(buffer, stream="communication", after=[after])
 
     def drop_gradients(self, units: Sequence[Unit], micro: int, stream: str, after: list[str]) -> None:
-        """Free whole gradients once they have left."""
+        """Free whole gradients after their reduce-scatter or push."""
         for unit in units:
+            # Frameworks with one large gradient buffer allocate once and never free.
             if self.keeps_whole_gradients and self.step.framework.gradient_buffers:
                 continue
             name = self._whole(unit, micro) if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
@@ -261,15 +309,17 @@ class Passes:
                 self.gradients.remove(name)
 
     def keep_gradient_shard(self, unit: Unit, micro: int, after: str, summed: str | None) -> None:
-        """This rank's part of a unit's gradients, from the first micro-batch to the optimizer; or on its way out."""
+        """Allocate the rank's gradient shard, from the first micro-batch to the update or the copy to the host."""
         nbytes = shard(unit.elements, self.ranks_of(unit)) * self.gradient_itemsize
-        # The host cannot sum over copies: what waits for that is added up here, and goes when it is done.
+        # The host cannot sum over copies of the states. Shards that wait for this sum accumulate on the GPU and are
+        # copied after the sum; otherwise each micro-batch's shard leaves at once.
         goes_at_once = self.step.offload is not None and not self._sums_copies_once
         name = f"{unit.name} gradient shard {micro}" if goes_at_once else f"{unit.name} gradient shard"
         if name not in self.gradients:
             self.builder.allocate(name, nbytes, "gradients", stream="communication", after=[after])
             self.gradients.append(name)
         if self.step.offload is not None and summed is not None:
+            # Only shards from several micro-batches need an addition on the host.
             add = micro > 0 and goes_at_once and not self.keeps_whole_gradients
             copied = self.offload_copy(f"{unit.name} {micro}", nbytes, name, summed, add=add)
             self.builder.free(name, stream="copy to host", after=[copied])
@@ -277,15 +327,15 @@ class Passes:
 
     @property
     def _sums_copies_once(self) -> bool:
-        """Whether gradients are summed over copies of the states in the last micro-batch alone."""
+        """True if gradients are summed over copies of the states only in the last micro-batch."""
         return self.step.sharding.gradient_sync == "shard" and self.builder.communicator.groups.hybrid
 
     def offload_copy(self, what: str, nbytes: int, *after: str, add: bool) -> str:
-        """Copy summed gradients to the host, which adds them to those that it has; returns the copy."""
+        """Copy summed gradients to the host, which adds them to earlier gradients if `add`; return the copy's name."""
         copied = self.builder.copy(f"hand over {what}", nbytes, "to host", after=after)
         self.last_offload = copied
         if add and self.step.offload is not None:
-            # Reads both, writes one.
+            # The addition reads two numbers and writes one.
             rate = self.step.offload.host_rate
             self.last_offload = self.builder.on_host(f"add {what}", 3 * nbytes, rate, after=[copied])
         return copied

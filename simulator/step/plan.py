@@ -1,7 +1,10 @@
-"""One training step as a Program: model states, passes, communication, optimizer, in the order of issue.
+"""How is a training step planned as a Program? Model states, passes, communication and update, in order of issue.
 
-Rule: written for the first rank of each pipeline stage and handed to all that do the same; when anything happens comes
-out of the engine.
+A step is written once for the lowest rank of each pipeline stage and expanded to every rank. It contains no times of
+events; these come from the engine.
+
+The planning functions: `plan_step` for a simulation, `ranks_alone` for the memory of a rank per stage,
+`few_micro_batches` for estimates by `stage_memory.py` and the planner.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from itertools import chain
 
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
-from simulator.model.cut import context_refusal, expert_tensor_refusal, experts_refusal, refusal
 from simulator.model.flops import model_flops_per_token
+from simulator.model.partition import context_refusal, expert_tensor_refusal, experts_refusal, refusal
 from simulator.records.operation import Allocate, Collective, Op
 from simulator.records.program import Program
 from simulator.step.communicator import Communicator
@@ -22,12 +25,11 @@ from simulator.step.kernels.contention import hbm_left
 from simulator.step.passes import Passes
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Pass
-from simulator.step.process_groups import Groups, NotedList, for_every_rank
+from simulator.step.process_groups import Groups, StageOps, for_every_rank
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.states import States, states
-from simulator.step.strategies import catalog
-from simulator.step.strategies.strategy import Planned, Strategy
+from simulator.step.strategies.strategy import STRATEGIES, PassPlanner, Strategy
 from simulator.step.streams import HOST_COPIES, dimension_of
 from simulator.step.units import units
 from simulator.step.update import update
@@ -35,25 +37,22 @@ from simulator.step.update import update
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A step ready to be played.
+    """A step ready for simulation.
 
     Attributes
     ----------
-    program : Program
-    step : TrainingStep
-    strategy : Strategy
     tokens : int
-        Of all ranks in one step.
+        Tokens per step, of every rank.
     model_flops, hardware_flops : float
-        Of all ranks in one step, without and with recomputation [FLOP].
+        FLOP per step, of every rank, without and with recompute [FLOP].
     closed_forms, played : int
-        How many collectives are taken by their closed form, and how many played.
+        Numbers of collectives with a closed form, and of simulated collectives.
     host_bytes : int
-        Model states that a rank keeps in its host's memory [B].
+        Model states in host memory, per rank [B].
     algorithms : mapping of str to str
-        Algorithms of each operation, by what it is for: {"dp all_gather": "multi_ring"}.
+        Algorithms of each operation by its dimension: {"dp all_gather": "multi_ring"}.
     constants : tuple of str
-        Where the machine's constants of the collectives are from, each once; empty where it has none.
+        Sources of the machine's constants for collectives, without duplicates; empty without constants.
     """
 
     program: Program
@@ -71,36 +70,38 @@ class StepPlan:
 
 @collected_later()
 def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> StepPlan:
-    """Plan one step on all ranks of a cluster.
+    """Plan a step on every rank of a cluster.
 
     Parameters
     ----------
-    cluster : Cluster
-    step : TrainingStep
     steady : bool
-        Whether ranks keep step with each other: no jitter (stragglers are seen here).
+        Whether ranks have no jitter; stragglers are read from the cluster.
 
     Raises
     ------
     ValueError
-        The ranks or the model cannot be cut as asked, or this GPU lacks something.
+        The ranks or the model cannot be partitioned as requested, or the GPU lacks a dtype or kernel.
     """
+    # Closed forms need ranks that arrive together: no straggler, no jitter.
     even = steady and all(speed == 1.0 for speed in cluster.speeds)
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm)
     stages = _noted(cluster, step, communicator)
-    lists = [NotedList(made.builder.ops, made.builder.scopes) for made in stages]
+    lists = [StageOps(made.builder.ops, made.builder.scopes) for made in stages]
     ranks = for_every_rank(lists, groups, communicator.among)
     collectives = [op for made in stages for op in made.builder.collectives]
+    # Also raises an error now, rather than during the simulation, if an algorithm cannot run in some group.
     unlike = _in_every_group(stages, communicator)
     closed_forms = sum(op.duration is not None for op in collectives)
+    # Model-parallel ranks share a micro-batch, hence only data-parallel ranks multiply tokens.
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * groups.grid.size("dp")
     model = model_flops_per_token(step.model, step.seq_len) * tokens
+    # Every list is run by equally many ranks.
     recomputed = sum(u.recompute.flops for made in stages for u in made.passes.units if u.recompute is not None)
     return StepPlan(
         program=Program(ranks),
         step=step,
-        strategy=catalog.find(step.sharding.strategy),
+        strategy=STRATEGIES.find(step.sharding.strategy),
         tokens=tokens,
         model_flops=model,
         hardware_flops=model + recomputed * step.accumulation * (cluster.world_size // len(stages)),
@@ -112,8 +113,8 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     )
 
 
-def _in_every_group(stages: Iterable[_Noted], communicator: Communicator) -> list[Collective]:
-    """Return the step's unlike collectives, each as every process group with other seats on the nodes runs it."""
+def _in_every_group(stages: Iterable[_StageProgram], communicator: Communicator) -> list[Collective]:
+    """Return the step's distinct collectives, once for each distribution of their process groups over nodes."""
     found: dict[Hashable, list[Collective]] = {}
     for builder in (made.builder for made in stages):
         for op in builder.collectives:
@@ -125,7 +126,7 @@ def _in_every_group(stages: Iterable[_Noted], communicator: Communicator) -> lis
 
 
 def _algorithms(collectives: Iterable[Collective]) -> dict[str, str]:
-    """Algorithms of each operation between GPUs, by what it is for; sends have none to choose."""
+    """Return the algorithms of each operation between GPUs, by its dimension; sends have no algorithm to choose."""
     found: dict[str, dict[str, None]] = {}
     for op in collectives:
         dimension = dimension_of(op.stream)
@@ -135,9 +136,9 @@ def _algorithms(collectives: Iterable[Collective]) -> dict[str, str]:
 
 
 def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) -> tuple[Program, ...]:
-    """The step of one rank of each stage, each as if all others kept step with it: for the memory that a step needs.
+    """Plan the step for one rank per stage, as if other ranks kept pace, to find the needed memory.
 
-    Its collectives take about the time that they would take, without schedules, routes and other ranks; or none.
+    Collectives take approximately their time, or no time with `at_once`; they have no schedules and no routes.
     """
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, "at_once" if at_once else "rough", True)
@@ -146,24 +147,24 @@ def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) 
 
 @dataclass(frozen=True, slots=True)
 class StageNotes:
-    """What the ranks of one list do, of a few micro-batches.
+    """Operations of the ranks with one list, for a few micro-batches.
 
     Attributes
     ----------
     stage : int
-        Their place in the pipeline.
+        Number of the pipeline stage.
     ops : tuple of Op
-        In order, with the passes of micro-batches that are unlike the others, and of one of those that are alike.
+        Operations in order: every distinct kind of pass is recorded at least once.
     begins : mapping of Pass to int
-        The number of the first operation of each pass that is noted.
+        Index of each recorded pass's first operation.
     ends : int
-        The number of the first operation after all passes.
+        Index of the first operation after the passes.
     order : tuple of Pass
-        All of a step.
+        Every pass of a step, in order.
     stand_for : tuple of Pass
-        For each pass of the order the noted pass that does the same.
+        For each pass in `order`, the recorded pass with the same operations.
     assumed : mapping of str to Allocate
-        Allocations that are freed here and were made by passes that are not noted.
+        Allocations made by passes that are not recorded, and freed by recorded passes.
     """
 
     stage: int
@@ -184,22 +185,24 @@ def few_micro_batches(
     closed_forms: bool = False,
     stages: Collection[int] | None = None,
 ) -> tuple[StageNotes, ...]:
-    """The step of one rank of each stage as `ranks_alone` has it, `at_once`, in so many operations for any step.
+    """Record the operations of one rank of each stage for a few micro-batches, as `ranks_alone` does with `at_once`.
+
+    The number of recorded operations does not depend on the number of micro-batches.
 
     Parameters
     ----------
     cluster : Cluster
-        Of one rank at least, for its GPU.
-    step : TrainingStep
+        A cluster with at least one rank, for its GPU.
     world_size : int
-        Ranks that carry out the step.
+        Number of ranks in the step.
     closed_forms : bool
-        Whether collectives have the durations of their closed forms, where there are some, for a cluster of all ranks.
+        Whether collectives get the durations of their closed forms, if any; the cluster then needs every rank.
     stages : collection of int, optional
-        Places of the pipeline that are wanted; all where it is left out.
+        Pipeline stages to record; every stage if omitted.
     """
     groups = groups_of(step, world_size)
     communicator = Communicator(cluster, groups, "closed_form" if closed_forms else "at_once", True)
+    # Unbalanced context parallelism gives a stage several lists.
     stage_of = [number // groups.unlike_places for number in range(groups.lists)]
     lists = [number for number, stage in enumerate(stage_of) if stages is None or stage in stages]
     made = _noted(cluster, step, communicator, few=lists)
@@ -217,17 +220,18 @@ def few_micro_batches(
     )
 
 
-def _stand_for(noted: _Noted) -> tuple[Pass, ...]:
-    """Return for each pass the noted one that does the same: itself, or the one of its kind that was noted last."""
+def _stand_for(noted: _StageProgram) -> tuple[Pass, ...]:
+    """Return for each pass the recorded pass with equal operations: itself, or the last recorded pass of its kind."""
     kind = noted.planned.kind
     last: dict[Hashable, Pass] = {}
+    # Later micro-batches in this order overwrite earlier ones: `Pipeline.few` puts representatives last.
     for micro in noted.micros:
         last |= {(one.work, one.stage, kind(one)): one for one in noted.begins if one.micro == micro}
     return tuple(one if one in noted.begins else last[one.work, one.stage, kind(one)] for one in noted.passes.order)
 
 
 def groups_of(step: TrainingStep, world_size: int) -> Groups:
-    """The process groups of a step."""
+    """Return the process groups of a step."""
     grid = step.parallelism.grid(world_size)
     asked = step.parallelism
     shard = step.sharding.shard_size or grid.holders
@@ -237,12 +241,22 @@ def groups_of(step: TrainingStep, world_size: int) -> Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class _Noted:
-    """What the ranks of one list do and hold."""
+class _StageProgram:
+    """Program and memory of the ranks with one list.
+
+    Attributes
+    ----------
+    builder : ProgramBuilder
+        The program.
+    begins, ends
+        See `StageNotes`.
+    micros : sequence of int
+        Recorded micro-batches.
+    """
 
     builder: ProgramBuilder
     passes: Passes
-    planned: Planned
+    planned: PassPlanner
     states: States
     begins: Mapping[Pass, int]
     ends: int
@@ -251,12 +265,13 @@ class _Noted:
 
 def _noted(
     cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: Sequence[int] | None = None
-) -> list[_Noted]:
-    """Note the operations of the first rank of each list; or of `few` lists, of a few micro-batches."""
-    strategy, groups = catalog.find(step.sharding.strategy), communicator.groups
+) -> list[_StageProgram]:
+    """Record the operations of the lowest rank of each list; or only of the lists `few`, for a few micro-batches."""
+    strategy, groups = STRATEGIES.find(step.sharding.strategy), communicator.groups
     left = hbm_left(cluster)
     check_cut(step)
     pipeline, timer = Pipeline.of(step), KernelTimer(cluster.gpus[0], step, left)
+    # With unbalanced context parallelism, kernel times depend on the rank's piece of the sequence.
     by_place = [
         units(step, cluster.gpus[0], groups.data_parallel, left, sharded=strategy.shards_parameters, place=place)
         for place in range(groups.unlike_places)
@@ -271,27 +286,32 @@ def _noted(
         whole = strategy.keeps_whole_gradients(step.sharding)
         order = pipeline.passes(stage)
         passes = Passes(builder, step, own, groups.shard_size, groups.size("expert data"), whole, chunks, order)
-        rank_states = states(step, strategy, passes.elements_by_ranks(), sum(unit.resident for unit in own))
+        resident = sum(unit.resident for unit in own)
+        rank_states = states(step, strategy.shards, strategy.updater, passes.elements_by_ranks(), resident)
+        # Model states are the first allocations, as in a real process.
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
         if whole and step.framework.gradient_buffers:
             builder.allocate("gradient buffers", passes.gradient_bytes, "gradients")
         planned = strategy.plan(builder, passes)
         micros = range(step.accumulation) if few is None else pipeline.few(stage, planned.kind)
+        # Interleaving two passes would mix their operations; estimates need each recorded pass as a contiguous range.
         begins = pipeline.note(stage, chunks, builder, planned, micros, by_turns=few is None)
         ends = len(builder.ops)
         update(builder, passes, timer, rank_states, strategy)
-        noted.append(_Noted(builder, passes, planned, rank_states, begins, ends, micros))
+        noted.append(_StageProgram(builder, passes, planned, rank_states, begins, ends, micros))
     return noted
 
 
 def check_cut(step: TrainingStep) -> None:
-    """Raise ValueError where a model cannot be cut as asked."""
+    """Raise ValueError if the model cannot be partitioned as requested."""
     cut = step.parallelism.cut()
     if step.parallelism.pp > 1 and step.checkpointing == "sqrt":
-        raise ValueError("checkpointing: got 'sqrt'; its segments reach over stages of a pipeline: full, or every k-th")
+        raise ValueError(
+            "checkpointing: got 'sqrt', whose segments cross pipeline stages; write full, or every k-th layer"
+        )
     if step.model.num_experts and cut.experts_apart and (step.sharding.shard_size or step.sharding.mesh):
-        raise ValueError("parallelism.ep: with sharding groups of their own experts are not built yet")
+        raise ValueError("parallelism.ep: experts with a separate shard_size are not supported yet")
     for key, refused in (
         ("tp", refusal(step.model, cut, step.seq_len)),
         ("cp", context_refusal(step.model, cut, step.seq_len)),

@@ -1,19 +1,30 @@
-"""Which process group each collective of a step runs in.
+"""In which process group does each collective of a step run? Groups are rows of tables, made from the grid of ranks.
 
-Over all ranks that hold the same part of the model ("all"), and inside of these over a shard group, a replicate group,
-a smaller mesh; over the ranks that a layer's matrices are cut among ("tensor"), over all ranks that hold a copy of the
-model together ("model"), over those that cut sequences and hand heads to each other ("context") or keys round ("context
-ring"), over those that experts are spread over ("experts"), those that cut one expert's matrices ("expert tensor") and
-those that have the same experts ("expert data"), over the ends of a pipeline ("ends"), and between the ranks of two
-places in a pipeline (a pair of numbers). Two scopes are of one rank: "own" is a rank and its host, "worker" a rank and
-the parameter servers.
+A scope names a kind of process group:
 
-Rule: a step is written once for the ranks of each place in a pipeline; here it becomes every rank's own, with the
-groups that the rank is in.
+- "all": ranks that hold the same part of the model; inside, "shard", "replicate" and "mesh" (see below);
+- "tensor": tensor-parallel ranks;
+- "model": ranks that together hold a copy of the model;
+- "context": ranks that exchange heads for tokens (Ulysses); "context ring": ranks that rotate or gather keys and
+  values;
+- "experts": ranks with different experts; "expert tensor": ranks that shard an expert's matrices; "expert data": ranks
+  with the same experts;
+- "ends": first and last stage of a pipeline; a pair of numbers: ranks of two pipeline stages, for sends;
+- "own": a rank and its host; "worker": a rank and the parameter servers. The process group is a single rank in both.
 
-Hybrid sharding [1]_ cuts the ranks into groups of n that share the states among them (shard groups: neighbours, inside
-a node if n is a node); the ranks at the same place of every group hold the same part (replicate groups). A mesh is a
-smaller group of neighbours still, over which parameters are spread between forward and backward.
+A step is written once for the ranks of each pipeline stage. `for_every_rank` turns the stages' operations into every
+rank's operations, with the rank's own groups.
+
+Hybrid sharding [1]_ cuts the data-parallel ranks into shard groups of n neighbours, often a node, that share the model
+states. Ranks at the same place of every shard group hold the same shard and form a replicate group. A mesh is a smaller
+group of neighbours over which parameters are sharded between forward and backward pass.
+
+Example: 8 ranks, tp 2, shard groups of 2 ranks::
+
+    tensor     (0, 1)  (2, 3)  (4, 5)  (6, 7)
+    all        (0, 2, 4, 6)    (1, 3, 5, 7)
+    shard      (0, 2)  (4, 6)  (1, 3)  (5, 7)
+    replicate  (0, 4)  (2, 6)  (1, 5)  (3, 7)
 
 References
 ----------
@@ -32,7 +43,7 @@ import numpy as np
 
 from simulator.basics.arrays import Ints
 from simulator.records.operation import Collective, Op, content
-from simulator.records.program import Family, OperationLists, RanksByList
+from simulator.records.program import CollectiveGroupFamily, OperationLists, RanksByList
 from simulator.step.rank_grid import RankGrid
 
 Scope = (
@@ -44,27 +55,28 @@ Scope = (
 )  # fmt: skip
 
 
-# Which axis of the table of experts' ranks a group goes along.
+# Axis for each expert scope in `Groups._made`'s four-dimensional table.
 _OF_EXPERTS: Final[Mapping[Scope, int]] = {"expert data": 1, "experts": 2, "expert tensor": 3}
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of so many ranks.
+    """Tables with each scope's process groups.
 
     Attributes
     ----------
     grid : RankGrid
+        Ranks as a grid with an axis for each kind of parallelism.
     shard_size : int
-        Ranks that share one copy of the states; all data-parallel ones where there is one copy.
+        Ranks that share a copy of the model states; every data-parallel rank without hybrid sharding.
     mesh_size : int or None
-        Ranks that share parameters between forward and backward; None where that is shard_size.
+        Ranks that share parameters between forward and backward pass; None for `shard_size`.
     ulysses : int
-        Of the ranks that cut a sequence, those that hand heads to each other.
+        Context-parallel ranks that exchange heads for tokens.
     expert_ranks, expert_tensor : int
-        Ranks that experts are spread over, and that cut one expert's matrices.
+        Ranks with different experts, and ranks that shard an expert's matrices.
     unlike_places : int
-        How many ranks of those that cut a sequence have a list of operations of their own.
+        Number of context-parallel ranks with their own operation lists.
     """
 
     grid: RankGrid
@@ -79,6 +91,7 @@ class Groups:
     _numbers: dict[Scope, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # Unequal groups would break every table's rectangular shape.
         if self.shard_size < 1 or self.data_parallel % self.shard_size:
             raise ValueError(
                 f"shard_size: got {self.shard_size}; must divide the {self.data_parallel} data-parallel ranks"
@@ -90,50 +103,62 @@ class Groups:
 
     @property
     def world_size(self) -> int:
-        """All ranks."""
+        """Number of ranks."""
         return self.grid.world_size
 
     @cached_property
     def data_parallel(self) -> int:
-        """Ranks that hold the same part of the model."""
+        """Number of ranks holding equal parts of the model."""
         return self.grid.holders
 
     @property
     def hybrid(self) -> bool:
-        """Whether there are several copies of a part's states."""
+        """True if the model states have several copies (hybrid sharding)."""
         return self.shard_size < self.data_parallel
 
     @property
     def several(self) -> bool:
-        """Whether groups work side by side."""
+        """True if a scope has several process groups, which communicate side by side."""
         parted = self.data_parallel < self.world_size
         return parted or self.hybrid or self.mesh_size not in (None, self.data_parallel)
 
     @cached_property
     def list_of(self) -> tuple[int, ...]:
-        """By rank the number of its list: its place in the pipeline and, where these differ, along the sequence."""
+        """Number of each rank's operation list: pipeline stage and, if lists differ along the sequence, place in it."""
         return tuple((self.grid.coordinate("pp") * self.unlike_places + self.place_of).tolist())
 
     @cached_property
     def place_of(self) -> Ints:
-        """By rank its place along the sequence, where places differ."""
+        """Each rank's place along the sequence, if lists differ along the sequence; otherwise 0."""
         return self.grid.coordinate("cp") % self.unlike_places
 
     @cached_property
     def lists(self) -> int:
-        """Different lists of operations."""
+        """Number of distinct operation lists."""
         return self.grid.size("pp") * self.unlike_places
 
     def table(self, scope: Scope) -> Ints:
-        """Ranks of every group, shape (groups, ranks of a group)."""
+        """Return the ranks in every group, shape (groups, ranks per group).
+
+        Examples
+        --------
+        >>> groups = Groups(RankGrid({"dp": 4}), shard_size=2)
+        >>> groups.table("shard").tolist(), groups.table("replicate").tolist()
+        ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
+        """
+        # Tables are built once: a program may look up groups millions of times.
         if scope not in self._tables:
             self._tables[scope] = self._made(scope)
         return self._tables[scope]
 
     def _made(self, scope: Scope) -> Ints:
+        """Build a scope's table."""
+        # Data-parallel scopes are cut from these rows.
         data = self.grid.same_part()
+        # Both ends of a send: a column for each of the two pipeline stages.
         if isinstance(scope, tuple):
             return self.grid.groups("pp")[:, list(scope)]
+        # Transposing shard groups pairs up the ranks at equal places.
         if scope == "replicate":
             return data.reshape(len(data), -1, self.shard_size).transpose(0, 2, 1).reshape(-1, self.size("replicate"))
         if scope in ("own", "worker"):
@@ -142,25 +167,30 @@ class Groups:
             return self.grid.groups("tp")
         if scope == "context":
             return self.grid.groups("cp").reshape(-1, self.ulysses)
+        # Ranks at equal places of neighbouring Ulysses groups form a ring.
         if scope == "context ring":
             rows = self.grid.groups("cp").reshape(-1, self.size(scope), self.ulysses)
             return rows.transpose(0, 2, 1).reshape(-1, self.size(scope))
+        # Tensor-parallel ranks in a stage also belong to the expert groups.
         if scope in _OF_EXPERTS:
-            # By stage, ranks with the same experts, places among those that they are spread over, and that cut one's.
+            # Shape (stages, ranks with the same experts, ranks with different experts, ranks that shard an expert).
             there = self.grid.stages().reshape(len(self.grid.stages()), -1, self.expert_ranks, self.expert_tensor)
             return np.moveaxis(there, _OF_EXPERTS[scope], -1).reshape(-1, self.size(scope))
         if scope == "model":
             return self.grid.one_model()
         if scope == "ends":
+            # First and last stage share the embedding if embedding and head are tied.
             return self.grid.groups("pp")[:, [0, -1]]
+        # "all", "shard" and "mesh" are runs of neighbours among the data-parallel ranks.
         return data.reshape(-1, self.size(scope))
 
     def size(self, scope: Scope) -> int:
-        """Ranks of a group."""
+        """Return the number of ranks in a scope's groups."""
         return 2 if isinstance(scope, tuple) else self._sizes[scope]
 
     @cached_property
     def _sizes(self) -> Mapping[Scope, int]:
+        """Number of ranks in a group, by scope."""
         return {
             "all": self.data_parallel,
             "shard": self.shard_size,
@@ -180,12 +210,13 @@ class Groups:
 
     @cached_property
     def _sharing_experts(self) -> int:
-        """Ranks that have the same experts."""
+        """Number of ranks with the same experts."""
         return self.data_parallel * self.grid.size("tp") // (self.expert_ranks * self.expert_tensor)
 
     def number(self, scope: Scope, rank: int) -> int:
-        """Which of its kind a rank's group is; -1 where it is in none."""
+        """Return the number of a rank's group within its scope; -1 if the rank is in no such group."""
         if scope not in self._numbers:
+            # A middle stage is in no "ends" group, and a stage is in no send between two other stages.
             number = np.full(self.world_size, -1)
             table = self.table(scope)
             number[table] = np.arange(len(table))[:, None]
@@ -193,30 +224,33 @@ class Groups:
         return self._numbers[scope][rank]
 
     def members(self, scope: Scope, number: int) -> tuple[int, ...]:
-        """Ranks of a group."""
+        """Return the ranks of a group."""
         return tuple(self.table(scope)[number].tolist())
 
     def of_list(self, scope: Scope, number: int) -> Sequence[int]:
-        """Return the numbers of the groups that carry out a collective of one list of operations.
+        """Return the numbers of the groups running a collective from an operation list.
 
-        Two lists whose ranks meet in one group share the collective, so the groups of both lists belong to it, and
-        those of every list that is linked to them through further groups.
+        A group whose ranks have different lists runs both lists' collectives together, therefore both lists' groups
+        belong together, and transitively every linked list's groups.
 
         Examples
         --------
-        Six ranks, three places along the sequence with a list each, experts over two ranks: the groups are (0, 1),
-        (2, 3) and (4, 5), their lists (0, 1), (2, 0) and (1, 2). List 0 alone is in groups 0 and 1, but shares these
-        with lists 1 and 2, which are in group 2 too.
+        Six ranks with three places along the sequence, a list for each place, and experts over two ranks. The groups
+        are (0, 1), (2, 3) and (4, 5), with lists (0, 1), (2, 0) and (1, 2). List 0 is only in groups 0 and 1, but
+        shares these groups with lists 1 and 2, and both are also in group 2.
 
         >>> groups = Groups(RankGrid({"cp": 3, "dp": 2}), shard_size=6, expert_ranks=2, unlike_places=3)
         >>> groups.list_of, groups.of_list("experts", 0)
         ((0, 1, 2, 0, 1, 2), [0, 1, 2])
         """
+        # Every rank runs the single list.
         if self.lists == 1:
             return range(len(self.table(scope)))
         if (scope, number) not in self._of_list:
+            # Vertices are lists; an edge joins lists that meet in a group. Linked lists share their groups.
             lists = np.array(self.list_of)[self.table(scope)]
             linked: nx.Graph[int] = nx.Graph()
+            # Many groups have equal lists: a path per distinct combination suffices.
             for met in np.unique(np.sort(lists, axis=1), axis=0).tolist():
                 nx.add_path(linked, met)
             for together in nx.connected_components(linked):
@@ -226,13 +260,15 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class NotedList:
-    """What the ranks of one list do, as the first of them has it.
+class StageOps:
+    """Operations for ranks with equal lists, written for the lowest rank.
 
     Attributes
     ----------
     ops : sequence of Op
-    scopes : mapping of a collective's name to its scope
+        Operations, in order of issue.
+    scopes : mapping of str to Scope
+        Scope of each collective, by its name.
     """
 
     ops: Sequence[Op]
@@ -242,83 +278,101 @@ class NotedList:
 Among = Callable[[Collective, Scope, int, str], Collective]
 
 
-def for_every_rank(stages: Sequence[NotedList], groups: Groups, among: Among) -> Sequence[tuple[Op, ...]]:
-    """The stages' operations as every rank's, each collective among the rank's own group.
+def for_every_rank(stages: Sequence[StageOps], groups: Groups, among: Among) -> Sequence[tuple[Op, ...]]:
+    """Return every rank's operations, each collective in the rank's own process group.
 
     Parameters
     ----------
-    stages : sequence of NotedList
+    stages : sequence of StageOps
+        Distinct operation lists.
     groups : Groups
+        The step's process groups.
     among : callable (op, scope, number, name) -> Collective
-        The collective as another group of that scope carries it out, under its name.
+        Return the collective for the scope's group `number`, under a new name.
     """
     scopes = {scope for stage in stages for scope in stage.scopes.values()}
+    # Without parallelism inside the model, the list suits every rank unchanged: ranks share a single tuple.
     if len(stages) == 1 and all(groups.size(scope) == groups.world_size for scope in scopes):
         return (tuple(stages[0].ops),) * groups.world_size
-    spread = _Spread(stages, groups, among)
+    spread = _GroupExpander(stages, groups, among)
+    # Ranks' operations are built on access; distinct lists are shared.
     lists = OperationLists.made(tuple(tuple(stage.ops) for stage in stages), groups.list_of, spread.family_at)
     return RanksByList(lists, spread.own, spread.name)
 
 
 @dataclass(slots=True)
-class _Spread:
-    """Hands operations out among the groups.
+class _GroupExpander:
+    """Expands the stages' operation lists to ranks and groups.
 
     Attributes
     ----------
-    stages : sequence of NotedList
+    stages : sequence of StageOps
+        Distinct operation lists.
     groups : Groups
+        The step's process groups.
     among : callable
+        See `for_every_rank`.
     """
 
-    stages: Sequence[NotedList]
+    stages: Sequence[StageOps]
     groups: Groups
     among: Among
     _made: dict[tuple[str, Scope, int], Collective] = field(default_factory=dict)
 
     def own(self, place: int, rank: int) -> Op:
-        """What a rank does at a place of its stage's list."""
+        """Return a rank's operation at a place in its list."""
         stage = self.stages[self.groups.list_of[rank]]
+        # Names of collectives in `after` become the names of the rank's own groups.
         op = stage.ops[place]
         after = tuple(self._named(name, rank, stage.scopes) for name in op.after)
         if isinstance(op, Collective):
             op = self._of_group(op, stage.scopes[op.name], self.groups.number(stage.scopes[op.name], rank))
+            # Ranks in a group share the collective, unless they wait for different collectives.
             return op if after == op.after else op.named(op.name, after, op.group)
-        # Ranks of one group may wait for collectives of different other groups, so `after` is each rank's own.
+        # Ranks in a group may be in different groups of another scope, hence `after` differs by rank.
         return op if after == op.after else replace(op, after=after)
 
     def name(self, place: int, rank: int) -> str:
-        """The name of what a rank does at a place of its stage's list."""
+        """Return the name of a rank's operation at a place in its list, without building the operation."""
         stage = self.stages[self.groups.list_of[rank]]
         return self._named(stage.ops[place].name, rank, stage.scopes)
 
-    def family_at(self, stage: int, op: Collective) -> tuple[Hashable, Callable[[], Family]]:
-        """Return the identity of a collective of a list, and a function that makes its family.
+    def family_at(self, stage: int, op: Collective) -> tuple[Hashable, Callable[[], CollectiveGroupFamily]]:
+        """Return a collective's identity, and a function that builds its family.
 
-        Two lists share either all groups of a scope (`Groups.of_list`) or none, so the first group identifies them.
+        Two lists share either every group of a scope (`Groups.of_list`) or none, therefore the first group's number
+        identifies the groups.
         """
         scope = self.stages[stage].scopes[op.name]
         numbers = self.groups.of_list(scope, stage)
 
-        def make() -> Family:
-            return Family((content(op), scope, numbers[0]), len(numbers), partial(self._numbered, op, scope, numbers))
+        def make() -> CollectiveGroupFamily:
+            """Build the family of the collective."""
+            return CollectiveGroupFamily(
+                (content(op), scope, numbers[0]), len(numbers), partial(self._numbered, op, scope, numbers)
+            )
 
         return (op.name, scope, numbers[0]), make
 
     def _numbered(self, op: Collective, scope: Scope, numbers: Sequence[int], number: int) -> Collective:
+        """Return the collective of the family's member `number`."""
         return self._of_group(op, scope, numbers[number])
 
     def _of_group(self, op: Collective, scope: Scope, number: int) -> Collective:
+        """Return a group's collective; built once, because all ranks of the group share the object."""
         key = op.name, scope, number
         if key not in self._made:
             self._made[key] = self.among(op, scope, number, self._name(op.name, scope, number))
         return self._made[key]
 
     def _named(self, name: str, rank: int, scopes: Mapping[str, Scope]) -> str:
+        """Return the name for an operation, from the viewpoint of a rank."""
         scope = scopes.get(name)
         return name if scope is None else self._name(name, scope, self.groups.number(scope, rank))
 
     def _name(self, name: str, scope: Scope, number: int) -> str:
+        """Return a collective's name in a group: "gather layer 0 forward 0 (shard 1)"."""
+        # A group that spans every rank needs no number.
         if scope == "all" and self.groups.data_parallel == self.groups.world_size:
             return name
         of = "pipeline" if isinstance(scope, tuple) else scope

@@ -1,6 +1,11 @@
-"""Builds a training step's program: the operations of one rank, in the order in which it issues them.
+"""How is a training step's program written? A builder appends the operations of a rank in order of issue.
 
-Rule: only for writing; it refuses a name twice, for operations wait for each other by name.
+Operations wait for each other by name, therefore the builder refuses duplicate names.
+
+Example: `compute` on a framework with a slow host (`issue` > 0) appends two operations::
+
+    stream issue      issue layer 0 forward 0
+    stream compute    layer 0 forward 0          after: issue layer 0 forward 0
 """
 
 from __future__ import annotations
@@ -9,8 +14,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from simulator.model.cut import Communication
-from simulator.records.operation import HOST, ISSUE, Act, Allocate, Collective, Computation, Compute, Exchange, Free, Op
+from simulator.model.partition import Communication
+from simulator.records.operation import (
+    HOST,
+    ISSUE,
+    Allocate,
+    Collective,
+    Computation,
+    Compute,
+    Exchange,
+    Free,
+    NumericAction,
+    Op,
+)
 from simulator.step.communicator import Communicator, ServerOperation
 from simulator.step.framework import BARE, Framework
 from simulator.step.kernel_timer import KernelCost
@@ -19,32 +35,34 @@ from simulator.step.process_groups import Scope
 from simulator.step.spec import Sharding
 from simulator.step.streams import stream_of
 
-# Groups that share states or sum gradients.
+# Scopes that gather parameters or sum gradients. Other exchanges lie on the critical path of a pass.
 _OF_SHARDING: Final = ("all", "shard", "mesh", "replicate", "expert data")
-# Operation, elements, dtype, scope and stream: collectives for which these are equal differ in names and acts alone.
+# Operation, elements, dtype, scope and stream. Collectives with equal keys differ only in names and acts.
 _Asked = tuple[str, int, str, Scope, str]
 
 
 @dataclass(slots=True)
 class ProgramBuilder:
-    """Operations noted so far.
+    """Operations of a rank, written so far.
 
     Attributes
     ----------
     communicator : Communicator
+        Plans collectives.
     rank : int
-        Whose operations these are: the first of those that do the same.
+        Rank of these operations: the lowest rank with this list.
     activations : str
-        Dtype of what layers hand on.
+        Dtype of activations between layers.
     framework : Framework
-        How its host issues what it does.
+        Decides how the host issues operations.
     ops : list of Op
+        Operations in order of issue.
     scopes : dict of str to Scope
-        Which group each collective is among.
+        Process group of each collective, by name.
     last_kernels : str or None
-        The last on the compute stream so far.
+        Last operation on the compute stream.
     assumed : dict of str to Allocate
-        Allocations that are freed here and were made by passes that are not noted, by name.
+        Allocations made by passes that are not recorded and freed by recorded passes, by name.
     """
 
     communicator: Communicator
@@ -56,8 +74,10 @@ class ProgramBuilder:
     assumed: dict[str, Allocate] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     last_kernels: str | None = None
+    # Exchanges before the next kernels, and receives before the host's next issue.
     _awaited: list[str] = field(default_factory=list)
     _blocking: list[str] = field(default_factory=list)
+    # Planned once per key: copies differ only in name, `after` and act.
     _templates: dict[_Asked, Collective | None] = field(default_factory=dict)
 
     def compute(
@@ -66,43 +86,55 @@ class ProgramBuilder:
         cost: KernelCost,
         kind: str,
         after: Iterable[str | None] = (),
-        act: Act[Computation] | None = None,
+        act: NumericAction[Computation] | None = None,
     ) -> str:
-        """Kernels on the compute stream; returns their name, for others to wait for."""
+        """Append kernels on the compute stream; return their name."""
         work = (cost.alone, cost.flops, cost.nbytes, cost.contended)
+        # Kernels start after the host has issued them: a slow host makes the step host-bound.
         waits = [*after, *self.awaited(), self._issued(name, cost.launches)]
         self._note(Compute(name, *work, kind, after=_given(waits), act=act))
+        # Exchanges inside a pass follow these kernels.
         self.last_kernels = name
         return name
 
     def _issued(self, name: str, launches: int, more: float = 0.0) -> str | None:
-        """The host's work before kernels or a collective can begin: it goes on to the next without waiting for them."""
+        """Append the host's time to issue kernels or a collective; return its name, or None if `issue` is 0.
+
+        The host continues without waiting for the kernels.
+        """
         if not self.framework.issue or not launches:
             return None
+        # A host that waits for a receive issues its next operation after the receive.
         waits, self._blocking = self._blocking, []
         seconds = self.framework.issue * launches + more
         return self._off_gpu(f"issue {name}", seconds, 0.0, ISSUE, ISSUE, waits)
 
     def _more_to_issue(self, scope: Scope) -> float:
-        """What issuing an exchange within a stage takes besides, where stages stand on several nodes [s]."""
+        """Return the additional time to issue a tensor-parallel exchange if stages lie on several nodes [s]."""
         groups, cluster = self.communicator.groups, self.communicator.cluster
+        # Fitted to nanotron's runs with tensor parallelism in pipelines over several nodes; the cause is unknown.
         if scope != "tensor" or groups.grid.size("pp") == 1 or len(cluster.nodes) == 1:
             return 0.0
         return self.framework.issue_in_pipeline * (groups.size(scope) - 1)
 
     def awaited(self) -> list[str]:
-        """What the next kernels wait for; once asked for, nobody else does."""
+        """Return the operations for which the next kernels wait, and clear the list."""
+        # The next kernels alone wait: later kernels follow on the same stream.
         awaited, self._awaited = self._awaited, []
         return awaited
 
     def await_next(self, exchanges: Iterable[str | None]) -> None:
-        """Have the next kernels wait for exchanges that are under way."""
+        """Make the next kernels wait for exchanges in flight."""
         self._awaited += [name for name in exchanges if name is not None]
 
     def exchange(
-        self, name: str, exchange: Communication, after: Iterable[str | None] = (), act: Act[Exchange] | None = None
+        self,
+        name: str,
+        exchange: Communication,
+        after: Iterable[str | None] = (),
+        act: NumericAction[Exchange] | None = None,
     ) -> str | None:
-        """What ranks that a layer is cut over exchange, when the kernels before have ended."""
+        """Append an exchange between model-parallel ranks, after the preceding kernels."""
         dtype = exchange.dtype or self.activations
         return self.communicate(
             name, exchange.operation, exchange.elements, dtype, [*after, self.last_kernels], exchange.group, act
@@ -115,15 +147,16 @@ class ProgramBuilder:
         dtype: str,
         stages: tuple[int, int],
         after: Iterable[str | None],
-        act: Act[Exchange] | None = None,
+        act: NumericAction[Exchange] | None = None,
         *,
         blocks: bool,
     ) -> str:
-        """Note a transfer from a rank of one stage to a rank of another; it stands in the lists of both.
+        """Append a send from a rank of one stage to a rank of another; both ranks' lists contain the operation.
 
-        If it `blocks`, the receiver's host issues nothing more before it has arrived, and the sender's next kernels
-        wait until it has left.
+        With `blocks`, the receiver's host issues nothing before the arrival, and the sender's next kernels wait for the
+        departure.
         """
+        # A stream for each boundary and direction: the name without the micro-batch.
         stream = name.rsplit(" ", 1)[0]
         key = "send", elements, dtype, stages, stream
         if key not in self._templates:
@@ -132,7 +165,8 @@ class ProgramBuilder:
         template = self._templates[key]
         self._named(template, name, after, stages, act)
         if blocks and template is not None:
-            # Next kernels wait for what a rank sends, but not its host, which has to post what neighbours send to it.
+            # The sender's host must continue, because it has to post receives from its neighbours; only its kernels
+            # wait.
             (self._blocking if template.group[1] == self.rank else self._awaited).append(name)
         return name
 
@@ -144,22 +178,24 @@ class ProgramBuilder:
         dtype: str,
         after: Iterable[str | None] = (),
         scope: Scope = "all",
-        act: Act[Exchange] | None = None,
+        act: NumericAction[Exchange] | None = None,
         tensors: int = 1,
     ) -> str | None:
-        """A collective of the rank's group on that group's stream; nothing where the group is one rank.
+        """Append a collective in the rank's process group, on the scope's stream; return None for a group of one rank.
 
-        Where a framework sends each of the `tensors` by itself it begins as often; where nothing overlaps it waits for
-        the kernels before, and the next wait for it.
+        A framework with `each_tensor` sends each of the `tensors` separately and pays the start-up for each. A
+        framework without overlap makes the collective wait for the preceding kernels, and the next kernels wait for the
+        collective.
         """
         stream = stream_of(scope)
         pieces = tensors if self.framework.each_tensor else 1
         key = operation, elements, dtype, scope, f"{stream} {pieces}"
         if key not in self._templates:
             planned = self.communicator.plan(operation, elements, dtype, scope, self.rank)
-            # Ranks of other stages come when their last micro-batch is through: until then nobody communicates.
+            # Ranks of other stages arrive after their last micro-batch; an early rank is idle meanwhile.
             idle = scope in ("model", "ends")
             self._templates[key] = planned and _in_pieces(replace(planned, stream=stream, rendezvous=idle), pieces)
+        # Exchanges inside a pass state their own dependencies, also for frameworks without overlap.
         if self.framework.overlaps or scope not in _OF_SHARDING:
             return self._named(self._templates[key], name, after, scope, act)
         noted = self._named(self._templates[key], name, [*after, self.last_kernels], scope, act)
@@ -174,16 +210,18 @@ class ProgramBuilder:
         dtype: str,
         sharding: Sharding,
         after: Iterable[str | None] = (),
-        act: Act[Exchange] | None = None,
+        act: NumericAction[Exchange] | None = None,
     ) -> str | None:
-        """To the parameter servers or back, on a stream of its own; nothing for one worker."""
+        """Append a push, pull or clock exchange with the parameter servers; return None for a single worker."""
         template = self.communicator.serve(operation, elements, dtype, sharding)
         alone = template is not None and len(template.group) == 1
+        # An asynchronous worker exchanges data with the servers alone, without other workers.
         return self._named(template and replace(template, act=act), name, after, "worker" if alone else "all")
 
     def copy(self, name: str, nbytes: int, direction: CopyDirection, after: Iterable[str | None] = ()) -> str:
-        """Bytes to the host or back, on the stream of that direction."""
+        """Append a copy to the host or back, on its direction's stream [B]."""
         made = self.communicator.copy(nbytes, direction)
+        # A copy that shares PCIe links with other traffic is simulated; otherwise its duration is known.
         if isinstance(made, Collective):
             self._named(made, name, after, "own")
         else:
@@ -196,16 +234,18 @@ class ProgramBuilder:
         nbytes: float,
         of_node: float,
         after: Iterable[str | None] = (),
-        act: Act[Computation] | None = None,
+        act: NumericAction[Computation] | None = None,
     ) -> str:
-        """Work of the host's processors: so many bytes read and written, at the rate of a whole node [B/s]."""
+        """Append work of the host's processors: `nbytes` read and written at the whole node's rate `of_node` [B/s]."""
+        # Ranks on a node share its processors.
         seconds = nbytes / host_rate(self.communicator.cluster, of_node)
         return self._off_gpu(name, seconds, nbytes, "optimizer", HOST, after, act)
 
     def at_server(
-        self, name: str, seconds: float, after: Iterable[str | None] = (), act: Act[Computation] | None = None
+        self, name: str, seconds: float, after: Iterable[str | None] = (), act: NumericAction[Computation] | None = None
     ) -> str:
-        """Work of the parameter servers that this rank waits for [s]."""
+        """Append the parameter servers' work before a pull [s]."""
+        # Servers update buckets in sequence, hence a single stream.
         return self._off_gpu(name, seconds, 0.0, "server update", "communication server", after, act)
 
     def _off_gpu(
@@ -216,9 +256,9 @@ class ProgramBuilder:
         kind: str,
         stream: str,
         after: Iterable[str | None],
-        act: Act[Computation] | None = None,
+        act: NumericAction[Computation] | None = None,
     ) -> str:
-        """Work that no kernel of the GPU does, so that neither a slow GPU nor communication makes it longer."""
+        """Append work outside the GPU: neither a slow GPU nor collectives in flight make it longer."""
         self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), act, on_gpu=False))
         return name
 
@@ -228,8 +268,10 @@ class ProgramBuilder:
         name: str,
         after: Iterable[str | None],
         scope: Scope,
-        act: Act[Exchange] | None = None,
+        act: NumericAction[Exchange] | None = None,
     ) -> str | None:
+        """Append a planned collective under a name; return None without a collective."""
+        # A single rank has no collective.
         if template is None:
             return None
         self._note(
@@ -237,44 +279,50 @@ class ProgramBuilder:
                 name, _given([*after, self._issued(name, 1, self._more_to_issue(scope))]), template.group, act
             )
         )
+        # `for_every_rank` needs the scope to find other ranks' groups.
         self.scopes[name] = scope
         return name
 
     def allocate(
         self, name: str, nbytes: int, category: str, *, stream: str = "compute", after: Iterable[str | None] = ()
     ) -> str:
-        """Memory from when its stream gets there."""
+        """Append an allocation, in stream order and after the operations in `after`."""
         self._note(Allocate(name, nbytes, category, stream, _given(after)))
         return name
 
     def assume(self, name: str, nbytes: int, category: str, stream: str) -> None:
-        """Take an allocation for made, if it is not noted, so that it can be freed."""
+        """Record an allocation for a later free, if a pass that is not recorded has made the allocation."""
+        # A recorded pass has made its allocation itself.
         if name not in self._names:
             self.assumed[name] = Allocate(name, nbytes, category, stream)
 
     def free(self, allocation: str, *, stream: str = "compute", after: Iterable[str | None] = ()) -> str:
-        """Memory back when its stream gets there, after all that it waits for."""
+        """Append the free of an allocation, in stream order and after the operations in `after`."""
         op = Free(allocation, stream, _given(after))
         self._note(op)
         return op.name
 
     def _note(self, op: Op) -> None:
+        """Append an operation; raise ValueError for a duplicate name."""
         if op.name in self._names:
-            raise ValueError(f"two operations are named {op.name!r}")
+            raise ValueError(f"two operations have the name {op.name!r}")
         self._names.add(op.name)
         self.ops.append(op)
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """Those noted so far."""
+        """Collectives written so far."""
         return tuple(op for op in self.ops if isinstance(op, Collective))
 
 
 def _in_pieces(op: Collective, pieces: int) -> Collective:
-    """As many collectives one after the other, which together carry what one would."""
+    """Account for sending one buffer in `pieces` collectives: the bytes stay, the start-up is paid `pieces` times."""
+    # The first start-up is already part of the collective.
     more = (pieces - 1) * op.startup
     return replace(op, startup=op.startup + more, duration=None if op.duration is None else op.duration + more)
 
 
 def _given(after: Iterable[str | None]) -> tuple[str, ...]:
+    """Return the names without None and duplicates, in order."""
+    # A dict keeps the first occurrence's order.
     return tuple(dict.fromkeys(name for name in after if name is not None))

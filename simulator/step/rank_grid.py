@@ -1,11 +1,18 @@
-"""Which ranks form a group of each kind of parallelism: the ranks as a grid with one axis a kind.
+"""Which ranks form a group of each kind of parallelism? Ranks form a grid with an axis for each kind.
 
-Rule: numbers only. Where the ranks lie on a machine is not known here: an order that keeps a group inside a node does
-so because neighbours have neighbouring numbers.
+The grid knows rank numbers only, not the machine: an order keeps a group inside a node because neighbours have
+consecutive numbers.
+
+Example: 8 ranks, tp 2, dp 2, pp 2, default order (tp varies fastest)::
+
+    rank  0  1  2  3  4  5  6  7
+    tp    0  1  0  1  0  1  0  1
+    dp    0  0  1  1  0  0  1  1
+    pp    0  0  0  0  1  1  1  1
 
 References
 ----------
-.. [1] NVIDIA/Megatron-LM, megatron/core/parallel_state.py: RankGenerator. The first kind of the order varies fastest.
+.. [1] NVIDIA/Megatron-LM, megatron/core/parallel_state.py: RankGenerator. The first kind in the order varies fastest.
 """
 
 from __future__ import annotations
@@ -26,16 +33,16 @@ ORDER: Final[tuple[Kind, ...]] = ("tp", "cp", "ep", "dp", "pp")
 
 @dataclass(frozen=True)
 class RankGrid:
-    """Ranks 0 .. N - 1 as a grid.
+    """Ranks 0 to N - 1 as a grid.
 
     Attributes
     ----------
     sizes : mapping of kind to int
-        Ranks of a group of each kind; 1 for a kind that is left out.
+        Group size of each kind; 1 if omitted.
     order : tuple of kind
-        Which kind varies fastest with the rank's number, and which next.
+        Kinds, from the fastest varying with the rank's number to the slowest.
     mirrored : bool
-        Whether ranks at places r and p - 1 - r of a pipeline hold the same part of the model, as under DualPipe.
+        Whether ranks at pipeline places r and p - 1 - r hold equal parts of the model, as under DualPipe.
     """
 
     sizes: Mapping[Kind, int]
@@ -47,29 +54,30 @@ class RankGrid:
             raise ValueError(f"order: got {list(self.order)}; must have each of {', '.join(ORDER)} once")
 
     def size(self, *kinds: Kind) -> int:
-        """Ranks of a group of these kinds together."""
+        """Return the number of ranks in a group that spans these kinds."""
         return prod(self.sizes.get(kind, 1) for kind in kinds)
 
     @property
     def world_size(self) -> int:
-        """All ranks."""
+        """Number of ranks."""
         return self.size(*self.order)
 
     @cached_property
     def _ranks(self) -> Ints:
-        """Ranks by coordinate, the slowest axis first."""
+        """Ranks by coordinate; the first axis varies slowest."""
         shape = [self.size(kind) for kind in reversed(self.order)]
         return np.arange(self.world_size, dtype=np.int64).reshape(shape)
 
     def coordinate(self, kind: Kind) -> Ints:
-        """By rank its place along a kind."""
+        """Return each rank's place along a kind, shape (ranks,)."""
+        # The array's first axis varies slowest, `order` starts with the fastest.
         axis = len(self.order) - 1 - self.order.index(kind)
         return np.asarray(np.indices(self._ranks.shape)[axis].ravel())
 
     def groups(self, *kinds: Kind) -> Ints:
-        """The groups in which ranks differ in these kinds alone, shape (groups, ranks of a group).
+        """Return the groups of ranks that differ only in these kinds, shape (groups, ranks per group).
 
-        Groups come in the order of their first ranks, and a group's ranks rise.
+        Groups are sorted by their first rank, and ranks within a group ascend.
 
         Examples
         --------
@@ -83,11 +91,11 @@ class RankGrid:
 
     @property
     def holders(self) -> int:
-        """Ranks that hold the same part of the model."""
+        """Number of ranks holding equal parts of the model."""
         return self.size("dp", "cp") * (2 if self.mirrored else 1)
 
     def same_part(self) -> Ints:
-        """The groups of ranks that hold the same part of the model, shape (groups, holders).
+        """Return the groups of ranks holding equal parts of the model, shape (groups, holders).
 
         Examples
         --------
@@ -97,11 +105,12 @@ class RankGrid:
         rows = self.groups("dp", "cp")
         if not self.mirrored:
             return rows
+        # Sorted by first rank, as in `groups`.
         joined = self._by_stage().reshape(-1, self.holders)
         return joined[np.argsort(joined.min(axis=1))]
 
     def stages(self) -> Ints:
-        """Ranks that have the same layers, shape (places of a pipeline, ranks): those that cut a matrix are neighbours.
+        """Return the ranks with equal layers, shape (pipeline stages, ranks); tensor-parallel ranks are neighbours.
 
         Examples
         --------
@@ -112,17 +121,18 @@ class RankGrid:
         return by_stage.transpose(0, 2, 1).reshape(len(by_stage), -1)
 
     def _by_stage(self) -> Ints:
-        """Ranks by the layers that they have, place among those that cut matrices, and place among the holders."""
+        """Return ranks by stage, tensor-parallel place and holder, shape (stages, tp, holders)."""
         rows = self.groups("dp", "cp")
         place, tensor = self.coordinate("pp")[rows[:, 0]], self.coordinate("tp")[rows[:, 0]]
         by_place = rows[np.lexsort((tensor, place))].reshape(self.size("pp"), self.size("tp"), -1)
         if not self.mirrored:
             return by_place
+        # Mirrored: the place p - 1 - r joins place r.
         half = self.size("pp") // 2
         return np.concatenate([by_place[:half], by_place[: half - 1 : -1]], axis=2)
 
     def one_model(self) -> Ints:
-        """The groups of ranks that hold one copy of the model together, shape (groups, ranks of a group).
+        """Return the groups of ranks that together hold a copy of the model, shape (groups, ranks per group).
 
         Examples
         --------
@@ -132,13 +142,14 @@ class RankGrid:
         rows = self.groups("tp", "pp")
         if not self.mirrored:
             return rows
+        # Mirrored: each half of the pipeline holds a whole copy.
         second = self.coordinate("pp")[rows] >= self.size("pp") // 2
         ordered = np.take_along_axis(rows, np.argsort(second, axis=1, kind="stable"), axis=1)
         return ordered.reshape(-1, rows.shape[1] // 2)
 
 
 def refusal(world_size: int, sizes: Iterable[tuple[Kind, int]]) -> str:
-    """Why ranks cannot be spread so; empty where they can."""
+    """Return why ranks cannot be partitioned this way; empty if possible."""
     given = dict(sizes)
     spread = prod(given.values())
     if world_size % spread:

@@ -1,12 +1,13 @@
-"""The records that describe one training step: model, sharding, precision, optimizer, offload, faults, in SI units.
+"""Which records describe a training step? Model, sharding, precision, optimizer, offload and faults, in SI units.
 
-Rule: nothing is computed here; scenario/ makes these from text.
+The records contain no computation; scenario/ builds them from text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
 from simulator.model.shape import Transformer
@@ -18,42 +19,43 @@ if TYPE_CHECKING:
 
 FaultKind = Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
 ScheduleKind = Literal["constant", "linear", "cosine"]
-# A policy for all layers, k for every k-th in full, those in full, or policies with the layers of each.
+# A policy for every layer; k to recompute every k-th layer; layers to recompute; or pairs (policy, layers).
 Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How model states are spread over data-parallel ranks.
+    """Sharding of model states over data-parallel ranks.
 
     Attributes
     ----------
     strategy : str
-        A name of the strategies' catalog: "ddp", "zero3", ...
+        Name in the catalog of strategies: "ddp", "zero3", ...
     reshard_after_forward : bool or int
-        zero3: whether a layer's parameters are freed between forward and backward; or over how many neighbouring ranks
-        they are spread meanwhile.
+        zero3: whether a layer's parameters are freed between forward and backward pass; a number shards them over this
+        many neighbouring ranks meanwhile.
     prefetch : int
-        zero3: units that are gathered ahead of the one at work.
+        zero3: units gathered ahead of the current unit.
     bucket_size : int
-        Gradients that travel together, for all but zero3 [B].
+        Size of a gradient bucket, for every strategy except zero3 [B].
     shard_size : int or None
-        zero3: ranks that share one copy of the states (hybrid sharding); None for all.
+        zero3: ranks that share a copy of the states (hybrid sharding); None for every rank.
     layers_per_unit : int
-        zero3: layers that are gathered and freed together.
+        zero3: layers gathered and freed together.
     keep_below : int
         zero3: tensors with fewer elements stay whole on every rank.
     gradient_sync : {"every", "shard", "last"}
-        zero3, of several micro-batches: each sums its gradients over all ranks; each inside its shard group, and the
-        last one over the copies; the last one alone, and whole gradients are kept until then.
+        zero3 with several micro-batches. "every": each micro-batch sums gradients over every rank. "shard": each sums
+        inside its shard group, the last also over the copies. "last": only the last communicates; whole gradients are
+        kept until then.
     servers : int
-        parameter_server: among how many servers parameters are divided.
+        parameter_server: number of servers, each with a share of the parameters.
     servers_on : {"own", "workers"}
-        On machines of their own, or on workers: one in each node before a node gets a second.
+        Servers on their own machines, or on workers: one in each node before a node gets a second.
     asynchronous : bool
-        parameter_server: whether a gradient is applied as it arrives, and its worker goes on with what is there then.
+        parameter_server: whether a gradient is applied on arrival, without waiting for other workers.
     staleness : int or None
-        asynchronous: by how many steps a worker may be ahead of the slowest; None: by any number.
+        asynchronous: most steps by which a worker may be ahead of the slowest; None for no bound.
     """
 
     strategy: str = "zero3"
@@ -71,7 +73,7 @@ class Sharding:
 
     @property
     def mesh(self) -> int | None:
-        """Ranks over which parameters are spread between forward and backward, where that is a number of its own."""
+        """Number of ranks that share parameters between forward and backward pass; None if not given as a number."""
         return None if isinstance(self.reshard_after_forward, bool) else self.reshard_after_forward
 
 
@@ -81,14 +83,16 @@ class Precision:
 
     Attributes
     ----------
-    params, grads : str
-        Of the working parameters (and activations and matmuls), and of gradients as they are accumulated.
+    params : str
+        Dtype of working parameters, activations and matmuls.
+    grads : str
+        Dtype of accumulated gradients.
     reduce : str
-        Of gradients on the wire.
+        Dtype of gradients on the wire.
     master : str or None
-        Of the optimizer's copy of the parameters; None where params are it.
+        Dtype of the optimizer's master copy; None if working parameters serve as master copy.
     matmul : str
-        Of matmuls' inputs: params', or an fp8 dtype.
+        Dtype of matmul inputs: equal to `params`, or an fp8 dtype.
     """
 
     params: str = "bfloat16"
@@ -99,24 +103,24 @@ class Precision:
 
     @property
     def updated(self) -> str:
-        """Dtype of what the optimizer updates: the master copy, or working parameters where they are it."""
+        """Dtype of the updated numbers: the master copy, or working parameters without a master copy."""
         return self.master or self.params
 
 
 @dataclass(frozen=True, slots=True)
 class SeparateKernels:
-    """Kernels of an update that runs one kernel for each arithmetic operation, and their HBM traffic.
+    """Kernels and HBM traffic of an update with a kernel for each arithmetic operation.
 
     Attributes
     ----------
     kernels : int
-        Kernels for each tensor.
+        Kernels per tensor.
     parameters, gradients : int
-        How often the number that is updated, and its gradient, are read or written.
+        Accesses (reads and writes) to each updated number, and to its gradient.
     numbers : int
-        How often a float32 number, which is a state or a temporary, is read or written for each parameter.
+        Accesses to float32 numbers (states and temporaries) per parameter.
     temporaries : int
-        Most float32 temporaries that are held at once for each parameter.
+        Most float32 temporaries held at once per parameter.
     """
 
     kernels: int
@@ -128,20 +132,19 @@ class SeparateKernels:
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """What an optimizer keeps and moves for each parameter.
+    """Memory and HBM traffic of an optimizer, per parameter.
 
     Attributes
     ----------
-    name : str
     states : int
-        float32 numbers kept for each parameter beside the master copy.
+        float32 numbers per parameter, besides the master copy.
     separate : SeparateKernels
         Kernels of the implementations "foreach" and "for_loop".
     has_fused : bool
-        Whether PyTorch or Apex has one kernel for the whole update.
+        Whether PyTorch or Apex has a single kernel for the whole update.
     implementation : {"fused", "foreach", "for_loop"} or None
-        One kernel that reads and writes everything once; a kernel for each arithmetic operation, over all tensors; such
-        a kernel for each tensor. None: what the framework takes by default.
+        fused: a kernel reads and writes everything once. foreach: a kernel per arithmetic operation, over every tensor.
+        for_loop: a kernel per operation and tensor. None for the framework's default.
     """
 
     name: str
@@ -151,16 +154,17 @@ class Optimizer:
     implementation: Implementation | None = None
 
 
-# Adam keeps momentum and variance; momentum SGD one of them. Adafactor keeps rows and columns, next to nothing
-# (Shazeer & Stern, arXiv:1804.04235).
-# Kernels as in PyTorch 2.5, torch/optim, without amsgrad, dampening and Nesterov's momentum; p parameter, g gradient,
-# m and v Adam's moments, b the momentum buffer, d a temporary. Each access of a number by a kernel counts one.
+# Adam stores momentum and variance, momentum SGD stores momentum. Adafactor stores rows and columns, which are
+# negligible (Shazeer & Stern, arXiv:1804.04235).
+# Kernels as in PyTorch 2.5, torch/optim, without amsgrad, dampening and Nesterov's momentum. p is the parameter, g the
+# gradient, m and v are Adam's moments, b the momentum buffer, d a temporary. A number in brackets counts accesses.
 # Adam (with decoupled decay): p *= c (p 2); m.lerp_(g) (m 2, g 1); v *= c (v 2); v.addcmul_(g, g) (v 2, g 1);
-# d = sqrt(v) (v 1, d 1); d /= c (d 2); d += eps (d 2); p.addcdiv_(m, d) (p 2, m 1, d 1): 4 p, 2 g, 14 others.
+# d = sqrt(v) (v 1, d 1); d /= c (d 2); d += eps (d 2); p.addcdiv_(m, d) (p 2, m 1, d 1): 4 p, 2 g, 14 states and
+# temporaries.
 # Momentum: b *= c (b 2); b += g (b 2, g 1); p -= rate b (p 2, b 1). SGD: p -= rate g (p 2, g 1).
 # Adafactor: p *= c (p 2); norms of g by rows and by columns (g 2); d = rows x columns (d 1); d /= mean (d 2);
 # d.clamp_() (d 2); d.rsqrt_() (d 2); d *= g (d 2, g 1); |d| (d 1); |p| (p 1); p -= rate d (p 2, d 1), and 9 kernels
-# over rows or columns alone.
+# over rows or columns only.
 OPTIMIZERS = {
     one.name: one
     for one in (
@@ -174,34 +178,34 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """Optimizer states in the host's memory, and its processors to update them.
+    """Optimizer states in host memory, updated by the host's processors.
 
     Attributes
     ----------
     host_rate : float
-        Bytes of states that a node's processors read and write each second while they update [B/s].
+        Rate at which a node's processors read and write states during the update [B/s].
     """
 
-    # Four nodes of A100 update 72.7 billion parameters, 28 bytes each, in some 10 s
-    # (github.com/deepspeedai/DeepSpeed/issues/6834, Qwen 72B with ZeRO-3 on 32 A100). Others see from 0.4 to 4 billion
-    # parameters a second and node, which is 11 to 110 GB/s.
+    # Four A100 nodes update 72.7 billion parameters, 28 bytes each, in about 10 s
+    # (github.com/deepspeedai/DeepSpeed/issues/6834, Qwen 72B with ZeRO-3 on 32 A100). Other reports have 0.4 to 4
+    # billion parameters per second and node: 11 to 110 GB/s.
     host_rate: float = 50e9
 
 
 @dataclass(frozen=True, slots=True)
 class LossScaling:
-    """How the loss is scaled so that float16 holds small gradients.
+    """Scaling of the loss, which keeps small gradients representable in float16.
 
     Attributes
     ----------
     rule : {"dynamic", "deepspeed", "static"}
-        PyTorch's GradScaler, DeepSpeed's scaler, or always the same.
+        PyTorch's GradScaler, DeepSpeed's scaler, or a constant scale.
     start : float
-        The first scale.
+        First scale.
     interval : int or None
-        Clean steps until it grows; None: the rule's own.
+        Steps without overflow until the scale grows; None for the rule's default.
     shared : bool
-        Whether ranks tell each other of an overflow, and all skip the step.
+        Whether ranks inform each other about an overflow, and every rank skips the step.
     """
 
     rule: Literal["dynamic", "deepspeed", "static"] = "dynamic"
@@ -212,22 +216,23 @@ class LossScaling:
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """Something that goes wrong in one step of real training.
+    """A fault in one step of real training.
 
     Attributes
     ----------
     step : int
-        From 0.
+        Number of the step, from 0.
     what : {"dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"}
-        A transfer does not arrive, is added twice, brings what it brought a step before, or with one bit turned; a
-        gradient of a rank becomes infinite; a rank stops.
+        dropped: a transfer does not arrive. doubled: it is added twice. stale: it brings the preceding step's data.
+        bit_flip: a bit is flipped. overflow: a rank's gradient becomes infinite. stopped: a rank stops.
     collective : str or None
-        Whose transfer; None: the first that sums gradients.
+        Name of the transfer's collective; None for the first collective that sums gradients.
     transfer, element, bit : int
-        Which transfer of it, element of what that brings, and bit of that, 0 the least. Of an overflow: which element,
-        row after row, of the head's gradient, or of the last norm's bias where the head is tied.
+        Number of the transfer in the collective, of the element in the transfer, and of the bit in the element, 0 for
+        the least significant. For an overflow: the element, in row-major order, of the head's gradient, or of the last
+        norm's bias if the head is tied.
     rank : int
-        That stops, or whose gradient overflows.
+        The rank that stops, or whose gradient overflows.
     """
 
     step: int
@@ -240,29 +245,27 @@ class InjectedFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """What real training is about; times do not depend on it.
+class TrainingTask:
+    """Task and hyperparameters of real training; times do not depend on them.
 
     Attributes
     ----------
     rate : float
-        Of learning.
+        Learning rate.
     decay : float
-        Of weights: beside the gradient with adam, as part of it with sgd and momentum.
+        Weight decay: separate from the gradient for adam, added to the gradient for sgd and momentum.
     momentum : float
-        Of the optimizer of that name.
+        Momentum of the optimizer "momentum".
     betas, eps : tuple of float, float
-        Adam's: how much of momentum and variance stays each step; what is added to the root of the variance.
+        Adam's decay rates of momentum and variance, and the number added to the root of the variance.
     warmup, schedule : int, {"constant", "linear", "cosine"}
-        Steps in which the rate rises, and how it falls from there; see `simulator.numerics.schedule`.
-    dropout : float
+        Steps of learning-rate warm-up, and the decay afterwards; see `simulator.numerics.schedule`.
     tokens : tuple of int, or None
-        What to learn, one text; None: a seeded task.
-    faults : tuple of InjectedFault
+        Text to learn; None for a seeded task.
     initial : mapping of PyTorch's name to array, or None
-        Parameters before the first step; None: from the seed.
+        Parameters before the first step; None to draw them from the seed.
     batches : int array, shape (steps, sequences of all ranks, seq_len + 1), or None
-        What to learn, step by step.
+        Sequences to learn, step by step.
     """
 
     rate: float = 1e-3
@@ -275,50 +278,45 @@ class Lesson:
     dropout: float = 0.0
     tokens: tuple[int, ...] | None = None
     faults: tuple[InjectedFault, ...] = ()
-    # Arrays have no one answer to "equal?", and too many numbers to be shown.
+    # Arrays cannot be compared with a single `==`, and are too large to print.
     initial: Mapping[str, Array] | None = field(default=None, compare=False, repr=False)
     batches: Array | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """One optimizer step of every rank.
+    """An optimizer step of every rank.
 
     Attributes
     ----------
-    model : Transformer
     seq_len, micro_batch_size, accumulation : int
-        Tokens a sequence, sequences a rank and micro-batch, micro-batches a step.
+        Tokens per sequence, sequences per rank and micro-batch, micro-batches per step.
     parallelism : Parallelism
-        How the model is cut over ranks.
-    sharding : Sharding
-    precision : Precision
+        Sharding of the model itself over ranks.
     checkpointing : Checkpointing
-        A policy's name, k for every k-th layer, the layers, or pairs of a policy and its layers.
-    attention : {"flash", "standard"}
+        Name of a policy, k for every k-th layer, layers, or pairs of a policy and its layers.
     attention_generation : int
-        Of flash attention's kernels: 1, 2 or 3.
-    optimizer : Optimizer
+        Generation of the flash attention kernels: 1, 2 or 3.
     collectives : {"auto", "played", "closed_form"}
+        Whether collectives are simulated or take their closed form; "auto" decides for each.
     algorithm : str
-        Of all collectives; "auto" for what the machine would take.
+        Algorithm of every collective; "auto" for the machine's choice.
     compiled : bool
         Whether a compiler merges fusible kernels.
-    dropout : bool
     allocator : {"caching", "expandable_segments"}
-        How HBM is handed out.
+        Strategy of the HBM allocator.
     framework : Framework
-        What it adds to bare kernels.
+        Overheads added to bare kernels.
     offload : Offload or None
-        Where optimizer states live: with the host, or on the GPU.
+        Keep optimizer states in host memory; None to keep them on the GPU.
     loss_scaling : LossScaling or None
-        With it, gradients are unscaled and checked for overflow before the update.
+        If given, gradients are unscaled and checked for overflow before the update.
     clip_norm : float or None
-        To which the gradient's norm is brought down where it is larger.
+        Largest norm of the gradient; None for no clipping.
     steps : int
-        How many of them workers take that wait for nobody, and a real training.
-    lesson : Lesson or None
-        Of a real training, whose arrays the program carries; None: times alone.
+        Number of steps, for asynchronous workers and real training.
+    lesson : TrainingTask or None
+        Real training, whose arrays the program carries; None to simulate times only.
     """
 
     model: Transformer
@@ -341,10 +339,42 @@ class TrainingStep:
     clip_norm: float | None = None
     algorithm: str = "auto"
     steps: int = 20
-    lesson: Lesson | None = None
+    lesson: TrainingTask | None = None
     parallelism: Parallelism = ALONE
 
     @property
     def rounds(self) -> int:
-        """Optimizer steps of a worker that one plan covers: where nobody waits, steps cannot be told apart."""
+        """Optimizer steps in a program: several for asynchronous workers, because their steps overlap; otherwise 1."""
         return self.steps if self.sharding.asynchronous else 1
+
+
+class State(Enum):
+    """Model states, in the order in which ZeRO's stages shard them (Rajbhandari et al., SC 2020)."""
+
+    OPTIMIZER = "optimizer states"
+    GRADIENTS = "gradients"
+    PARAMETERS = "parameters"
+
+
+class Updater(Enum):
+    """Place of the optimizer's update."""
+
+    EVERY_RANK = "every rank updates the whole model"
+    OWNERS = "every rank updates its own part"
+    SERVERS = "every server updates its own part"
+
+
+class Gathering(Enum):
+    """Way in which updated parameters reach a rank."""
+
+    NOT_NEEDED = "no gather, because every rank updates all parameters"
+    AFTER_UPDATE = "a single all-gather after the update"
+    BEFORE_USE = "each unit is gathered before its use"
+    PULLED = "workers pull the parameters from the servers"
+
+
+class GradientSync(Enum):
+    """Micro-batches of a step that communicate gradients."""
+
+    LAST = "the last micro-batch"
+    EVERY = "every micro-batch"

@@ -1,8 +1,11 @@
-"""Most that a rank of each pipeline stage holds, for a step of any number of micro-batches, without playing it.
+"""How much memory does each pipeline stage need at most? Found from recorded operations, without a simulation.
 
-Rule: no bytes of its own: what a pass takes and gives back is what the plan notes for it, and which pass follows which
-is the pipeline's order. A micro-batch between the first and the last takes what another one does, so a few are enough.
-Collectives take hardly any time: what they hold is held no longer than it must be, as with `need(at_once=True)`.
+A few recorded micro-batches suffice: the operations of a pass come from the plan, and the order of passes from the
+pipeline. A micro-batch between the first and the last allocates and frees as much as its neighbours. Collectives take
+almost no time, hence their buffers are freed as early as possible, as with `need(at_once=True)`.
+
+Example: passes F0 F1 B0 B1, each F saves 3 GB, each B allocates 1 GB temporarily and frees 4 GB in total. With 10 GB of
+states, the peak is 10 + 3 + 3 + 1 = 17 GB, during B0.
 """
 
 from __future__ import annotations
@@ -21,16 +24,16 @@ from simulator.step.spec import TrainingStep
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """A stage's rank when it first holds most.
+    """Memory of a stage's rank at its first peak.
 
     Attributes
     ----------
     stage : int
-        Its place in the pipeline.
+        Number of the pipeline stage.
     by_category : mapping of str to int
-        "parameters", "gradients", "activations", ... [B]; none of them 0.
+        "parameters", "gradients", "activations", ... [B]; without zeros.
     held : int
-        Passes forward, of a micro-batch through a chunk of the model, whose activations are there.
+        Forward passes of a micro-batch through a chunk whose activations are held.
     """
 
     stage: int
@@ -39,20 +42,20 @@ class StageMemory:
 
     @property
     def nbytes(self) -> int:
-        """All of it [B]."""
+        """Total memory [B]."""
         return sum(self.by_category.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Change:
-    """What some operations take and give back.
+    """Effect of a run of operations on memory.
 
     Attributes
     ----------
     most, after : mapping of str to int
-        By category what is held beyond what was there before, when that is most, and at the end [B].
+        Bytes by category at the peak and at the end, relative to the beginning [B].
     highest, net : int
-        Their sums [B].
+        Sums of `most` and `after` [B].
     """
 
     most: Mapping[str, int]
@@ -62,7 +65,7 @@ class _Change:
 
     @classmethod
     def of(cls, ops: Sequence[Op], taken: Mapping[str, Allocate]) -> _Change:
-        """Of operations that follow each other; `taken` has whatever they may free."""
+        """Follow a run of operations; `taken` has every allocation that they may free."""
         here: Counter[str] = Counter()
         total = highest = 0
         most: Mapping[str, int] = {}
@@ -77,36 +80,36 @@ class _Change:
 
 
 def stage_memory(cluster: Cluster, step: TrainingStep, world_size: int) -> tuple[StageMemory, ...]:
-    """Most that the ranks of each stage hold, by stage; of the ranks of a stage the one that holds most.
+    """Return the peak memory of each stage, on the rank with the highest peak.
 
     Parameters
     ----------
     cluster : Cluster
-        Of one rank at least, for its GPU.
-    step : TrainingStep
+        A cluster with at least one rank, for its GPU.
     world_size : int
-        Ranks that carry out the step.
+        Number of ranks in the step.
 
     Raises
     ------
     ValueError
-        The ranks or the model cannot be cut as asked, or this GPU lacks something.
+        The ranks or the model cannot be partitioned as requested, or the GPU lacks a dtype or kernel.
     """
     return memory_of_notes(few_micro_batches(cluster, step, world_size))
 
 
 def memory_of_notes(noted: Iterable[StageNotes]) -> tuple[StageMemory, ...]:
-    """The same of what `few_micro_batches` has noted; how long collectives take does not matter."""
+    """Return the peak memory of each stage from recorded operations; durations of collectives do not matter."""
     largest: dict[int, StageMemory] = {}
     for notes in noted:
         found = _at_most(notes)
+        # Unbalanced context parallelism gives a stage several lists.
         if notes.stage not in largest or found.nbytes > largest[notes.stage].nbytes:
             largest[notes.stage] = found
     return tuple(largest[stage] for stage in sorted(largest))
 
 
 def _at_most(notes: StageNotes) -> StageMemory:
-    """Go through all passes of a step, to when most is held."""
+    """Run through every pass of a step to the peak."""
     before, changes, after = _changes(notes)
     here = before.net
     largest, when = 0, 0
@@ -115,17 +118,21 @@ def _at_most(notes: StageNotes) -> StageMemory:
             largest, when = here + change.highest, number
         here += change.net
     held = Counter(before.after)
+    # Sum categories only once, at the peak: a step may have millions of passes.
     for change, times in Counter(changes[:when]).items():
         held.update({category: times * nbytes for category, nbytes in change.after.items()})
     held.update([*changes, after][when].most)
+    # The pass at the peak has begun: its forward counts, its backward does not end yet.
     begun = Counter(one.work for one in notes.order[: when + 1])
     ended = Counter(one.work for one in notes.order[:when])
+    # A whole backward pass, or the weight gradients, frees activations.
     passes = begun[Work.FORWARD] - ended[Work.BACKWARD] - ended[Work.WEIGHT_GRADIENT]
     return StageMemory(notes.stage, {category: nbytes for category, nbytes in held.items() if nbytes}, passes)
 
 
 def _changes(notes: StageNotes) -> tuple[_Change, list[_Change], _Change]:
-    """What happens before all passes, in each of them, and after."""
+    """Return the effects of the operations before the passes, of each pass, and of the operations after the passes."""
+    # Recorded passes may free allocations of passes that were not recorded.
     taken = {**notes.assumed, **{op.name: op for op in notes.ops if isinstance(op, Allocate)}}
     starts = [*notes.begins.values(), notes.ends]
     noted = {
@@ -137,10 +144,10 @@ def _changes(notes: StageNotes) -> tuple[_Change, list[_Change], _Change]:
 
 
 def _in_time(ops: Sequence[Op]) -> list[Allocate | Free]:
-    """Changes of memory as they happen where kernels take time and nothing else does.
+    """Return allocations and frees in time order, if only kernels take time.
 
-    What is on the compute stream happens in order, anything else as soon as what it waits for has ended. A collective
-    ends when the next kernels have just begun.
+    Operations on the compute stream happen in order, other operations when the operations in `after` have ended. A
+    collective ends shortly after the start of the next kernels.
     """
     ended: dict[str, float] = {}
     streams: dict[str, float] = {}
@@ -152,6 +159,7 @@ def _in_time(ops: Sequence[Op]) -> list[Allocate | Free]:
             at = max([streams.get(op.stream, -1), *(ended.get(name, -1) for name in op.after)])
         if isinstance(op, Collective):
             following = bisect_right(kernels, at)
+            # Kernels end at their own position; half a step earlier, they are still running.
             at = kernels[following] - 0.5 if following < len(kernels) else len(ops)
         ended[op.name] = streams[op.stream] = at
         if isinstance(op, Allocate | Free):

@@ -1,8 +1,8 @@
-"""Which units lie on which stage of a pipeline, and which micro-batch is a stage's first and last.
+"""Which units lie on which pipeline stage, and which micro-batch is a stage's first and last?
 
-Rule: embedding first, head last, and between them layers as asked or as equal as can be. Megatron-LM counts embedding
-and head as layers if it is asked to (`account_for_embedding_in_pipeline_split`, `account_for_loss_in_pipeline_split`),
-and Llama 3 405B was trained so [1]_: then the first stage may have the embedding alone, and the last one the head.
+The embedding comes first, the head last, and layers in between as requested or evenly. Megatron-LM can count embedding
+and head as layers (`account_for_embedding_in_pipeline_split`, `account_for_loss_in_pipeline_split`), as for Llama 3
+405B [1]_: the first stage may then hold only the embedding, and the last stage only the head.
 
 References
 ----------
@@ -20,16 +20,14 @@ from simulator.step.units import Unit
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a rank has of one stage.
+    """A rank's units of one pipeline stage.
 
     Attributes
     ----------
-    stage : int
-    units : tuple of Unit
     accumulation : int
-        Micro-batches of a step.
+        Micro-batches per step.
     first, last : int
-        The micro-batches whose gradients come first and last; most often 0 and the last one.
+        Micro-batches whose gradients come first and last; usually 0 and the last micro-batch.
     """
 
     stage: int
@@ -39,24 +37,24 @@ class Chunk:
     last: int
 
     def begins(self, micro: int) -> bool:
-        """Whether a micro-batch's gradients are the first of a step."""
+        """Return True if a micro-batch's gradients are the first of a step."""
         return micro % self.accumulation == self.first
 
     def ends(self, micro: int) -> bool:
-        """Whether they are the last."""
+        """Return True if a micro-batch's gradients are the last of a step."""
         return micro % self.accumulation == self.last
 
 
 def layers_of_stages(layers: int, stages: int, first_less: int = 0, last_less: int = 0) -> tuple[int, ...]:
-    """Return the number of layers of each stage, as equal as can be; a remainder goes to the first stages.
+    """Return the number of layers on each stage, as even as possible; a remainder goes to the first stages.
 
-    The first and the last stage may be asked to have fewer layers than the others, down to none: then the first stage
-    has the embedding alone, and the last stage the head.
+    The first and the last stage may have fewer layers, down to none: the first stage then holds only the embedding, and
+    the last stage only the head.
 
     Raises
     ------
     ValueError
-        A stage would have no layer, and was not asked to.
+        A stage without a request for fewer layers would have none.
 
     Examples
     --------
@@ -65,11 +63,12 @@ def layers_of_stages(layers: int, stages: int, first_less: int = 0, last_less: i
     >>> layers_of_stages(10, 4), layers_of_stages(4, 6, 1, 1), layers_of_stages(8, 2, 1, 1)
     ((3, 3, 2, 2), (0, 1, 1, 1, 1, 0), (4, 4))
     """
+    # Distribute evenly as if the first and last stage had their full share, then subtract.
     full = layers + first_less + last_less
     sizes = [full // stages + (stage < full % stages) for stage in range(stages)]
     sizes[0] -= first_less
     sizes[-1] -= last_less
-    # The stages that are not asked to have fewer layers have one at least.
+    # Every other stage needs at least one layer.
     between = sizes[first_less > 0 : stages - (last_less > 0)]
     if min(sizes) < 0 or min(between, default=1) < 1:
         raise ValueError(f"got {stages} stages for {layers} layers; every stage must have a layer")
@@ -77,7 +76,7 @@ def layers_of_stages(layers: int, stages: int, first_less: int = 0, last_less: i
 
 
 def refusal_of_layers(asked: Sequence[int], stages: int, layers: int, model: str) -> str:
-    """Return why stages cannot have the layers that are asked for; empty if they can.
+    """Return why stages cannot have the requested layers; empty if possible.
 
     Parameters
     ----------
@@ -92,17 +91,18 @@ def refusal_of_layers(asked: Sequence[int], stages: int, layers: int, model: str
         wanted = f"{stages} stages with the {layers} of {model}"
         return f"got {len(asked)} stages with {sum(asked)} layers; must be {wanted}"
     if 0 in asked[1:-1]:
-        return f"got no layer for stage {asked[1:-1].index(0) + 1}; only the first and the last stage may have none"
+        return f"got no layer for stage {asked[1:-1].index(0) + 1}; only the first and the last stage may have no layer"
     return ""
 
 
 def units_of_stages(units: Sequence[Unit], layers: Sequence[int]) -> tuple[tuple[Unit, ...], ...]:
-    """Embedding and head go with the first and the last stage."""
+    """Return the units on each stage; the embedding is on the first stage, the head on the last."""
     return tuple(tuple(units[begin:end]) for begin, end in pairwise(cuts_of_stages(units, layers)))
 
 
 def cuts_of_stages(units: Sequence[Unit], layers: Sequence[int]) -> list[int]:
-    """Places among all units at which stages begin, and the end of all."""
-    # Behind the embedding and behind each layer; experts stand before the layer that they are of.
+    """Return the index of each stage's first unit, and the number of units at the end."""
+    # A stage can begin after the embedding or after a layer. Expert units precede their layer, hence their ends are no
+    # cuts.
     ends = [1, *(place + 1 for place, unit in enumerate(units) if unit.is_layer and not unit.spread)]
     return [0, *(ends[count] for count in list(accumulate(layers))[:-1]), len(units)]

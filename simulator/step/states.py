@@ -1,6 +1,10 @@
-"""Bytes of model states on one rank: parameters, gradients, optimizer, by sharding.
+"""How many bytes of model states does a rank hold (parameters, gradients, optimizer), depending on the sharding?
 
-Rule: what is held between steps, and what gradients and the optimizer's pass over them cost; no time.
+The module also counts the HBM traffic of the optimizer's update, but no time.
+
+Example: Adam, bfloat16 with a float32 master copy, N ranks. An unsharded rank holds 2 bytes of parameters and 4 + 8
+bytes of master copy and states per parameter. ZeRO-1 holds 2 + 12 / N, ZeRO-3 holds 12 / N, because its shard is the
+master copy.
 
 References
 ----------
@@ -14,28 +18,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.basics.dtypes import find
-from simulator.step.spec import TrainingStep
-from simulator.step.strategies.strategy import State, Strategy, Updater
+from simulator.step.spec import State, TrainingStep, Updater
 
 STATE_BYTES = 4  # optimizer states are float32 [B]
 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Model states of one rank.
+    """Model states of a rank.
 
     Attributes
     ----------
     parameters, optimizer : int
-        Held all the time on the GPU [B]; the optimizer's with its master copy.
+        Bytes held permanently on the GPU; the master copy counts as optimizer [B].
     update_read, update_written : float
-        Memory traffic of the optimizer's step, on whichever side it runs [B].
+        Memory traffic of the optimizer's update, on GPU or host [B].
     updated : int
-        Parameters that this rank updates.
+        Parameters updated by this rank.
     copied : int
-        Of `update_written`, the working copies beside master copies [B].
+        Part of `update_written` for working copies beside master copies [B].
     on_host : int
-        Held all the time in the host's memory [B].
+        Bytes held permanently in host memory [B].
     """
 
     parameters: int
@@ -48,7 +51,7 @@ class States:
 
 
 def shard(elements: int, ranks: int) -> int:
-    """Elements of a rank's part, padded.
+    """Return the elements of a rank's shard, padded.
 
     Examples
     --------
@@ -58,22 +61,35 @@ def shard(elements: int, ranks: int) -> int:
     return -(-elements // ranks)
 
 
-def states(step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, int]], resident: int = 0) -> States:
-    """States of a rank that computes with so many parameters [1]_, of which `resident` stay whole on every rank.
+def states(
+    step: TrainingStep,
+    shards: frozenset[State],
+    updater: Updater,
+    parts: Sequence[tuple[int, int]],
+    resident: int = 0,
+) -> States:
+    """Return a rank's model states [1]_.
 
-    `parts` are parameters and the ranks over which they may be sharded: experts have ranks of their own. With
-    offloading [2]_ the GPU keeps working parameters only. A parameter server's workers keep these too.
+    With offloading [2]_, and for a parameter server's workers, the GPU holds only working parameters.
+
+    Parameters
+    ----------
+    parts : sequence of (int, int)
+        Numbers of parameters, each with the number of ranks over which they may be sharded; experts have ranks of their
+        own.
+    resident : int
+        Parameters that stay whole on every rank.
     """
-    precision, sharded = step.precision, State.PARAMETERS in strategy.shards
+    precision, sharded = step.precision, State.PARAMETERS in shards
     elements, own = sum(count for count, _ in parts), sum(shard(count, ranks) for count, ranks in parts)
     on_gpu = own if sharded else elements
-    updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[strategy.updater]
+    updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[updater]
     p, g = find(precision.params).itemsize, find(precision.grads).itemsize
     master = 0 if precision.master is None else find(precision.master).itemsize
     numbers = step.optimizer.states * STATE_BYTES
     away = step.offload is not None
-    # Where parameters are sharded the shard is the master copy, and is cast when it is gathered; not where that lies
-    # elsewhere.
+    # A shard of parameters is itself the master copy and is cast when gathered, unless the master copy lies on the
+    # host.
     alone = sharded and master > 0 and not away
     parameters = on_gpu * (master if alone else p) + resident * p
     kept = updated * (numbers + (0 if alone else master))
@@ -82,5 +98,6 @@ def states(step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, in
     copied = updated * p if master and not alone else 0
     if not away:
         return States(parameters, kept, read, written, updated, copied)
+    # Without a master copy, the host needs its own copy of the working parameters.
     copy = updated * (0 if master else p)
     return States(parameters, 0, read, written + copy, updated, copied, kept + copy + updated * g)

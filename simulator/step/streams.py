@@ -1,6 +1,6 @@
-"""Streams of communication, and for which dimension of parallelism what is on them is sent.
+"""On which stream is a collective issued, and to which dimension of parallelism does a stream belong?
 
-Rule: names alone. Groups whose collectives do not wait for those of others have a stream of their own.
+Process groups whose collectives do not wait for each other have separate streams.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from simulator.step.process_groups import Scope
 
 DATA: Final = "communication"
-# The dimension of copies to and from the host, which take no network.
+# Dimension of copies to and from the host, which use no network.
 HOST_COPIES: Final = "host"
 _OF_SCOPE: Final[dict[Scope, str]] = {
     "replicate": "communication replicate",
@@ -30,19 +30,20 @@ _DIMENSIONS: Final = {
 
 
 def stream_of(scope: Scope) -> str:
-    """The stream of collectives of a scope."""
+    """Return the stream of a scope's collectives."""
     return _OF_SCOPE.get(scope, DATA)
 
 
 @cache
 def dimension_of(stream: str) -> str:
-    """tp, cp, ep, pp, dp, or the host for copies.
+    """Return a stream's dimension: tp, cp, ep, pp, dp, or host for copies.
 
     Examples
     --------
     >>> [dimension_of(name) for name in ("communication", "communication tensor", "gradients to stage 2")]
     ['dp', 'tp', 'pp']
     """
+    # Sends have a stream for each pipeline boundary and direction.
     if " to stage " in stream:
         return "pp"
     if stream.startswith("copy "):

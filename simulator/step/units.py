@@ -1,6 +1,6 @@
-"""What one rank computes in a step, unit by unit (embedding, layers, head), with times on its GPU.
+"""What does a rank compute in a step, unit by unit (embedding, layers, head), and how long does it take on its GPU?
 
-Rule: turns a model's operations into costs of kernels and bytes of activations; knows no sharding strategy.
+A unit has kernel costs and activation bytes, made from the model's operations; it knows no sharding strategy.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Gpu
-from simulator.model.cut import WHOLE, Cut
 from simulator.model.head import embedding_operations, head_operations
 from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import Module, is_expert, modules
+from simulator.model.partition import WHOLE, ModelPartition
 from simulator.step.checkpointing import KeptActivations, kept, policy_of
 from simulator.step.kernel_timer import KernelCost, KernelTimer, is_eight_bit
 from simulator.step.kernels.framework_operations import (
@@ -31,37 +31,35 @@ from simulator.step.spec import TrainingStep
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A module of the model with its work for one micro-batch.
+    """A module of the model with its work for a micro-batch.
 
     Attributes
     ----------
-    name : str
     elements : int
-        Of its parameters.
-    forward, backward : PassPieces
+        Number of parameters.
     recompute : PassPieces or None
-        Before its backward pass.
+        Recompute before the backward pass.
     input_gradient, weight_gradient : PassPieces
         The two halves of the backward pass.
     kept, recomputed : int
-        Activations kept from forward to backward, and made again for it [B].
+        Saved activations from forward to backward pass, and activations recomputed for the backward pass [B].
     makes : tuple of str
-        Units whose activations are made again before this one's backward pass: its own, and those of its segment.
+        Units whose activations are recomputed before this unit's backward pass: itself and the rest of its segment.
     copies : KernelCost or None
-        Copies and casts around its collectives, once for each micro-batch that communicates.
+        Copies and casts around its collectives, once for each micro-batch with communication.
     accumulate : KernelCost or None
-        Adding its gradients to those of earlier micro-batches.
+        Addition of its gradients to earlier micro-batches' gradients.
     resident : int
-        Elements that stay whole on every rank where parameters are sharded.
+        Elements that stay whole on every rank if parameters are sharded.
     partial : int
-        Elements that all ranks of a tensor-parallel group hold, and whose gradients each has a part of.
+        Elements replicated over tensor-parallel ranks, each with a part of their gradients.
     shared : int
-        Elements of a table that both ends of a pipeline have a copy of.
+        Elements of an embedding table with a copy on the first and the last pipeline stage.
     tensors : int
-        Parameters, each of which is an array.
+        Number of parameter tensors.
     spread : bool
-        Whether these are the experts of a layer, which have process groups of their own; what they compute stands with
-        the layer.
+        Whether the unit holds a layer's expert-parallel experts, which have process groups of their own; their kernels
+        belong to the layer.
     """
 
     name: str
@@ -84,17 +82,25 @@ class Unit:
 
     @property
     def is_layer(self) -> bool:
-        """Whether it is neither embedding nor head."""
+        """True for layers and experts, False for embedding and head."""
         return self.name not in ("embedding", "head")
 
 
 def units(
     step: TrainingStep, gpu: Gpu, ranks: int = 1, hbm_left: float = 1.0, *, sharded: bool = False, place: int = 0
 ) -> tuple[Unit, ...]:
-    """Embedding, layers and head with their work for one micro-batch; several ranks copy what they communicate.
+    """Return embedding, layers and head with their work for a micro-batch.
 
-    Where parameters are `sharded` small ones may stay whole on every rank (`Sharding.keep_below`). `place` is the
-    rank's own among those that cut sequences.
+    Parameters
+    ----------
+    ranks : int
+        Data-parallel ranks; several ranks copy what they communicate.
+    hbm_left : float
+        Share of HBM bandwidth left by a collective in flight.
+    sharded : bool
+        Whether parameters are sharded; small tensors may then stay whole (`Sharding.keep_below`).
+    place : int
+        The rank's place among context-parallel ranks.
     """
     timer = KernelTimer(gpu, step, hbm_left)
     ends, batch = timer_of_ends(timer), batch_of(step, place)
@@ -102,22 +108,25 @@ def units(
     first, *layers, last = whole
     embedding = _plain("embedding", first.elements, ends, embedding_operations(step.model, batch))
     computed = (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.elements))
-    # Layers share their parameters, of which a mixture of experts has hundreds: what follows is worked out once.
+    # Equal layers share a `parameters` object, which may list hundreds of experts: compute their values once.
     known: dict[int, Mapping[str, Any]] = {}
     made = []
     for unit, module in zip(computed, whole, strict=True):
         own = id(module.parameters)
         known[own] = known.get(own) or _of_gradients(timer, unit.elements, module, ranks, sharded=sharded)
         made.append(replace(unit, **known[own]))
+    # With sequence parallelism, each rank sums the gradients of norms over its part of the sequence only.
     if batch.cut.sequence:
         made = [replace(unit, partial=partial) for unit, partial in zip(made, _partial(step, batch.cut), strict=True)]
+    # The update sums the gradients of both copies.
     if step.model.tied and step.parallelism.apart:
         table = first.parameters[0].elements
         made[0] = replace(made[0], shared=table)
-        # The last stage multiplies by a copy of its own.
+        # The last stage holds a copy of the tied embedding table.
         copied = replace(last, parameters=(*last.parameters, first.parameters[0]))
         more = _of_gradients(timer, copied.elements, copied, ranks, sharded=sharded)
         made[-1] = replace(made[-1], elements=copied.elements, shared=table, **more)
+    # Experts are a separate unit only if other ranks hold different experts.
     if batch.cut.experts_apart:
         sharing = ranks * batch.cut.tensor // batch.cut.experts.tensor // batch.cut.experts.ranks
         made = _apart(timer, made, whole, ranks, sharing)
@@ -125,15 +134,16 @@ def units(
 
 
 def batch_of(step: TrainingStep, place: int = 0) -> Batch:
-    """A micro-batch as a rank has it; `place` is its own among those that cut sequences."""
+    """Return a rank's micro-batch; `place` is its place among context-parallel ranks."""
     itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place)
     return Batch(step.micro_batch_size, step.seq_len, itemsize, step.attention, step.dropout, cut=cut)
 
 
 def timer_of_ends(timer: KernelTimer) -> KernelTimer:
-    """Head and embedding keep the activations' dtype where layers multiply with eight bits.
+    """Return the kernel timer of embedding and head.
 
-    Their other kernels stream through large arrays, in a time of their own over the ideal one.
+    Head and embedding keep the activations' dtype if layers multiply in eight bits. Their elementwise kernels stream
+    through large arrays, with a slowdown of their own.
     """
     step = timer.step
     framework = replace(step.framework, elementwise=step.framework.streaming)
@@ -142,16 +152,16 @@ def timer_of_ends(timer: KernelTimer) -> KernelTimer:
 
 
 def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
-    """The head's, as the framework has them."""
+    """Return the head's operations, with the framework's loss."""
     operations = head_operations(step.model, batch)
     return fused_loss(operations) if step.framework.fused_loss else operations
 
 
 def _apart(timer: KernelTimer, made: Sequence[Unit], whole: Sequence[Module], ranks: int, sharing: int) -> list[Unit]:
-    """Return the units with each layer's experts as a unit apart from the rest of the layer.
+    """Split each layer with expert-parallel experts into a unit for the experts and a unit for the rest.
 
-    The gradients of a layer's experts are reduced over `sharing` ranks, those of the rest over `ranks` ranks. `whole`
-    has the module of each unit in `made`.
+    Gradients of experts are reduced over `sharing` ranks, the rest over `ranks` ranks. `whole` has the module of each
+    unit in `made`.
     """
     parts, known = list[Unit](), dict[int, tuple[Unit, Mapping[str, Any]] | None]()
     for unit, module in zip(made, whole, strict=True):
@@ -170,7 +180,7 @@ def _apart(timer: KernelTimer, made: Sequence[Unit], whole: Sequence[Module], ra
 def _experts_and_rest(
     timer: KernelTimer, module: Module, ranks: int, sharing: int
 ) -> tuple[Unit, Mapping[str, Any]] | None:
-    """Return the unit of a module's experts and what the rest has for its gradients; None without experts."""
+    """Return the unit of a module's experts, and the rest's values for its gradients; None without experts."""
     experts = Module("experts", tuple(one for one in module.parameters if is_expert(one.name)))
     rest = Module("rest", tuple(one for one in module.parameters if not is_expert(one.name)))
     if not experts.parameters:
@@ -181,15 +191,15 @@ def _experts_and_rest(
     return replace(unit, **of_experts), _of_gradients(timer, rest.elements, rest, ranks, sharded=False)
 
 
-def _partial(step: TrainingStep, cut: Cut) -> Iterator[int]:
-    """By module how many elements are not cut: each rank sums their gradients over its part of the sequence."""
-    # As many experts as this rank has, in one piece.
+def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
+    """Yield for each module the number of replicated elements: each rank sums their gradients over its own tokens."""
+    # The rank's own number of experts, without sharding their matrices.
     uncut = replace(WHOLE, experts=replace(cut.experts, tensor=1))
     known: dict[int, int] = {}
     for whole, own in zip(modules(step.model, uncut), modules(step.model, cut), strict=True):
         if id(own.parameters) not in known:
             same = zip(whole.parameters, own.parameters, strict=True)
-            # Every rank's experts have seen all tokens that were theirs.
+            # Expert gradients are complete: a rank's experts have seen every token routed to them.
             known[id(own.parameters)] = sum(
                 mine.elements
                 for one, mine in same
@@ -199,9 +209,11 @@ def _partial(step: TrainingStep, cut: Cut) -> Iterator[int]:
 
 
 def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[Unit]:
+    """Yield the units of the layers."""
     step = timer.step
     entry = batch.tokens_between * step.model.hidden_size * batch.itemsize
-    # Layers are alike but for the first of some models, and so are most of their recomputations: each is timed once.
+    # Layers are equal, except that some models begin with dense layers. Passes are timed once per kind, recompute once
+    # per distinct list of operations.
     models = {dense: step.model.of_layer(0) if dense else step.model for dense in (True, False)}
     kinds = {dense: layer_operations(model, batch) for dense, model in models.items()}
     if step.framework.keeps_copies:
@@ -215,8 +227,10 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
         recompute = None
         if keeping.operations and keeping.segment:
             recompute = _recompute(timer, keeping, costs, dense=dense)
+            # Frameworks with separate matrices recompute every second matmul, inside merged operations too.
             if step.framework.split_maps and policy_of(step.checkpointing, i) == "selective_op":
                 recompute += PassPieces((Piece(timer.cost(second_maps(step.model, batch))),))
+        # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         memory = (keeping.nbytes, keeping.recomputed, makes)
         yield Unit(f"layer {i}", elements[id(layer.parameters)], *passes[dense], recompute, *memory)
@@ -229,9 +243,10 @@ def _recompute(
     *,
     dense: bool,
 ) -> PassPieces:
-    """What is run again before a layer's backward pass: whole layers, the last of them as far as it is needed."""
+    """Return the recompute before a layer's backward pass: whole layers, the last only as far as needed."""
 
     def cost(operations: tuple[Operation, ...]) -> PassPieces:
+        """Return the forward pass through some operations, timed once."""
         key = dense, tuple(op.name for op in operations)
         if key not in costs:
             costs[key] = forward_pieces(timer, operations)
@@ -244,23 +259,26 @@ def _recompute(
 
 
 def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
+    """Return the head's unit, with the loss's temporary buffers."""
     model, framework = timer.step.model, timer.step.framework
     head = _plain("head", elements, timer, loss_operations(timer.step, batch))
     if framework.fused_loss or not framework.loss_buffers:
         return head
     buffers = loss_buffers(model, batch, compiled=timer.step.compiled, logits=framework.keeps_logits)
+    # Loss buffers behave like recomputed tensors: allocated at the backward pass, freed afterwards.
     return replace(head, recomputed=buffers, makes=(head.name,))
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:
-    """What a unit of so many elements has besides its passes: for its gradients and its sharding."""
+    """Return a unit's values for gradients and sharding: copies, accumulation, resident elements, tensors."""
     step, copied = timer.step, timer.step.framework.parameter_bytes * elements
     computed, accumulated = find(step.precision.params).itemsize, find(step.precision.grads).itemsize
     added = (computed + 2 * accumulated) * elements
     small = sum(p.elements for p in module.parameters if p.elements < step.sharding.keep_below)
     return {
+        # A single rank communicates nothing.
         "copies": timer.copies(copied) if ranks > 1 and copied else None,
-        # One kernel that reads what is new and adds it in place.
+        # A kernel reads the new gradient and adds it in place: one read, one read and write.
         "accumulate": timer.copies(added) if step.accumulation > 1 or computed != accumulated else None,
         "resident": small if ranks > 1 and sharded else 0,
         "tensors": len(module.parameters),
@@ -270,7 +288,7 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
 def _passes(
     timer: KernelTimer, operations: tuple[Operation, ...]
 ) -> tuple[PassPieces, PassPieces, PassPieces, PassPieces]:
-    """Forward, backward, and the two halves of that."""
+    """Return the forward pass, the backward pass, and the halves of the backward pass."""
     return (
         forward_pieces(timer, operations),
         backward_pieces(timer, operations),
@@ -280,4 +298,5 @@ def _passes(
 
 
 def _plain(name: str, elements: int, timer: KernelTimer, operations: tuple[Operation, ...]) -> Unit:
+    """Return a unit without recompute."""
     return Unit(name, elements, *_passes(timer, operations), None, saved_bytes(operations), 0)

@@ -1,25 +1,30 @@
-"""The optimizer's step in a program: overflow check, gradient norm, update, and the gather of what was updated.
+"""How does a program update the parameters? Overflow check, gradient norm, update, and gather of updated parameters.
 
-Rule: where states live (GPU, host, parameter servers) decides where the update runs; what is sharded decides how much
-of it a rank runs.
+The place of the states (GPU, host, parameter servers) decides where the update runs; sharding decides how much a rank
+updates.
+
+Order of operations under ZeRO-1 with loss scaling::
+
+    unscale and check gradients, exchange overflow flags, gradient norm, sum gradient norm, optimizer step, gather
+    parameters
 """
 
 from __future__ import annotations
 
 from simulator.basics.dtypes import find
-from simulator.records.operation import Act, Computation, Exchange
+from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import temporary_bytes, update_cost
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import LossScaling, Offload
+from simulator.step.spec import Gathering, LossScaling, Offload, Updater
 from simulator.step.states import States, shard
-from simulator.step.strategies.strategy import Gathering, Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 
 
 def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> None:
-    """Note the update, then what it frees and what it must hand out."""
+    """Append the update, the gather of updated parameters, and the frees of gradients."""
     step = passes.step
     summed = _sum_partial(builder, passes)
     if strategy.updater is not Updater.SERVERS:
@@ -33,45 +38,49 @@ def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: 
 
 
 def _sum_partial(builder: ProgramBuilder, passes: Passes) -> list[str]:
-    """Sum gradients of which each rank of a tensor-parallel group, or each end of a pipeline, has a part.
+    """Append sums of gradients held in parts by tensor-parallel ranks, or by both ends of a pipeline.
 
-    Norms' weights where sequences are cut: each rank has summed over its part of the sequence, and all layers' travel
-    together. A head that is the embedding: the first and the last stage have a copy each. After Megatron-LM,
-    core/distributed/finalize_model_grads.py.
+    With sequence parallelism, each rank sums the gradients of norm weights over its part of the sequence, and the
+    gradients of every layer are exchanged together. With a tied head, the first and the last stage each hold a copy of
+    the embedding table. After Megatron-LM, core/distributed/finalize_model_grads.py.
     """
-    # Where nobody else holds the same part nothing was sent behind the last gradients.
+    # Without data parallelism, no collective follows the last gradients: wait for the last kernels too.
     last = [*{op.stream: op.name for op in builder.collectives}.values(), builder.last_kernels]
     dtype = passes.step.precision.reduce
     partial = sum(unit.partial for unit in passes.units)
     done: list[str | None] = []
     if partial:
-        act = Act(Exchange.SUM_PARTIAL)
+        act = NumericAction(Exchange.SUM_PARTIAL)
         done.append(builder.communicate("sum partial gradients", "all_reduce", partial, dtype, last, "tensor", act))
     shared = sum(unit.shared for unit in passes.units)
     if shared:
-        act, name = Act(Exchange.SUM_SHARED), "sum the shared table's gradient"
+        act, name = NumericAction(Exchange.SUM_SHARED), "sum the shared table's gradient"
         done.append(builder.communicate(name, "all_reduce", shared, dtype, last, "ends", act))
     return [name for name in done if name is not None]
 
 
 def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> str:
-    # The last collective of each stream stands for all before it.
+    """Append the update on the GPU; return its last kernels."""
+    # Streams are in order: waiting for the last collective of each stream covers earlier collectives.
     last: list[str | None] = list({op.stream: op.name for op in builder.collectives}.values())
     grads = states.updated * find(passes.step.precision.grads).itemsize
     if passes.step.loss_scaling:
         unscale = timer.one_pass("unscale", grads, grads)
-        found = builder.compute("unscale and check gradients", unscale, "optimizer", last, Act(Computation.CHECK))
+        found = builder.compute(
+            "unscale and check gradients", unscale, "optimizer", last, NumericAction(Computation.CHECK)
+        )
         last = [_checked(builder, passes.step.loss_scaling, found)]
     norm = builder.compute(
-        "gradient norm", timer.one_pass("gradient norm", grads, 0), "optimizer", last, Act(Computation.NORM)
+        "gradient norm", timer.one_pass("gradient norm", grads, 0), "optimizer", last, NumericAction(Computation.NORM)
     )
     total = _summed(builder, passes, norm, strategy)
     tensors = sum(unit.tensors for unit in passes.units)
+    # Only `foreach` holds temporaries.
     temporaries = temporary_bytes(passes.step, states)
     if temporaries:
         builder.allocate("update temporaries", temporaries, "optimizer")
     cost = update_cost(timer, states, tensors)
-    done = builder.compute("optimizer step", cost, "optimizer", [total], Act(Computation.UPDATE))
+    done = builder.compute("optimizer step", cost, "optimizer", [total], NumericAction(Computation.UPDATE))
     if temporaries:
         builder.free("update temporaries")
     return done
@@ -85,9 +94,9 @@ def _on_host(
     strategy: Strategy,
     summed: list[str],
 ) -> str:
-    """Unit by unit, so that one's parameters travel back while the next are updated.
+    """Append the update on the host, unit by unit: a unit's parameters return while the next unit is updated.
 
-    What ranks of one model have summed last (`summed`) follows the other gradients to the host.
+    Gradients summed last (`summed`) follow the other gradients to the host.
     """
     precision = passes.step.precision
     grads, rate = states.updated * find(precision.grads).itemsize, offload.host_rate
@@ -97,56 +106,65 @@ def _on_host(
         nbytes = few * find(precision.grads).itemsize
         last.append(builder.copy("hand over what was summed last", nbytes, "to host", after=summed))
     if passes.step.loss_scaling:
-        found = builder.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act(Computation.CHECK))
+        found = builder.on_host(
+            "unscale and check gradients", 2 * grads, rate, after=last, act=NumericAction(Computation.CHECK)
+        )
         last = [_checked(builder, passes.step.loss_scaling, found)]
-    norm = builder.on_host("gradient norm", grads, rate, after=last, act=Act(Computation.NORM))
+    norm = builder.on_host("gradient norm", grads, rate, after=last, act=NumericAction(Computation.NORM))
     total = _summed(builder, passes, norm, strategy)
     traffic = (states.update_read + states.update_written) / max(states.updated, 1)
     done = norm
     for unit in passes.units:
         own = shard(unit.elements, passes.ranks_of(unit))
-        # Numbers are all updated by the last of them: how they are cut up is not by units.
-        act = Act(Computation.UPDATE) if unit is passes.units[-1] else None
+        # Real training updates every parameter with the last unit, because shards do not follow units.
+        act = NumericAction(Computation.UPDATE) if unit is passes.units[-1] else None
         new = builder.on_host(f"update {unit.name}", own * traffic, rate, after=[total], act=act)
         done = builder.copy(f"return {unit.name}", own * find(precision.params).itemsize, "to device", after=[new])
     return done
 
 
 def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strategy) -> str:
-    """Squares of all parts; where every rank has the whole gradient nobody needs to ask.
+    """Append the sum of squares over every gradient shard; none if every rank holds the whole gradient.
 
-    In float64, so that neither sharding nor bucketing shows in a clipped step: sums in another order differ there by
-    less than single precision sees. Where parameters are float64 themselves each rank tells its sum and what that
-    leaves over, and all add up exactly what all told.
+    The sum is float64, hence neither sharding nor bucketing changes a clipped step: differences of rounding are below
+    single precision. If parameters are float64 themselves, each rank contributes its sum and the rounding remainder,
+    and every rank adds the contributions exactly.
     """
     done = norm
     if strategy.updater is not Updater.EVERY_RANK:
         name = "sum gradient norm"
         if passes.step.precision.updated == "float64":
-            act, elements = Act(Exchange.GATHER_NORMS), 2 * passes.ranks
+            act, elements = NumericAction(Exchange.GATHER_NORMS), 2 * passes.ranks
             done = builder.communicate(name, "all_gather", elements, "float64", [norm], "shard", act) or norm
         else:
-            act = Act(Exchange.SUM_NORM)
+            act = NumericAction(Exchange.SUM_NORM)
             done = builder.communicate(name, "all_reduce", 1, "float64", [norm], "shard", act) or norm
     elif passes.step.parallelism.experts.ranks > 1:
-        # Others' experts have gradients that this rank has not seen.
+        # This rank has not seen the gradients of other ranks' experts.
         over = "sum gradient norm over experts"
-        done = builder.communicate(over, "all_reduce", 1, "float64", [norm], "experts", Act(Exchange.SUM_NORM)) or norm
-    # Each rank of a copy of the model has gradients of its own part.
+        done = (
+            builder.communicate(over, "all_reduce", 1, "float64", [norm], "experts", NumericAction(Exchange.SUM_NORM))
+            or norm
+        )
+    # Each model-parallel rank has the gradients of its own part.
     over_model = "sum gradient norm over the model"
-    return builder.communicate(over_model, "all_reduce", 1, "float64", [done], "model", Act(Exchange.SUM_NORM)) or done
+    return (
+        builder.communicate(over_model, "all_reduce", 1, "float64", [done], "model", NumericAction(Exchange.SUM_NORM))
+        or done
+    )
 
 
 def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
-    """All ranks learn of an overflow on any of them, before anybody updates; or nobody tells."""
+    """Append the exchange of overflow flags, before any rank updates; none if flags are not shared."""
     if not scaling.shared:
         return done
-    act = Act(Exchange.FLAG)
+    act = NumericAction(Exchange.FLAG)
     told = builder.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=act) or done
     return builder.communicate("any overflow in the model", "all_reduce", 1, "float32", [told], "model", act) or told
 
 
 def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Strategy) -> None:
+    """Append the gathers of updated parameters."""
     step = passes.step
     if strategy.gathering is Gathering.AFTER_UPDATE:
         kinds: tuple[tuple[str, Scope, int, bool], ...] = (
@@ -154,13 +172,14 @@ def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Stra
             ("gather experts", "expert data", passes.expert_ranks, True),
         )
         for name, scope, ranks, spread in kinds:
-            # Every bucket was padded when it was cut up.
+            # Every bucket was padded when it was sharded.
             parts = [sum(unit.elements for unit in part) for part in passes.parts if part[0].spread == spread]
             if parts:
                 elements = ranks * sum(shard(part, ranks) for part in parts)
-                act = Act(Exchange.GATHER_UPDATED, what="experts" if spread else "")
+                act = NumericAction(Exchange.GATHER_UPDATED, what="experts" if spread else "")
                 builder.communicate(name, "all_gather", elements, step.precision.params, [done], scope, act)
     resident = sum(unit.resident for unit in passes.units)
+    # Parameters below `keep_below` are updated by shard too, and stay whole on every rank.
     if resident:
         dtype = step.precision.params
         builder.communicate("gather kept parameters", "all_gather", resident, dtype, after=[done], scope="shard")

@@ -1,4 +1,4 @@
-"""Plays many points: outcomes, journal, cache and tables; worker processes and Dask clusters.
+"""Simulates many points: outcomes, journal, cache and tables; worker processes and Dask clusters.
 
-Rule: a point's outcome depends on the point alone, so neither order nor place nor number of processes changes it.
+A point's outcome depends only on the point. Order, place and number of processes therefore change no outcome.
 """

@@ -1,6 +1,7 @@
-"""Writes the files that a point leaves besides its outcome: spans, transfers, traces, trained parameters.
+"""Writes a point's files besides the outcome: spans, transfers, traces, trained parameters.
 
-Rule: they are written where the point is played, under one folder; a Dask worker sends that folder's files back.
+Files are written in the process that simulates the point, in a single folder. A Dask worker sends this folder's files
+back.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.csv_text import csv_text
-from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.timeline import TransferLog
 from simulator.report.traces import kineto, memory_snapshot
 from simulator.report.views import view as views
-from simulator.run import Run
+from simulator.run.scenario_cluster import build_cluster
+from simulator.run.simulate import SimulatedRun
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,22 +32,22 @@ TRANSFERS_KEPT: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ArtifactWriter:
-    """Writes the files of one point; picklable, so that workers can call it.
+    """Writer for a point's files; picklable, because workers call the writer.
 
     Attributes
     ----------
     folder : Path
-        Of the run.
+        Folder of the run.
     single : bool
-        Whether the run is one point: then its files lie in the folder itself.
+        Whether the run is a single point: then files are written into the run's folder itself.
     transfers : bool
-        Whether all transfers are kept, however many.
+        Whether to write every transfer, for any number of transfers.
     trace : bool
-        Whether traces of time and memory are written too.
+        Whether to write traces of time and memory too.
     ranks : tuple of int or None
-        Whose operations are kept; see `simulator.simulate`.
+        Ranks whose operations are recorded; see `simulator.simulate`.
     view : bool
-        Whether what a report page draws of the point is kept.
+        Whether to write the point's view for the report page.
     """
 
     folder: Path
@@ -56,7 +57,7 @@ class ArtifactWriter:
     ranks: tuple[int, ...] | None = None
     view: bool = False
 
-    def __call__(self, index: int, run: Run) -> None:
+    def __call__(self, index: int, run: SimulatedRun) -> None:
         target = self.folder if self.single else self.folder / "points" / f"{index:04d}"
         target.mkdir(parents=True, exist_ok=True)
         write_atomically(target / "spans.csv", spans_text(run))
@@ -71,8 +72,8 @@ class ArtifactWriter:
                 memory_snapshot.write(events, target / f"memory_rank{rank}.pickle", until=run.timeline.end)
 
 
-def view_of_run(run: Run) -> dict[str, Any]:
-    """What a page draws of a played point."""
+def view_of_run(run: SimulatedRun) -> dict[str, Any]:
+    """Return a simulated point's view: plain data for the report page."""
     collectives = run.plan.program.collectives().values() if run.scenario.training is None else ()
     groups = {op.name: op.group for op in collectives} or None
     return views.view_of(run.timeline, float(build_cluster(run.scenario).gpus[0].hbm_bytes), groups,
@@ -80,24 +81,25 @@ def view_of_run(run: Run) -> dict[str, Any]:
 
 
 def npz_bytes(parameters: Mapping[str, Array]) -> bytes:
-    """Parameters as an .npz archive; bfloat16, which .npy files cannot name, as float32, which holds it exactly."""
+    """Return parameters as an .npz archive; bfloat16, unknown in .npy files, becomes float32 without loss."""
     file = io.BytesIO()
     plain = {name: own if own.dtype.kind == "f" else own.astype(np.float32) for name, own in parameters.items()}
     np.savez(file, **plain)  # type: ignore[arg-type]
     return file.getvalue()
 
 
-def spans_text(run: Run) -> str:
-    """Operations as CSV; times in seconds, written so that they read back exactly.
+def spans_text(run: SimulatedRun) -> str:
+    """Return operations as CSV; times in seconds, with enough digits to read back exactly.
 
-    Where ranks are left out a first line says so.
+    If ranks are omitted, the first line reports which ranks are in the file.
     """
+    # Large runs record only some ranks (see `ranks`).
     shown, collective = sorted({span.rank for span in run.timeline.spans}), run.scenario.collective
     ranks = len(collective.group) if collective and collective.group else run.scenario.cluster.world_size
     note = ""
     if len(shown) < ranks:
         kept = ", ".join(map(str, shown))
-        note = f"# operations of ranks {kept} of {ranks}; `simulator run --ranks` keeps others\n"
+        note = f"# operations of ranks {kept} of {ranks}; `simulator run --ranks` selects other ranks\n"
     columns = ["rank", "stream", "name", "kind", "start_s", "end_s", "bytes", "flop"]
     rows = (
         [s.rank, s.stream, s.name, s.kind, repr(s.start), repr(s.end), f"{s.nbytes:.0f}", f"{s.flops:.0f}"]
@@ -106,11 +108,11 @@ def spans_text(run: Run) -> str:
     return note + csv_text(chain([columns], rows))
 
 
-def transfers_text(run: Run, most: int | None) -> str:
-    """Transfers as CSV, in the order of their numbers; where there are more than `most`, a line that says so."""
+def transfers_text(run: SimulatedRun, most: int | None) -> str:
+    """Return transfers as CSV, in numerical order; above `most` transfers, only a line that reports the number."""
     total = run.timeline.transfers
     if most is not None and total > most:
-        return f"# {total} transfers left out; `simulator run --transfers` keeps them\n"
+        return f"# {total} transfers omitted; `simulator run --transfers` keeps all transfers\n"
     lines = ["collective,number,src,dst,first_chunk,chunks,reduce,bytes,enter_s,end_s"]
     for log in run.timeline.logs:
         lines.extend(_transfer_lines(log))
@@ -118,7 +120,7 @@ def transfers_text(run: Run, most: int | None) -> str:
 
 
 def _transfer_lines(log: TransferLog) -> Iterable[str]:
-    """A line a transfer, put together column by column: row by row took most of what a small point's files cost."""
+    """Return a CSV line per transfer, built column by column: building rows took most of a small point's file time."""
     t, vertices = log.transfers, [_field(name) for name in log.vertices]
     columns = (
         map(str, range(len(log))),
@@ -135,11 +137,12 @@ def _transfer_lines(log: TransferLog) -> Iterable[str]:
 
 
 def _column(values: npt.NDArray[Any], written: Callable[[Any], str]) -> Iterator[str]:
-    """Values as text; each distinct value is formatted once."""
+    """Return values as text; each distinct value is formatted only once."""
+    # Columns such as src and reduce have few distinct values.
     plain = values.tolist()
     return map({value: written(value) for value in set(plain)}.__getitem__, plain)
 
 
 def _field(word: str) -> str:
-    """A word as a field of CSV, in quotes where it needs them."""
+    """Return a word as a CSV field, quoted if necessary."""
     return csv_text([[word]]).removesuffix("\n")

@@ -1,10 +1,10 @@
-"""Caches outcomes of points between runs: one small file each, under a hash of everything that can change it.
+"""Caches outcomes between runs: a small file per point, named by a hash over everything that can change the outcome.
 
-Rule: the key is made of the point's resolved scenario, the content of every file that it names, and the edition of the
-simulator; the scenario's folder, name, question and plots are left out. Failed points are not kept.
+The key consists of the point's resolved scenario, the content of every file that the scenario names, and the edition of
+the simulator. The scenario's folder, name, question and plots are not part of the key. Failed points are not cached.
 
-Plain files, not a database: each is written atomically, so any number of processes may share a folder, also over a
-network, and whoever wants it empty deletes it.
+The cache is plain files instead of a database: each file is written atomically, so any number of processes may share a
+folder, also over a network, and deleting the folder empties the cache.
 """
 
 from __future__ import annotations
@@ -17,29 +17,31 @@ from typing import Any
 
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.edition import edition
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_json
-from simulator.errors import ScenarioError
+from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.named_files import NamedFiles, digest_of
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome, read_outcome
+from simulator.sweeps.outcome import NumberedPoint
 from simulator.sweeps.report_reading import is_report
 
-# Keys of a scenario on which no figure of a report depends.
+# Scenario keys that change no figure in a report.
 _IRRELEVANT = ("name", "question", "plots")
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A folder of outcomes.
+    """A folder with cached outcomes.
 
     Attributes
     ----------
     folder : Path
-        It is created when the first outcome is kept.
+        Folder of the cache, created with the first outcome.
     limit_memory : bool
-        Whether a point fails when a GPU's memory is full; otherwise it is played on, so its outcome differs.
+        Whether a point fails when a GPU's memory is full; otherwise the point continues and has a different outcome.
     files : NamedFiles
+        Finds the files that a scenario names.
     """
 
     folder: Path
@@ -47,8 +49,9 @@ class Cache:
     files: NamedFiles = field(default_factory=NamedFiles)
 
     def key(self, scenario: Scenario) -> str | None:
-        """The key of a point, a hash that names its file; None if a file that the point names cannot be read."""
+        """Return a point's key, a hash used for the file name; None if a file named in the point cannot be read."""
         try:
+            # The name in reports is part of the key, because reports contain this name.
             named = [(f.written, _called(f.path), digest_of(f.path)) for f in self.files.of(scenario)]
         except (OSError, ScenarioError):
             return None
@@ -57,24 +60,25 @@ class Cache:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def find(self, numbered: NumberedPoint, key: str | None) -> PointOutcome | None:
-        """The outcome of a point, or None where it is not there or cannot be read."""
+        """Return a point's cached outcome, or None if no readable outcome exists."""
         index, point = numbered
         try:
             outcome = read_outcome(index, {"settings": point.settings, **read_json(self._path(key or ""))})
         except (ScenarioError, KeyError, TypeError):
             return None
+        # A file from an older version, or damaged by hand, is treated as missing.
         is_complete = outcome.error is None and is_report(outcome.report, training=point.scenario.training is not None)
         return replace(outcome, settings=point.settings) if is_complete else None
 
     def keep(self, outcome: PointOutcome, scenario: Scenario, key: str | None) -> None:
-        """RunHandler an outcome that has no error.
+        """Store an outcome without an error.
 
         Raises
         ------
         ScenarioError
             The folder cannot be written.
         """
-        # If a file was changed while the point was played, nobody knows which of its contents the point has read.
+        # If a file changed during the simulation, its content at the time of reading is unknown: store nothing.
         if outcome.error is not None or key is None or key != self.key(scenario):
             return
         document: dict[str, Any] = {"engine": outcome.engine, "report": outcome.report}
@@ -86,9 +90,10 @@ class Cache:
             raise ScenarioError(f"--cache: {self.folder}: cannot be written: {error.strerror or error}") from error
 
     def _path(self, key: str) -> Path:
+        # Two letters per subfolder keep folders small: file systems are slow with very many files in a folder.
         return self.folder / key[:2] / f"{key}.json"
 
 
 def _called(path: Path) -> str:
-    """What a report calls a file: by its name, and one of many config.json by its folder's."""
+    """Return a file's name in reports: the file name, or the folder's name for config.json."""
     return path.absolute().parent.name if path.stem == "config" else path.stem

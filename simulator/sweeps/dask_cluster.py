@@ -1,10 +1,9 @@
-"""Plays points on the workers of a Dask cluster that is running already, perhaps on other machines.
+"""Simulates points on the workers in a running Dask cluster, possibly on different machines.
 
-Rule: the workers need the same simulator and nothing of this machine's disk. Files that points name by a relative path
-are sent once; files that a point leaves behind come back with its outcome and are written here before the outcome is
-yielded.
+The workers need the same simulator, and nothing from this machine's disk. Files with relative paths in the points are
+sent once. Files that a point leaves come back with its outcome, and are written here before the outcome is yielded.
 
-Dask plays a point again whose worker is lost, and gives up on a point that has lost several.
+If a worker is lost, Dask simulates its point again; after several lost workers Dask gives the point up.
 """
 
 from __future__ import annotations
@@ -21,20 +20,21 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.basics import registry
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.edition import edition
+from simulator.basics.errors import ScenarioError, SimulationError
 from simulator.basics.optional_packages import require_package
-from simulator.errors import ScenarioError, SimulationError
+from simulator.run.outcome import PointOutcome, failed
 from simulator.scenario.named_files import files_of
 from simulator.scenario.records import Point
 from simulator.sweeps.artifacts import ArtifactWriter
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome, failed, play_alone, play_point
+from simulator.sweeps.outcome import NumberedPoint, play_alone, play_point
 from simulator.sweeps.process_pool import lost_text
 
 if TYPE_CHECKING:
     from distributed import Client
 
-# How long the scheduler may take to answer [s].
+# Maximum time for the scheduler's answer [s].
 TIMEOUT: Final = 5
-# Points that are submitted at once; Dask warns of large messages.
+# Points submitted in a single message; Dask warns about large messages.
 _POINTS_A_MESSAGE: Final = 500
 
 Files = Mapping[str, bytes]
@@ -43,43 +43,45 @@ Files = Mapping[str, bytes]
 def play(
     numbered: Sequence[NumberedPoint], address: str, keep: ArtifactWriter | None = None, *, alone: bool = False
 ) -> Generator[PointOutcome]:
-    """Play points on a cluster and yield their outcomes as they come.
+    """Simulate points on a cluster and yield their outcomes in order of completion.
 
     Parameters
     ----------
     numbered : sequence of (int, Point)
+        Points with their numbers.
     address : str
-        Of its scheduler: "tcp://HOST:PORT".
+        Address of the scheduler: "tcp://HOST:PORT".
     keep : ArtifactWriter, optional
-        What a point leaves behind; written here.
+        Writes the files of each point; the files arrive in this writer's folder.
     alone : bool
-        Whether a point's error is raised instead of being its outcome.
+        Whether a point's error is raised instead of stored in its outcome.
 
     Raises
     ------
     ScenarioError
-        No address, no scheduler or no workers there, another edition of the simulator; the extra is not installed.
+        Invalid address, no scheduler or workers, another edition of the simulator, or the extra is not installed.
     SimulationError
-        The cluster went away.
+        The connection to the cluster was lost.
     """
     check(address)
     with _connected(address) as client:
         _refuse_others(client, address)
         files = files_to_send([point for _, point in numbered])
-        # Sent as the result of a task and not scattered: if the worker that holds it is lost, Dask runs the task again.
+        # Sent as the result of a task, not scattered: if the worker with the files is lost, Dask runs the task again.
         named_files: Any = client.submit(dict, files, pure=False) if files else None
         yield from _played(client, numbered, keep, named_files, alone=alone)
 
 
 @dataclass(slots=True)
 class Submitted:
-    """Points that are submitted to a cluster one by one, and come back in any order.
+    """Points submitted individually to a cluster; outcomes return in any order.
 
     Attributes
     ----------
     client : distributed.Client
+        Connection to the cluster.
     files : future or None
-        What the points name.
+        Files named in the points.
     """
 
     client: Client
@@ -87,14 +89,14 @@ class Submitted:
     _waiting: dict[Any, tuple[NumberedPoint, Any]] = field(default_factory=dict)
 
     def submit(self, point: NumberedPoint) -> None:
-        """Hand a point over."""
+        """Submit a point."""
         future: Any = self.client.submit(
             play_on_worker, point, keep=None, files=self.files, ours=edition(), alone=False, pure=False
         )
         self._waiting[future.key] = point, future
 
     def outcome(self) -> PointOutcome:
-        """Wait for the next outcome; which point's does not matter."""
+        """Wait for the next outcome, of any point."""
         from distributed import as_completed
 
         futures = [future for _, future in self._waiting.values()]
@@ -103,14 +105,14 @@ class Submitted:
         return _outcome_and_files(point, future.status, answer)[0]
 
     def cancel(self) -> None:
-        """Drop what has not come back."""
+        """Cancel the points whose outcomes have not returned."""
         with suppress(OSError):
             self.client.cancel([future for _, future in self._waiting.values()], force=True)
 
 
 @contextmanager
 def submitted(address: str, points: Sequence[NumberedPoint]) -> Iterator[Submitted]:
-    """What takes points until the block ends; all name the files that these name, and errors are those of `play`."""
+    """Yield a `Submitted` until the block ends; every point must name the same files; errors as in `play`."""
     check(address)
     with _connected(address) as client:
         _refuse_others(client, address)
@@ -123,7 +125,7 @@ def submitted(address: str, points: Sequence[NumberedPoint]) -> Iterator[Submitt
 
 
 def check(address: str) -> None:
-    """Refuse text that is no address, and every address if Dask is not installed."""
+    """Raise ScenarioError for an invalid address, or if Dask is not installed."""
     if not re.fullmatch(r"(tcp|tls)://[^/\s]+:\d{1,5}", address):
         raise ScenarioError(f"--scheduler: got {address!r}; must be tcp://HOST:PORT, as `dask scheduler` prints it")
     require_package("--scheduler", "distributed", "distributed")
@@ -138,18 +140,21 @@ def _connected(address: str) -> Iterator[Client]:
             client = Client(address, timeout=TIMEOUT, set_as_default=False)
         except (OSError, ValueError) as error:
             raise ScenarioError(
-                f"--scheduler: nobody answered at {address} within {TIMEOUT} s; is `dask scheduler` running there?"
+                f"--scheduler: no scheduler answered at {address} within {TIMEOUT} s; is `dask scheduler` running on "
+                "this machine and port?"
             ) from error
         try:
             yield client
         finally:
-            with suppress(OSError):  # it went away, or is too busy to say goodbye
+            # The cluster may have ended, or may be too busy to answer.
+            with suppress(OSError):
                 client.close(timeout=TIMEOUT)
 
 
 @contextmanager
 def _without_dask_logs() -> Iterator[None]:
-    """Switch Dask's log lines off: what matters in them arrives as an error too, and becomes one line."""
+    """Switch off Dask's log lines: errors that matter are also raised, and become a single line."""
+    # Importing `distributed` creates its loggers, and each logger may have a separate level.
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
     before = {name: logging.getLogger(name).level for name in names}
     try:
@@ -162,17 +167,18 @@ def _without_dask_logs() -> Iterator[None]:
 
 
 def _refuse_others(client: Client, address: str) -> None:
-    """Refuse workers with another edition of the simulator: one table must not mix figures of two editions."""
+    """Raise an error if a worker has another edition of the simulator: a table must not mix two editions."""
     try:
         client.wait_for_workers(1, timeout=TIMEOUT)
     except TimeoutError as error:
         raise ScenarioError(
-            f"--scheduler: {address} has no workers; start some with `dask worker {address}`"
+            f"--scheduler: {address} has no workers; start workers with `dask worker {address}`"
         ) from error
+    # Every worker is asked; an exception counts as a different edition.
     editions: dict[str, Any] = client.run(edition, on_error="return")
     try:
         editions = {"the scheduler": client.run_on_scheduler(edition), **editions}
-    except Exception as error:  # whatever unpickling raised on the scheduler
+    except Exception as error:  # any error while the scheduler unpickles `edition`
         editions = {"the scheduler": error, **editions}
     our_edition = edition()
     for machine, its_edition in editions.items():
@@ -184,10 +190,11 @@ def _refuse_others(client: Client, address: str) -> None:
 
 
 def files_to_send(points: Sequence[Point]) -> dict[str, bytes]:
-    """Content of the files that points of one scenario name relative to it, by their paths from there."""
+    """Return the content of the files that the points name by relative path, keyed by the relative path."""
     contents = {}
     base = points[0].scenario.base
     for named in files_of(point.scenario for point in points):
+        # Files outside the scenario's folder are not sent: workers must have them at the same path.
         path = named.path.relative_to(base) if named.path.is_relative_to(base) else named.path
         if not path.is_absolute() and ".." not in path.parts and registry.is_file(named.path):
             contents[path.as_posix()] = named.path.read_bytes()
@@ -199,6 +206,7 @@ def _played(
 ) -> Generator[PointOutcome]:
     from distributed import as_completed
 
+    # On the worker, the writer's folder is a temporary folder (see `play_on_worker`).
     remote_writer = None if keep is None else replace(keep, folder=Path())
     pending: dict[Any, tuple[NumberedPoint, Any]] = {}
     try:
@@ -216,6 +224,7 @@ def _played(
                 _write_files(files, keep.folder)
             yield outcome
     finally:
+        # If the caller stops iterating, workers must not continue in vain.
         with suppress(OSError):
             client.cancel([future for _, future in pending.values()], force=True)
 
@@ -227,15 +236,17 @@ def _write_files(files: Files, folder: Path) -> None:
 
 
 def _outcome_and_files(numbered_point: NumberedPoint, status: str, answer: Any) -> tuple[PointOutcome, Files]:
-    """The outcome and files that a finished task returned; a failed outcome where its workers were lost."""
+    """Return the outcome and files from a finished task, or a failed outcome if its workers were lost."""
     from distributed.scheduler import KilledWorker
 
     if status == "finished":
         outcome, files = answer
         return outcome, files
+    # Neither finished nor failed: cancelled or lost by the scheduler.
     if status != "error":
-        raise SimulationError("the Dask cluster went away, or has dropped the points that it was given")
+        raise SimulationError("the Dask cluster ended, or dropped submitted points")
     error = answer[1]
+    # Dask gives up after allowed_failures + 1 lost workers.
     if isinstance(error, KilledWorker):
         return failed(*numbered_point, lost_text("worker", error.allowed_failures + 1)), {}
     raise error
@@ -244,20 +255,22 @@ def _outcome_and_files(numbered_point: NumberedPoint, status: str, answer: Any) 
 def play_on_worker(
     at: NumberedPoint, *, keep: ArtifactWriter | None, files: Files | None, ours: str, alone: bool
 ) -> tuple[PointOutcome, Files]:
-    """Play a point on a worker; return its outcome and the files that it leaves, by path below the run's folder."""
-    if edition() != ours:  # a worker that joined after `_refuse_others`
+    """Simulate a point on a worker; return the outcome and the point's files, by path in the run's folder."""
+    # A worker may have joined after `_refuse_others`.
+    if edition() != ours:
         raise SimulationError(f"this is simulator {ours}, a worker has {edition()}; install the same on every machine")
     index, point = at
     with TemporaryDirectory(prefix="simulator-") as scratch:
         kept = Path(scratch, "kept")
         if files:
-            # Named like the scenario's own folder: a report names a model's config.json after its folder.
+            # The folder has the name of the scenario's folder: reports name a model's config.json after its folder.
             base = Path(scratch, "given", point.scenario.base.resolve().name)
             for name, content in files.items():
                 (base / name).parent.mkdir(parents=True, exist_ok=True)
                 (base / name).write_bytes(content)
-            point = replace(point, scenario=replace(point.scenario, base=base))
+            point = replace(point, scenario=point.scenario.replaced(base=base))
         play_one = play_alone if alone else play_point
         outcome = play_one(index, point, None if keep is None else replace(keep, folder=kept))
+        # The scratch folder is deleted at the end of the block, so the files are read here.
         left = sorted(path for path in kept.rglob("*") if path.is_file())
         return outcome, {path.relative_to(kept).as_posix(): path.read_bytes() for path in left}

@@ -1,7 +1,13 @@
-"""The journal of a sweep, points.jsonl: each outcome as a line when it is there, so that --resume can go on.
+"""The journal of a sweep, points.jsonl: a line for each finished outcome, which allows --resume to continue the sweep.
 
-Rule: a line is one write at the end of the file, so a process that is killed leaves whole lines and at most one that
-was cut short, which does not count. One process at a time writes.
+A line is a single write at the end of the file. A killed process therefore leaves whole lines and at most a single
+incomplete line, which does not count. Only one process at a time writes.
+
+Example of a journal after a kill during the third write:
+
+    {"index": 0, ...}
+    {"index": 2, ...}
+    {"index": 1, "repo
 """
 
 from __future__ import annotations
@@ -17,10 +23,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import MOST_DATA, parse_json, read_bytes
-from simulator.errors import ScenarioError
+from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.records import Point
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome, read_outcome
+from simulator.sweeps.outcome import NumberedPoint
 from simulator.sweeps.report_reading import is_report
 
 NAME: Final = "points.jsonl"
@@ -28,32 +35,32 @@ NAME: Final = "points.jsonl"
 
 @contextmanager
 def open_journal(folder: Path) -> Iterator[Callable[[PointOutcome], None]]:
-    """Open a run's journal for as long as it plays; yields the function that appends an outcome.
+    """Open a run's journal while points are simulated; yield the function that appends an outcome.
 
     Raises
     ------
     ScenarioError
-        Another process has it open.
+        Another process has the journal open.
     OSError
         The file cannot be written, or the disk is full.
     """
     path = folder / NAME
+    # Without a buffer, every write is a single system call.
     with path.open("ab", buffering=0) as file:
         _claim(file, folder)
         if _cut_short(path):
-            _append(
-                file, b"\n"
-            )  # the incomplete line stays and does not count; without its end the next line would be lost with it
+            # An incomplete line stays and does not count. Without a line end, the next line would be lost with it.
+            _append(file, b"\n")
         yield lambda outcome: _append(file, line(outcome))
 
 
 def line(outcome: PointOutcome) -> bytes:
-    """An outcome as a line of the file."""
+    """Return an outcome as a line in the journal."""
     return json.dumps({"index": outcome.index, **outcome.to_dict()}).encode() + b"\n"
 
 
 def read_journal(folder: Path) -> dict[int, PointOutcome]:
-    """Points that an interrupted run has finished, by index."""
+    """Return the finished points of an interrupted run, by index; the last line for an index counts."""
     outcomes: dict[int, PointOutcome] = {}
     path = folder / NAME
     if not path.is_file():
@@ -64,12 +71,13 @@ def read_journal(folder: Path) -> dict[int, PointOutcome]:
             index = operator.index(point["index"])
             outcomes[index] = read_outcome(index, point)
         except (ValueError, KeyError, TypeError):
+            # Incomplete or foreign lines: their points are simulated again.
             continue
     return outcomes
 
 
 def read_journal_of(folder: Path, numbered: Sequence[NumberedPoint]) -> dict[int, PointOutcome]:
-    """Those of `read_journal` that are outcomes of these points."""
+    """Return the outcomes from `read_journal` that belong to the given points."""
     points = dict(numbered)
     return {
         index: replace(outcome, settings=points[index].settings)
@@ -83,12 +91,13 @@ def _is_of(outcome: PointOutcome, point: Point) -> bool:
 
 
 def _append(file: FileIO, text: bytes) -> None:
+    # A full disk accepts only part of the line, without raising an error.
     if file.write(text) != len(text):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file.name))
 
 
 def _cut_short(path: Path) -> bool:
-    """Whether the last line has no end."""
+    """Return True if the last line has no line end."""
     with path.open("rb") as file:
         length = file.seek(0, os.SEEK_END)
         file.seek(max(0, length - 1))
@@ -96,14 +105,17 @@ def _cut_short(path: Path) -> bool:
 
 
 def _claim(file: FileIO, folder: Path) -> None:
-    """Lock the file until it is closed or this process ends: two processes would play the same points."""
+    """Lock the file until it is closed or this process ends: otherwise two processes would simulate the same points."""
     try:
         import fcntl
     except ImportError:  # Windows
         return
     try:
+        # Not waiting: a second run should report the conflict at once.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ScenarioError(f"--out: another process is playing in {folder}; wait for it, or end it first") from error
-    except OSError:  # a file system without locks
+        raise ScenarioError(
+            f"--out: another process writes to {folder}; wait until the process ends, or stop the process"
+        ) from error
+    except OSError:  # a file system without locks: continue without the lock
         return

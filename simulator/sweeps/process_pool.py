@@ -1,12 +1,19 @@
-"""Plays points on worker processes of this machine; the kernel or a user may kill any of them at any moment.
+"""Simulates points on worker processes of this machine, although any worker may be killed at any moment.
 
-Rule: each worker has a pipe of its own and one point at a time. So it is known which point a killed worker was playing;
-another worker plays that point again, and no other point is affected.
+Each worker has its own pipe and simulates a single point at a time. If a worker is killed, the parent therefore knows
+the lost point, and another worker simulates this point again. Other points are unaffected.
 
-`preload` lets workers import while the parent still reads the scenario, so this module imports nothing that takes long.
+    parent                            worker
+    start_worker    --- process -->   imports
+    receive         <-- None -----    ready
+    _send_next_point -- point ---->   simulates
+    receive         <-- outcome --    ready again
+    receive: EOF    <-- (killed)      _handle_lost_worker: point back into the queue, start a new worker
 
-Why not `concurrent.futures`: there one killed process ends the whole pool and nobody knows which point it was playing,
-and the workers of a killed parent wait for ever. Here they see their pipe close, and exit.
+`preload` lets workers import while the parent still reads the scenario; this module therefore imports nothing slow.
+
+Why not `concurrent.futures`? There, a killed process ends the whole pool, nobody knows the lost point, and workers of a
+killed parent wait for ever. Here, workers of a killed parent see their pipe close, and exit.
 """
 
 from __future__ import annotations
@@ -24,44 +31,47 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Final
 
-from simulator.errors import SimulationError
+from simulator.basics.errors import SimulationError
 
 if TYPE_CHECKING:
-    from simulator.sweeps.outcome import NumberedPoint, PointOutcome, RunHandler
+    from simulator.run.outcome import PointOutcome
+    from simulator.sweeps.outcome import NumberedPoint, RunHandler
 
-# A point fails when so many workers have been killed while they played it; a sweep fails when so many workers in a row
-# end before they could play anything.
+# A point fails after this many workers were killed during its simulation. A sweep fails after this many workers in a
+# row ended before they were ready.
 MOST_LOSSES: Final = 3
-# Spawned, not forked: the parent may hold threads of numpy or of a notebook.
+# Spawn, not fork: the parent may have threads, from numpy or from a notebook.
 _SPAWN: Final = get_context("spawn")
 
 
 def play(
     numbered: Sequence[NumberedPoint], jobs: int, keep: RunHandler | None = None, pool: WorkerPool | None = None
 ) -> Generator[PointOutcome]:
-    """Play points on processes and yield their outcomes as they come.
+    """Simulate points on processes and yield their outcomes in order of completion.
 
     Parameters
     ----------
     numbered : sequence of (int, Point)
+        Points with their numbers.
     jobs : int
-        Processes.
+        Number of processes.
     keep : callable (int, Run), optional
-        Called where the point is played; must be picklable.
+        Called in the process that simulates the point; must be picklable.
     pool : WorkerPool, optional
-        From `preload`.
+        Pool returned by `preload`.
 
     Raises
     ------
     SimulationError
-        Workers end before they can play anything. A point whose worker is killed is played again; with the third
-        worker that it loses it fails.
+        Workers end before they are ready. If a worker is killed, its point is simulated again; after three lost workers
+        the point fails.
     """
     pool = pool or WorkerPool()
     pool.waiting, pool.keep = deque(numbered), keep
     try:
         for _ in range(min(jobs, len(numbered))):
             pool.start_worker()
+        # Workers leave `by_pipe` when no point waits; the loop ends after the last worker.
         while pool.by_pipe:
             for pipe in connection.wait(pool.by_pipe):
                 outcome = pool.receive(pool.by_pipe[pipe])  # type: ignore[index]
@@ -73,7 +83,7 @@ def play(
 
 @contextmanager
 def staying(jobs: int, pool: WorkerPool | None = None) -> Iterator[WorkerPool]:
-    """Workers that wait for points, which come one by one, until the block ends; see `WorkerPool.submit`."""
+    """Yield a pool of workers that wait for points until the block ends; see `WorkerPool.submit`."""
     pool = pool or WorkerPool()
     pool.stays = True
     try:
@@ -85,14 +95,15 @@ def staying(jobs: int, pool: WorkerPool | None = None) -> Iterator[WorkerPool]:
 
 
 def preload(*imports: str) -> WorkerPool:
-    """Start a fork server that imports these modules, and what playing needs, in the background; workers copy it.
+    """Start a fork server that imports these modules, and the simulation's modules, in the background.
 
-    Only for the command line: it changes the settings of `multiprocessing` for the whole program.
+    Workers are copies of this server. Only for the command line: the function changes the settings of `multiprocessing`
+    for the whole program.
     """
     if "forkserver" not in get_all_start_methods():  # Windows
         return WorkerPool()
     context = get_context("forkserver")
-    # networkx is imported by the first cluster only.
+    # `simulator.sweeps.outcome` does not import networkx; the first cluster does.
     context.set_forkserver_preload([*imports, "simulator.sweeps.outcome", "networkx"])
     with _without_interrupts():
         forkserver.ensure_running()
@@ -101,7 +112,7 @@ def preload(*imports: str) -> WorkerPool:
 
 @dataclass(slots=True)
 class _Worker:
-    """A worker process, its pipe, the point that it plays, and whether it has finished its imports."""
+    """A worker process with pipe and present point; `ready` means that imports are finished."""
 
     process: BaseProcess
     pipe: Connection
@@ -111,29 +122,30 @@ class _Worker:
 
 @dataclass(slots=True)
 class WorkerPool:
-    """The workers, the points that wait, how many workers each point has lost, and starts that failed in a row.
+    """The workers, the waiting points, lost workers per point, and failed starts in a row.
 
-    Workers that stay wait when there is nothing to play; others end.
+    If `stays` is set, idle workers wait for further points; otherwise they end.
     """
 
     context: SpawnContext | ForkServerContext = _SPAWN
     waiting: deque[NumberedPoint] = field(default_factory=deque)
     keep: RunHandler | None = None
     by_pipe: dict[Connection, _Worker] = field(default_factory=dict)
-    lost: Counter[int] = field(default_factory=Counter)
-    failed_starts: int = 0
+    lost: Counter[int] = field(default_factory=Counter)  # killed workers, by point number
+    failed_starts: int = 0  # workers in a row that ended before they were ready
     stays: bool = False
 
     def submit(self, point: NumberedPoint) -> None:
-        """Let a point wait, and send it to a worker that has nothing to do."""
+        """Queue a point; if a worker is idle, send the point at once."""
         self.waiting.append(point)
         idle = next((one for one in self.by_pipe.values() if one.ready and one.point is None), None)
         if idle is not None:
-            with suppress(OSError):  # killed just now; the next `recv` of its pipe shows it
+            # A worker killed just now is noticed at the next `recv` from its pipe.
+            with suppress(OSError):
                 self._send_next_point(idle)
 
     def outcome(self) -> PointOutcome:
-        """Wait for the next outcome; which point's does not matter."""
+        """Wait for the next outcome, of any point."""
         while True:
             pipe = connection.wait(self.by_pipe)[0]
             outcome = self.receive(self.by_pipe[pipe])  # type: ignore[index]
@@ -141,22 +153,24 @@ class WorkerPool:
                 return outcome
 
     def start_worker(self) -> None:
-        """Start a worker; its first message says that it is ready."""
+        """Start a worker; the first message from the worker means "ready"."""
         pipe, theirs = self.context.Pipe()
         process = self.context.Process(target=_worker_main, args=(theirs,), daemon=True)
         with _without_interrupts():
             process.start()
-        theirs.close()  # only the process holds its end now, so its pipe closes with it
+        # Only the process holds its end now: if the process ends, the parent's end reports EOF.
+        theirs.close()
         self.by_pipe[pipe] = _Worker(process, pipe)
 
     def receive(self, worker: _Worker) -> PointOutcome | None:
-        """Receive a worker's message and send it the next point; or note that it was killed."""
+        """Receive a worker's message and send the worker its next point; or handle the loss of a killed worker."""
         try:
             message = worker.pipe.recv()
         except (EOFError, OSError):
             return self._handle_lost_worker(worker)
         worker.point, worker.ready, self.failed_starts = None, True, 0
-        with suppress(OSError):  # killed just now; the next `recv` of its pipe shows it
+        # A worker killed just now is noticed at the next `recv` from its pipe.
+        with suppress(OSError):
             self._send_next_point(worker)
         if isinstance(message, Exception):
             raise message
@@ -171,19 +185,21 @@ class WorkerPool:
             self._release(worker)
 
     def _release(self, worker: _Worker) -> None:
-        """Close a worker's pipe, at which it exits, and wait for that."""
+        """Close a worker's pipe, which makes the worker exit, and wait until the process has ended."""
         del self.by_pipe[worker.pipe]
         worker.pipe.close()
         worker.process.join()
 
     def _handle_lost_worker(self, worker: _Worker) -> PointOutcome | None:
-        """Let the point of a killed worker wait again, or fail if it has lost too many; start another worker."""
+        """Queue a killed worker's point again, or fail the point after too many losses; start a new worker."""
         self._release(worker)
+        # A worker that ends before its first message fails on start, for example because `sweep` is called at the top
+        # level of a script, which every spawned process runs again.
         self.failed_starts += not worker.ready
         if self.failed_starts >= MOST_LOSSES:
             raise SimulationError(
-                f"{MOST_LOSSES} processes ended before they could play a point; in a script of your own, sweep below "
-                '`if __name__ == "__main__":`, or take --jobs 1'
+                f"{MOST_LOSSES} processes ended before simulating a point; in a script, call sweep below "
+                '`if __name__ == "__main__":`, or use --jobs 1'
             )
         failure = None
         if worker.point is not None:
@@ -192,7 +208,7 @@ class WorkerPool:
             if self.lost[index] < MOST_LOSSES:
                 self.waiting.append(worker.point)
             else:
-                from simulator.sweeps.outcome import failed
+                from simulator.run.outcome import failed
 
                 failure = failed(index, point, lost_text("process", MOST_LOSSES))
         if self.waiting or self.stays:
@@ -200,7 +216,7 @@ class WorkerPool:
         return failure
 
     def stop(self) -> None:
-        """Terminate all workers, in the middle of a point if the caller gave up."""
+        """Terminate every worker, also during the simulation of a point."""
         for worker in self.by_pipe.values():
             worker.process.terminate()
         for worker in list(self.by_pipe.values()):
@@ -208,17 +224,18 @@ class WorkerPool:
 
 
 def lost_text(what: str, times: int) -> str:
-    """The error of a point all of whose workers were killed."""
-    return f"its {what} was ended from outside {times} times, perhaps because memory ran out; play fewer at once"
+    """Return the error text for a point after repeated loss of workers."""
+    return f"the {what} of this point was killed {times} times, perhaps because memory ran out; use fewer processes"
 
 
 def _worker_main(pipe: Connection) -> None:
-    """The worker process: play each point that arrives, until the parent closes the pipe or has ended."""
-    # The terminal sends Ctrl-C to workers too; the parent stops them, and they would only print tracebacks.
+    """Run a worker process: simulate each point that arrives, until the parent closes the pipe or has ended."""
+    # The terminal sends Ctrl-C to workers too. The parent stops the workers; otherwise they would print tracebacks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from simulator.playing.scenario_cluster import Clusters
+    from simulator.run.scenario_cluster import Clusters
     from simulator.sweeps.outcome import play_point
 
+    # Points with the same cluster share the cluster and its cache.
     clusters = Clusters()
     try:
         pipe.send(None)
@@ -227,21 +244,23 @@ def _worker_main(pipe: Connection) -> None:
             try:
                 answer: PointOutcome | Exception = play_point(index, point, keep, clusters)
             except Exception as error:
+                # The traceback is attached as text, because tracebacks cannot be pickled.
                 error.add_note(traceback.format_exc())
                 answer = error
             pipe.send(answer)
-    except (EOFError, OSError):  # the parent needs no more points, or has been killed
-        # No file is open, and an orderly exit of the interpreter takes a tenth of a second.
+    # The parent needs no more points, or has been killed.
+    except (EOFError, OSError):
+        # No file is open, and an orderly exit of the interpreter takes 0.1 s.
         os._exit(0)
 
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Block Ctrl-C while a process starts: it inherits the block, so it prints no traceback while it imports."""
+    """Block Ctrl-C while a process starts: the process inherits the block, and prints no traceback during imports."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    # The first process would start the resource tracker, and that unblocks signals again.
+    # The first process would otherwise start the resource tracker, whose start unblocks signals again.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -1,6 +1,6 @@
-"""Checks whether plain data that was read from a file is the report of a point.
+"""Checks whether plain data from a file is the report of a point.
 
-Rule: the fields and types come from the report's own record, so nothing is listed here a second time.
+Fields and types come from the report's own record, so nothing is listed twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulator.report.numbers.training_summary import TrainingReport
 
 
 def is_report(read: Any, *, training: bool) -> bool:
-    """Whether it has every figure of a collective's report, or of a step's, each of its kind.
+    """Return True if the data has every figure of a collective's or a step's report, with the right types.
 
     Examples
     --------
@@ -30,7 +30,7 @@ def _is(value: Any, kind: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(_is(value, one) for one in inner)
     if origin is tuple:
-        # A number that is not finite is null in JSON.
+        # In JSON, a number that is not finite is null.
         return isinstance(value, list) and all(one is None or _is(one, inner[0]) for one in value)
     if origin is dict:
         return isinstance(value, Mapping) and all(_is(one, inner[1]) for one in value.values())
@@ -41,6 +41,7 @@ def _is(value: Any, kind: Any) -> bool:
             and value.keys() == hints.keys()
             and all(_is(value[name], hint) for name, hint in hints.items())
         )
+    # A whole number counts as a float: other programs may write 1.0 as 1. A boolean does not count.
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return type(value) is kind

@@ -1,28 +1,29 @@
-"""Plays all points of a sweep: in this process, on several processes, or on a Dask cluster.
+"""Simulates every point of a sweep: in this process, on several processes, or on a Dask cluster.
 
-Rule: a point's outcome depends on the point alone, so it does not matter where it is played. A point that fails is kept
-with its error; the others go on.
+A point's outcome depends only on the point; the place of simulation does not matter. A failed point is stored with
+its error, and the other points continue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.errors import ScenarioError
-from simulator.playing.scenario_cluster import Clusters
-from simulator.playing.size import warn_of_size
-from simulator.run import warn_of
+from simulator.basics.errors import ScenarioError
+from simulator.run.checks import warn_of
+from simulator.run.outcome import PointOutcome
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.size_estimate import warn_of_size
 from simulator.scenario.load import check_scenario, load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
 from simulator.sweeps import dask_cluster, process_pool
 from simulator.sweeps.artifacts import ArtifactWriter
 from simulator.sweeps.cache import Cache
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome, RunHandler, play_alone, play_point
+from simulator.sweeps.outcome import NumberedPoint, RunHandler, play_alone, play_point
 from simulator.sweeps.table import frame
 
 if TYPE_CHECKING:
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What plays the points, and the folder in which their outcomes are cached.
+    """The place of simulation (process, processes or cluster), and the folder for cached outcomes.
 
     Attributes
     ----------
     jobs : int or None
-        Processes of this machine; with one, or none given, all are played here.
+        Number of processes on this machine; with 1 or None, points are simulated in this process.
     scheduler : str or None
-        "tcp://HOST:PORT" of a Dask cluster that plays instead.
+        "tcp://HOST:PORT" of a Dask cluster to use instead.
     cache : Path or None
-        Folder of outcomes that were kept; see `simulator.sweeps.cache`.
+        Folder with cached outcomes; see `simulator.sweeps.cache`.
     pool : WorkerPool or None
         Processes that import in advance; see `simulator.sweeps.process_pool.preload`.
     """
@@ -51,21 +52,21 @@ class Backend:
     pool: process_pool.WorkerPool | None = None
 
     def check(self) -> None:
-        """Refuse options that cannot be used together, or not here, before anything is played.
+        """Check the options before any simulation: each must be usable here and together with the others.
 
         Raises
         ------
         ScenarioError
-            No address of a scheduler, or Dask is not installed.
+            Invalid address of a scheduler, or Dask is not installed.
         ValueError
-            Fewer than one process.
+            Less than one process.
         """
         if self.jobs is not None and self.jobs < 1:
             raise ValueError(f"jobs must be at least 1, got {self.jobs}")
         if self.scheduler is not None:
             if self.jobs is not None:
                 raise ScenarioError(
-                    "--scheduler: goes without --jobs, for a cluster has its own processes; leave one of the two out"
+                    "--scheduler: excludes --jobs, because a Dask cluster has its own processes; omit one option"
                 )
             dask_cluster.check(self.scheduler)
 
@@ -77,24 +78,25 @@ def play_points(
     *,
     alone: bool = False,
 ) -> Generator[PointOutcome]:
-    """Play points and yield their outcomes as they come.
+    """Simulate points and yield their outcomes in order of completion; cached outcomes come first.
 
     Parameters
     ----------
     numbered : sequence of (int, Point)
+        Points with their numbers.
     backend : Backend or int
-        What plays them; a number is that of processes.
+        Where to simulate; a number means that number of processes.
     keep : callable (int, Run), optional
-        Called where the point is played; must be picklable for other processes, and an ArtifactWriter for Dask.
+        Called in the process that simulates the point; picklable for other processes, an ArtifactWriter for Dask.
     alone : bool
-        Whether a point's error is raised instead of being its outcome, and memory is limited.
+        Whether a point's error is raised instead of stored in its outcome, and memory is limited.
 
     Raises
     ------
     ScenarioError
-        A cluster that cannot be used, or a cache that cannot be written.
+        The cluster cannot be used, or the cache cannot be written.
     SimulationError
-        Processes end before they can play anything, or the cluster went away.
+        Processes end before they are ready, or the connection to the cluster was lost.
     """
     backend = Backend(backend) if isinstance(backend, int) else backend
     backend.check()
@@ -104,12 +106,14 @@ def play_points(
     cache = Cache(backend.cache, limit_memory=alone)
     missing = {}
     for numbered_point in numbered:
+        # The key includes file contents: compute the key before the simulation, and check the key again afterwards.
         key = cache.key(numbered_point[1].scenario)
         outcome = cache.find(numbered_point, key)
         if outcome is None:
             missing[numbered_point[0]] = (numbered_point, key)
         else:
             yield outcome
+    # Closed explicitly: if the caller stops iterating, workers must stop now, not when the garbage collector runs.
     with closing(
         _played([numbered_point for numbered_point, _ in missing.values()], backend, keep, alone=alone)
     ) as outcomes:
@@ -124,9 +128,10 @@ def _played(
 ) -> Generator[PointOutcome]:
     if backend.scheduler is not None and numbered:
         if keep is not None and not isinstance(keep, ArtifactWriter):
-            raise TypeError(f"what a Dask cluster keeps must be an ArtifactWriter, got {type(keep).__name__}")
+            raise TypeError(f"a Dask cluster needs an ArtifactWriter to keep files, got {type(keep).__name__}")
         yield from dask_cluster.play(numbered, backend.scheduler, keep, alone=alone)
     elif backend.jobs in (None, 1) or len(numbered) < 2:
+        # A single process, or a single point, needs no pool.
         play_one, clusters = (play_alone if alone else play_point), Clusters()
         for index, point in numbered:
             yield play_one(index, point, keep, clusters)
@@ -142,42 +147,44 @@ def sweep(
     scheduler: str | None = None,
     cache: Path | str | None = None,
 ) -> pd.DataFrame:
-    """Play a scenario over axes and return a table.
+    """Simulate a scenario over axes and return a table with a row per point.
 
     Parameters
     ----------
-    scenario : Scenario, or what load_scenario takes
+    scenario : Scenario, or anything that load_scenario accepts
+        The scenario.
     axes : mapping of dotted key to values, optional
-        Further axes, such as {"cluster.world_size": [2, 4, 8]}; they replace axes of the same key.
+        Further axes, such as {"cluster.world_size": [2, 4, 8]}; they replace the scenario's axes for the same keys.
     jobs : int, optional
-        Processes of this machine; all is played in this one if it is left out.
+        Number of processes on this machine; by default, points are simulated in this process.
     scheduler : str, optional
-        "tcp://HOST:PORT" of a Dask cluster that plays instead; needs the extra `distributed`.
+        "tcp://HOST:PORT" of a Dask cluster to use instead; needs the extra `distributed`.
     cache : path, optional
-        Folder in which outcomes are kept, and looked up before they are played.
+        Folder in which outcomes are cached, and looked up before a simulation.
 
     Returns
     -------
     pandas.DataFrame
-        One row a point, in order: a column for each axis, then one for each report key ("bottleneck.link" for those of
-        the bottleneck), `engine` and `error`.
+        A row per point, in order: a column for each axis, then a column for each report key ("bottleneck.link" for keys
+        inside the bottleneck), `engine` and `error`.
 
     Raises
     ------
     ScenarioError
-        An axis that the scenario cannot have; a cluster or a cache that cannot be used.
+        Invalid axis, or unusable cluster or cache.
     SimulationError
-        Processes end before they can play anything, or the cluster went away.
+        Processes end before they are ready, or the connection to the cluster was lost.
 
     Warns
     -----
     ScenarioWarning
-        A key changes no number in any point, told once; or a point takes long.
+        A key has no effect in any point (reported once), or a point takes long.
     """
     loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
     backend.check()
     swept = with_axes(loaded, axes or {})
+    # Warnings concern the whole sweep, so each is reported once, not per point.
     warn_of(swept)
     found = points(swept)
     warn_of_size(point.scenario for point in found)
@@ -186,9 +193,10 @@ def sweep(
 
 
 def with_axes(scenario: Scenario, axes: Mapping[str, Sequence[Any]]) -> Scenario:
-    """Add axes to a scenario's sweep; checked like those of a file."""
+    """Add axes to a scenario's sweep; they are checked like axes in a file."""
     if not axes:
         return scenario
+    # A key may be an axis only once, so new values replace the axis under `compare` or `sweep`.
     compare, sweep = ({k: v for k, v in old.items() if k not in axes} for old in (scenario.compare, scenario.sweep))
-    swept = replace(scenario, compare=compare, sweep=sweep | {key: tuple(values) for key, values in axes.items()})
+    swept = scenario.replaced(compare=compare, sweep=sweep | {key: tuple(values) for key, values in axes.items()})
     return check_scenario(resolved(swept), scenario.source, scenario.base)

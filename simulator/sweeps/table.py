@@ -1,6 +1,6 @@
-"""Writes outcomes as a table (CSV, Parquet, pandas): one row a point.
+"""Writes outcomes as a table (CSV, Parquet, pandas), with a row per point.
 
-Rule: the same columns everywhere: axes, then the report's figures, then `engine` and `error`.
+Every format has the same columns: axes, then the report's figures, then `engine` and `error`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.csv_text import csv_text
 from simulator.basics.sections import SECTIONS
-from simulator.report.tables.setting_text import label
-from simulator.scenario.shape import axis_keys
-from simulator.sweeps.outcome import PointOutcome
+from simulator.records.setting_text import label
+from simulator.run.outcome import PointOutcome
+from simulator.scenario.records import axis_keys
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def row(outcome: PointOutcome) -> dict[str, Any]:
-    """One outcome as a flat row of a table."""
-    # A setting of a whole section has a word for it, by which rows can be grouped, and a column for each key.
+    """Return a flat table row with an outcome's settings and figures."""
+    # A setting of a whole section gives a column with a short text, for grouping, and a column for each of its keys.
     flat = {key: label(key, value) if key in SECTIONS else value for key, value in outcome.settings.items()}
     for section in (key for key in outcome.settings if key in SECTIONS):
         flat |= _keys(outcome.settings[section], section)
@@ -35,7 +35,7 @@ def row(outcome: PointOutcome) -> dict[str, Any]:
 
 
 def _keys(value: Any, key: str) -> dict[str, Any]:
-    """Dotted keys of a setting, as far down as a scenario has keys of its own."""
+    """Return dotted keys from a setting, down to the deepest keys that a scenario has."""
     names = {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, Mapping) else {}
     if not names or not set(names) <= set(axis_keys()):
         return {key: value}
@@ -43,24 +43,26 @@ def _keys(value: Any, key: str) -> dict[str, Any]:
 
 
 def frame(outcomes: Iterable[PointOutcome]) -> pd.DataFrame:
-    """Outcomes as a pandas table, in their order."""
+    """Return a pandas table with the outcomes, in the given order."""
     import pandas as pd
 
     return pd.DataFrame([row(outcome) for outcome in outcomes])
 
 
 def table_text(outcomes: Iterable[PointOutcome]) -> str:
-    """The same table as CSV; a figure that a point does not have is empty, numbers read back exactly."""
+    """Return the table as CSV; a missing figure is an empty field, and numbers read back exactly."""
     rows = [row(outcome) for outcome in outcomes]
+    # Points may have different report keys: the columns are the union, in order of first appearance.
     columns = list(dict.fromkeys(column for fields in rows for column in fields))
     return csv_text([columns, *([fields.get(column) for column in columns] for fields in rows)])
 
 
 def write_parquet(outcomes: Iterable[PointOutcome], path: Path) -> None:
-    """The same table as Parquet; a column whose values are not of one plain kind is text, as in CSV."""
+    """Write the table in Parquet format; columns with mixed or structured values become text, like in CSV."""
     table = frame(outcomes)
     for name in table.columns:
         kinds = {type(value) for value in table[name].dropna()}
+        # A Parquet column has a single type.
         if table[name].dtype == object and (len(kinds) > 1 or not kinds <= {str, bool, int, float}):
             table[name] = table[name].map(str, na_action="ignore")
     write_atomically(path, table.to_parquet(None, engine="pyarrow", index=False))

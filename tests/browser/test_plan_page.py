@@ -10,9 +10,9 @@ import pytest
 
 import simulator
 from simulator.basics.units import format_time
-from simulator.planner.told import document, sentences
+from simulator.planner.plan_report import document, sentences
 from simulator.results.page.plan_page import FILE, plan_page
-from simulator.scenario.records import Budget
+from simulator.scenario.answer_spec import BudgetSpec
 from tests.browser.chromium import CHROMIUM, MISSING, browser, opened
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
@@ -33,7 +33,7 @@ def told() -> dict[str, Any]:
         MODEL, topology="dgx_a100", gpus=8, seq_len=256, global_batch="16seq", best=5,
         fix={"checkpointing": "none"}, among={"sharding": ["zero1", "zero3"], "schedule": ["1f1b"]},
     )  # fmt: skip
-    budget = Budget(tokens=1e12, price=2.5)
+    budget = BudgetSpec(tokens=1e12, price=2.5)
     return document(plan, budget) | {"sentences": sentences(plan, budget, 30.0)}
 
 
@@ -112,7 +112,7 @@ def test_each_number_of_gpus_has_its_front_and_its_row(running: Any, tmp_path: P
     with opened(running, page) as one:
         one.until("state.drawn === 0")
         told = one.text("#planfront")
-        assert [f"front of {gpus} GPUs" in told for gpus in (2, 4, 8, 16)] == [True, True, True, False]
+        assert [f"Pareto front with {gpus} GPUs" in told for gpus in (2, 4, 8, 16)] == [True, True, True, False]
         assert one.value("data.plan.played.filter((one) => one.front).map((one) => one.gpus).sort()") == sorted(
             front["gpus"]
         )

@@ -123,7 +123,7 @@ def test_without_scripts_the_answer_and_all_figures_are_there(running: Any, fold
         body = one.text("body")
         assert all(sentence in body for sentence in told["answer"]["sentences"])
         assert all(format_time(point["report"]["step_time_s"]) in body for point in told["points"])
-        assert "One point" not in body
+        assert "Point: " not in body
 
 
 def test_hovered_values_are_those_of_the_report(running: Any, folders: dict[str, Path]) -> None:
@@ -348,7 +348,7 @@ def test_a_hundred_thousand_spans_are_carried(running: Any, tmp_path: Path) -> N
         assert one.value("state.timeline.lanes.reduce((n, l) => n + l.start.length, 0)") == ranks * each
         assert one.value("performance.memory.usedJSHeapSize") < 250e6
         one.page.fill("#search", "layer 499")
-        assert one.text("#timeline p") == "200 spans, 140 us together"
+        assert one.text("#timeline p") == "200 spans, 140 us in total"
         assert one.said == []
 
 
@@ -405,10 +405,10 @@ def test_the_sentence_of_links_is_of_the_window_and_the_machine_of_the_whole_run
     with opened(running, tmp_path / "served" / FILE) as one:
         one.drawn()
         one.page.locator("#linkspanel").evaluate("panel => { panel.open = true; state.view.tell(); }")
-        assert "over the whole run: server0->switch0, 50.0 % of their bandwidth used" in one.text("#links")
+        assert "over the whole run: server0->switch0, 50.0 % utilised" in one.text("#links")
         for share, link in ((0.1, "switch0->server0"), (0.6, "server0->switch0")):
             one.value(f"state.view.set({share} * state.view.end, {share + 0.2} * state.view.end)")
-            assert f": {link}, 100.0 % of their bandwidth used." in one.text("#links")
+            assert f": {link}, 100.0 % utilised." in one.text("#links")
             assert "over the whole run" not in one.text("#links")
             assert one.text("#topology").startswith("4 GPUs on star_100g, over the whole run")
 
@@ -496,7 +496,7 @@ def test_every_colour_is_seen_on_a_dark_page_and_what_is_idle_stays_behind(
         seen = one.value(
             "Object.fromEntries(Object.keys(data.colours).map(n => [n, contrast(colourOf(n), themed('--panel'))]))"
         )
-        quiet = {name: seen.pop(name) for name in ("idle", "latencies and waiting", "all others")}
+        quiet = {name: seen.pop(name) for name in ("idle", "latency and waiting", "other")}
         assert min(seen.values()) >= 3
         assert max(quiet.values()) < min(seen.values())
         assert min(quiet.values()) > 1.3
@@ -520,5 +520,5 @@ def test_lines_on_each_other_share_one_name(running: Any, tmp_path: Path) -> Non
     run(tmp_path / "same", data)
     with opened(running, tmp_path / "same" / FILE) as one:
         one.drawn()
-        assert "zero1, zero2 (on one line)" in one.text("#overview .legend")
+        assert "zero1, zero2 (same line)" in one.text("#overview .legend")
         assert one.page.locator("#overview path").count() == 2

@@ -20,9 +20,9 @@ from simulator.basics.units import format_bandwidth, format_bytes, format_memory
 from simulator.cli.results_output import print_results
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
-from simulator.report.numbers.measures import factor_text, percent_text
-from simulator.report.tables.setting_text import label
-from simulator.results.drawn import Pictures
+from simulator.records.measures import factor_text, percent_text
+from simulator.records.setting_text import label
+from simulator.results.drawn import DrawnPictures
 from simulator.results.run_directory import report_text
 from simulator.results.small_table import small_tables
 from simulator.scenario.load import load_scenario, points
@@ -112,7 +112,7 @@ def check_nothing_is_lost(compared: Comparison, told: Answer, columns: int) -> N
     for full in (False, True):
         out = io.StringIO()
         with redirect_stdout(out):
-            print_results(compared, told, Path("runs/x"), Pictures((), ""), full=full)
+            print_results(compared, told, Path("runs/x"), DrawnPictures((), ""), full=full)
         assert max(map(len, out.getvalue().splitlines())) <= columns
         assert "…" not in out.getvalue()
         said = "".join(out.getvalue().split())

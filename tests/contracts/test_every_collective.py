@@ -12,8 +12,7 @@ import pytest
 
 from simulator.basics import dtypes
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import REDUCING, ROOTED, Request
+from simulator.collectives.algorithm import ALGORITHMS, REDUCING, ROOTED, CollectiveRequest
 from simulator.collectives.verify import verify
 from simulator.records.chunks import chunk_sizes, transfer_elements
 from simulator.records.schedule import Repeat
@@ -33,7 +32,7 @@ from tests.playing import (
     wrapped_sum,
 )
 
-PAIRS = [pytest.param(a, o, id=f"{a}-{o}") for a, o in catalog.pairs()]
+PAIRS = [pytest.param(a, o, id=f"{a}-{o}") for a, o in ALGORITHMS.pairs()]
 SIZES = (2, 3, 4, 5, 7, 8, 13, 16, 32)
 DTYPES = ("int64", "int8", "float32", "float16", "bfloat16")
 # Unit roundoff: half the distance from 1 to the next number.
@@ -42,20 +41,20 @@ ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 def variants(algorithm: str, n: int) -> Iterator[tuple[Cluster, dict[str, Any]]]:
     """Where, and with which options, an algorithm can run on n ranks: its own examples."""
-    for example in catalog.find(algorithm).examples(n):
+    for example in ALGORITHMS.find(algorithm).examples(n):
         own = example.servers if example.servers_on == "own" else 0
         cluster = nodes(n, example.node_size) if example.node_size and not example.given else star(n, own or 0)
         yield cluster, request_options(example, n)
 
 
-def requests(algorithm: str, operation: str, n: int, elements: int) -> Iterator[tuple[Cluster, Request]]:
+def requests(algorithm: str, operation: str, n: int, elements: int) -> Iterator[tuple[Cluster, CollectiveRequest]]:
     roots = sorted({0, n - 1, n // 2}) if operation in ROOTED else [0]
     for cluster, options in variants(algorithm, n):
         for root in roots:
-            yield cluster, Request(operation, n, elements, root=root, **options)
+            yield cluster, CollectiveRequest(operation, n, elements, root=root, **options)
 
 
-def with_nodes(cluster: Cluster, request: Request) -> Request:
+def with_nodes(cluster: Cluster, request: CollectiveRequest) -> CollectiveRequest:
     """The request as the planner completes it."""
     return request if request.nodes else replace(request, nodes=cluster.nodes)
 
@@ -64,12 +63,12 @@ def with_nodes(cluster: Cluster, request: Request) -> Request:
 def test_rows_are_counted_before_they_are_written_down(algorithm: str, operation: str) -> None:
     for n in SIZES[:-1]:
         for cluster, request in requests(algorithm, operation, n, 100 * n):
-            schedule = catalog.find(algorithm).plans[operation](with_nodes(cluster, request))
+            schedule = ALGORITHMS.find(algorithm).plans[operation](with_nodes(cluster, request))
             written = sum(len(part.round if isinstance(part, Repeat) else part) for part in schedule.parts())
             assert schedule.rows == written, request
 
 
-def truth(request: Request, inputs: list[Array]) -> list[Array] | None:
+def truth(request: CollectiveRequest, inputs: list[Array]) -> list[Array] | None:
     """What each rank must get, in exact arithmetic: bits for copies and integers, None for sums of floats."""
     if request.operation == "all_to_all":
         return share_of(request, inputs)
@@ -81,7 +80,7 @@ def truth(request: Request, inputs: list[Array]) -> list[Array] | None:
     return share_of(request, np.concatenate(gathered))
 
 
-def assert_near_the_sum(request: Request, inputs: list[Array], results: list[Array], dtype: str) -> None:
+def assert_near_the_sum(request: CollectiveRequest, inputs: list[Array], results: list[Array], dtype: str) -> None:
     """|error| <= ((1 + u)^(N-1) - 1) sum |x|, for N - 1 additions in any order (Higham 2002, section 4.2)."""
     wide = [a.astype(np.float64) for a in inputs]
     sums, magnitudes = share_of(request, sum(wide)), share_of(request, sum(np.abs(a) for a in wide))  # type: ignore[arg-type]
@@ -92,7 +91,7 @@ def assert_near_the_sum(request: Request, inputs: list[Array], results: list[Arr
         assert np.all(np.abs(result.astype(np.float64) - exact) <= bound * magnitude + 2.0**-24 * ROUNDOFF[dtype])
 
 
-def assert_right(cluster: Cluster, algorithm: str, request: Request, dtype: str) -> None:
+def assert_right(cluster: Cluster, algorithm: str, request: CollectiveRequest, dtype: str) -> None:
     run = played(cluster, algorithm, request, dtype=dtype)
     wanted = truth(request, run.inputs)
     results = run.results
@@ -128,15 +127,15 @@ def test_every_element_is_right(algorithm: str, operation: str, n: int) -> None:
                 assert_right(cluster, algorithm, request, dtype)
 
 
-@pytest.mark.parametrize("algorithm", catalog.names())
+@pytest.mark.parametrize("algorithm", ALGORITHMS.names())
 def test_a_million_and_three_elements_are_right(algorithm: str) -> None:
-    for operation in catalog.operations(algorithm)[:1]:
+    for operation in ALGORITHMS.operations(algorithm)[:1]:
         for cluster, request in list(requests(algorithm, operation, 4, 1_000_003))[:2]:
             assert_right(cluster, algorithm, request, "int64")
 
 
 # Least elements on the wire in all, S elements over N ranks: Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005.
-def least(request: Request) -> int:
+def least(request: CollectiveRequest) -> int:
     n, s = request.world_size, request.elements
     own = len(range(s)[parts(s, n)[request.root]])
     formulas = {
@@ -155,7 +154,7 @@ def least(request: Request) -> int:
 @pytest.mark.parametrize("n", [*SIZES[:-1], pytest.param(SIZES[-1], marks=pytest.mark.long)])
 @pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
 def test_it_sends_what_it_declares_and_proves_its_promise(algorithm: str, operation: str, n: int) -> None:
-    declared = catalog.find(algorithm)
+    declared = ALGORITHMS.find(algorithm)
     for elements in (0, 1, n - 1, 1003):
         for cluster, bare in requests(algorithm, operation, n, elements):
             request = with_nodes(cluster, bare)
@@ -214,7 +213,7 @@ def up_the_tree(x: list[Array], rank: int = 0, level: int = 99) -> Array:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e5m2"])
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 13])
 def test_sums_have_the_bits_of_the_algorithms_own_order(n: int, dtype: str) -> None:
-    request = Request("all_reduce", n, 1003)
+    request = CollectiveRequest("all_reduce", n, 1003)
     x = starts(request, dtype)
     zigzag = tuple(sorted(range(n), key=lambda rank: (rank % 3, -rank)))
     wanted = {
@@ -228,14 +227,14 @@ def test_sums_have_the_bits_of_the_algorithms_own_order(n: int, dtype: str) -> N
     for algorithm, total in wanted.items():
         run = played(star(n, 1), algorithm, request, dtype=dtype, start=x)
         assert all(same_bits(result, total) for result in run.results), algorithm
-    ordered = Request("all_reduce", n, 1003, rank_order=zigzag)
+    ordered = CollectiveRequest("all_reduce", n, 1003, rank_order=zigzag)
     for result in played(star(n), "ring", ordered, dtype=dtype, start=x).results:
         assert same_bits(result, along_the_ring(x, zigzag))
 
 
 @pytest.mark.parametrize("n", [2, 4, 7])
 def test_a_chain_adds_from_the_far_end_towards_the_root(n: int) -> None:
-    request = Request("reduce", n, 1003, root=1, rank_order=tuple(reversed(range(n))))
+    request = CollectiveRequest("reduce", n, 1003, root=1, rank_order=tuple(reversed(range(n))))
     x = starts(request, "float16")
     line = [(1 - k) % n for k in range(n)]
     run = played(star(n), "chain", request, dtype="float16", start=x)
@@ -245,7 +244,7 @@ def test_a_chain_adds_from_the_far_end_towards_the_root(n: int) -> None:
 @pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
 def test_an_array_of_no_elements_takes_only_latency(algorithm: str, operation: str) -> None:
     cluster = nodes(4, 4) if algorithm == "nvls" else star(4, 1)
-    request = Request(operation, 4, 0)
+    request = CollectiveRequest(operation, 4, 0)
     run = played(cluster, algorithm, request)
     assert run.verdict.wrong == 0
     assert [len(result) for result in run.results] == [0] * 4
@@ -261,7 +260,7 @@ def test_links_without_latency_and_chunks_without_elements_keep_the_order(
     # Everything may then end at one instant; what waits must still come after what it waits for.
     cluster = nodes(4, 4) if algorithm == "nvls" else star(4, 1, latency="0 s")
     for root in (0, 2) if operation in ROOTED else (0,):
-        request = Request(operation, 4, elements, root=root)
+        request = CollectiveRequest(operation, 4, elements, root=root)
         run = played(cluster, algorithm, request, dtype="int64")
         wanted = truth(request, run.inputs)
         assert wanted is not None

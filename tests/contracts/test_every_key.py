@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -15,14 +14,13 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from simulator.errors import ScenarioError
-from simulator.playing.scenario_cluster import Clusters
-from simulator.run import simulate
+from simulator.basics.errors import ScenarioError
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import simulate
 from simulator.scenario.axes import place
 from simulator.scenario.load import load_scenario
-from simulator.scenario.records import Scenario
+from simulator.scenario.records import KINDS, Scenario
 from simulator.scenario.schema import schema
-from simulator.scenario.shape import KINDS
 
 Data = dict[str, Any]
 
@@ -290,7 +288,7 @@ CLUSTERS = Clusters()
 
 def numbers(scenario: Scenario) -> Any:
     """All that a run tells, arrays included."""
-    run = simulate(replace(scenario, warnings=()), limit_memory=False, clusters=CLUSTERS)
+    run = simulate(scenario.replaced(warnings=()), limit_memory=False, clusters=CLUSTERS)
     arrays = [*(run.results or ()), *(run.parameters or {}).values()]
     return run.report.to_dict(), [array.tobytes() for array in arrays]
 

@@ -18,17 +18,17 @@ import pytest
 
 from simulator.basics.registry import names
 from simulator.cluster.build import build
-from simulator.model.cut import Cut, ExpertCut
 from simulator.model.parameters import modules, total
-from simulator.planner.bound import Bounds
+from simulator.model.partition import ExpertPartition, ModelPartition
+from simulator.planner.bound import BoundCalculator
 from simulator.planner.setting import Setting
 from simulator.step.framework import IMPLEMENTATIONS, load_framework
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import implementation_of, temporary_bytes, update_traffic
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import OPTIMIZERS, Precision, Sharding, TrainingStep
+from simulator.step.spec import OPTIMIZERS, Precision, Sharding, TrainingStep, Updater
 from simulator.step.states import states
-from simulator.step.strategies import catalog
+from simulator.step.strategies.strategy import STRATEGIES
 from tests.training import TINY, play, step
 
 
@@ -108,7 +108,7 @@ def test_every_optimizer_is_counted() -> None:
 def test_states_and_traffic_are_those_of_the_update_rule(name: str, strategy: str) -> None:
     made = TrainingStep(TINY, 32, 1, optimizer=OPTIMIZERS[name], sharding=Sharding(strategy), precision=PRECISION)
     elements = 1000 * RANKS
-    found = states(made, catalog.find(strategy), [(elements, RANKS)])
+    found = states(made, STRATEGIES.find(strategy).shards, STRATEGIES.find(strategy).updater, [(elements, RANKS)])
     own = elements if strategy == "ddp" else elements // RANKS
     kept = UPDATES[name].states * STATE
     assert found.updated == own
@@ -141,7 +141,7 @@ def test_the_planners_bound_is_the_update_that_is_simulated_or_less(name: str) -
         gpus=RANKS, tp=1, pp=1, cp=1, ep=1, schedule="1f1b", virtual_stages=1, sharding="zero1", shard_size=None,
         micro_batch=2, micro_batches=1, checkpointing="none", offload="none",
     )  # fmt: skip
-    (update,) = Bounds(build("star_100g", RANKS)).of(setting, made).updates
+    (update,) = BoundCalculator(build("star_100g", RANKS)).of(setting, made).updates
     assert 0.5 * (span.end - span.start) <= update <= (span.end - span.start) * (1 + 1e-9)
 
 
@@ -153,7 +153,7 @@ def test_separate_kernels_move_what_their_operations_read_and_write(
 ) -> None:
     optimizer = replace(OPTIMIZERS[name], implementation="foreach")
     made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy), precision=precision)
-    found = states(made, catalog.find(strategy), [(1000 * RANKS, RANKS)])
+    found = states(made, STRATEGIES.find(strategy).shards, STRATEGIES.find(strategy).updater, [(1000 * RANKS, RANKS)])
     gradient = GRADIENT if precision.master else MASTER
     # A kernel of its own reads the master copy and writes the working copy; zero3 casts when it gathers.
     cast = MASTER + PARAMETER if precision.master and strategy == "ddp" else 0
@@ -168,7 +168,8 @@ def test_adam_moves_28_bytes_fused_and_80_as_separate_kernels() -> None:
     for implementation, each in (("fused", 28), ("foreach", 80), ("for_loop", 80)):
         optimizer = replace(OPTIMIZERS["adam"], implementation=implementation)
         made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding("ddp"), precision=whole)
-        assert update_traffic(made, states(made, catalog.find("ddp"), [(1000, 1)])) == 1000 * each
+        found = states(made, frozenset(), Updater.EVERY_RANK, [(1000, 1)])
+        assert update_traffic(made, found) == 1000 * each
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -200,14 +201,14 @@ def test_experts_of_a_rank_are_tensors_of_their_own() -> None:
     took = {}
     for implementation in ("foreach", "for_loop"):
         made = replace(
-            step("ddp", model, parallelism=Parallelism(experts=ExpertCut(2))),
+            step("ddp", model, parallelism=Parallelism(experts=ExpertPartition(2))),
             optimizer=replace(OPTIMIZERS["adam"], implementation=implementation),
         )
         played = play(made, RANKS)
         (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
         took[implementation] = span.end - span.start
     launch = KernelTimer(played.cluster.gpus[0], made).launch
-    tensors = sum(len(module.parameters) for module in modules(model, Cut(experts=ExpertCut(2))))
+    tensors = sum(len(module.parameters) for module in modules(model, ModelPartition(experts=ExpertPartition(2))))
     kernels = OPTIMIZERS["adam"].separate.kernels + 1
     assert took["for_loop"] - took["foreach"] == pytest.approx(kernels * (tensors - 1) * launch)
 

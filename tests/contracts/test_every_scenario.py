@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from simulator.basics import document, registry
 from simulator.cluster.build import build
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved, to_yaml
 from tests.schemas import scenario_validator
@@ -88,7 +87,7 @@ def test_whose_operations_are_kept_changes_no_report(name: str) -> None:
     point = points(load_scenario(name))[0].scenario
     if point.training is not None:
         # The sixty steps of a training with numbers are alike, and each is computed anew.
-        point = replace(point, training=replace(point.training, steps=min(point.training.steps, 10)))
+        point = point.replaced(training=point.training.replaced(steps=min(point.training.steps, 10)))
     whole, part = (simulate(point, limit_memory=False, keep=keep) for keep in (None, (1,)))
     assert part.report == whole.report
     last = min(whole.timeline.spans, key=lambda span: (-span.end, span.rank)).rank

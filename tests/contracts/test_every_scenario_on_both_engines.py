@@ -11,9 +11,9 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
-from simulator.playing.collective import plan_collective
-from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.program import Program
+from simulator.run.collective import plan_collective
+from simulator.run.scenario_cluster import build_cluster
 from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
@@ -34,16 +34,15 @@ def _smaller(scenario: Scenario) -> Scenario:
     spec = scenario.training
     if spec is None or parallelism(spec.parallelism).size == 1 or scenario.cluster.world_size <= _MOST_RANKS:
         return scenario
-    cut = replace(
-        spec.parallelism, **{kind: min(getattr(spec.parallelism, kind), most) for kind, most in _MOST_SIZES.items()}
+    cut = spec.parallelism.replaced(
+        **{kind: min(getattr(spec.parallelism, kind), most) for kind, most in _MOST_SIZES.items()}
     )
-    few = replace(
-        spec,
+    few = spec.replaced(
         parallelism=cut,
         gradient_accumulation_steps=min(spec.gradient_accumulation_steps, _MOST_MICRO_BATCHES),
     )
     ranks = cut.tp * cut.pp * cut.cp * max(4, cut.ep)
-    return replace(scenario, cluster=replace(scenario.cluster, world_size=ranks), training=few)
+    return scenario.replaced(cluster=scenario.cluster.replaced(world_size=ranks), training=few)
 
 
 def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
@@ -53,7 +52,7 @@ def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
     jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
     if scenario.training is not None:
         # Where nobody waits all steps are in one program; each is like the others, and forty take a minute and a half.
-        few = replace(scenario.training, steps=min(scenario.training.steps, _MOST_STEPS))
+        few = scenario.training.replaced(steps=min(scenario.training.steps, _MOST_STEPS))
         step = to_step(few, scenario.cluster.world_size, scenario.base)
         # Layers are alike too, but every stage needs one, and the first and the last may have one less than others.
         most = max(_MOST_LAYERS, 2 * step.parallelism.pp * step.parallelism.virtual_stages)
@@ -66,6 +65,6 @@ def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_the_same_on_both_engines(name: str) -> None:
     for point in points(load_scenario(name)):
-        program, cluster, jitter = played(replace(point.scenario, plots=()))
+        program, cluster, jitter = played(point.scenario.replaced(plots=()))
         told = compiled(program, cluster, jitter=jitter, limit_memory=False)
         assert farthest(events(program, cluster, jitter=jitter, limit_memory=False), told) <= 1e-9, point.settings

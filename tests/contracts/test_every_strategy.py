@@ -12,17 +12,16 @@ import pytest
 
 from simulator.basics.arrays import Array
 from simulator.learning.learn import gpt_of
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.optimizer import Adam
 from simulator.records.operation import Collective, Computation, Compute, Exchange
-from simulator.step.spec import Precision
+from simulator.step.spec import Gathering, GradientSync, Precision, State, Updater
 from simulator.step.states import states
-from simulator.step.strategies import catalog
-from simulator.step.strategies.strategy import Gathering, Sending, State, Updater
+from simulator.step.strategies.strategy import STRATEGIES
 from simulator.step.units import units
 from tests.training import Played, play, step
 
@@ -46,7 +45,7 @@ VARIED: dict[str, tuple[Any, ...]] = {
 # Options with a contract elsewhere: copies of the states (tests/theory/test_training_communication.py), and servers
 # that wait for nobody (tests/theory/test_servers_that_do_not_wait.py).
 ELSEWHERE = {"shard_size", "asynchronous", "staleness"}
-every_strategy = pytest.mark.parametrize("name", catalog.names())
+every_strategy = pytest.mark.parametrize("name", STRATEGIES.names())
 
 
 @cache
@@ -54,7 +53,7 @@ def trained(name: str, facts: tuple[tuple[str, Any], ...] = ()) -> tuple[list[fl
     """Losses and parameters of a real training in float64."""
     made = step(name, SHALLOW, precision=DOUBLE, seq_len=8, accumulation=2, algorithm="direct", **dict(facts))
     played = play(made, RANKS)
-    setting = Setting(gpt_of(made), played.plan, played.timeline, Adam(), seed=5)
+    setting = TrainingContext(gpt_of(made), played.plan, played.timeline, Adam(), seed=5)
     training = start(setting, task.initial(setting.gpt, 0))
     rows = (task.sequences(0, number, played.plan.tokens // 8, 9, EVEN.vocab_size) for number in range(2))
     return [training.step(tokens).loss for tokens in rows], training.parameters()
@@ -62,7 +61,7 @@ def trained(name: str, facts: tuple[tuple[str, Any], ...] = ()) -> tuple[list[fl
 
 def settings_of(name: str) -> list[dict[str, Any]]:
     """The defaults, and one option after the other that the strategy listens to."""
-    options = catalog.find(name).options
+    options = STRATEGIES.find(name).options
     return [{}, *({option: value} for option in sorted(options & set(VARIED)) for value in VARIED[option])]
 
 
@@ -79,7 +78,7 @@ def learns_as_ddp_does(name: str, **facts: Any) -> None:
 
 @every_strategy
 def test_every_option_is_tried(name: str) -> None:
-    assert catalog.find(name).options <= set(VARIED) | ELSEWHERE
+    assert STRATEGIES.find(name).options <= set(VARIED) | ELSEWHERE
 
 
 @every_strategy
@@ -91,9 +90,9 @@ def test_a_strategy_learns_what_ddp_learns(name: str) -> None:
 
 def test_a_strategy_that_forgets_to_gather_what_was_updated_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mistake that came out faster than stage one and was seen by no test."""
-    forgetful = replace(catalog.find("zero1"), name="forgetful", gathering=Gathering.NOT_NEEDED)
-    found = {name: catalog.find(name) for name in catalog.names()} | {"forgetful": forgetful}
-    monkeypatch.setattr(catalog, "_strategies", lambda: found)
+    forgetful = replace(STRATEGIES.find("zero1"), name="forgetful", gathering=Gathering.NOT_NEEDED)
+    found = {name: STRATEGIES.find(name) for name in STRATEGIES.names()} | {"forgetful": forgetful}
+    monkeypatch.setattr(STRATEGIES, "by_name", found)
     with pytest.raises(AssertionError):
         learns_as_ddp_does("forgetful")
 
@@ -107,7 +106,7 @@ def on_the_wire(played: Played) -> float:
 @every_strategy
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_a_strategy_sends_what_it_declares(name: str, accumulation: int) -> None:
-    strategy = catalog.find(name)
+    strategy = STRATEGIES.find(name)
     for facts in settings_of(name):
         made = step(name, EVEN, precision=HALF, accumulation=accumulation, **facts)
         played = play(made, RANKS)
@@ -121,13 +120,14 @@ def test_a_strategy_sends_what_it_declares(name: str, accumulation: int) -> None
 
 @every_strategy
 def test_memory_returns_to_the_declared_states(name: str) -> None:
-    strategy = catalog.find(name)
+    strategy = STRATEGIES.find(name)
     elements = sum(module.elements for module in modules(EVEN))
     for facts in settings_of(name):
         made = step(name, EVEN, accumulation=2, **facts)
         played = play(made, RANKS)
         parts = units(made, played.cluster.gpus[0], RANKS, sharded=strategy.shards_parameters)
-        held = states(made, strategy, [(elements, RANKS)], sum(part.resident for part in parts))
+        resident = sum(part.resident for part in parts)
+        held = states(made, strategy.shards, strategy.updater, [(elements, RANKS)], resident)
         last = {sample.rank: dict(sample.by_category) for sample in played.timeline.memory}
         expected = {"parameters": held.parameters, "optimizer": held.optimizer}
         for categories in last.values():
@@ -140,8 +140,8 @@ def test_states_follow_from_what_is_sharded(name: str) -> None:
 
     Where parameters are sharded their float32 shard is the master copy; where servers update, they keep the twelve.
     """
-    strategy, elements = catalog.find(name), 4000
-    held = states(step(name), strategy, [(elements, RANKS)])
+    strategy, elements = STRATEGIES.find(name), 4000
+    held = states(step(name), strategy.shards, strategy.updater, [(elements, RANKS)])
     assert (State.PARAMETERS in strategy.shards) == (strategy.gathering is Gathering.BEFORE_USE)
     parameters = 4 * elements / RANKS if strategy.shards_parameters else 2 * elements
     optimizer = {Updater.EVERY_RANK: 12 * elements, Updater.OWNERS: 12 * elements / RANKS, Updater.SERVERS: 0}
@@ -166,12 +166,12 @@ def test_a_strategy_runs_the_kernels_that_ddp_runs(name: str) -> None:
 
 @every_strategy
 def test_gradients_are_sent_in_the_micro_batches_that_are_declared(name: str) -> None:
-    strategy, accumulation = catalog.find(name), 3
+    strategy, accumulation = STRATEGIES.find(name), 3
     played = play(step(name, EVEN, accumulation=accumulation), RANKS)
     sends = (Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER, Exchange.PUSH)
     acts = [op.act for op in played.plan.program.collectives().values() if op.act is not None]
     micros = {act.micro for act in acts if act.effect in sends}
-    assert micros == (set(range(accumulation)) if strategy.sending is Sending.EVERY else {accumulation - 1})
+    assert micros == (set(range(accumulation)) if strategy.sending is GradientSync.EVERY else {accumulation - 1})
 
 
 def starts(played: Played, *effects: Computation | Exchange) -> list[float]:
@@ -191,7 +191,7 @@ def test_so_many_units_are_gathered_ahead_as_are_asked_for(name: str, prefetch: 
     """
     played = play(step(name, EVEN, prefetch=prefetch), RANKS)
     gathers = starts(played, Exchange.ALL_GATHER)
-    if catalog.find(name).gathering is not Gathering.BEFORE_USE:
+    if STRATEGIES.find(name).gathering is not Gathering.BEFORE_USE:
         assert gathers == []
         return
     forward, backward = starts(played, Computation.FORWARD), starts(played, Computation.BACKWARD)

@@ -8,11 +8,11 @@ from itertools import permutations
 import pytest
 
 from simulator.basics import registry
+from simulator.basics.errors import ScenarioError
 from simulator.cluster import builder
 from simulator.cluster.build import build, facts, graph_size
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.graph import of_kind
-from simulator.errors import ScenarioError
 
 NAMES = registry.names("topology")
 SIZES = [1, 2, 3, 7, 8, 16, 20]
@@ -95,7 +95,7 @@ def test_own_servers_are_reached_or_refused(name: str) -> None:
                 assert cluster.route(rank, server).links
                 assert cluster.route(server, rank).links
     else:
-        with pytest.raises(ScenarioError, match="has no port for them"):
+        with pytest.raises(ScenarioError, match="has no ports for servers"):
             build(name, 3, servers=2)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
-from simulator.report.numbers.training_summary import Learning
-from simulator.run import simulate
+from simulator.records.learning import Learning
+from simulator.run.simulate import simulate
 from simulator.scenario.load import check_scenario
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from simulator.basics.arrays import Array
 from simulator.learning.learn import gpt_of
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.learning.state import StepResult
 from simulator.learning.training import Training
@@ -33,7 +33,7 @@ def half(
     made = step(strategy, SHAPE, **facts)
     played, gpt = play(made, ranks), gpt_of(made)
     begun = {u: {name: golden("init")[name] for name in gpt.shapes(u)} for u in gpt.units}
-    training = start(Setting(gpt, played.plan, played.timeline), begun, scale or grad_scaler())
+    training = start(TrainingContext(gpt, played.plan, played.timeline), begun, scale or grad_scaler())
 
     def spoil(rank: int, unit: str, gradients: dict[str, Array], step: int) -> None:
         if rank == spoiled and unit == "head":

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from tests.golden.gpt import initial, model, tokens
 from tests.playing import Array, played, same_bits, star
 
@@ -24,7 +24,7 @@ def golden() -> dict[str, Array]:
 
 
 def ring(operation: str, start: list[Array], dtype: str, order: tuple[int, ...] = BACKWARDS) -> list[Array]:
-    request = Request(operation, W, len(start[0]), rank_order=order)
+    request = CollectiveRequest(operation, W, len(start[0]), rank_order=order)
     return played(star(W), "ring", request, dtype=dtype, start=start).results
 
 
@@ -67,7 +67,7 @@ def test_gradients_in_a_bucket_are_summed_in_gloos_order(kind: str) -> None:
     packed = [np.concatenate([part[n].ravel() for n in reversed(names)]) / np.float32(4) for part in parts]
     sent = [array.astype(dtype) for array in packed]
     assert len(sent[0]) % 4 == 0
-    request = Request("all_reduce", 4, len(sent[0]), rank_order=(0, 3, 2, 1))
+    request = CollectiveRequest("all_reduce", 4, len(sent[0]), rank_order=(0, 3, 2, 1))
     carried = played(star(4), "ring", request, dtype=dtype, start=[array.copy() for array in sent]).results
     chunks = np.split(np.arange(len(sent[0])), 4)
     for c, chunk in enumerate(chunks):

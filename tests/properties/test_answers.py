@@ -8,14 +8,14 @@ from typing import Any
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
-from simulator.report.numbers import measures
+from simulator.records import measures
 from simulator.results.page.page import report_page
 from simulator.results.run_directory import report_text
 from simulator.results.small_table import small_tables
-from simulator.scenario.answer_shape import FINDINGS
+from simulator.scenario.answer_spec import FINDINGS
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.sweep import play_points

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import play
-from simulator.errors import ScenarioError
 
 MACHINES = (
     "dgx_a100", "dgx_h100", "dgx_b200", "dgx_h200", "aws_p4de", "aws_p5", "aws_p5en", "aws_p6_b200", "gcp_a3_mega",
@@ -38,7 +38,7 @@ MOST = 1_000_000
 def time(cluster: Cluster, group: tuple[int, ...], operation: str, nbytes: int, algorithm: str) -> float | None:
     """Played, or of a closed form, which other tests hold to plays; None where it cannot be, or is too long."""
     try:
-        made = plan(cluster, Task(Request(operation, len(group), max(1, nbytes // 4)), algorithm, group))
+        made = plan(cluster, Task(CollectiveRequest(operation, len(group), max(1, nbytes // 4)), algorithm, group))
     except ScenarioError:
         return None
     if made.predicted is not None:

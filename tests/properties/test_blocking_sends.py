@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from simulator.basics import registry
+from simulator.basics.errors import DeadlockError
 from simulator.cluster.build import build
 from simulator.engine.compiled.engine import execute
-from simulator.errors import DeadlockError
 from simulator.records.timeline import Timeline
 from simulator.step.framework import Framework, load_framework
 from simulator.step.parallelism import Parallelism
-from simulator.step.pipelines import catalog, schedule
-from simulator.step.pipelines.schedule import PipelineSchedule, PipelineShape
+from simulator.step.pipelines import schedule
+from simulator.step.pipelines.schedule import SCHEDULES, PipelineSchedule, PipelineShape
 from simulator.step.plan import plan_step
 from tests.training import TINY, step
 
@@ -51,9 +51,9 @@ def simulated(own: PipelineSchedule, shape: PipelineShape, framework: Framework)
 
 
 @pytest.mark.parametrize("framework", BLOCKING)
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", SCHEDULES.names())
 def test_every_schedule_ends_under_frameworks_whose_hosts_wait_for_sends(name: str, framework: str) -> None:
-    own = catalog.find(name)
+    own = SCHEDULES.find(name)
     # Frameworks differ in constants, not in what a host waits for: all shapes under one, every fourth under the others.
     shapes = shapes_of(own)[:: 1 if framework == BLOCKING[0] else 4]
     assert shapes
@@ -61,7 +61,7 @@ def test_every_schedule_ends_under_frameworks_whose_hosts_wait_for_sends(name: s
         assert simulated(own, shape, load_framework(framework)).end > 0.0, shape
 
 
-BATCHED = [own.name for own in map(catalog.find, catalog.names()) if any(map(own.batches_sends, shapes_of(own)))]
+BATCHED = [own.name for own in map(SCHEDULES.find, SCHEDULES.names()) if any(map(own.batches_sends, shapes_of(own)))]
 
 
 @pytest.mark.parametrize("name", BATCHED)
@@ -69,8 +69,8 @@ def test_schedules_that_batch_sends_would_end_in_a_deadlock_without_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What `batches_sends` declares is needed: some shape of the schedule is stuck if every send blocks."""
-    own = catalog.find(name)
-    monkeypatch.setattr("simulator.step.pipeline.catalog.find", lambda _: replace(own, batches_sends=schedule.never))
+    own = SCHEDULES.find(name)
+    monkeypatch.setattr("simulator.step.pipeline.SCHEDULES.find", lambda _: replace(own, batches_sends=schedule.never))
     framework, stuck = load_framework(BLOCKING[0]), 0
     for shape in filter(own.batches_sends, shapes_of(own)):
         try:

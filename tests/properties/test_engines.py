@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 from simulator.basics.arrays import Floats
+from simulator.basics.errors import DeadlockError, ScenarioWarning, SimulationError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.compiled import engine, library
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.engine.play import play
-from simulator.errors import DeadlockError, ScenarioWarning, SimulationError
 from simulator.records.operation import Compute
 from simulator.records.program import Program
 from simulator.records.timeline import AllocatorEvent, Timeline
 from simulator.report.numbers.link_use import link_uses
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.engines import ROUNDING, farthest, left_behind
 from tests.programs import FAMILIES, drawn
@@ -133,7 +133,7 @@ def test_one_slower_link_changes_a_ring_as_the_recurrence_says(ranks: int, seed:
     cluster = build("star_100g", ranks, link_factors={f"gpu{slow}->switch0": 0.99})
     elements, rounds = 64 * ranks, 2 * (ranks - 1)
     program = plan(
-        cluster, Task(Request("all_reduce", ranks, elements), "ring", tuple(range(ranks)), "float32")
+        cluster, Task(CollectiveRequest("all_reduce", ranks, elements), "ring", tuple(range(ranks)), "float32")
     ).program
     # Two hops of 5 us each and 64 float32 at 12.5 GB/s (topologies/star_100g.yaml).
     takes = np.full(ranks, 256 / 12.5e9)
@@ -150,7 +150,7 @@ def test_one_slower_link_changes_a_ring_as_the_recurrence_says(ranks: int, seed:
 def test_a_flow_group_that_enters_at_once_gets_its_exact_shares() -> None:
     """Three flows leave each port together, each at a third: direct's closed form on a star is 2 (a + 3 S / (4 B))."""
     cluster = build("star_100g", 4)
-    request = Request("all_reduce", 4, 4_000_000)
+    request = CollectiveRequest("all_reduce", 4, 4_000_000)
     program = plan(cluster, Task(request, "direct", (0, 1, 2, 3), "float32")).program
     found = compiled(program, cluster)
     assert farthest(events(program, cluster), found) <= CLOSE
@@ -160,7 +160,7 @@ def test_a_flow_group_that_enters_at_once_gets_its_exact_shares() -> None:
 def test_flows_that_meet_in_disorder_are_followed() -> None:
     """Ranks that come one after the other share links now with one, now with two others."""
     cluster = build("star_100g", 4)
-    ops = plan(cluster, Task(Request("all_reduce", 4, 1000), "direct", (0, 1, 2, 3), "float32")).ops
+    ops = plan(cluster, Task(CollectiveRequest("all_reduce", 4, 1000), "direct", (0, 1, 2, 3), "float32")).ops
     lists = [(Compute("late", rank * 1e-7, stream="communication"), *ops) for rank in range(4)]
     program = Program(tuple(lists))
     assert farthest(events(program, cluster), compiled(program, cluster)) <= CLOSE
@@ -169,7 +169,7 @@ def test_flows_that_meet_in_disorder_are_followed() -> None:
 def test_two_streams_that_share_a_card_are_played_together() -> None:
     """Two rings over the same ports at once, one begun later, and a third behind the first one's end."""
     cluster = build("star_100g", 4)
-    ring = plan(cluster, Task(Request("all_reduce", 4, 400_000), "ring", (0, 1, 2, 3), "float32")).ops[0]
+    ring = plan(cluster, Task(CollectiveRequest("all_reduce", 4, 400_000), "ring", (0, 1, 2, 3), "float32")).ops[0]
     one = (
         replace(ring, name="first", stream="a"),
         Compute("kernel", 3e-5, stream="compute"),
@@ -187,7 +187,7 @@ def test_two_streams_that_share_a_card_are_played_together() -> None:
 def shared() -> tuple[Program, Cluster]:
     """Two rings over the same ports at once."""
     cluster = build("star_100g", 4)
-    ring = plan(cluster, Task(Request("all_reduce", 4, 400_000), "ring", (0, 1, 2, 3), "float32")).ops[0]
+    ring = plan(cluster, Task(CollectiveRequest("all_reduce", 4, 400_000), "ring", (0, 1, 2, 3), "float32")).ops[0]
     ops = (replace(ring, name="first", stream="a"), replace(ring, name="second", stream="b"))
     return Program((ops,) * 4), cluster
 
@@ -195,7 +195,7 @@ def shared() -> tuple[Program, Cluster]:
 def test_nobody_waits_hours_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` says how long it would take to follow flows that share links; who asks for it gets it."""
     cluster = build("star_100g", 4)
-    program = plan(cluster, Task(Request("all_reduce", 4, 1000), "direct", (0, 1, 2, 3), "float32")).program
+    program = plan(cluster, Task(CollectiveRequest("all_reduce", 4, 1000), "direct", (0, 1, 2, 3), "float32")).program
     # Two phases in which each of four sends to three others.
     monkeypatch.setattr(engine, "_SECONDS_A_SHARED_FLOW", 2 * 3600 / 24)
     with pytest.raises(SimulationError, match=r"24 transfers whose .* about 2 hours; write engine: comp"):
@@ -246,7 +246,7 @@ def test_ranks_may_do_different_things() -> None:
 def test_who_waits_for_whom_is_told_alike() -> None:
     """A rank that never comes, and one that waits for what comes behind it: the same words from both engines."""
     cluster = build("star_100g", 3)
-    ring = plan(cluster, Task(Request("all_reduce", 3, 300), "ring", (0, 1, 2), "float32")).ops[0]
+    ring = plan(cluster, Task(CollectiveRequest("all_reduce", 3, 300), "ring", (0, 1, 2), "float32")).ops[0]
     first, second = replace(ring, name="first", stream="a"), replace(ring, name="second", stream="a")
     waits = (Compute("x", 1.0, after=("y",)), Compute("y", 1.0))
     for program in (Program(((first, second), (second, first), (first, second))), Program((waits, (), ()))):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError, ScenarioWarning
-from simulator.run import simulate
+from simulator.basics.errors import ScenarioError, ScenarioWarning
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.combinations import accepted, simulated, training_scenario
 

@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 
 from simulator.basics import yaml_dialect
 from simulator.basics.document import load
+from simulator.basics.errors import MOST_FAULTS, ScenarioError, SimulatorError
 from simulator.basics.registry import find
 from simulator.calibration.machines.sweep import read_sweep
 from simulator.cluster.build import build, facts
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.link_file import load_link
-from simulator.errors import MOST_FAULTS, ScenarioError, SimulatorError
 from simulator.model.load import load_model
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, parse_scenario
 from simulator.scenario.tokens import read_tokens
 from simulator.sweeps.journal import read_journal

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import REDUCING, Request
+from simulator.collectives.algorithm import REDUCING, CollectiveRequest
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Allocate, Compute, Free, Op
@@ -164,7 +164,7 @@ def test_turning_a_ring_changes_no_time(shift: int) -> None:
     cluster = regular("ring", n)
     turned = replace(cluster, ranks=tuple(cluster.ranks[(r + shift) % n] for r in range(n)))
     for operation in ("all_reduce", "reduce_scatter", "all_gather"):
-        request = Request(operation, n, 1003)
+        request = CollectiveRequest(operation, n, 1003)
         assert time_of(cluster, "ring", request) == time_of(turned, "ring", request)
 
 
@@ -187,7 +187,7 @@ def programs(draw: st.DrawFn) -> tuple[Cluster, Program]:
                 ranks[rank] += [Allocate(f"block {number}", 1000), Free(f"block {number}")]
         members = tuple(range(n)) if kind == "all" else (0, 1)
         if kind in ("all", "first"):
-            request = Request("all_reduce", len(members), draw(st.sampled_from([0, 10, 10_000])))
+            request = CollectiveRequest("all_reduce", len(members), draw(st.sampled_from([0, 10, 10_000])))
             made = planned(cluster, draw(st.sampled_from(["ring", "direct", "tree"])), request, group=members)
             (op,) = made.program.collectives().values()
             for rank in members:
@@ -224,7 +224,7 @@ def test_a_stream_runs_one_operation_at_a_time_in_order(made: tuple[Cluster, Pro
 
 
 def test_two_collectives_at_once_share_their_links_and_take_twice_as_long() -> None:
-    n, request = 4, Request("all_reduce", 4, 1_000_000)
+    n, request = 4, CollectiveRequest("all_reduce", 4, 1_000_000)
     cluster = star(n, latency="0 s")
     (op,) = planned(cluster, "ring", request).program.collectives().values()
     pair: tuple[Op, ...] = (op, replace(op, name="other", stream="second"))
@@ -236,17 +236,17 @@ def test_two_collectives_at_once_share_their_links_and_take_twice_as_long() -> N
 
 def test_a_rank_outside_the_group_does_nothing() -> None:
     cluster = star(5)
-    made = planned(cluster, "ring", Request("all_reduce", 3, 300), group=(4, 0, 2))
+    made = planned(cluster, "ring", CollectiveRequest("all_reduce", 3, 300), group=(4, 0, 2))
     timeline = execute(made.program, cluster)
     assert sorted({span.rank for span in timeline.spans}) == [0, 2, 4]
     assert timeline.logs[0].vertices == ("gpu4", "gpu0", "gpu2")
-    assert timeline.end == time_of(star(3), "ring", Request("all_reduce", 3, 300))
+    assert timeline.end == time_of(star(3), "ring", CollectiveRequest("all_reduce", 3, 300))
 
 
 def test_adding_ranks_does_not_shift_the_luck_of_the_others() -> None:
     enters: list[dict[tuple[int, int], float]] = []
     for n in (4, 6):
-        made = planned(star(n), "direct", Request("all_gather", n, 12))
+        made = planned(star(n), "direct", CollectiveRequest("all_gather", n, 12))
         log = execute(made.program, star(n), jitter=Jitter(latency=0.5, seed=3)).logs[0]
         pairs = zip(log.transfers.src.tolist(), log.transfers.dst.tolist(), strict=True)
         enters.append(dict(zip(pairs, log.enter.tolist(), strict=True)))
@@ -276,7 +276,7 @@ def test_a_straggler_stretches_its_own_kernels_by_its_factor() -> None:
 
 def test_jitter_follows_a_log_normal_of_its_sigma() -> None:
     n, sigma = 64, 0.3
-    made = planned(star(n), "direct", Request("all_gather", n, n))
+    made = planned(star(n), "direct", CollectiveRequest("all_gather", n, n))
     log = execute(made.program, star(n), jitter=Jitter(latency=sigma, seed=1)).logs[0]
     logs = np.log(log.enter / 10e-6)
     # 4032 draws: the mean is within 4 standard errors, the deviation too.
@@ -289,7 +289,7 @@ def collective_names(timeline: Timeline) -> list[str]:
 
 
 def test_the_same_program_twice_gives_the_same_timeline() -> None:
-    made = planned(star(6), "double_binary_tree", Request("all_reduce", 6, 5000))
+    made = planned(star(6), "double_binary_tree", CollectiveRequest("all_reduce", 6, 5000))
     one, other = (execute(made.program, star(6), jitter=Jitter(0.0, 0.4, 9)) for _ in range(2))
     assert one.spans == other.spans
     assert one.logs[0].end.tolist() == other.logs[0].end.tolist()

@@ -16,8 +16,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import ROOTED, Request
+from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
@@ -32,7 +31,7 @@ from tests.programs import FAMILIES, Case, drawn, uneven
 CLOSE = 1e-9
 CASES, MANY = 12, 600
 ALIKE_BUT_FOR = ({}, {"stream": "stream 0"}, {"rate_cap": 5e9}, {"cross_rate_cap": 5e9}, {"elements": 1000})
-ALGORITHMS = ("ring", "direct", "direct", "tree", "halving_doubling", "naive", "multi_ring", "nvls")
+DRAWN_ALGORITHMS = ("ring", "direct", "direct", "tree", "halving_doubling", "naive", "multi_ring", "nvls")
 
 
 def inside(kind: str, **more: Any) -> Mapping[str, Any]:
@@ -120,13 +119,13 @@ def operation(generator: np.random.Generator, cluster: Cluster, name: str, strea
 def drawn_operation(generator: np.random.Generator, cluster: Cluster) -> Collective:
     """As it is planned; ValueError where the algorithm cannot do it among so many."""
     served = bool(cluster.servers) and generator.random() < 0.7
-    algorithm = "parameter_server" if served else str(generator.choice(ALGORITHMS))
-    what: Any = str(generator.choice(sorted(catalog.operations(algorithm))))
+    algorithm = "parameter_server" if served else str(generator.choice(DRAWN_ALGORITHMS))
+    what: Any = str(generator.choice(sorted(ALGORITHMS.operations(algorithm))))
     group = group_of(generator, cluster.world_size)
     elements = int(10 ** generator.uniform(2, 6))
     root = int(generator.integers(len(group))) if what in ROOTED else 0
     servers: dict[str, Any] = {"servers": 2, "servers_on": "own"} if served else {}
-    request = Request(what, len(group), elements, root=root, **servers)
+    request = CollectiveRequest(what, len(group), elements, root=root, **servers)
     return plan(cluster, Task(request, algorithm, group, "float32")).ops[0]
 
 
@@ -182,7 +181,7 @@ def test_links_that_are_left_out_change_no_program(family: str) -> None:
 def test_links_that_are_left_out_change_no_exchange_of_all_with_all(ranks: int) -> None:
     """The most flows that ever are on a DGX's links at once: through its switch, cards, PCIe and rails."""
     cluster = build("dgx_h100", ranks)
-    request = Request("all_to_all", ranks, 100_000 * ranks)
+    request = CollectiveRequest("all_to_all", ranks, 100_000 * ranks)
     agrees(Case(plan(cluster, Task(request, "direct", tuple(range(ranks)), "float32")).program, cluster))
 
 

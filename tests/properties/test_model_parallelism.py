@@ -17,19 +17,19 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
-from simulator.model.cut import ExpertCut
+from simulator.model.partition import ExpertPartition
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Free
 from simulator.step.framework import BARE, load_framework
 from simulator.step.parallelism import Parallelism
-from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import LossScaling, Offload, Precision
 from tests.engines import GROWS, growth, simulated_alike
 from tests.training import WITHOUT_SERVERS, step
 
 DRAWN, BLOCKS = 8, 2
-SCHEDULES = list(catalog.names())
+SCHEDULE_NAMES = list(SCHEDULES.names())
 FRAMEWORKS = (BARE, *(load_framework(name) for name in registry.names("framework")))
 
 
@@ -50,8 +50,8 @@ def drawn(seed: int) -> Cut | None:
         return choices[int(generator.integers(len(choices)))]
 
     t, p = pick(1, 1, 2, 4), pick(1, 2, 2, 3, 4)
-    name = pick(*SCHEDULES)
-    schedule = catalog.find(name)
+    name = pick(*SCHEDULE_NAMES)
+    schedule = SCHEDULES.find(name)
     v = schedule.chunks or pick(1, 2)
     m = pick(1, p, 2 * p, 2 * p + 1, 2 * p + 2)
     copies = pick(1, 2, 4)
@@ -71,7 +71,7 @@ def drawn(seed: int) -> Cut | None:
         model = replace(model, num_experts=8, active_experts=2, shared_experts=pick(0, 1), dense_layers=pick(0, 1))
         model, sequence_parallel = replace(model, dense_ffn_size=96), True
         spread, cut = pick(1, 2, 4, 8), pick(1, t)
-        experts = ExpertCut(
+        experts = ExpertPartition(
             spread, pick(*DISPATCHES), pick(None, 1.25), pick(1.0, 1.5), tensor=cut, zipf=pick(0.0, 0.3)
         )
         ways = ways | {"experts": experts}

@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import ROOTED, Request
+from simulator.basics.errors import ScheduleError
+from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveRequest
 from simulator.collectives.verify import verify
-from simulator.errors import ScheduleError
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers, write_out
 from tests.playing import equal_nodes, request_options
 from tests.replay import Row, columns_of, keeps_the_promise, rows_of, same_float_bits
 
-PAIRS = [pytest.param(a, o, id=f"{a}-{o}") for a, o in catalog.pairs()]
+PAIRS = [pytest.param(a, o, id=f"{a}-{o}") for a, o in ALGORITHMS.pairs()]
 
 
 # -- mutations ---------------------------------------------------------------------------------------------------------
@@ -65,12 +64,12 @@ MUTATIONS = (dropped, doubled, with_wrong_chunk, with_wrong_target, flipped)
 
 def options(algorithm: str, operation: str, n: int) -> dict[str, Any]:
     """Of the algorithm's examples one with nodes of several ranks, or with several servers, where it has any."""
-    examples = list(catalog.find(algorithm).examples(n))
+    examples = list(ALGORITHMS.find(algorithm).examples(n))
     largest = max(examples, key=lambda one: (one.node_size or 0) % n + (one.servers or 0) % n)
     found = request_options(largest, n)
     if largest.node_size:
         found["nodes"] = equal_nodes(n, largest.node_size)
-    takes = catalog.find(algorithm)
+    takes = ALGORITHMS.find(algorithm)
     in_pieces = "chunks" in takes.options and operation not in takes.whole
     return found | ({"chunks": found.get("chunks") or 2} if in_pieces else {})
 
@@ -79,8 +78,8 @@ def schedules(algorithm: str, operation: str) -> list[Schedule]:
     found = []
     for n in (2, 3, 4, 5, 6):
         for root in {0, n - 1} if operation in ROOTED else {0}:
-            request = Request(operation, n, 1000, root=root, **options(algorithm, operation, n))
-            found.append(catalog.find(algorithm).plans[operation](request))
+            request = CollectiveRequest(operation, n, 1000, root=root, **options(algorithm, operation, n))
+            found.append(ALGORITHMS.find(algorithm).plans[operation](request))
     return found
 
 
@@ -174,7 +173,7 @@ def test_every_declared_wait_is_needed_or_implied_by_the_channel(algorithm: str,
 
 
 def test_faults_that_make_no_sense_are_schedule_errors_too() -> None:
-    schedule = catalog.find("ring").plans["all_reduce"](Request("all_reduce", 3, 30))
+    schedule = ALGORITHMS.find("ring").plans["all_reduce"](CollectiveRequest("all_reduce", 3, 30))
     rows = rows_of(write_out(schedule))
     nonsense = {
         "goes from participant 0 to 0": [replace(rows[0], dst=0), *rows[1:]],

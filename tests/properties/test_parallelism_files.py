@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
-from simulator.playing.scenario_cluster import build_cluster
+from simulator.basics.errors import ScenarioError
+from simulator.run.scenario_cluster import build_cluster
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
-from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import plan_step
 
 DENSE = {"model_type": "gpt2", "n_embd": 48, "n_layer": 6, "n_head": 6, "n_positions": 96, "vocab_size": 100}
@@ -22,7 +22,9 @@ EXPERTS = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 6, "num_experts_per_tok": 2,
 }  # fmt: skip
 # What a line says beside what was given: a bound, a list of what fits, or what to write.
-SAYS_WHAT_FITS = re.compile(r"must|may be|write|leave|fits|one of|cannot be cut into|not built yet|did you mean")
+SAYS_WHAT_FITS = re.compile(
+    r"must|may be|write|leave|omit|fits|one of|cannot be cut into|not supported yet|did you mean"
+)
 
 
 def drawn(seed: int) -> dict[str, Any]:
@@ -31,7 +33,7 @@ def drawn(seed: int) -> dict[str, Any]:
     keys: dict[str, Any] = {kind: size for kind, size in sizes.items() if rng.random() < 0.5}
     choices: dict[str, list[Any]] = {
         "dp": [1, 2, 3, 8],
-        "schedule": list(catalog.names()),
+        "schedule": list(SCHEDULES.names()),
         "virtual_stages": [1, 2, 3, 7],
         "microbatch_group": [1, 2, 4, 9],
         "stages": ["auto", [3, 3], [1, 2, 3], [6], {"first_less": 1}, {"last_less": 5}],

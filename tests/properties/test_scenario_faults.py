@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import REDUCING, ROOTED
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
+from simulator.collectives.algorithm import ALGORITHMS, REDUCING, ROOTED
 from simulator.scenario.load import load_scenario
 from tests.playing import NODED
 
@@ -114,7 +113,9 @@ def shuffled(rng: random.Random, data: Data) -> Data:
 
 def valid(rng: random.Random, algorithm: str | None = None, operation: str | None = None) -> Data:
     """A scenario without axes that keeps every rule; always with the keys of the design's short example."""
-    pairs = [(a, o) for a, o in catalog.pairs() if a not in NODED and algorithm in (None, a) and operation in (None, o)]
+    pairs = [
+        (a, o) for a, o in ALGORITHMS.pairs() if a not in NODED and algorithm in (None, a) and operation in (None, o)
+    ]
     algorithm, operation = rng.choice(pairs)
     world = rng.choice([2, 4, 8, 16])
     cluster: Data = {"topology": "star_100g", "world_size": world}
@@ -423,7 +424,7 @@ def beyond(
 def no_such_pair(rng: random.Random) -> Broken:
     data = valid(rng, "ring", "all_reduce")
     data["collective"].pop("reduction", None), data["collective"].pop("accumulate", None)
-    algorithm = rng.choice([a for a in ("tree", "halving_doubling") if "all_to_all" not in catalog.operations(a)])
+    algorithm = rng.choice([a for a in ("tree", "halving_doubling") if "all_to_all" not in ALGORITHMS.operations(a)])
     data["collective"]["operation"] = "all_to_all"
     return put(data, ("collective", "algorithm"), algorithm)
 

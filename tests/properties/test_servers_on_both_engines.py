@@ -9,7 +9,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute as events
 from simulator.engine.play import play
@@ -55,7 +55,7 @@ class Servers:
     def collective(self, cluster: Cluster) -> Program:
         """An all-reduce, to which a straggler comes late."""
         on = "workers" if self.on_workers else "own"
-        request = Request("all_reduce", self.workers, 10_000, servers=self.servers, servers_on=on)
+        request = CollectiveRequest("all_reduce", self.workers, 10_000, servers=self.servers, servers_on=on)
         op = plan(cluster, Task(request, "parameter_server", tuple(range(self.workers)))).ops[0]
         late = [1e-6 / self.pace.get(rank, 1.0) for rank in range(self.workers)]
         return Program(tuple((Compute("late", wait, stream=op.stream), op) for wait in late))

@@ -10,10 +10,10 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.compiled.engine import execute as compiled
-from simulator.engine.compiled.prepared import Prepared, prepare
+from simulator.engine.compiled.prepared import CoreProgram, prepare
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Collective, Compute, Op
@@ -26,7 +26,7 @@ from tests.programs import same_for_all
 CLOSE = 1e-9
 
 
-def reduced(program: Program, cluster: Cluster) -> Prepared:
+def reduced(program: Program, cluster: Cluster) -> CoreProgram:
     """What is played in place of a program, however few transfers it has."""
     return prepare(program, cluster, Jitter(), reduced_from=0)
 
@@ -43,7 +43,9 @@ def two_at_once(cluster: Cluster, *, elements: int) -> Program:
     ranks = cluster.world_size
     places: list[Op | tuple[Collective, ...]] = [Compute("kernel", 1e-5)]
     for number, size in enumerate((ranks, ranks // 8)):
-        op = plan(cluster, Task(Request("all_reduce", size, elements), "ring", tuple(range(size)), "float32")).ops[0]
+        op = plan(
+            cluster, Task(CollectiveRequest("all_reduce", size, elements), "ring", tuple(range(size)), "float32")
+        ).ops[0]
         op = replace(op, stream=f"stream {number}", after=("kernel",))
         groups = [tuple(range(first, first + size)) for first in range(0, ranks, size)]
         places.append(tuple(replace(op, name=f"{number} of {group[0]}", group=group) for group in groups))
@@ -119,7 +121,7 @@ ODD: dict[str, list[tuple[int, int, int, int, int]]] = {
 def test_whatever_is_odd_is_told_apart(fact: str, slow: str | None) -> None:
     """Twelve ranks four times over, of which four send, and behind it groups whose times are given."""
     cluster = build("star_100g", 48, link_factors={slow: 0.3} if slow else {})
-    ring = plan(cluster, Task(Request("all_reduce", 12, 1200), "ring", tuple(range(12)), "float32")).ops[0]
+    ring = plan(cluster, Task(CollectiveRequest("all_reduce", 12, 1200), "ring", tuple(range(12)), "float32")).ops[0]
     schedule = by_hand(12, ODD[fact], 1200)
     sends, given = [], []
     for first in range(0, 48, 12):
@@ -181,6 +183,8 @@ def side_by_side(seed: int) -> tuple[Program, Cluster]:
 def _planned(cluster: Cluster, group: tuple[int, ...], operation: Any, algorithm: str, elements: int) -> Collective:
     """Of one group; a ring where the algorithm asks for a power of two or does not do the operation."""
     try:
-        return plan(cluster, Task(Request(operation, len(group), elements), algorithm, group, "float32")).ops[0]
+        return plan(cluster, Task(CollectiveRequest(operation, len(group), elements), algorithm, group, "float32")).ops[
+            0
+        ]
     except ValueError:
-        return plan(cluster, Task(Request(operation, len(group), elements), "ring", group, "float32")).ops[0]
+        return plan(cluster, Task(CollectiveRequest(operation, len(group), elements), "ring", group, "float32")).ops[0]

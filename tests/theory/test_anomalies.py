@@ -22,13 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cluster.build import build
-from simulator.collectives import catalog
+from simulator.collectives.algorithm import ALGORITHMS
 from simulator.collectives.point_to_point import point_to_point
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.records.operation import Compute
 from simulator.records.program import Program
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
 # A port of star_100g [B/s], and the latency of the two hops between GPUs [s].
@@ -78,12 +78,12 @@ def time_of(algorithm: str, latency_us: float, operation: str, ranks: int, nbyte
     options = {"bandwidth": "2 GB/s", "latency": f"{latency_us} us"}
     cluster = {"topology": {"builder": builder, "options": options}, "gpu": "h100_sxm", "world_size": ranks}
     asked = {"operation": operation, "algorithm": algorithm, "size": f"{nbytes} B", "payload": False}
-    if algorithm != "auto" and "nodes" in catalog.find(algorithm).options:
+    if algorithm != "auto" and "nodes" in ALGORITHMS.find(algorithm).options:
         asked["group_size"] = next(size for size in (4, 3, 2, 1) if ranks % size == 0)
     return simulate(load_scenario({"name": "latency", "cluster": cluster, "collective": asked})).report
 
 
-LONE = [name for name in catalog.names() if "all_reduce" in catalog.operations(name) and name not in ("nvls",)]
+LONE = [name for name in ALGORITHMS.names() if "all_reduce" in ALGORITHMS.operations(name) and name not in ("nvls",)]
 
 
 @settings(max_examples=40)

@@ -15,8 +15,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.idle import Across
 from tests.playing import (
     OVER_SWITCHES,
@@ -77,23 +76,23 @@ def on_a_star(n: int, alpha: float, beta: float) -> dict[tuple[str, str], float]
 def test_forms_on_a_star(n: int) -> None:
     alpha, beta = 2 * 5e-6, 100e9 / 8
     for (algorithm, operation), expected in on_a_star(n, alpha, beta).items():
-        assert_time(expected, star(n), algorithm, Request(operation, n, ELEMENTS))
+        assert_time(expected, star(n), algorithm, CollectiveRequest(operation, n, ELEMENTS))
 
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
 def test_parameter_servers_on_a_star(n: int) -> None:
     alpha, beta = 2 * 5e-6, 100e9 / 8
     for k in sorted({1, 2, n, n + 1} & set(range(1, 17))):
-        own = Request("all_reduce", n, ELEMENTS, servers=k, servers_on="own")
+        own = CollectiveRequest("all_reduce", n, ELEMENTS, servers=k, servers_on="own")
         assert_time(2 * (alpha + max(S, n * S / k) / beta), star(n, k), "parameter_server", own)
-    hosted = Request("all_reduce", n, ELEMENTS, servers=n, servers_on="workers")
+    hosted = CollectiveRequest("all_reduce", n, ELEMENTS, servers=n, servers_on="workers")
     assert_time(2 * (alpha + (n - 1) * (S / n) / beta), star(n), "parameter_server", hosted)
 
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
 def test_pushing_and_pulling_in_slices_approaches_half_the_time_of_one_server(n: int) -> None:
     alpha, beta, k = 2 * 5e-6, 100e9 / 8, 60
-    sliced = time_of(star(n, 1), "parameter_server", Request("all_reduce", n, ELEMENTS, chunks=k))
+    sliced = time_of(star(n, 1), "parameter_server", CollectiveRequest("all_reduce", n, ELEMENTS, chunks=k))
     # Pushes fill the server's ingress without a pause; the last slice is pulled after the last push.
     least = 2 * alpha + (1 + 1 / k) * n * S / beta
     assert least * (1 - EXACT) <= sliced <= least * 1.001
@@ -104,8 +103,8 @@ def test_the_largest_chunk_rules_an_uneven_ring(n: int) -> None:
     alpha, beta = 2 * 5e-6, 100e9 / 8
     for elements in (0, 1, n - 1, n + 1, 1003, 99_991):
         hop = alpha + ceil(elements / n) * 4 / beta
-        assert_time(2 * (n - 1) * hop, star(n), "ring", Request("all_reduce", n, elements))
-        assert_time((n - 1) * hop, star(n), "ring", Request("reduce_scatter", n, elements))
+        assert_time(2 * (n - 1) * hop, star(n), "ring", CollectiveRequest("all_reduce", n, elements))
+        assert_time((n - 1) * hop, star(n), "ring", CollectiveRequest("reduce_scatter", n, elements))
 
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
@@ -120,8 +119,8 @@ def test_forms_on_a_full_mesh(n: int) -> None:
         forms["direct", one_hop] = alpha + c / beta
     forms["direct", "broadcast"] = forms["direct", "reduce"] = alpha + S / beta
     for (algorithm, operation), expected in forms.items():
-        assert_time(expected, cluster, algorithm, Request(operation, n, ELEMENTS))
-    hosted = Request("all_reduce", n, ELEMENTS, servers=n, servers_on="workers")
+        assert_time(expected, cluster, algorithm, CollectiveRequest(operation, n, ELEMENTS))
+    hosted = CollectiveRequest("all_reduce", n, ELEMENTS, servers=n, servers_on="workers")
     assert_time(2 * (alpha + c / beta), cluster, "parameter_server", hosted)
 
 
@@ -129,10 +128,10 @@ def test_forms_on_a_full_mesh(n: int) -> None:
 def test_on_a_ring_graph_only_the_ring_has_a_form(n: int) -> None:
     alpha, beta = 1e-6, 50e9
     cluster = regular("ring", n)
-    assert_time(2 * (n - 1) * (alpha + S / (n * beta)), cluster, "ring", Request("all_reduce", n, ELEMENTS))
+    assert_time(2 * (n - 1) * (alpha + S / (n * beta)), cluster, "ring", CollectiveRequest("all_reduce", n, ELEMENTS))
     if n > 3:
         for algorithm in ("naive", "direct", "halving_doubling", "tree"):
-            assert planned(cluster, algorithm, Request("all_reduce", n, ELEMENTS)).predicted is None
+            assert planned(cluster, algorithm, CollectiveRequest("all_reduce", n, ELEMENTS)).predicted is None
 
 
 @pytest.mark.parametrize(
@@ -145,9 +144,9 @@ def test_hierarchical_over_nodes_shares_the_network_cards(m: int, g: int, nics: 
     alpha2, beta2 = 2 * (0.25e-6 + 0.25e-6 + 1e-6), 25e9 / (g / nics)
     way = (g - 1) * (alpha1 + S / (g * beta1)) + (m - 1) * (alpha2 + S / (g * m * beta2))
     cluster = nodes(n, g, nics)
-    assert_time(2 * way, cluster, "hierarchical", Request("all_reduce", n, ELEMENTS))
-    assert_time(way, cluster, "hierarchical", Request("reduce_scatter", n, ELEMENTS))
-    assert_time(way, cluster, "hierarchical", Request("all_gather", n, ELEMENTS))
+    assert_time(2 * way, cluster, "hierarchical", CollectiveRequest("all_reduce", n, ELEMENTS))
+    assert_time(way, cluster, "hierarchical", CollectiveRequest("reduce_scatter", n, ELEMENTS))
+    assert_time(way, cluster, "hierarchical", CollectiveRequest("all_gather", n, ELEMENTS))
 
 
 @pytest.mark.parametrize("n", [4, 6, 12, 16])
@@ -156,7 +155,9 @@ def test_hierarchical_with_groups_on_a_star(n: int) -> None:
     for g in (d for d in range(2, n) if n % d == 0):
         m = n // g
         expected = 2 * (g - 1) * (alpha + S / (g * beta)) + 2 * (m - 1) * (alpha + S / (g * m * beta))
-        assert_time(expected, star(n), "hierarchical", Request("all_reduce", n, ELEMENTS, nodes=equal_nodes(n, g)))
+        assert_time(
+            expected, star(n), "hierarchical", CollectiveRequest("all_reduce", n, ELEMENTS, nodes=equal_nodes(n, g))
+        )
 
 
 def longest_window(steps: int, latencies: list[float], times: list[float]) -> float:
@@ -198,7 +199,7 @@ def test_many_rings_keep_every_card_busy_and_share_a_ranks_cap_inside(m: int, g:
     cluster = capped(nodes(n, g, nics), startup=startup, rate_cap=inside, cross_rate_cap=cards)
     for operation, steps in (("all_gather", n - 1), ("reduce_scatter", n - 1), ("all_reduce", 2 * (n - 1))):
         expected = startup + longest_window(steps, latencies, times)
-        assert_time(expected, cluster, "multi_ring", Request(operation, n, elements))
+        assert_time(expected, cluster, "multi_ring", CollectiveRequest(operation, n, elements))
     # Without latencies only the slower of both counts: the bus bandwidth is that of all cards, or that of a port.
     if cards * (g - 1) < inside:
         busbw = (n - 1) / n * nbytes / longest_window(n - 1, [0.0] * n, times)
@@ -210,17 +211,17 @@ def test_many_rings_keep_every_card_busy_and_share_a_ranks_cap_inside(m: int, g:
 @pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter", "all_reduce"])
 def test_many_rings_have_a_form_for_parts_that_differ_too(operation: str, elements: int) -> None:
     cluster = capped(nodes(12, 4), rate_cap=40e9, cross_rate_cap=10e9)
-    request = Request(operation, 12, elements)
+    request = CollectiveRequest(operation, 12, elements)
     predicted = planned(cluster, "multi_ring", request).predicted
     assert predicted == pytest.approx(time_of(cluster, "multi_ring", request), rel=EXACT)
 
 
 def test_many_rings_that_can_fill_a_port_together_have_no_form() -> None:
     # Three rings of a rank share its port of 300 GB/s as they meet, which no formula foresees.
-    assert planned(nodes(8, 4), "multi_ring", Request("all_gather", 8, ELEMENTS)).predicted is None
+    assert planned(nodes(8, 4), "multi_ring", CollectiveRequest("all_gather", 8, ELEMENTS)).predicted is None
     # One ring a port and a card for each rank: nothing meets, with an odd number of nodes either.
     for n in (6, 8):
-        request = Request("all_gather", n, ELEMENTS)
+        request = CollectiveRequest("all_gather", n, ELEMENTS)
         predicted = planned(nodes(n, 2), "multi_ring", request).predicted
         assert predicted == pytest.approx(time_of(nodes(n, 2), "multi_ring", request), rel=EXACT)
 
@@ -229,7 +230,7 @@ def test_many_rings_use_as_many_cards_as_a_node_has() -> None:
     # Bus bandwidth over nodes of 8 with cards of 25 GB/s: one ring 25, eight rings 200.
     n, elements = 32, 32 * 8 * 2**17
     cluster = nodes(n, 8)
-    request = Request("all_gather", n, elements)
+    request = CollectiveRequest("all_gather", n, elements)
     nbytes = 4 * elements * (n - 1) / n
     assert nbytes / time_of(cluster, "ring", request) <= 25e9
     assert 0.97 * 200e9 <= nbytes / time_of(cluster, "multi_ring", request) <= 200e9
@@ -239,8 +240,8 @@ def test_a_switch_that_adds_beats_the_ring_by_the_ratio_of_their_volumes() -> No
     # busbw 2(N-1)/(N+1) beta against beta; the filling of the pipeline and latencies cost a tenth at this size.
     n, elements = 8, 64 * 2**20
     cluster = nodes(n, n)
-    ring = time_of(cluster, "ring", Request("all_reduce", n, elements))
-    nvls = time_of(cluster, "nvls", Request("all_reduce", n, elements, chunks=64))
+    ring = time_of(cluster, "ring", CollectiveRequest("all_reduce", n, elements))
+    nvls = time_of(cluster, "nvls", CollectiveRequest("all_reduce", n, elements, chunks=64))
     assert 0.9 * 2 * (n - 1) / (n + 1) <= ring / nvls <= 2 * (n - 1) / (n + 1)
 
 
@@ -248,7 +249,7 @@ def test_a_switch_that_adds_beats_the_ring_by_the_ratio_of_their_volumes() -> No
 def test_two_trees_with_64_pieces_come_near_the_full_bandwidth(n: int) -> None:
     beta = 100e9 / 8
     cluster = star(n, latency="0 s")
-    time = time_of(cluster, "double_binary_tree", Request("all_reduce", n, 64 * n * 100, chunks=64))
+    time = time_of(cluster, "double_binary_tree", CollectiveRequest("all_reduce", n, 64 * n * 100, chunks=64))
     nbytes = 4 * 64 * n * 100
     assert 2 * (n - 1) * nbytes / (n * beta) <= time * (1 + EXACT)
     assert time <= 1.2 * 2 * nbytes / beta
@@ -259,7 +260,7 @@ def test_a_full_mesh_of_nvlinks_overruns_the_hbm_of_a_naive_root() -> None:
     mesh = {"builder": "fully_connected", "options": {"bandwidth": "300 GB/s", "latency": "0 s"}}
     cluster = build(mesh, n, gpu="a100_sxm_80gb")
     assert cluster.hbm_bandwidth(0) == hbm
-    request = Request("all_reduce", n, ELEMENTS)
+    request = CollectiveRequest("all_reduce", n, ELEMENTS)
     # Each of 7 arrays is read, added to what is read, and written; then the sum is only copied.
     expected = 3 * (n - 1) * S / hbm + S / beta
     assert time_of(cluster, "naive", request) == pytest.approx(expected, rel=EXACT)
@@ -277,14 +278,14 @@ def test_a_ring_adds_as_fast_as_hbm_reads_twice_and_writes(times: float) -> None
     gpu = {**WIDE_GPU, "hbm_bandwidth": f"{12.5 * times} GB/s"}
     cluster = build({"builder": "star", "options": options}, n, gpu=gpu)
     adding, copying = ((n - 1) * (alpha + S / n / rate) for rate in (min(beta, beta * times / 3), beta))
-    assert_time(adding + copying, cluster, "ring", Request("all_reduce", n, ELEMENTS), foreseen=times >= 3)
+    assert_time(adding + copying, cluster, "ring", CollectiveRequest("all_reduce", n, ELEMENTS), foreseen=times >= 3)
     for algorithm in ("direct", "naive", "chain", "tree", "halving_doubling", "double_binary_tree"):
         is_played_time_or_not_given(
-            cluster, algorithm, Request("reduce" if algorithm == "chain" else "all_reduce", n, 96)
+            cluster, algorithm, CollectiveRequest("reduce" if algorithm == "chain" else "all_reduce", n, 96)
         )
 
 
-def is_played_time_or_not_given(cluster: Cluster, algorithm: str, request: Request) -> None:
+def is_played_time_or_not_given(cluster: Cluster, algorithm: str, request: CollectiveRequest) -> None:
     predicted = planned(cluster, algorithm, request).predicted
     assert predicted in (None, pytest.approx(time_of(cluster, algorithm, request), rel=EXACT)), algorithm
 
@@ -292,7 +293,7 @@ def is_played_time_or_not_given(cluster: Cluster, algorithm: str, request: Reque
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2), (2, 0, 3, 1)])
 def test_a_ring_whose_hops_share_a_card_has_no_form_that_forgets_it(order: tuple[int, ...]) -> None:
     """Two nodes of two GPUs with a card each: in three of these orders every hop leaves its node, all hops alike."""
-    is_played_time_or_not_given(nodes(4, 2, 1), "ring", Request("all_reduce", 4, ELEMENTS, rank_order=order))
+    is_played_time_or_not_given(nodes(4, 2, 1), "ring", CollectiveRequest("all_reduce", 4, ELEMENTS, rank_order=order))
 
 
 @pytest.mark.parametrize("latencies", [(1.0, 5.0, 2.0), (4.0, 4.0, 1.0, 4.0, 0.0), (2.0, 7.0), (3.0, 0.0, 9.0, 1.0)])
@@ -309,9 +310,9 @@ def test_hbm_of_a_slow_rank_bounds_what_it_adds_but_not_what_it_copies() -> None
     mesh = {"builder": "fully_connected", "options": {"bandwidth": "50 GB/s", "latency": "1 us"}}
     cluster = build(mesh, n, gpu={**WIDE_GPU, "hbm_bandwidth": "200 GB/s"}, stragglers={2: 0.5})
     # Rank 2 adds at 100/3 GB/s, slower than its link; in a broadcast nobody adds.
-    reduce = time_of(cluster, "direct", Request("reduce", n, ELEMENTS, root=2))
+    reduce = time_of(cluster, "direct", CollectiveRequest("reduce", n, ELEMENTS, root=2))
     assert reduce == pytest.approx(1e-6 + 3 * (n - 1) * S / 100e9, rel=EXACT)
-    assert_time(1e-6 + S / beta, cluster, "direct", Request("broadcast", n, ELEMENTS, root=2))
+    assert_time(1e-6 + S / beta, cluster, "direct", CollectiveRequest("broadcast", n, ELEMENTS, root=2))
 
 
 def inline(builder: str, **options: Any) -> dict[str, Any]:
@@ -350,10 +351,10 @@ def test_what_is_predicted_is_met_even_where_the_network_only_looks_like_a_star(
 ) -> None:
     cluster = build(topology, world_size) if isinstance(topology, str) else build(topology, world_size, gpu=WIDE_GPU)
     n = len(group)
-    for algorithm, operation in catalog.pairs():
+    for algorithm, operation in ALGORITHMS.pairs():
         if algorithm in OVER_SWITCHES or (algorithm in TOLD_NODES and len({len(b) for b in cluster.nodes}) > 1):
             continue
-        request = Request(operation, n, 240 * n * 7, servers=n, servers_on="workers")
+        request = CollectiveRequest(operation, n, 240 * n * 7, servers=n, servers_on="workers")
         predicted = planned(cluster, algorithm, request, group=group).predicted
         if predicted is not None:
             assert time_of(cluster, algorithm, request, group=group) == pytest.approx(predicted, rel=EXACT), algorithm
@@ -365,4 +366,4 @@ def test_an_nvswitch_node_is_a_star_whose_pcie_ports_do_not_matter(size: int) ->
     forms = on_a_star(size, alpha, beta)
     for algorithm in ("ring", "naive", "direct", "tree", "halving_doubling"):
         expected = forms[algorithm, "all_reduce"]
-        assert_time(expected, nodes(size, size), algorithm, Request("all_reduce", size, ELEMENTS))
+        assert_time(expected, nodes(size, size), algorithm, CollectiveRequest("all_reduce", size, ELEMENTS))

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from simulator.basics.errors import NoRouteError, ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.routing import Router
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import ROOTED, Request
-from simulator.errors import NoRouteError, ScenarioError
+from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveRequest
 from tests.playing import WIDE_GPU, divisors, equal_nodes, nodes, planned, regular, star, time_of
 
 EXACT = 1e-9
@@ -90,11 +89,11 @@ def directed(draw: st.DrawFn) -> tuple[Cluster, int]:
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> tuple[Cluster, Request]:
+def asked(draw: st.DrawFn) -> tuple[Cluster, CollectiveRequest]:
     """Such a network, and what is the same for all operations that are asked of it."""
     cluster, size = draw(directed())
     n = cluster.world_size
-    request = Request(
+    request = CollectiveRequest(
         "all_reduce",
         n,
         draw(st.sampled_from([0, 7, 1003, ELEMENTS])),
@@ -107,10 +106,10 @@ def asked(draw: st.DrawFn) -> tuple[Cluster, Request]:
     return cluster, request
 
 
-def hold(case: tuple[Cluster, Request]) -> None:
+def hold(case: tuple[Cluster, CollectiveRequest]) -> None:
     """What is claimed of any algorithm's operation is what is played."""
     cluster, request = case
-    for algorithm, operation in catalog.pairs():
+    for algorithm, operation in ALGORITHMS.pairs():
         own = replace(request, operation=operation, root=request.root if operation in ROOTED else 0)
         try:
             predicted = planned(cluster, algorithm, own).predicted
@@ -124,14 +123,14 @@ def hold(case: tuple[Cluster, Request]) -> None:
 
 @settings(max_examples=30, derandomize=True)
 @given(asked())
-def test_what_is_claimed_is_played(case: tuple[Cluster, Request]) -> None:
+def test_what_is_claimed_is_played(case: tuple[Cluster, CollectiveRequest]) -> None:
     hold(case)
 
 
 @pytest.mark.long
 @settings(max_examples=1000, derandomize=True)
 @given(asked())
-def test_what_is_claimed_is_played_in_many_cases(case: tuple[Cluster, Request]) -> None:
+def test_what_is_claimed_is_played_in_many_cases(case: tuple[Cluster, CollectiveRequest]) -> None:
     hold(case)
 
 
@@ -147,7 +146,7 @@ def test_a_chain_takes_the_links_of_its_own_direction(root: int) -> None:
     cluster = on(regular("ring", n), graph)
     for operation, (beta, alpha) in (("broadcast", forth), ("reduce", back)):
         expected = (n - 1) * alpha + (n - 2 + k) * S / (k * beta)
-        request = Request(operation, n, ELEMENTS, root=root)
+        request = CollectiveRequest(operation, n, ELEMENTS, root=root)
         assert planned(cluster, "chain", request).predicted == pytest.approx(expected, rel=EXACT)
         assert time_of(cluster, "chain", request) == pytest.approx(expected, rel=EXACT)
 
@@ -156,7 +155,7 @@ def test_a_chain_back_through_a_torus_shares_links_where_the_way_there_does_not(
     """From rank 3 to 4 all three dimensions are crossed, and back over other links, which other hops take too."""
     n, k, nbytes, beta = 8, 16, 16 * 2**20, 25e9
     cluster = torus(2, 2, 2, latency="0 s")
-    there, back = (Request(operation, n, nbytes // 4) for operation in ("broadcast", "reduce"))
+    there, back = (CollectiveRequest(operation, n, nbytes // 4) for operation in ("broadcast", "reduce"))
     expected = (n - 2 + k) * nbytes / (k * beta)
     assert planned(cluster, "chain", there).predicted == pytest.approx(expected, rel=EXACT)
     assert time_of(cluster, "chain", there) == pytest.approx(expected, rel=EXACT)
@@ -164,7 +163,7 @@ def test_a_chain_back_through_a_torus_shares_links_where_the_way_there_does_not(
     assert planned(cluster, "chain", back).predicted is None
     # Chosen is what is fastest, now that the chain's shared links are seen.
     chosen = planned(cluster, "auto", back).algorithm
-    times = {name: time_of(cluster, name, back) for name, operation in catalog.pairs() if operation == "reduce"}
+    times = {name: time_of(cluster, name, back) for name, operation in ALGORITHMS.pairs() if operation == "reduce"}
     assert times[chosen] == min(times.values())
 
 
@@ -181,12 +180,12 @@ def test_a_way_beside_the_switch_that_leads_in_one_direction_only_is_a_way() -> 
     cluster = on(star(n), graph)
     claimed = []
     for root in range(n):
-        request = Request("broadcast", n, ELEMENTS, root=root)
+        request = CollectiveRequest("broadcast", n, ELEMENTS, root=root)
         claimed.append(planned(cluster, "direct", request).predicted)
     assert claimed == [None] * n
     # Without the way back from the vertex the star is one.
     graph.remove_edges_from([("aside", f"gpu{dst}") for dst in range(1, n)])
-    request = Request("broadcast", n, ELEMENTS)
+    request = CollectiveRequest("broadcast", n, ELEMENTS)
     expected = 2 * alpha + (n - 1) * S / beta
     assert planned(on(star(n), graph), "direct", request).predicted == pytest.approx(expected, rel=EXACT)
     assert time_of(on(star(n), graph), "direct", request) == pytest.approx(expected, rel=EXACT)
@@ -204,7 +203,7 @@ def test_nodes_behind_unlike_latencies_have_a_form_until_what_leaves_them_is_met
     graph = cluster.graph.copy()
     graph.edges["leaf1", "spine"]["latency"] += late
     cluster = on(cluster, graph)
-    request = Request("all_gather", n, ELEMENTS, nodes=equal_nodes(n, g))
+    request = CollectiveRequest("all_gather", n, ELEMENTS, nodes=equal_nodes(n, g))
     # Both GPUs of a leaf share its link to the spine. The worst two hops in a row hold the late one.
     across = (m - 1) * (4 * alpha + S / n / (beta / g)) + late
     inside = (g - 1) * (2 * alpha + m * S / n / beta)
@@ -214,6 +213,6 @@ def test_nodes_behind_unlike_latencies_have_a_form_until_what_leaves_them_is_met
     else:
         assert predicted is None
     assert time_of(cluster, "hierarchical", request) >= (across + inside) * (1 - EXACT)
-    scattered = Request("reduce_scatter", n, ELEMENTS, nodes=equal_nodes(n, g))
+    scattered = CollectiveRequest("reduce_scatter", n, ELEMENTS, nodes=equal_nodes(n, g))
     assert planned(cluster, "hierarchical", scattered).predicted == pytest.approx(across + inside, rel=EXACT)
     assert time_of(cluster, "hierarchical", scattered) == pytest.approx(across + inside, rel=EXACT)

@@ -19,10 +19,10 @@ from simulator.model.load import load_model
 from simulator.model.operation import Batch
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.attention import attention, attention_backward
-from simulator.numerics.counted_attention import Softmax, scored, scored_backward
 from simulator.numerics.flash import flash, flash_backward, tiles
 from simulator.numerics.hbm_counter import HbmCounter
 from simulator.numerics.softmax import fused, online, three_pass
+from simulator.numerics.unfused_attention import Softmax, unfused_attention, unfused_attention_backward
 from simulator.step.kernels.attention_time import attention_bytes
 
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
@@ -121,11 +121,11 @@ def test_every_attention_is_one_function(softmax: Softmax, dtype: str) -> None:
     seen = np.random.default_rng(1).random((48, 48)) < 0.5
     seen[[0, 31]] = False
     q, k, v, dy = (drawn(i, 2, 3, 48, 8, dtype=dtype) for i in range(4))
-    out, weights = scored(q, k, v, softmax, HbmCounter(), seen)
+    out, weights = unfused_attention(q, k, v, softmax, HbmCounter(), seen)
     cut = tiles(48, 8, 16 * 8 * 4, causal=False)
     tiled, kept = flash(q, k, v, cut, HbmCounter(), seen)
     near(tiled, out, TOLERANCE[dtype])
-    gradients = scored_backward(dy, q, k, v, weights, HbmCounter())
+    gradients = unfused_attention_backward(dy, q, k, v, weights, HbmCounter())
     for found, right in zip(flash_backward(dy, kept, cut, HbmCounter(), seen), gradients, strict=True):
         near(found, right, TOLERANCE[dtype])
 
@@ -137,8 +137,8 @@ def test_counted_traffic_with_scores_in_memory_is_the_formula(softmax: Softmax, 
     batch, heads = 2, 3
     q, k, v, dy = (drawn(i, batch, heads, seq_len, head_dim, dtype="float32") for i in range(4))
     forward, back = HbmCounter(), HbmCounter()
-    _, weights = scored(q, k, v, softmax, forward, np.tri(seq_len, dtype=np.bool_))
-    scored_backward(dy, q, k, v, weights, back)
+    _, weights = unfused_attention(q, k, v, softmax, forward, np.tri(seq_len, dtype=np.bool_))
+    unfused_attention_backward(dy, q, k, v, weights, back)
     one, scores = q.nbytes, 4 * batch * heads * seq_len**2
     assert forward.total == 4 * one + (1 + 2 + SOFTMAXES[softmax] + 1) * scores
     assert back.total == 8 * one + (1 + 1 + 3 + 1 + 1) * scores

@@ -10,7 +10,7 @@ import pytest
 
 from simulator.basics.arrays import Array
 from simulator.learning.learn import gpt_of
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.learning.state import StepResult
 from simulator.learning.training import Training
@@ -84,7 +84,7 @@ def moved(strategy: str, ranks: int, reduce: str, rate: float, scale: float, **f
     precision = Precision("float16", "float16", reduce, "float32", "float16")
     facts |= {"precision": precision, "seq_len": 8, "micro_batch_size": 1, "algorithm": "direct"}
     made = step(strategy, TINY, **facts)
-    setting = Setting(gpt_of(made), (played := play(made, ranks)).plan, played.timeline, Sgd(rate))
+    setting = TrainingContext(gpt_of(made), (played := play(made, ranks)).plan, played.timeline, Sgd(rate))
     training = start(setting, task.initial(setting.gpt, 0), static_scaler(scale))
     before = training.parameters()
     training.step(np.repeat(task.sequences(0, 0, 1, 9, 32), ranks * made.accumulation, axis=0))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from simulator.errors import OutOfMemoryError
-from simulator.run import simulate
+from simulator.basics.errors import OutOfMemoryError
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.artifacts import ArtifactWriter
 
@@ -25,7 +24,7 @@ def test_a_step_that_fails_with_caching_fits_with_expandable_segments() -> None:
     assert not played_on.fits  # type: ignore[union-attr]
     assert played_on.peak_reserved_bytes > report.peak_reserved_bytes  # type: ignore[union-attr]
     # Fewer bytes than the GPU has, and yet too many: whoever reads the share must learn why.
-    assert "fragments take the rest, so it does not fit" in played_on.because
+    assert "), does not fit because of fragmentation" in played_on.because
     assert "does not fit" not in report.because
 
 
@@ -42,14 +41,17 @@ def test_what_is_said_to_fit_fits_with_its_fragments(allocator: str) -> None:
     report = simulate(full, limit_memory=False).report
     assert report.peak_memory_bytes < caught.value.capacity  # type: ignore[union-attr]
     assert report.fits == (allocator == "expandable_segments")  # type: ignore[union-attr]
-    assert ("tried, and fits: activation_checkpointing: full (" in str(caught.value)) == report.fits  # type: ignore[union-attr]
+    assert (("changes that make the step fit: activation_checkpointing: full (") in str(caught.value)) == report.fits  # type: ignore[union-attr]
     # Where fragments are too many, the other allocator has to come with it.
-    both = "tried, and fits: allocator: expandable_segments and activation_checkpointing: full (needs about "
+    both = (
+        "changes that make the step fit: allocator: expandable_segments and activation_checkpointing: full (needs "
+        "about "
+    )
     assert (both in str(caught.value)) != report.fits  # type: ignore[union-attr]
 
 
 def test_a_run_leaves_a_snapshot_that_says_what_was_held(tmp_path: Path) -> None:
-    scenario = replace(points(load_scenario("zero_stages"))[-1].scenario, plots=())
+    scenario = points(load_scenario("zero_stages"))[-1].scenario.replaced(plots=())
     run = simulate(scenario)
     ArtifactWriter(tmp_path, single=True, trace=True)(0, run)
     snapshot = pickle.loads((tmp_path / "memory_rank0.pickle").read_bytes())

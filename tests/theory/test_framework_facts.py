@@ -9,8 +9,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective, Steps
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.model.kernel import Matmul
 from simulator.model.parameters import modules
@@ -157,8 +156,8 @@ def test_logits_may_outlive_the_loss() -> None:
     ],
 )
 def test_steps_are_counted_on_the_longest_way(algorithm: str, operation: str, steps: Steps) -> None:
-    request = Request(operation, 16, 1600, nodes=(tuple(range(8)), tuple(range(8, 16))))
-    assert catalog.find(algorithm).steps(request) == steps
+    request = CollectiveRequest(operation, 16, 1600, nodes=(tuple(range(8)), tuple(range(8, 16))))
+    assert ALGORITHMS.find(algorithm).steps(request) == steps
     machine = MachineCollective(algorithm, startup=1e-5, step=1e-6, cross_step=1e-3)
     assert machine.latency(steps) == pytest.approx(1e-5 + steps.inside * 1e-6 + steps.across * 1e-3)
 
@@ -181,7 +180,7 @@ def test_an_exchange_of_all_with_all_has_one_port_and_a_rings_share_of_it(ranks:
     """
     cluster = build("dgx_h100", ranks)
     nbytes = 512 * 2**20
-    made = plan(cluster, Task(Request("all_to_all", ranks, nbytes // 4), "auto", tuple(range(ranks))))
+    made = plan(cluster, Task(CollectiveRequest("all_to_all", ranks, nbytes // 4), "auto", tuple(range(ranks))))
     sums = cluster.collectives["all_reduce"]
     (op,) = made.ops
     assert op.startup == sums.startup

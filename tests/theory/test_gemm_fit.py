@@ -22,9 +22,9 @@ from simulator.calibration.kernels import (
 )
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Matmul
-from simulator.report.plots.kernels import DtypePanel, figure
 from simulator.step.kernels.kernel_time import duration, kernel_model
 from simulator.step.kernels.matmul_time import MatmulConstants, matmul_times
+from tools.validation.kernel_plot import DtypePanel, figure
 
 CATALOG = Path(simulator.__file__).parent / "catalog"
 # |ln(simulated / measured)|: middle row, and the row that 90 % stay below.

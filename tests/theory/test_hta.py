@@ -8,7 +8,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.engine.events import execute
 from simulator.records.operation import Collective, Compute
 from simulator.records.program import Program
@@ -110,7 +110,7 @@ def test_a_played_program_of_two_streams_is_read_as_computed_by_hand(tmp_path: P
     """
     topology = {"name": "pair", "builder": "star", "options": {"bandwidth": "1 GB/s", "latency": "0 us"}}
     cluster = build({**topology, "gpu": "a100_sxm_80gb"}, 2)
-    schedule = ring.all_reduce(Request("all_reduce", 2, 100_000))
+    schedule = ring.all_reduce(CollectiveRequest("all_reduce", 2, 100_000))
     sync = Collective("sync", (0, 1), schedule, 100_000, 2, 2, dtype="bfloat16", after=("forward",))
     ops = (
         Compute("forward", 100 * US, kind="forward"),

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.learning.checks import CHECKS, is_sum
 from simulator.learning.faults import flipped
-from simulator.report.numbers.training_summary import Learning
-from simulator.run import simulate
+from simulator.records.learning import Learning
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.training import EVERY_STRATEGY, SHARDED, WITHOUT_SERVERS
 
@@ -223,5 +223,5 @@ def test_nobody_sends_anything_alone() -> None:
     data = {"name": "x", "cluster": {"topology": "dgx_a100", "world_size": 1}}
     training = {"model": MODEL, "seq_len": 16, "numerics": True, "sharding": "zero1", "offload": "optimizer"}
     training |= {"faults": [{"step": 0, "what": "dropped"}]}
-    with pytest.raises(ScenarioError, match="one rank alone sends nothing"):
+    with pytest.raises(ScenarioError, match="a single rank sends no transfers"):
         simulate(load_scenario(data | {"training": training}))

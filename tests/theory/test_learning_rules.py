@@ -9,7 +9,7 @@ import pytest
 
 from simulator.basics.arrays import Array
 from simulator.learning.learn import gpt_of
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.learning.training import Training
 from simulator.model.shape import Transformer
@@ -19,7 +19,7 @@ from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd, fresh
 from simulator.numerics.optimizer import step as optimizer_step
-from simulator.step.spec import Lesson, Precision
+from simulator.step.spec import Precision, TrainingTask
 from tests.training import SHARDED, WITHOUT_SERVERS, play, step
 
 TIED = Transformer("tied", 2, 16, 2, 2, 8, 64, 32, 8, tied=True)
@@ -30,7 +30,7 @@ def begun(strategy: str, ranks: int = 4, rule: Rule | None = None, shape: Transf
     facts = {"precision": DOUBLE, "seq_len": 8, "micro_batch_size": 2, "algorithm": "direct"} | facts
     made = step(strategy, shape, **facts)
     played = play(made, ranks)
-    setting = Setting(gpt_of(made), played.plan, played.timeline, rule or Adam(), seed=5)
+    setting = TrainingContext(gpt_of(made), played.plan, played.timeline, rule or Adam(), seed=5)
     return start(setting, task.initial(setting.gpt, 0))
 
 
@@ -109,7 +109,7 @@ def test_the_hosts_update_is_the_gpus() -> None:
 
 
 def dropping(strategy: str = "ddp", **facts: Any) -> Training:
-    return begun(strategy, dropout=True, lesson=Lesson(dropout=0.2), **facts)
+    return begun(strategy, dropout=True, lesson=TrainingTask(dropout=0.2), **facts)
 
 
 def test_what_is_kept_is_a_share_and_grows_so_that_the_mean_stays() -> None:

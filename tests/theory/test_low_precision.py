@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from tests.playing import played, star, starts
 
 ELEMENTS = 16_384
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def rms_error(n: int, algorithm: str, dtype: str, accumulate: str) -> float:
-    request = Request("all_reduce", n, ELEMENTS)
+    request = CollectiveRequest("all_reduce", n, ELEMENTS)
     x = starts(request, dtype)
     exact = sum(a.astype(np.float64) for a in x)
     result = played(star(n), algorithm, request, dtype=dtype, accumulate=accumulate, start=x).results[0]
@@ -55,7 +55,7 @@ def test_rounding_once_is_as_good_as_the_dtype_can_be_for_any_number_of_ranks() 
 @pytest.mark.parametrize("algorithm", ["direct", "naive", "parameter_server", "tree", "halving_doubling"])
 def test_float32_accumulation_rounds_once_in_every_algorithm(algorithm: str) -> None:
     n = 8
-    request = Request("all_reduce", n, ELEMENTS)
+    request = CollectiveRequest("all_reduce", n, ELEMENTS)
     x = starts(request, "bfloat16")
     result = played(star(n, 1), algorithm, request, dtype="bfloat16", accumulate="float32", start=x).results[0]
     exact = sum(a.astype(np.float64) for a in x)

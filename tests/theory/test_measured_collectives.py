@@ -11,14 +11,14 @@ from simulator.basics.document import parse
 from simulator.calibration.machines.check import left_out, machine_rows, shipped_rows
 from simulator.calibration.machines.fit_writing import section
 from simulator.calibration.machines.fitting import fit_sweep
-from simulator.calibration.machines.measured import measured_sweep, measured_sweeps
-from simulator.calibration.machines.over_nodes import over_nodes
 from simulator.calibration.machines.records import FitRow, constants, large
-from simulator.calibration.machines.shipped import FITTED, RINGS, ring_fading, sections
-from simulator.calibration.machines.solve import FREE, Fading
+from simulator.calibration.machines.solve import FREE, CapModel
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.topology_file import load_topology
+from tools.validation.measured_collectives import measured_sweep, measured_sweeps
+from tools.validation.over_nodes import over_nodes
+from tools.validation.shipped_machines import FITTED, RINGS, ring_fading, sections
 
 
 def shipped(name: str) -> tuple[Cluster, MachineCollective]:
@@ -96,7 +96,7 @@ def test_a_gather_and_a_reduce_scatter_are_within_five_percent_of_the_measured(o
     assert abs(rows[-1].error) <= 0.05
 
 
-def lost(operation: str, fading: Fading) -> float:
+def lost(operation: str, fading: CapModel) -> float:
     held = measured_sweep(RINGS[operation])
     fit = fit_sweep(held.sweep, topology=held.topology, algorithm="ring", fading=fading)
     assert fit.machine.exponent == (fading.exponent or fit.machine.exponent)
@@ -105,7 +105,7 @@ def lost(operation: str, fading: Fading) -> float:
 
 @pytest.mark.parametrize("operation", RINGS)
 def test_a_fourth_constant_of_a_ring_explains_no_more_and_a_third_does(operation: str) -> None:
-    two, three, four = (lost(operation, f) for f in (Fading(allowed=False), ring_fading(None), FREE))
+    two, three, four = (lost(operation, f) for f in (CapModel(allowed=False), ring_fading(None), FREE))
     assert three < 0.95 * two
     assert three < 1.1 * four
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import load_scenario
+from simulator.basics.errors import OutOfMemoryError
 from simulator.engine.compiled import engine
 from simulator.engine.jitter import Jitter
-from simulator.errors import OutOfMemoryError
-from simulator.playing.advice import advice
-from simulator.playing.memory import need
-from simulator.playing.scenario_cluster import Clusters
-from simulator.run import simulate
+from simulator.run.advice import advice
+from simulator.run.memory import estimate_memory, least_need
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
 
 # Of a few buckets and gathered units, all that depends on when collectives end.
@@ -49,7 +49,7 @@ def test_it_is_what_playing_shows(sharding: object, checkpointing: str, accumula
     clusters = Clusters()
     played = simulate(loaded, limit_memory=False, clusters=clusters).report
     assert loaded.training is not None
-    told = need(clusters.of(loaded), to_step(loaded.training, 16, loaded.base))
+    told = estimate_memory(clusters.of(loaded), to_step(loaded.training, 16, loaded.base))
     assert told.nbytes == pytest.approx(played.peak_memory_bytes, rel=_ABOUT)
     assert told.reserved == pytest.approx(played.peak_reserved_bytes, rel=_ABOUT)
     assert told.fits == played.fits
@@ -109,8 +109,8 @@ def test_nothing_is_refused_that_fits(
     clusters = Clusters()
     played = simulate(loaded, limit_memory=False, clusters=clusters).report
     assert loaded.training is not None
-    told = need(clusters.of(loaded), to_step(loaded.training, 8, loaded.base), at_once=True)
-    assert told.nbytes <= played.peak_memory_bytes * (1 + 1e-9)
+    told = least_need(clusters.of(loaded), to_step(loaded.training, 8, loaded.base))
+    assert told <= played.peak_memory_bytes * (1 + 1e-9)
 
 
 def test_a_large_step_that_does_not_fit_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_a_large_step_that_does_not_fit_is_not_played(monkeypatch: pytest.Monkey
     assert set(played) == {1}
     assert caught.value.time > 0
     assert "ran out of memory at about " in str(caught.value)
-    assert "tried, and fits: activation_checkpointing: full (needs about " in str(caught.value)
+    assert "changes that make the step fit: activation_checkpointing: full (needs about " in str(caught.value)
 
 
 def refusal(data: dict[str, object]) -> OutOfMemoryError:
@@ -143,7 +143,7 @@ _SETTING = r"([a-z_.]+): ([a-z_0-9]+)"
 
 def advised(error: OutOfMemoryError) -> list[tuple[dict[str, object], float]]:
     """Keys of `training` that each piece of advice sets, and the memory that it needs [GiB]."""
-    _, told, pieces = str(error).partition("tried, and fits: ")
+    _, told, pieces = str(error).partition("changes that make the step fit: ")
     found = re.findall(rf"({_SETTING}.*?) \(needs about ([0-9.e+]+) GiB\)", pieces if told else "")
     return [
         ({key: int(value) if value.isdigit() else value for key, value in re.findall(_SETTING, text)}, float(needed))
@@ -180,7 +180,7 @@ def test_what_is_advised_fits_when_it_is_played(name: str) -> None:
 
 def test_two_changes_are_combined_where_one_is_not_enough() -> None:
     error = refusal(UNFIT["two keys"])
-    least = re.search(r"the whole step needs at least ([0-9.]+) GiB; tried, and fits: ", str(error))
+    least = re.search(r"the whole step needs at least ([0-9.]+) GiB; changes that make the step fit: ", str(error))
     assert least is not None
     # 311 GB, rounded to three digits; the message rounds GiB to three digits too.
     assert float(least[1]) * 2**30 == pytest.approx(311e9, rel=0.5 / 289 + 0.5 / 311)
@@ -199,7 +199,10 @@ def test_what_comes_nearest_needs_less_than_what_failed(data: dict[str, object])
     error = refusal(data)
     loaded = load_scenario(data)
     failed = simulate(loaded, limit_memory=False).report.peak_memory_bytes
-    nearest = re.search(r"no two changes that were tried fit; nearest: .* \(needs about ([0-9.e+]+) GiB\)", str(error))
+    nearest = re.search(
+        r"no tested pair of changes is enough; the change with the smallest need: .* \(needs about ([0-9.e+]+) GiB\)",
+        str(error),
+    )
     assert nearest is not None, str(error)
     assert error.capacity < float(nearest[1]) * 2**30 < failed
 
@@ -211,8 +214,8 @@ def test_a_change_that_takes_long_to_try_is_named_with_what_it_needs_at_least() 
     assert loaded.training is not None
     told = advice(clusters.of(loaded), to_step(loaded.training, 8, loaded.base), Jitter())
     nearest = re.search(
-        r"changes that take long to simulate were not tried; "
-        r"nearest: .*zero3.* \(needs at least ([0-9.]+) GiB\)$",
+        r"changes with a long simulation were not tested; "
+        r"the change with the smallest need: .*zero3.* \(needs at least ([0-9.]+) GiB\)$",
         told,
     )
     assert nearest is not None, told
@@ -222,9 +225,9 @@ def test_a_change_that_takes_long_to_try_is_named_with_what_it_needs_at_least() 
 def test_where_nothing_smaller_is_left_it_is_told() -> None:
     whole = scenario(1, "llama3_70b", seq_len=128, sharding="ddp", activation_checkpointing="full",
                      allocator="expandable_segments")  # fmt: skip
-    assert str(refusal(whole)).endswith("; nothing smaller is left to try on this GPU")
+    assert str(refusal(whole)).endswith("; no change needs less memory on this GPU")
 
 
 def test_parameters_that_do_not_fit_are_told_of_at_once_on_any_number_of_ranks() -> None:
-    with pytest.raises(OutOfMemoryError, match=r"at 0 s: .* tried, and fits: sharding: zero1"):
+    with pytest.raises(OutOfMemoryError, match=r"at 0 s: .* changes that make the step fit: sharding: zero1"):
         simulate(load_scenario(scenario(1024, "llama3_8b", sharding="ddp")))

@@ -15,18 +15,17 @@ import pytest
 from simulator.cluster.build import build
 from simulator.engine.events import execute as events
 from simulator.model.context import _round
-from simulator.model.cut import Communication, Context, Cut, ExpertCut
 from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch, saved_bytes
 from simulator.model.overlap import _shifts
 from simulator.model.parameters import layer_parameters, modules
+from simulator.model.partition import Communication, Context, ExpertPartition, ModelPartition
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Compute
 from simulator.records.timeline import Timeline
 from simulator.step.framework import BARE
 from simulator.step.parallelism import Parallelism
-from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import PipelineShape, Work
+from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Work
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import Precision
 from tests.pipelines import most_held, played
@@ -93,7 +92,7 @@ def test_a_layer_keeps_what_korthikanti_says(t: int, sequence: bool) -> None:
     """s b h (10 + 24/t + 5 a s/(h t)), or all of it over t; and the norms' statistics, which the paper leaves out."""
     b, s, h, a = 2, 64, MODEL.hidden_size, MODEL.num_heads
     for attention, scores in (("standard", 5 * a * s / (h * t)), ("flash", 0.0)):
-        batch = Batch(b, s, attention=attention, dropout=True, cut=Cut(t, sequence and t > 1))  # type: ignore[arg-type]
+        batch = Batch(b, s, attention=attention, dropout=True, cut=ModelPartition(t, sequence and t > 1))  # type: ignore[arg-type]
         cut = t if sequence or t == 1 else 1
         statistics = 2 * 2 * 4 * b * s / cut
         # Flash attention keeps the log-sum-exp of each row instead of scores.
@@ -112,9 +111,9 @@ def test_what_ranks_hold_sums_to_the_model(model: Transformer, t: int, p: int) -
         for ops in plan.program.ranks
     ]
     whole = [tensor for module in modules(model) for tensor in module.parameters]
-    own = [tensor for module in modules(model, Cut(t, True)) for tensor in module.parameters]
+    own = [tensor for module in modules(model, ModelPartition(t, True)) for tensor in module.parameters]
     same = sum(one.elements for one, mine in zip(whole, own, strict=True) if one.shape == mine.shape)
-    rows = Cut(t).vocabulary(model) - model.vocab_size
+    rows = ModelPartition(t).vocabulary(model) - model.vocab_size
     padded = 2 * rows * model.hidden_size
     assert sum(held) == 2 * (sum(one.elements for one in whole) + (t - 1) * same * (t > 1) + padded)
 
@@ -176,7 +175,7 @@ def even(stages: int) -> Transformer:
 @pytest.mark.parametrize(("name", "p", "m", "v"), SHAPES)
 def test_a_rank_holds_as_many_micro_batches_as_its_order_says(name: str, p: int, m: int, v: int) -> None:
     """Of ranks without embedding and head all chunks are alike: held chunks times what a chunk keeps."""
-    model, schedule = even(p * v), catalog.find(name)
+    model, schedule = even(p * v), SCHEDULES.find(name)
     parallelism = Parallelism(pp=p, schedule=name, virtual_stages=v)
     plan = planned(p, model, accumulation=m, parallelism=parallelism)
     timeline = events(plan.program, build("dgx_h100", p), limit_memory=False)
@@ -194,7 +193,7 @@ def test_a_rank_holds_as_many_micro_batches_as_its_order_says(name: str, p: int,
 @pytest.mark.parametrize(("name", "p", "m", "v"), SHAPES)
 def test_a_step_takes_what_its_order_takes_with_sends_that_cost(name: str, p: int, m: int, v: int) -> None:
     """An independent player of the same order, with each stage's own kernels and a send's latency and bytes."""
-    model, schedule = even(p * v), catalog.find(name)
+    model, schedule = even(p * v), SCHEDULES.find(name)
     parallelism = Parallelism(pp=p, schedule=name, virtual_stages=v)
     # Gradients that are added up in another dtype are so from the first micro-batch on: all take the same.
     precision = Precision(grads="float32")
@@ -341,7 +340,7 @@ def test_a_balanced_ring_computes_as_much_in_each_step_on_each_rank(c: int) -> N
     shares = []
     for place in range(c):
         for balanced in (True, False):
-            batch = Batch(b, s, cut=Cut(context=Context(ring=c, balanced=balanced, place=place)))
+            batch = Batch(b, s, cut=ModelPartition(context=Context(ring=c, balanced=balanced, place=place)))
             (attention,) = (op for op in layer_operations(MODEL, batch) if op.name == "attention")
             if balanced:
                 assert [kernel.flops for kernel in attention.forward] == [whole / c / c] * c
@@ -352,7 +351,8 @@ def test_a_balanced_ring_computes_as_much_in_each_step_on_each_rank(c: int) -> N
 
 def test_a_rank_keeps_its_part_of_the_sequence_and_gradients_are_summed_over_all_parts() -> None:
     whole, cut = (
-        saved_bytes(layer_operations(MODEL, Batch(2, 64, cut=Cut(context=c)))) for c in (Context(), Context(ring=4))
+        saved_bytes(layer_operations(MODEL, Batch(2, 64, cut=ModelPartition(context=c))))
+        for c in (Context(), Context(ring=4))
     )
     assert cut == whole / 4
     plan = planned(8, parallelism=Parallelism(cp=4), strategy="zero1")
@@ -381,17 +381,17 @@ def test_tokens_go_to_their_experts_and_back_in_both_passes(e: int) -> None:
     """4 (e-1)/e T k h w a layer; all tokens to all 4 (e-1) T h w; one copy a rank, for as many as a token needs."""
     t, h, w = 2 * 32, EXPERTS.hidden_size, 2
     for cut, expected in (
-        (ExpertCut(e), {"all_to_all": 4 * (e - 1) / e * t * 2 * h * w}),
-        (ExpertCut(e, capacity=1.25), {"all_to_all": 4 * (e - 1) / e * 16 * 10 * h * w}),
-        (ExpertCut(e, dtype="float8_e4m3fn"), {"all_to_all": 3 * (e - 1) / e * t * 2 * h * w}),
-        (ExpertCut(e, "all_gather"), dict.fromkeys(("all_gather", "reduce_scatter"), 2 * (e - 1) * t * h * w)),
+        (ExpertPartition(e), {"all_to_all": 4 * (e - 1) / e * t * 2 * h * w}),
+        (ExpertPartition(e, capacity=1.25), {"all_to_all": 4 * (e - 1) / e * 16 * 10 * h * w}),
+        (ExpertPartition(e, dtype="float8_e4m3fn"), {"all_to_all": 3 * (e - 1) / e * t * 2 * h * w}),
+        (ExpertPartition(e, "all_gather"), dict.fromkeys(("all_gather", "reduce_scatter"), 2 * (e - 1) * t * h * w)),
     ):
         plan = planned(8, EXPERTS, parallelism=Parallelism(experts=cut))
         assert expert_bytes(plan, 1) == pytest.approx(expected, rel=1e-12)
         assert expert_bytes(plan, 0) == {}
     # Of 16 experts, 2 chosen: the second is on another rank than the first with (16 - 16/e) / 15.
     copies = round(t * (1 + (16 - 16 / e) / 15))
-    plan = planned(8, EXPERTS, parallelism=Parallelism(experts=ExpertCut(e, "deduplicated")))
+    plan = planned(8, EXPERTS, parallelism=Parallelism(experts=ExpertPartition(e, "deduplicated")))
     assert expert_bytes(plan, 1) == pytest.approx({"all_to_all": 4 * (e - 1) / e * copies * h * w}, rel=1e-12)
 
 
@@ -399,22 +399,22 @@ def test_tokens_go_to_their_experts_and_back_in_both_passes(e: int) -> None:
 @pytest.mark.parametrize("e", [2, 4])
 def test_experts_are_reduced_over_ranks_that_have_the_same_and_all_else_over_all(strategy: str, e: int) -> None:
     """8 data-parallel ranks: experts over 8 / e, the rest over 8; elements are those of the model, each once."""
-    plan = planned(8, EXPERTS, strategy=strategy, parallelism=Parallelism(experts=ExpertCut(e)))
+    plan = planned(8, EXPERTS, strategy=strategy, parallelism=Parallelism(experts=ExpertPartition(e)))
     reduced: Counter[tuple[int, ...]] = Counter()
     for op in collectives(plan, 1):
         if "bucket" in op.name or op.name.startswith("scatter"):
             reduced[op.group] += op.elements
     whole = sum(module.elements for module in modules(EXPERTS))
-    cut = Cut(experts=ExpertCut(e))
+    cut = ModelPartition(experts=ExpertPartition(e))
     own = sum(module.elements for module in modules(EXPERTS, cut))
     experts = (whole - own) // (e - 1)
     assert reduced == {tuple(range(8)): own - experts, tuple(range(1, 8, e)): experts}
 
 
 def test_what_ranks_hold_of_experts_sums_to_the_model() -> None:
-    plan = planned(8, EXPERTS, parallelism=Parallelism(experts=ExpertCut(8)))
+    plan = planned(8, EXPERTS, parallelism=Parallelism(experts=ExpertPartition(8)))
     held = [next(op.nbytes for op in ops if op.name == "parameters") for ops in plan.program.ranks]  # type: ignore[union-attr]
-    whole, own = (sum(m.elements for m in modules(EXPERTS, Cut(experts=ExpertCut(n)))) for n in (1, 8))
+    whole, own = (sum(m.elements for m in modules(EXPERTS, ModelPartition(experts=ExpertPartition(n)))) for n in (1, 8))
     dense = (8 * own - whole) // 7
     assert sum(held) == 2 * (8 * dense + (whole - dense))
 
@@ -426,7 +426,7 @@ def test_experts_of_ranks_that_cut_matrices(t: int, e: int, etp: int) -> None:
     Bytes of a rank: 4 (e-1)/e T k h w for T = b s / t, and 4 (etp-1)/etp of the T k h etp w that its expert ranks have.
     Gradients of experts are summed over 8 / (e etp) ranks, of norms and routers over the ranks that cut sequences.
     """
-    cut = ExpertCut(e, tensor=etp)
+    cut = ExpertPartition(e, tensor=etp)
     model = replace(EXPERTS, mlp_bias=False, output_bias=False)
     plan = planned(8, model, parallelism=Parallelism(tp=t, experts=cut))
     tokens, h, w = 2 * 32 // t, EXPERTS.hidden_size, 2
@@ -438,7 +438,7 @@ def test_experts_of_ranks_that_cut_matrices(t: int, e: int, etp: int) -> None:
             gathered[op.schedule.operation] += op.nbytes
     each = 2 * tokens * 2 * etp * h * w
     assert gathered == ({"all_gather": each, "reduce_scatter": each} if etp > 1 else {})
-    model_cut = Cut(t, True, experts=cut)
+    model_cut = ModelPartition(t, True, experts=cut)
     layer = layer_parameters(model, model_cut)
     apart = sum(one.elements for one in layer if one.name.startswith("expert "))
     whole = sum(one.elements for one in layer_parameters(model) if one.name.startswith("expert "))
@@ -468,7 +468,8 @@ def test_latent_attention_gathers_short_vectors() -> None:
     tokens = 2 * 32
     assert forward == {names[0]: tokens * 64, names[1]: tokens * 32, names[2]: tokens * 8}
     whole, own = (
-        {one.name: one.elements for one in layer_parameters(model, cut)} for cut in (Cut(), Cut(4, sequence=True))
+        {one.name: one.elements for one in layer_parameters(model, cut)}
+        for cut in (ModelPartition(), ModelPartition(4, sequence=True))
     )
     ratio = {name: whole[name] // own[name] for name in whole}
     assert {name for name, times in ratio.items() if times == 1} == {
@@ -496,12 +497,13 @@ def test_popular_experts_make_one_rank_the_fullest(ranks: int) -> None:
     """By turns: the fullest rank has experts 1, 1 + e, 1 + 2 e, ...; each drawn in proportion to n^-s."""
     shares = np.arange(1, 17) ** -0.3
     expected = ranks * shares[::ranks].sum() / shares.sum()
-    assert ExpertCut(ranks, zipf=0.3).fullest(EXPERTS) == pytest.approx(expected, rel=1e-12)
+    assert ExpertPartition(ranks, zipf=0.3).fullest(EXPERTS) == pytest.approx(expected, rel=1e-12)
 
 
 def test_all_wait_for_the_fullest_rank() -> None:
     even, full = (
-        planned(8, EXPERTS, parallelism=Parallelism(experts=ExpertCut(4, imbalance=factor))) for factor in (1.0, 1.5)
+        planned(8, EXPERTS, parallelism=Parallelism(experts=ExpertPartition(4, imbalance=factor)))
+        for factor in (1.0, 1.5)
     )
     flops = [
         sum(
@@ -532,10 +534,10 @@ def test_a_stage_hands_its_gradient_on_before_it_copies_those_of_its_parameters(
 
 def test_a_report_tells_what_each_dimension_of_parallelism_costs() -> None:
     """All that is sent for a dimension, hidden or not, and what of it nothing hides; parts add up to the whole."""
-    sizes = Parallelism(tp=2, pp=2, cp=2, experts=ExpertCut(2))
+    sizes = Parallelism(tp=2, pp=2, cp=2, experts=ExpertPartition(2))
     experts = replace(MODEL, num_experts=4, active_experts=2)
     for model, cut, dimensions in (
-        (MODEL, replace(sizes, experts=ExpertCut()), {"tp", "pp", "cp", "dp"}),
+        (MODEL, replace(sizes, experts=ExpertPartition()), {"tp", "pp", "cp", "dp"}),
         (experts, replace(sizes, tp=1, cp=1), {"pp", "ep", "dp"}),
     ):
         made = play(step("zero1", model, accumulation=4, attention="flash", parallelism=cut), 16)

@@ -12,24 +12,25 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simulator.basics.arrays import Array
+from simulator.basics.errors import ScenarioError, SimulationError
 from simulator.engine.jitter import Jitter
-from simulator.errors import ScenarioError, SimulationError
 from simulator.learning import passes
 from simulator.learning.learn import gpt_of
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.learning.training import Training
-from simulator.model import context, cut
-from simulator.model.cut import ExpertCut
+from simulator.model import context
+from simulator.model import partition as cut
+from simulator.model.partition import ExpertPartition
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.cut_linear import CutLinear
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.step import update
 from simulator.step.framework import Framework
 from simulator.step.parallelism import Parallelism
-from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.process_groups import Groups
 from simulator.step.spec import LossScaling, Offload, Precision
 from tests.golden.gpt import farthest, golden, initial, tokens
@@ -38,7 +39,7 @@ from tests.training import play, step
 
 # Sequences of a step, and what each is cut into; words, which pad a table that is cut.
 SEQUENCES, LENGTH, WORDS = 16, 16, 61
-SCHEDULES = tuple(catalog.names())
+SCHEDULES = tuple(SCHEDULES.names())
 SMALL = {
     "model_type": "gpt2", "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": LENGTH, "vocab_size": WORDS,
 }  # fmt: skip
@@ -59,7 +60,7 @@ def pytorchs(strategy: str, ranks: int, dtype: str = "float64", **sizes: Any) ->
         parallelism=cut_into,
     )
     played = play(made, ranks)
-    setting = Setting(gpt_of(made), played.plan, played.timeline)
+    setting = TrainingContext(gpt_of(made), played.plan, played.timeline)
     return start(setting, initial(setting.gpt))
 
 
@@ -98,7 +99,7 @@ def test_in_float32_it_passes_the_gates_of_data_parallelism() -> None:
 def trained(strategy: str, ranks: int, sizes: dict[str, Any], depth: int = 4, **facts: Any) -> Trained:
     """Two steps of a smaller model; with `experts` in the place of its MLPs."""
     sizes, dtype = dict(sizes), facts.pop("dtype", "float64")
-    cut_into = Parallelism(experts=ExpertCut(sizes.pop("ep", 1), capacity=facts.pop("capacity", None)), **sizes)
+    cut_into = Parallelism(experts=ExpertPartition(sizes.pop("ep", 1), capacity=facts.pop("capacity", None)), **sizes)
     given = {"precision": Precision(dtype, dtype, dtype, None, dtype), "attention": "flash", "accumulation": 1} | facts
     model = Transformer("small", depth, 32, 4, 4, 8, 128, WORDS, LENGTH, tied=given.pop("tied", False))
     experts = given.pop("experts", 0)
@@ -107,7 +108,7 @@ def trained(strategy: str, ranks: int, sizes: dict[str, Any], depth: int = 4, **
     machine = {name: given.pop(name) for name in ("topology", "stragglers", "jitter") if name in given}
     made = step(strategy, model, seq_len=LENGTH, micro_batch_size=batch, parallelism=cut_into, **given)
     played = play(made, ranks, **machine)
-    setting = Setting(gpt_of(made), played.plan, played.timeline)
+    setting = TrainingContext(gpt_of(made), played.plan, played.timeline)
     training = start(setting, task.initial(setting.gpt, 1))
     told = [training.step(task.sequences(3, n, SEQUENCES, LENGTH + 1, WORDS)) for n in range(2)]
     assert not training.checks.seen
@@ -227,7 +228,7 @@ def test_what_is_made_again_may_stop_before_the_layers_last_sum(sizes: dict[str,
 
 
 def test_segments_that_would_reach_over_stages_are_refused() -> None:
-    with pytest.raises(ValueError, match="segments reach over stages"):
+    with pytest.raises(ValueError, match="segments cross pipeline stages"):
         trained("ddp", 2, {"pp": 2}, 8, accumulation=2, checkpointing="sqrt")
 
 
@@ -355,7 +356,7 @@ def mutated(monkeypatch: pytest.MonkeyPatch, mutant: str) -> tuple[str, int, dic
     if mutant == "a micro-batch's gradient is dropped":
         keep = passes._keep
 
-        def all_but_one(setting: Setting, rank: Any, unit: str, micro: int, gradients: Any) -> None:
+        def all_but_one(setting: TrainingContext, rank: Any, unit: str, micro: int, gradients: Any) -> None:
             dropped = {name: 0 * value for name, value in gradients.items()} if micro == 1 else gradients
             keep(setting, rank, unit, micro, dropped)
 
@@ -399,11 +400,15 @@ def test_mutants_are_stopped(mutant: str, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("parallelism", "more", "text"),
     [
-        ({"cp": 2, "context": "ulysses"}, {}, "numbers are not carried; write ring"),
+        ({"cp": 2, "context": "ulysses"}, {}, "real training does not support; write ring"),
         ({"tp": 2}, {"dropout": 0.1}, "write dropout: false"),
         ({"tp": 2}, {"activation_checkpointing": "selective_op"}, "write full or attention"),
-        ({"pp": 2}, {"sharding": "zero1"}, "sharding: ddp alone; write ddp"),
-        ({"tp": 2}, {"faults": [{"what": "stopped", "rank": 0, "step": 1}]}, "leave faults out"),
+        (
+            {"pp": 2},
+            {"sharding": "zero1"},
+            ("only sharding: ddp sums the gradients of the first and the last stage; write ddp"),
+        ),
+        ({"tp": 2}, {"faults": [{"what": "stopped", "rank": 0, "step": 1}]}, "omit faults"),
     ],
 )
 def test_what_numbers_are_not_carried_for_is_one_line(

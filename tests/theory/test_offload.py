@@ -13,7 +13,7 @@ import pytest
 from simulator.cluster.build import build
 from simulator.engine.events import execute
 from simulator.model.parameters import modules, total
-from simulator.report.plots.breakdown import parts
+from simulator.report.plots.training.breakdown import parts
 from simulator.step.plan import plan_step
 from simulator.step.spec import Offload, Precision, TrainingStep
 from tests.training import SHARDED, TINY, Played, play, step

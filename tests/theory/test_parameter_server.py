@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from simulator.collectives import parameter_server
-from simulator.collectives.algorithm import Request
-from simulator.run import simulate
+from simulator.collectives.algorithm import CollectiveRequest
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import star, time_of
 
@@ -68,8 +68,8 @@ def test_the_ring_loses_to_one_server_only_for_tiny_arrays() -> None:
     for n in (2, 4, 16, 64):
         for elements in (2, 64, 1024, 16_384, 65_536, 2**20):
             s = 4 * elements
-            ring = time_of(star(n), "ring", Request("all_reduce", n, elements))
-            server = time_of(star(n, 1), "parameter_server", Request("all_reduce", n, elements))
+            ring = time_of(star(n), "ring", CollectiveRequest("all_reduce", n, elements))
+            server = time_of(star(n, 1), "parameter_server", CollectiveRequest("all_reduce", n, elements))
             if elements % n == 0:
                 assert (ring > server * (1 + 1e-9)) == ((n - 2) * ALPHA > (s / BETA) * (n - 1 + 1 / n) * (1 + 1e-9))
 
@@ -79,8 +79,8 @@ def test_n_servers_of_their_own_beat_the_ring_from_47_workers_on() -> None:
     s = 256 * 2**20
     for n in (32, 46, 47, 64):
         elements = s // 4 // n * n
-        ring = time_of(star(n), "ring", Request("all_reduce", n, elements))
-        servers = time_of(star(n, n), "parameter_server", Request("all_reduce", n, elements, servers=n))
+        ring = time_of(star(n), "ring", CollectiveRequest("all_reduce", n, elements))
+        servers = time_of(star(n, n), "parameter_server", CollectiveRequest("all_reduce", n, elements, servers=n))
         assert (servers < ring) == (n * (n - 2) > s / (ALPHA * BETA)), n
 
 
@@ -115,7 +115,7 @@ def test_servers_on_workers_are_spread_over_nodes_before_a_node_gets_a_second(
     count: int, hosts: tuple[int, ...]
 ) -> None:
     nodes = tuple(tuple(range(first, first + 8)) for first in range(0, 32, 8))
-    assert parameter_server.Party(32, count, own=False, nodes=nodes).hosts == hosts
+    assert parameter_server.ServerLayout(32, count, own=False, nodes=nodes).hosts == hosts
     run = simulate(
         load_scenario(
             scenario(32, "96 MiB", algorithm="parameter_server", servers={"count": count, "on": "workers"})

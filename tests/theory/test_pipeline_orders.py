@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import PassTimes, PipelineSchedule, PipelineShape, Work
+from simulator.step.pipelines.schedule import SCHEDULES, PassTimes, PipelineSchedule, PipelineShape, Work
 from tests.pipelines import most_held, played
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "golden" / "pipeline_orders.json").read_text())
@@ -34,13 +33,13 @@ def ids(case: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_the_order_is_the_one_of_its_source(case: dict[str, Any]) -> None:
-    order = catalog.find(case["schedule"]).order(shape_of(case))
+    order = SCHEDULES.find(case["schedule"]).order(shape_of(case))
     assert [" ".join("&".join(map(str, slot)) for slot in own) for own in order] == case["order"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_makespan_idle_time_and_held_chunks_are_those_of_its_source(case: dict[str, Any]) -> None:
-    schedule, shape = catalog.find(case["schedule"]), shape_of(case)
+    schedule, shape = SCHEDULES.find(case["schedule"]), shape_of(case)
     order = schedule.order(shape)
     found = played(schedule, shape, order, UNITS)
     ranks = range(shape.ranks)
@@ -53,7 +52,7 @@ def test_makespan_idle_time_and_held_chunks_are_those_of_its_source(case: dict[s
 @st.composite
 def pipelines(draw: st.DrawFn) -> tuple[PipelineSchedule, PipelineShape]:
     """Any schedule in any shape that it does not refuse."""
-    schedule = catalog.find(draw(st.sampled_from(catalog.names())))
+    schedule = SCHEDULES.find(draw(st.sampled_from(SCHEDULES.names())))
     ranks = 2 * draw(st.integers(1, 4)) if schedule.name == "dualpipe" else draw(st.integers(2, 7))
     chunks = schedule.chunks or draw(st.integers(1, 3))
     group = draw(st.integers(ranks, 2 * ranks)) if schedule.grouped else ranks
@@ -127,7 +126,7 @@ def test_a_half_and_a_third_of_the_memory(ranks: int, micros: int) -> None:
     """Of 1F1B's 2 p chunks V-Half holds at most p + 2, V-Min 2 (p + 4) / 3."""
     shape = PipelineShape(ranks, micros, 2)
     for name, most in (("v_half", ranks + 2), ("v_min", 2 * (ranks + 4) / 3)):
-        assert max(most_held(own) for own in catalog.find(name).order(shape)) <= most
+        assert max(most_held(own) for own in SCHEDULES.find(name).order(shape)) <= most
 
 
 @pytest.mark.parametrize(
@@ -144,4 +143,4 @@ def test_a_half_and_a_third_of_the_memory(ranks: int, micros: int) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_what_can(name: str, shape: PipelineShape, said: str) -> None:
-    assert said in catalog.find(name).refusal(shape)
+    assert said in SCHEDULES.find(name).refusal(shape)

@@ -13,6 +13,7 @@ from math import prod
 import networkx as nx
 import pytest
 
+from simulator.basics.errors import NoRouteError
 from simulator.cluster.builders.dragonfly import dragonfly
 from simulator.cluster.builders.fat_tree import fat_tree
 from simulator.cluster.builders.fully_connected import fully_connected
@@ -23,7 +24,6 @@ from simulator.cluster.builders.star import star
 from simulator.cluster.builders.torus import torus
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, of_kind
 from simulator.cluster.routing import Router
-from simulator.errors import NoRouteError
 
 B, A = 12.5e9, 5e-6
 

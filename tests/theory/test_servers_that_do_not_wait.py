@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from simulator.basics.arrays import Array
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.numerics import task
 from simulator.numerics.arithmetic import arithmetic
-from simulator.numerics.flat import flat, unpacked
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
+from simulator.numerics.packing import pack, unpack
 from simulator.records.timeline import Span
-from simulator.run import Run, simulate
+from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.artifacts import ArtifactWriter
 
@@ -24,7 +24,7 @@ MODEL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_posit
 SEED, WORKERS, STEPS, BATCH = 3, 3, 8, 2
 
 
-def run(stragglers: dict[int, float] | None = None, workers: int = WORKERS, **changed: Any) -> Run:
+def run(stragglers: dict[int, float] | None = None, workers: int = WORKERS, **changed: Any) -> SimulatedRun:
     sharding = {"strategy": "parameter_server", "asynchronous": True} | changed.pop("sharding", {})
     training = {"model": MODEL, "seq_len": 8, "micro_batch_size": BATCH, "numerics": True, "steps": STEPS}
     training |= {"precision": "fp32", "sharding": sharding, "attention": "standard"} | changed
@@ -39,7 +39,7 @@ def losses(*args: Any, **facts: Any) -> tuple[float, ...]:
     return learning.losses
 
 
-def by_hand(played: Run) -> list[list[float]]:
+def by_hand(played: SimulatedRun) -> list[list[float]]:
     """Workers and a server in a plain loop, in the order of the played spans: who looks, who applies.
 
     Losses, staleness and norms, each as a mean over as many as there are workers.
@@ -47,7 +47,7 @@ def by_hand(played: Run) -> list[list[float]]:
     gpt = Gpt(32, 16, 2, 8, 2, arithmetic("float32"), tied=True)
     start = {u: {n: v.astype(np.float32) for n, v in own.items()} for u, own in task.initial(gpt, SEED).items()}
     order = gpt.units[::-1]  # one bucket holds everything
-    server = flat(gpt, start, order)
+    server = pack(gpt, start, order)
     state = fresh(Adam(), server)
     seen = {worker: server.copy() for worker in range(WORKERS)}
     looked, late, squares = dict.fromkeys(range(WORKERS), 0), [], []
@@ -61,7 +61,7 @@ def by_hand(played: Run) -> list[list[float]]:
             seen[span.rank], looked[span.rank] = server.copy(), len(late)
             continue
         rows = np.split(task.sequences(SEED, number, WORKERS * BATCH, 9, 32), WORKERS)[span.rank]
-        found[span.rank, number], gradient = gpt.gradients(unpacked(gpt, seen[span.rank], order), rows)
+        found[span.rank, number], gradient = gpt.gradients(unpack(gpt, seen[span.rank], order), rows)
         late.append(len(late) - looked[span.rank])
         squares.append(float((packed(gpt, gradient, order).astype(np.float64) ** 2).sum()))
         step(Adam(), server, packed(gpt, gradient, order), state)
@@ -73,7 +73,7 @@ def by_hand(played: Run) -> list[list[float]]:
     return [means[0], means[1], np.sqrt(means[2]).tolist()]
 
 
-def of(played: Run, name: str) -> list[Span]:
+def of(played: SimulatedRun, name: str) -> list[Span]:
     return [span for span in played.timeline.spans if span.name.startswith(name)]
 
 
@@ -207,7 +207,7 @@ def test_an_overflow_of_one_worker_ends_everybodys_training() -> None:
 
 def test_a_push_that_is_not_that_workers_is_told() -> None:
     fault = {"step": 3, "what": "dropped", "rank": 1, "collective": "push bucket 0 2 (worker 1)"}
-    with pytest.raises(ScenarioError, match="is no push of rank 1 in step 3; its first is 'push bucket 0 3"):
+    with pytest.raises(ScenarioError, match="is no push of rank 1 in step 3; the first push is 'push bucket 0 3"):
         run(faults=[fault])
 
 

@@ -13,10 +13,9 @@ from simulator import load_scenario, simulate
 from simulator.cluster.build import build
 from simulator.engine.play import play
 from simulator.model.load import load_model
-from simulator.playing.memory import need
+from simulator.run.memory import estimate_memory
 from simulator.scenario.build_training import to_step
-from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import PipelineShape, Placement
+from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Placement
 from simulator.step.plan import ranks_alone
 from simulator.step.spec import Precision, Sharding, TrainingStep
 from simulator.step.stage_memory import stage_memory
@@ -136,7 +135,7 @@ def test_it_is_the_peak_of_the_played_timeline(name: str) -> None:
 @st.composite
 def steps(draw: st.DrawFn) -> tuple[TrainingStep, int]:
     """A small model cut into stages in any order of passes, where nothing waits for the network."""
-    schedule = catalog.find(draw(st.sampled_from(catalog.names())))
+    schedule = SCHEDULES.find(draw(st.sampled_from(SCHEDULES.names())))
     both_ways = schedule.placement is Placement.BOTH_WAYS
     pp, tp, dp = draw(st.integers(2, 4)), draw(st.sampled_from([1, 2])), draw(st.integers(1, 3))
     pp += pp % 2 if both_ways else 0
@@ -193,7 +192,7 @@ def test_where_collectives_keep_buffers_it_is_nearly_what_a_step_needs(strategy:
     assert scenario.training is not None
     step = to_step(scenario.training, 8)
     told = max(stage.nbytes for stage in stage_memory(ONE, step, 8))
-    assert told == pytest.approx(need(build("dgx_h100", 8), step).nbytes, rel=0.02)
+    assert told == pytest.approx(estimate_memory(build("dgx_h100", 8), step).nbytes, rel=0.02)
 
 
 def test_held_micro_batches_are_those_of_the_schedule() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.numerics.schedule import RateSchedule
-from simulator.report.numbers.training_summary import Learning
-from simulator.run import Run, simulate
+from simulator.records.learning import Learning
+from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import check_scenario
 from simulator.sweeps.artifacts import npz_bytes
 
@@ -35,7 +35,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def trained(folder: Path, steps: int = 4, ranks: int = 4, learning: dict[str, Any] | None = None, **keys: Any) -> Run:
+def trained(
+    folder: Path, steps: int = 4, ranks: int = 4, learning: dict[str, Any] | None = None, **keys: Any
+) -> SimulatedRun:
     training = {"model": MODEL, "seq_len": 8, "micro_batch_size": 8 // ranks, "numerics": True, "precision": DOUBLE}
     training |= {"steps": steps, "learning": {"batches": "batches.npy", "rate": 0.5} | (learning or {})}
     training |= {"optimizer": "sgd", "algorithm": "direct"} | keys
@@ -43,18 +45,18 @@ def trained(folder: Path, steps: int = 4, ranks: int = 4, learning: dict[str, An
     return simulate(check_scenario(data, "x", folder))
 
 
-def parameters(run: Run) -> dict[str, Array]:
+def parameters(run: SimulatedRun) -> dict[str, Array]:
     assert run.parameters is not None
     return dict(run.parameters)
 
 
-def learned(run: Run) -> Learning:
+def learned(run: SimulatedRun) -> Learning:
     told = run.report.learning  # type: ignore[union-attr]
     assert told is not None
     return told
 
 
-def left(run: Run, path: Path) -> None:
+def left(run: SimulatedRun, path: Path) -> None:
     path.write_bytes(npz_bytes(parameters(run)))
 
 

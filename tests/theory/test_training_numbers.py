@@ -12,20 +12,20 @@ import pytest
 from simulator.basics.arrays import Array
 from simulator.learning import exchange, updating
 from simulator.learning.learn import gpt_of
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.learning.state import Rank
 from simulator.learning.training import Training
 from simulator.numerics import task
-from simulator.numerics.flat import unpacked
 from simulator.numerics.optimizer import Adam
 from simulator.numerics.optimizer import step as adam_step
+from simulator.numerics.packing import unpack
 from simulator.numerics.scaling import Scale, grad_scaler
-from simulator.records.operation import Act, Computation, Exchange
+from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.records.timeline import Span
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
-from simulator.step.spec import Lesson, Precision
+from simulator.step.spec import Precision, TrainingTask
 from tests.golden.gpt import farthest, golden, initial, tokens, update_difference
 from tests.golden.half import SHAPE, half
 from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step
@@ -38,7 +38,7 @@ def training(
     batch = 16 // ranks // facts.get("accumulation", 1)
     made = step(strategy, SHAPE, precision=precision, seq_len=32, micro_batch_size=batch, **facts)
     played = play(made, ranks, topology)
-    setting = Setting(gpt_of(made), played.plan, played.timeline)
+    setting = TrainingContext(gpt_of(made), played.plan, played.timeline)
     return start(setting, initial(setting.gpt))
 
 
@@ -239,14 +239,14 @@ def test_played_activations_are_the_bytes_that_numpy_keeps_at_every_moment(
     shape = replace(SHAPE, num_layers=4)
     precision = Precision(dtype, "float32", "float32", None if dtype == "float32" else "float32", dtype)
     facts: dict[str, Any] = {"precision": precision, "attention": attention, "accumulation": 2}
-    facts |= {"dropout": dropout > 0, "lesson": Lesson(dropout=dropout)}
+    facts |= {"dropout": dropout > 0, "lesson": TrainingTask(dropout=dropout)}
     played = play(step(strategy, shape, checkpointing=checkpointing, seq_len=24, micro_batch_size=3, **facts), 2)
     gpt = gpt_of(played.plan.step)
-    made = start(Setting(gpt, played.plan, played.timeline), task.initial(gpt, 0))
+    made = start(TrainingContext(gpt, played.plan, played.timeline), task.initial(gpt, 0))
     kept: dict[tuple[int, str], int] = {}
     computed = Training._computed
 
-    def computing(self: Training, rank: Rank, act: Act[Computation], *others: Any) -> None:
+    def computing(self: Training, rank: Rank, act: NumericAction[Computation], *others: Any) -> None:
         name = f"{act.units[0] if act.units else ''} {act.effect.value} {act.micro}"
         if act.effect is Computation.BACKWARD:
             kept[rank.number, name] = rank.cached_bytes()
@@ -306,14 +306,14 @@ def not_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
     own: dict[tuple[int, Any], Array] = {}
     name = "blocks.1.ln2.bias"
 
-    def sending(setting: Setting, rank: Rank, op: Any, act: Any) -> Array:
+    def sending(setting: TrainingContext, rank: Rank, op: Any, act: Any) -> Array:
         array = sent(setting, rank, op, act)
         own[rank.number, act] = array.copy()
         return array
 
-    def receiving(setting: Setting, rank: Rank, act: Any, array: Array) -> None:
+    def receiving(setting: TrainingContext, rank: Rank, act: Any, array: Array) -> None:
         if act.effect is Exchange.ALL_REDUCE:
-            there, here = (unpacked(setting.gpt, x, act.units)["layer 1"][name] for x in (array, own[rank.number, act]))
+            there, here = (unpack(setting.gpt, x, act.units)["layer 1"][name] for x in (array, own[rank.number, act]))
             there[...] = here * np.float32(4)
         received(setting, rank, act, array)
 
@@ -324,7 +324,7 @@ def not_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
 def reduced_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     received = exchange.received
 
-    def receiving(setting: Setting, rank: Rank, act: Any, array: Array) -> None:
+    def receiving(setting: TrainingContext, rank: Rank, act: Any, array: Array) -> None:
         twice = act.effect is Exchange.ALL_REDUCE and "layer 1" in act.units
         received(setting, rank, act, array * np.float32(4) if twice else array)
 
@@ -422,7 +422,7 @@ def test_a_wrong_scaler_is_seen(mutant: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_cannot_be_carried_yet_is_refused() -> None:
     with pytest.raises(ValueError, match="write collectives: played"):
         training("zero3", collectives="auto")
-    with pytest.raises(ValueError, match="without kept tensors"):
+    with pytest.raises(ValueError, match=r"does not support sharding\.keep_below"):
         training("zero3", keep_below=100)
 
 

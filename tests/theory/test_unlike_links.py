@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cluster.build import build
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.engine.events import execute
 from simulator.records.operation import Compute
 from simulator.records.program import Program
@@ -53,12 +53,12 @@ def test_one_link_a_percent_slower_changes_the_ring_as_its_recurrence_says(build
     latencies = [alpha if builder == "ring" else 2 * alpha] * n
     rates = [bandwidth * (0.99 if i == slow else 1.0) for i in range(n)]
     expected = ring_recurrence(latencies, rates, chunk_bytes(1_000_003, n), [0.0] * n)
-    time = time_of(cluster, "ring", Request("all_reduce", n, 1_000_003))
+    time = time_of(cluster, "ring", CollectiveRequest("all_reduce", n, 1_000_003))
     assert time == pytest.approx(expected, rel=1e-12)
     healthy = ring_recurrence(latencies, [bandwidth] * n, chunk_bytes(1_000_003, n), [0.0] * n)
     # Latency hides some of it: a chunk crosses the slow link at most twice, and does not queue there for long.
     assert 1 < time / healthy <= 1 / 0.99
-    assert planned(cluster, "ring", Request("all_reduce", n, 1_000_003)).predicted is None
+    assert planned(cluster, "ring", CollectiveRequest("all_reduce", n, 1_000_003)).predicted is None
 
 
 @st.composite
@@ -79,7 +79,7 @@ def test_a_ring_of_unlike_links_and_late_ranks_follows_its_recurrence(
     n = len(rates)
     hops = {(f"gpu{i}", f"gpu{(i + 1) % n}"): (rates[i], latencies[i]) for i in range(n)}
     cluster = rewired(regular("ring", n), hops)
-    made = planned(cluster, "ring", Request("all_reduce", n, elements))
+    made = planned(cluster, "ring", CollectiveRequest("all_reduce", n, elements))
     ranks = tuple((Compute("wait", starts[r]), *ops) for r, ops in enumerate(made.program.ranks))
     ranks = tuple((wait, replace(op, after=("wait",))) for wait, op in ranks)
     expected = ring_recurrence(latencies, rates, chunk_bytes(elements, n), starts)
@@ -88,8 +88,8 @@ def test_a_ring_of_unlike_links_and_late_ranks_follows_its_recurrence(
 
 def test_the_straggler_that_comes_late_delays_the_ring_by_its_delay() -> None:
     n, delay = 4, 1e-3
-    made = planned(star(n), "ring", Request("all_reduce", n, ELEMENTS))
+    made = planned(star(n), "ring", CollectiveRequest("all_reduce", n, ELEMENTS))
     ranks = [list(ops) for ops in made.program.ranks]
     ranks[2] = [Compute("late", delay), replace(ranks[2][0], after=("late",))]
-    alone = time_of(star(n), "ring", Request("all_reduce", n, ELEMENTS))
+    alone = time_of(star(n), "ring", CollectiveRequest("all_reduce", n, ELEMENTS))
     assert execute(Program(tuple(map(tuple, ranks))), star(n)).end == pytest.approx(alone + delay, rel=1e-9)

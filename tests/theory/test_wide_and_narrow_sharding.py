@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simulator.learning.learn import gpt_of
-from simulator.learning.setting import Setting
+from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.learning.training import Training
 from simulator.model.shape import Transformer
@@ -17,7 +17,7 @@ from simulator.numerics import compensated, task
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.optimizer import Sgd
 from simulator.numerics.scaling import grad_scaler
-from simulator.run import Run, simulate
+from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import load_scenario
 from simulator.step.spec import LossScaling, Precision
 from tests.training import play, step
@@ -32,7 +32,7 @@ def begun(strategy: str, precision: Precision, initial: Any = None, **facts: Any
     facts = {"seq_len": 8, "micro_batch_size": 2, "algorithm": "direct"} | facts
     made = step(strategy, SHAPE, precision=precision, **facts)
     played, gpt = play(made, 4), gpt_of(made)
-    setting = Setting(gpt, played.plan, played.timeline, Sgd(0.3))
+    setting = TrainingContext(gpt, played.plan, played.timeline, Sgd(0.3))
     return start(setting, initial or task.initial(gpt, 0), grad_scaler() if precision is HALF else None)
 
 
@@ -101,7 +101,7 @@ def test_no_sharding_rounds_first_parameters_in_another_way(strategy: str) -> No
     assert all(final[name].tobytes() == value.tobytes() for name, value in plain.parameters().items())
 
 
-def shipped(precision: Any, strategy: str) -> Run:
+def shipped(precision: Any, strategy: str) -> SimulatedRun:
     model = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 32}
     training = {"model": model, "seq_len": 8, "micro_batch_size": 2, "numerics": True, "steps": 3}
     training |= {"precision": precision, "sharding": strategy}
@@ -118,7 +118,7 @@ def test_float64_travels_as_float64(strategy: str) -> None:
     assert one == other
 
 
-def reduced(played: Run) -> float:
+def reduced(played: SimulatedRun) -> float:
     """Bytes of gradients on their way [B]."""
     names = ("all_reduce", "scatter", "push")
     return sum(float(log.nbytes.sum()) for log in played.timeline.logs if log.collective.startswith(names))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine import events
 from simulator.engine.compiled import engine
@@ -27,7 +27,9 @@ def test_the_busiest_link_alone_is_told_as_all_are(
 ) -> None:
     """Two collectives, one behind the other or on two streams, with books of all links and of one."""
     size = cluster.world_size
-    made = planned(cluster, algorithm, Request("all_reduce", size, elements, nodes=equal_nodes(size, 4))).program
+    made = planned(
+        cluster, algorithm, CollectiveRequest("all_reduce", size, elements, nodes=equal_nodes(size, 4))
+    ).program
     ranks = []
     for own in made.ranks:
         first = next(op for op in own if isinstance(op, Collective))
@@ -44,7 +46,7 @@ def test_the_busiest_link_alone_is_told_as_all_are(
 
 def test_the_busiest_link_is_told_of_groups_that_take_it_by_unlike_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both send up, then down: over the link from 1 to 2 the first group sends late and the second one early."""
-    cluster, request = regular("ring", 4), Request("all_reduce", 2, 4 * 10**6)
+    cluster, request = regular("ring", 4), CollectiveRequest("all_reduce", 2, 4 * 10**6)
     ranks: list[tuple[Op, ...]] = [(), (), (), ()]
     for name, group in (("first", (0, 2)), ("second", (3, 1))):
         op = plan(cluster, Task(request, "tree", group)).ops[0]

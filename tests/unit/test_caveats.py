@@ -17,8 +17,8 @@ from simulator.step.framework import load_framework
 from tests.commands import commands_in
 
 BEST_CASE = (
-    "no collective that ran was measured on star_100g: links carry all that they are rated at and nothing is paid to "
-    "start, which is a best case"
+    "no collective of this run was measured on star_100g; times are a best case: rated link bandwidths, no start-up "
+    "cost"
 )
 BORROWED = "not measured here: as two dgx_b200 nodes with cards half as fast"
 
@@ -51,10 +51,10 @@ def test_what_auto_took_and_why_is_told_everywhere(
     cli = commands_in(tmp_path, monkeypatch, capsys)
     Path("auto.yaml").write_text(json.dumps(collective("dgx_a100", 16, algorithm="auto")), encoding="utf-8")
     told = " ".join(cli("run", "auto.yaml", "--out", "done").out.split())
-    assert f"Trust: auto took blueconnect: dgx_a100 runs blueconnect ({BORROWED}; fitted to 16 B200: " in told
+    assert f"Trust: auto chose blueconnect: dgx_a100 runs blueconnect ({BORROWED}; fitted to 16 B200: " in told
     assert told.count(BORROWED) == 1
     (on_page,) = rows_of(Path("done/report.html").read_text(encoding="utf-8"), "auto")
-    assert on_page.startswith(f"auto took blueconnect: dgx_a100 runs blueconnect ({BORROWED}; ")
+    assert on_page.startswith(f"auto chose blueconnect: dgx_a100 runs blueconnect ({BORROWED}; ")
     report = json.loads(Path("done/report.json").read_text(encoding="utf-8"))
     assert report["answer"]["caveats"] == [{"topic": "auto", "text": on_page}]
     assert BORROWED in report["points"][0]["report"]["constants"]
@@ -63,7 +63,7 @@ def test_what_auto_took_and_why_is_told_everywhere(
 def test_points_in_which_auto_takes_one_algorithm_are_told_together() -> None:
     told = caveats(collective("star_100g", 8) | {"sweep": {"collective.size": ["4 KiB", "8 KiB", "1 GiB"]}})
     assert len(told["auto"]) == 1
-    assert re.match(r"auto took direct in 3 points: fastest foreseen: direct ", told["auto"][0])
+    assert re.match(r"auto chose direct for 3 points: fastest estimate: direct ", told["auto"][0])
     assert told["network"] == [BEST_CASE]
 
 
@@ -71,7 +71,9 @@ def test_a_topology_without_measured_collectives_is_a_best_case() -> None:
     assert caveats(collective("star_100g", 8, algorithm="ring"))["network"] == [BEST_CASE]
     told = caveats(training("star_100g", 8))
     assert told["network"] == [BEST_CASE]
-    assert told["interval"][0].endswith("exposed communication may take as much longer as measured ones do")
+    assert told["interval"][0].endswith(
+        "; on unmeasured networks, exposed communication adds the error of measured collectives"
+    )
     assert "network" not in caveats(training("star_100g", 1))
 
 
@@ -91,26 +93,30 @@ def test_measured_constants_need_no_caveat_and_those_of_another_machine_do() -> 
     told = caveats(training("dgx_a100", 8))
     assert list(told) == ["interval"]
     assert re.fullmatch(
-        r"80 % of measured runs like these lie within ±\d+ % of the predicted step time", told["interval"][0]
+        r"uncertainty \(80 %\) of the step time: ±\d+ %, from the errors of comparable measured runs",
+        told["interval"][0],
     )
 
 
 def test_a_page_says_whose_runs_constants_were_fitted_to() -> None:
     page = simulator.play(training("dgx_h100", 8)).to_html()
     assert rows_of(page, "constants") == [
-        "those of torchtitan, which slow kernels down; fitted to its own measured runs: none; taken over from "
-        "llm_foundry: elementwise, parameter_bytes, sustained of H100; taken over from nanotron: streaming; assumed: "
+        "constants of torchtitan, which slow kernels down; fitted to measured runs of torchtitan: none; taken from "
+        "llm_foundry: elementwise, parameter_bytes, sustained of H100; taken from nanotron: streaming; assumed: "
         "attention_masked (docs/validation.md)"
     ]
     assert "constants fitted to measured runs of torchtitan" not in page
     compiled = rows_of(simulator.play(training("dgx_h100", 8, compile=True)).to_html(), "constants")[0]
-    assert "fitted to its own measured runs: compiled;" in compiled
+    assert "fitted to measured runs of torchtitan: compiled;" in compiled
     own = rows_of(simulator.play(training("dgx_h100", 8, framework="llm_foundry")).to_html(), "constants")[0]
-    assert "fitted to its own measured runs: attention_masked, elementwise, parameter_bytes, sustained of H100 (" in own
+    assert (
+        "fitted to measured runs of llm_foundry: attention_masked, elementwise, parameter_bytes, sustained of H100 ("
+        in own
+    )
     bare = rows_of(simulator.play(training("dgx_h100", 8, framework="bare")).to_html(), "constants")
     assert bare == ["no fitted constants (framework: bare)"]
     other = rows_of(simulator.play(training("mi300x_box", 8)).to_html(), "constants")[0]
-    assert "; what mi300x loses under sustained load: the middle of other chips (" in other
+    assert "; loss of mi300x under sustained load: median of other chips (" in other
 
 
 @pytest.mark.parametrize("name", registry.names("framework"))

@@ -11,9 +11,9 @@ import pytest
 from simulator import load_scenario
 from simulator.engine.compiled.library import is_there
 from simulator.engine.play import BYTES_A_TRANSFER
-from simulator.playing.effort import effort
 from simulator.results.run_differences import Change, ReportedRun, differences
-from simulator.sweeps.outcome import read_outcome
+from simulator.run.cost_estimate import effort
+from simulator.run.outcome import read_outcome
 from tests.commands import Command, commands_in
 
 
@@ -45,7 +45,7 @@ def test_check_counts_points_and_transfers_and_plays_nothing(cli: Command, tmp_p
 def test_what_is_too_large_is_one_line_from_check_and_from_run(
     command: str, cli: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: 2.0**20)
+    monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: 2.0**20)
     settings = ("cluster.world_size=64", "collective.algorithm=direct")
     answer = cli(command, "small.yaml", *(word for setting in settings for word in ("--set", setting)))
     assert answer.code == 2
@@ -56,7 +56,7 @@ def test_what_is_too_large_is_one_line_from_check_and_from_run(
 def test_a_collective_too_large_is_named_by_the_option_that_was_typed(
     cli: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: 24.0 * 2**30)
+    monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: 24.0 * 2**30)
     answer = cli("collective", "all_reduce", "--algorithm", "direct", "--world-size", "6000")
     assert (answer.code, len(answer.faults)) == (2, 1)
     assert answer.err.startswith("--algorithm: direct over 6,000 ranks")
@@ -86,7 +86,7 @@ def test_check_tells_of_all_points_that_cannot_be_built(cli: Command) -> None:
     assert (answer.code, answer.out) == (2, "")
     for line, ranks in zip(answer.faults, (2, 3, 4), strict=True):
         settings = f"collective.algorithm=ring, cluster.world_size={ranks}"
-        assert line.startswith(f"both.yaml: 2 of 6 points cannot be built, the first with {settings}: ")
+        assert line.startswith(f"both.yaml: 2 of 6 points are invalid, the first with {settings}: ")
         assert ("link: got 'gpu3->switch0'" in line) == (ranks < 4)
         assert "link: got 'gpu0->hub'; one of gpu0->switch0" in line
 
@@ -94,7 +94,7 @@ def test_check_tells_of_all_points_that_cannot_be_built(cli: Command) -> None:
 def test_a_run_does_not_differ_from_itself(cli: Command) -> None:
     cli("run", "both.yaml", "--out", "one")
     answer = cli("diff", "one", "one/report.json")
-    assert (answer.code, answer.out) == (0, "no difference: every figure of every point is the same\n")
+    assert (answer.code, answer.out) == (0, "no difference: every figure is equal at every point\n")
     same = {"scenario": [], "points": {"both": 2, "only_first": [], "only_second": []}, "differences": []}
     assert cli("diff", "one", "one", "--json").data == same
 
@@ -113,7 +113,7 @@ def test_a_figure_that_was_rounded_otherwise_does_not_differ_and_others_have_six
         report.write_text(json.dumps(data))
         return cli("diff", "one", "other").out
 
-    assert again(took * (1 + 1e-14)) == "no difference: every figure of every point is the same\n"
+    assert again(took * (1 + 1e-14)) == "no difference: every figure is equal at every point\n"
     assert f"time_s: {took:.6g} -> {took * 1.1:.6g} (+10.000%)" in " ".join(again(took * 1.1).split())
 
 
@@ -210,16 +210,16 @@ def test_diff_says_keys_first_and_counts_the_points_of_one_run_alone(cli: Comman
     assert lines[:4] == [
         "Scenario keys that differ:",
         "  cluster.world_size: [2, 3, 4, 5] -> 3",
-        "No figure differs over 2 common points.",
+        "2 common points are equal.",
         "6 points are only in one.",
     ]
     assert lines[4] == "  only in one: collective.algorithm=ring, cluster.world_size=2"
     assert (len(lines), lines[-1]) == (10, "  only in one: 1 more")
     assert cli("diff", "two", "one", "--html", "page.html").out == (
-        "No figure differs over 2 common points. 6 points are only in one. Page: page.html\n"
+        "2 common points are equal. 6 points are only in one. Page: page.html\n"
     )
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert '<p class="answer">No figure differs over 2 common points. 6 points are only in one.</p>' in page
+    assert '<p class="answer">2 common points are equal. 6 points are only in one.</p>' in page
     assert '<td class="text">cluster.world_size</td>' in page
     assert 'id="differences"' not in page
 
@@ -229,8 +229,8 @@ def test_reports_without_scenarios_are_compared_by_what_was_written(cli: Command
         (tmp_path / f"{name}.json").write_text(json.dumps({"points": [told]}), encoding="utf-8")
     lines = cli("diff", "one.json", "two.json").out.splitlines()
     assert lines[:2] == [
-        "Scenario keys were not compared: a report that is named by itself has no scenario.",
-        "No point is in both runs, so no figure can be compared.",
+        "Scenario keys were not compared, because a single report file has no scenario.",
+        "The runs have no common point; no figure can be compared.",
     ]
     assert cli("diff", "one.json", "one.json", "--json").data["scenario"] is None
 
@@ -265,7 +265,7 @@ def test_what_is_no_report_is_refused_in_one_line(cli: Command, tmp_path: Path, 
     (tmp_path / "report.json").write_text(text, encoding="utf-8")
     answer = cli("diff", ".", "report.json")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.faults == ["report.json: is no report of a run; give the directory that `simulator run` printed"]
+    assert answer.faults == ["report.json: is not the report of a run; give the directory that `simulator run` printed"]
 
 
 def test_a_point_that_failed_differs_by_its_error(cli: Command, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_check_says_which_engine_plays_and_why(cli: Command) -> None:
     without = "compiled, only times are asked for" if is_there() else "events, there is no compiled core"
     assert engines("collective.payload=true") == "events, it carries arrays"
     assert engines("collective.payload=false") == without
-    assert engines("engine=events", "collective.payload=false") == "events, as asked"
+    assert engines("engine=events", "collective.payload=false") == "events, as requested"
 
 
 def test_a_played_point_takes_longer_with_noise_and_with_arrays() -> None:

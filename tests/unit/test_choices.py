@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.calibration.training_runs.choices import choices, said
 from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.playing import PlayedRow
+from simulator.calibration.training_runs.ranking import choices, said
 
 
 def runs(measured: list[float], predicted: list[float], gpus: int = 8) -> list[PlayedRow]:
@@ -26,7 +26,8 @@ def test_the_preferred_run_is_compared_with_the_fastest_of_its_group() -> None:
     (one,) = choices(runs([1000.0, 800.0, 900.0], [700.0, 900.0, 600.0]))
     assert (one.runs, one.behind, one.agreement) == (3, pytest.approx(0.25), pytest.approx(-0.5))
     assert (
-        said([one]) == "0 of 1 groups, the preferred run within 10% of the fastest; ranks agree by -0.500 in the median"
+        said([one])
+        == "0 of 1 groups, the predicted fastest run within 10% of the measured fastest; median rank correlation -0.500"
     )
 
 

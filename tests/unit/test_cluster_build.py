@@ -12,10 +12,10 @@ from typing import Any
 import networkx as nx
 import pytest
 
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.graph import of_kind
 from simulator.cluster.topology_file import load_topology
-from simulator.errors import ScenarioError, UnknownNameError
 
 STAR = {"builder": "star", "options": {"bandwidth": "10 GB/s", "latency": "1 us"}, "gpu": "l4"}
 ONE_GPU = '{"nodes": [{"id": 1, "kind": "gpu"}], '
@@ -144,8 +144,8 @@ def test_measured_collectives_are_chosen_by_the_number_of_nodes() -> None:
         ),
         ({"topology": {}}, "needs either builder or graph"),
         ({"topology": STAR | {"graph": "x.json"}}, "needs either builder or graph"),
-        ({"topology": {"graph": "x.json", "options": {}}}, "options: belong to a builder; a graph has none"),
-        ({"topology": STAR | {"gpu": None}}, "names no GPU; give cluster.gpu"),
+        ({"topology": {"graph": "x.json", "options": {}}}, "options: need a builder; a graph has no options"),
+        ({"topology": STAR | {"gpu": None}}, "has no GPU; give cluster.gpu"),
         ({"topology": STAR | {"options": [1]}}, "options: got [1]; must be a mapping"),
     ],
 )
@@ -280,11 +280,11 @@ def test_a_topology_file_can_take_its_graph_from_another_file(tmp_path: Path) ->
     ("text", "message"),
     [
         ('{"nodes": [', "x.json:1:12: not JSON"),
-        ("[]", "is no node-link graph"),
-        ('{"multigraph": true, "nodes": []}', "x.json:1:16: multigraph: got true; join parallel edges"),
+        ("[]", "not a node-link graph"),
+        ('{"multigraph": true, "nodes": []}', "x.json:1:16: multigraph: got true; replace parallel edges"),
         ('{"nodes": [{"id": 1, "kind": "gpuu"}]}', "x.json:1:30: nodes.0.kind: got 'gpuu'; .*did you mean 'gpu'"),
         ('{"nodes": [{"kind": "gpu"}]}', "nodes.0: got .*must be a mapping with an id"),
-        ('{"nodes": [{"id": 1, "kind": "gpu"}, {"id": 1, "kind": "gpu"}]}', "nodes.1.id: got 1, which stands twice"),
+        ('{"nodes": [{"id": 1, "kind": "gpu"}, {"id": 1, "kind": "gpu"}]}', "nodes.1.id: got 1, which occurs twice"),
         ('{"nodes": [{"id": 1, "kind": "gpu", "forwards": 1}]}', "forwards: got 1; must be true or false"),
         ('{"nodes": [{"id": 1, "kind": "switch"}]}', "nodes: has no vertex of kind 'gpu'"),
         ('{"nodes": [{"id": 1, "kind": "gpu"}], "edges": [3]}', "edges.0: got 3; must be a mapping"),
@@ -298,7 +298,7 @@ def test_a_topology_file_can_take_its_graph_from_another_file(tmp_path: Path) ->
         ),
         (
             ONE_GPU + '"edges": [{"source": 1, "target": 1, "bandwidth": 1, "latency": 1}]}',
-            "edges.0: joins '1' to itself",
+            "edges.0: connects '1' with itself",
         ),
     ],
 )

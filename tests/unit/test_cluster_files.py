@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.link_file import load_link
-from simulator.errors import ScenarioError, UnknownNameError
 
 PLAIN: dict[str, Any] = {
     "vector_flops": {"float32": "10 TFLOP/s"},

@@ -121,15 +121,15 @@ def test_spines_grow_with_the_leaves_as_in_a_superpod() -> None:
     ("change", "message"),
     [
         ({"link_bandwidth": None}, "inside nvswitch needs link_bandwidth"),
-        ({"inside": "pcie"}, "inside pcie has no link of its own; leave link_bandwidth out"),
+        ({"inside": "pcie"}, "inside pcie has no separate links between GPUs; omit link_bandwidth"),
         ({"inside": "full_mesh", "in_switch_reduction": True}, "in_switch_reduction needs inside nvswitch"),
         ({"pcie_switches": 9}, "got pcie_switches 9; must be at most gpus 8"),
         ({"pcie_switches": 0}, "got pcie_switches 0; inside nvswitch needs at least 1"),
         ({"nics": 32}, "got nics 32; must be at most gpus 8"),
         ({"nics": 0}, "more than one node needs nics"),
         ({"inside": "pcie", "link_bandwidth": None}, "got nics 8; inside pcie has room for 2"),
-        ({"servers": 1}, "servers of their own need fabric leaf_spine"),
-        ({"nodes": 1}, "got world_size 16; 1 nodes of 8 have room for less"),
+        ({"servers": 1}, "separate servers need fabric leaf_spine"),
+        ({"nodes": 1}, "got world_size 16; 1 nodes of 8 GPUs have fewer GPUs"),
         ({"world_size": 0}, "got world_size 0; must be at least 1"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.collectives.caps import nodes_of, rate_caps
+from simulator.cluster.caps import nodes_of, rate_caps
 
 NODE_OF = {0: 0, 1: 0, 2: 1, 3: 1}
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, packed, plan
-from simulator.errors import ScenarioError, UnknownNameError
-from simulator.run import Run, simulate
+from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import nodes, planned, regular, star, time_of
 
 ALPHA, BETA = 10e-6, 12.5e9
 
 
-def played(world_size: int = 8, **collective: Any) -> Run:
+def played(world_size: int = 8, **collective: Any) -> SimulatedRun:
     facts = {"operation": "all_reduce", "algorithm": "ring", **collective}
     cluster = {"topology": "star_100g", "world_size": world_size}
     return simulate(load_scenario({"name": "plan", "cluster": cluster, "collective": facts}))
@@ -84,18 +84,18 @@ def test_the_first_bucket_is_a_small_one() -> None:
 def test_messages_follow_each_other_only_when_all_ranks_have_ended(algorithm: str) -> None:
     # Trees let ranks go at different times; the next message waits for the last of them.
     n, sizes = 7, (7000, 70, 14_000)
-    request = Request("all_reduce", n, sum(sizes))
+    request = CollectiveRequest("all_reduce", n, sum(sizes))
     task = Task(request, algorithm, tuple(range(n)), messages=sizes, wait=1e-3)
     from simulator.engine.events import execute
 
     timeline = execute(plan(star(n), task).program, star(n))
-    singles = sum(time_of(star(n), algorithm, Request("all_reduce", n, elements)) for elements in sizes)
+    singles = sum(time_of(star(n), algorithm, CollectiveRequest("all_reduce", n, elements)) for elements in sizes)
     assert timeline.end == pytest.approx(1e-3 + singles, rel=1e-9)
 
 
 def test_a_group_of_some_ranks_takes_the_time_of_as_many(eight_gpus: Cluster) -> None:
     for algorithm in ("ring", "tree", "direct", "naive", "halving_doubling"):
-        request = Request("all_reduce", 3, 3000)
+        request = CollectiveRequest("all_reduce", 3, 3000)
         assert time_of(eight_gpus, algorithm, request, group=(6, 1, 4)) == time_of(star(3), algorithm, request)
     run = played(group=[6, 1, 4], size="12 KiB", dtype="int64")
     assert run.report.wrong == 0
@@ -111,9 +111,9 @@ def test_the_root_is_a_place_in_the_group() -> None:
 
 
 def test_what_cannot_be_is_told_with_its_reason(eight_gpus: Cluster) -> None:
-    request = Request("all_reduce", 8, 800)
-    cases: list[tuple[Cluster, str, Request, str]] = [
-        (eight_gpus, "chain", request, "got 'chain', which has no all_reduce; it has broadcast, reduce"),
+    request = CollectiveRequest("all_reduce", 8, 800)
+    cases: list[tuple[Cluster, str, CollectiveRequest, str]] = [
+        (eight_gpus, "chain", request, "got 'chain', which has no all_reduce; its operations are broadcast, reduce"),
         (eight_gpus, "nvls", request, "no switch of inline reduces"),
         (eight_gpus, "parameter_server", request, "has ports for 0 servers"),
         (
@@ -149,40 +149,40 @@ def test_what_cannot_be_is_told_with_its_reason(eight_gpus: Cluster) -> None:
 )
 def test_a_request_that_makes_no_sense_is_refused(facts: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        replace(Request("all_reduce", 4, 8), **facts)
+        replace(CollectiveRequest("all_reduce", 4, 8), **facts)
 
 
 def test_auto_takes_the_fastest_closed_form_and_says_why(eight_gpus: Cluster) -> None:
-    small = planned(eight_gpus, "auto", Request("all_reduce", 8, 8))
-    large = planned(eight_gpus, "auto", Request("all_reduce", 8, 8 * 2**20))
+    small = planned(eight_gpus, "auto", CollectiveRequest("all_reduce", 8, 8))
+    large = planned(eight_gpus, "auto", CollectiveRequest("all_reduce", 8, 8 * 2**20))
     # 2 hops against 14, and one hop at a time against a port shared by 7.
     assert small.algorithm == "direct"
     assert small.predicted == pytest.approx(2 * (ALPHA + 7 * 4 / BETA), rel=1e-9)
     assert large.algorithm in ("direct", "halving_doubling")
-    assert "fastest foreseen" in large.why
+    assert "fastest estimate" in large.why
     for made in (small, large):
-        others = [planned(eight_gpus, a, Request("all_reduce", 8, made.program.collectives()["all_reduce"].elements))
-                  for a in ("ring", "naive", "tree", "halving_doubling", "direct")]  # fmt: skip
+        request = CollectiveRequest("all_reduce", 8, made.program.collectives()["all_reduce"].elements)
+        others = [planned(eight_gpus, a, request) for a in ("ring", "naive", "tree", "halving_doubling", "direct")]
         assert made.predicted == min(other.predicted for other in others if other.predicted is not None)
 
 
 def test_auto_has_no_more_than_64_send_to_one_at_once_unless_nothing_else_can() -> None:
     for ranks, left in ((64, False), (65, True)):
-        made = planned(star(ranks), "auto", Request("all_reduce", ranks, 8))
-        assert ("; too many to one at 65 ranks: direct, naive" in made.why) is left
+        made = planned(star(ranks), "auto", CollectiveRequest("all_reduce", ranks, 8))
+        assert ("; too many ranks send to one rank at 65 ranks: direct, naive" in made.why) is left
         assert (made.algorithm in ("direct", "naive")) is not left
-    assert planned(star(65), "auto", Request("all_to_all", 65, 65)).algorithm == "direct"
+    assert planned(star(65), "auto", CollectiveRequest("all_to_all", 65, 65)).algorithm == "direct"
 
 
 def test_auto_takes_what_the_machine_runs() -> None:
     cluster = replace(star(4), collectives={"all_reduce": MachineCollective("tree", source="a table")})
-    made = planned(cluster, "auto", Request("all_reduce", 4, 400))
+    made = planned(cluster, "auto", CollectiveRequest("all_reduce", 4, 400))
     assert (made.algorithm, made.why) == ("tree", "inline runs tree (a table)")
 
 
 def test_auto_without_any_form_takes_the_least_estimate_and_calls_it_so() -> None:
     cluster = regular("ring", 5)
-    made = planned(cluster, "auto", Request("all_reduce", 3, 3 * 20), group=(0, 2, 1))
+    made = planned(cluster, "auto", CollectiveRequest("all_reduce", 3, 3 * 20), group=(0, 2, 1))
     assert made.predicted is None
     assert f"{made.algorithm} about " in made.why
 
@@ -191,7 +191,7 @@ def test_a_machines_own_number_of_pieces_is_taken_unless_the_user_says_otherwise
     cluster = replace(nodes(4, 4), collectives={"all_reduce": MachineCollective("nvls", chunks=3)})
 
     def segments(nbytes: int, chunks: int | None = None) -> int:
-        made = planned(cluster, "nvls", Request("all_reduce", 4, nbytes // 4, chunks=chunks))
+        made = planned(cluster, "nvls", CollectiveRequest("all_reduce", 4, nbytes // 4, chunks=chunks))
         return made.program.collectives()["all_reduce"].schedule.chunks // 4
 
     # No piece is smaller than a buffer of 4 MiB.
@@ -213,7 +213,7 @@ def test_a_simulation_of_many_points_is_refused() -> None:
         scenario = load_scenario(
             {"name": "x", "cluster": {"topology": "star_100g", "world_size": 2}, "collective": facts, axis: axes}
         )
-        with pytest.raises(ScenarioError, match=f"has {axis}, so it is many points"):
+        with pytest.raises(ScenarioError, match=f"has {axis}, and therefore several points"):
             simulate(scenario)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from simulator.basics import tolerances
 from simulator.cluster.build import build
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.compiled import core, fields
 from simulator.engine.compiled.core import NO_MEMORY, PLAYED, STUCK, run
@@ -71,7 +71,7 @@ def test_a_ring_over_unlike_links_ends_as_events_do_to_the_bit(operation: str) -
     ranks = 48
     slower = {f"gpu{rank}->switch0": 0.5 + 0.5 * ((rank * 7919) % ranks) / ranks for rank in range(ranks)}
     cluster = build("star_100g", ranks, link_factors=slower)
-    task = Task(Request(operation, ranks, 1000 * ranks), "ring", tuple(range(ranks)), "float32")  # type: ignore[arg-type]
+    task = Task(CollectiveRequest(operation, ranks, 1000 * ranks), "ring", tuple(range(ranks)), "float32")  # type: ignore[arg-type]
     program = plan(cluster, task).program
     assert farthest(events(program, cluster), compiled(program, cluster)) == 0.0
 
@@ -80,7 +80,7 @@ def test_a_ring_over_unlike_links_ends_as_events_do_to_the_bit(operation: str) -
 @pytest.mark.parametrize("after", np.linspace(0.0, 1.2, 13).tolist())
 def test_what_was_computed_is_followed_when_another_comes_to_its_links(after: float, noise: float) -> None:
     """A ring, and at some time of its life a second one over the same ports on another stream."""
-    cluster, request = star(16), Request("all_reduce", 16, 160_000)
+    cluster, request = star(16), CollectiveRequest("all_reduce", 16, 160_000)
     first = planned(cluster, "ring", request).ops[0]
     second = replace(planned(cluster, "ring", replace(request, elements=16_000)).ops[0], name="second", stream="other")
     jitter = Jitter(latency=noise)
@@ -108,7 +108,7 @@ def test_transfers_that_ended_before_their_last_rank_came_have_times(algorithm: 
 
     The events engine logs every transfer when it ends, so the compiled engine must have the same times and no NaN.
     """
-    cluster, request = star(8), Request("all_gather", 8, 80_000, nodes=(tuple(range(4)), tuple(range(4, 8))))
+    cluster, request = star(8), CollectiveRequest("all_gather", 8, 80_000, nodes=(tuple(range(4)), tuple(range(4, 8))))
     first = planned(cluster, algorithm, request).ops[0]
     second = replace(first, name="second", stream="other")
     lists = [
@@ -139,7 +139,9 @@ def test_closed_recurrences_stand_for_rounds(operation: Any, elements: int, fact
     chosen = generator.choice(ranks, factors, replace=False)
     slower = {f"gpu{rank}->switch0": float(generator.choice([0.5, 0.7, 0.9])) for rank in chosen.tolist()}
     cluster = build("star_100g", ranks, link_factors=slower)
-    program = plan(cluster, Task(Request(operation, ranks, elements), "ring", tuple(range(ranks)), "float32")).program
+    program = plan(
+        cluster, Task(CollectiveRequest(operation, ranks, elements), "ring", tuple(range(ranks)), "float32")
+    ).program
     late = [(Compute("late", 1e-6 * float(generator.integers(5)), stream="communication"),) for _ in range(ranks)]
     program = Program(tuple((*own, *ops) for own, ops in zip(late, program.ranks, strict=True)))
     prepared = prepare(program, cluster, Jitter(), reduced_from=NEVER)
@@ -156,7 +158,7 @@ def test_what_is_raised_meanwhile_stops_the_core(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(core, "tell", interrupted)
     cluster = build("torus_2d", 49)
-    task = Task(Request("all_to_all", 49, 2**24), "direct", tuple(range(49)), "float32")
+    task = Task(CollectiveRequest("all_to_all", 49, 2**24), "direct", tuple(range(49)), "float32")
     prepared = prepare(plan(cluster, task).program, cluster, Jitter(), reduced_from=NEVER)
     with pytest.raises(KeyboardInterrupt):
         run(prepared.problem())

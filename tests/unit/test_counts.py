@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simulator.basics.counts import THINGS, TOKENS, parse_count
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved
 from tests.commands import Command, commands_in

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.basics.document import Fault, load, parse, unknown_keys
+from simulator.basics.errors import ScenarioError
 from simulator.basics.yaml_dialect import dump
-from simulator.errors import ScenarioError
 
 
 def refused(text: str) -> str:
@@ -101,7 +101,7 @@ def test_what_is_not_yaml_is_told_in_one_line_where_it_begins(text: str, place: 
 
 
 def test_a_key_that_stands_twice_names_the_first_line() -> None:
-    assert refused("x:\n  a: 1\n  a: 2\n") == "f.yaml:3:3: x.a: stands twice, first in line 2; keep one"
+    assert refused("x:\n  a: 1\n  a: 2\n") == "f.yaml:3:3: x.a: occurs twice, first in line 2; keep one"
 
 
 def test_aliases_that_multiply_are_refused_at_once() -> None:

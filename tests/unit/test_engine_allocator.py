@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.basics.errors import UnknownNameError
 from simulator.engine.allocator import Allocator, CachingAllocator, NoRoomError
 from simulator.engine.allocator_log import ALLOCATORS, LoggedAllocator
 from simulator.engine.expandable_segments import ExpandableAllocator
 from simulator.engine.segments import MemoryBlock, chain
-from simulator.errors import UnknownNameError
 
 MIB, GIB = 2**20, 2**30
 BOTH = (CachingAllocator, ExpandableAllocator)

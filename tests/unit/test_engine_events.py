@@ -8,18 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simulator.basics.errors import DeadlockError, OutOfMemoryError
 from simulator.cluster.build import build
-from simulator.collectives.algorithm import Request
-from simulator.collectives.parameter_server import Party, pull
+from simulator.collectives.algorithm import CollectiveRequest
+from simulator.collectives.parameter_server import ServerLayout, pull
 from simulator.engine.events import execute
-from simulator.errors import DeadlockError, OutOfMemoryError
 from simulator.records.operation import Allocate, Collective, Compute, Free, Op
 from simulator.records.program import Program
 from tests.playing import planned, star, time_of
 
 
 def collective(name: str, n: int = 2, elements: int = 1000, **facts: object) -> Collective:
-    made = planned(star(n), "ring", Request("all_reduce", n, elements))
+    made = planned(star(n), "ring", CollectiveRequest("all_reduce", n, elements))
     return replace(made.program.collectives()["all_reduce"], name=name, **facts)  # type: ignore[arg-type]
 
 
@@ -38,7 +38,7 @@ def test_an_operation_waits_for_operations_of_other_streams() -> None:
 
 def test_a_collectives_span_begins_when_its_stream_reaches_it() -> None:
     op = collective("sum")
-    alone = time_of(star(2), "ring", Request("all_reduce", 2, 1000))
+    alone = time_of(star(2), "ring", CollectiveRequest("all_reduce", 2, 1000))
     timeline = execute(Program(((op,), (Compute("late", 1.0), replace(op, after=("late",))))), star(2))
     spans = {(s.rank, s.name): (s.start, s.end) for s in timeline.spans}
     assert spans[0, "sum"] == pytest.approx((0.0, 1.0 + alone), rel=1e-12)
@@ -46,7 +46,7 @@ def test_a_collectives_span_begins_when_its_stream_reaches_it() -> None:
 
 
 def test_ranks_leave_a_collective_when_their_own_transfers_have_ended() -> None:
-    made = planned(star(4), "chain", Request("broadcast", 4, 1200, chunks=1))
+    made = planned(star(4), "chain", CollectiveRequest("broadcast", 4, 1200, chunks=1))
     ends = {span.rank: span.end for span in execute(made.program, star(4)).spans}
     hop = 10e-6 + 4800 / 12.5e9
     assert ends == {r: pytest.approx(k * hop, rel=1e-9) for r, k in ((0, 1), (1, 2), (2, 3), (3, 3))}
@@ -165,7 +165,7 @@ def test_contradictions_are_value_errors() -> None:
             execute(Program((ops,)), star(2))
     with pytest.raises(ValueError, match="the program has 3 ranks, the cluster 2"):
         execute(Program(((), (), ())), star(2))
-    two_of_three = (planned(star(2), "ring", Request("all_gather", 2, 2000)).ops[0],)
+    two_of_three = (planned(star(2), "ring", CollectiveRequest("all_gather", 2, 2000)).ops[0],)
     with pytest.raises(ValueError, match=r"rank 2 has '.*', but is in no group that carries it out"):
         execute(Program((two_of_three,) * 3), star(3))
 
@@ -176,14 +176,14 @@ def test_a_program_without_operations_takes_no_time() -> None:
 
 
 def test_the_start_up_is_paid_once_an_operation_by_every_rank() -> None:
-    alone = time_of(star(2), "ring", Request("all_reduce", 2, 1000))
+    alone = time_of(star(2), "ring", CollectiveRequest("all_reduce", 2, 1000))
     op = collective("A", startup=1e-3)
     other = replace(op, name="B")
     assert execute(Program(((op, other),) * 2), star(2)).end == pytest.approx(2 * (1e-3 + alone), rel=1e-12)
 
 
 def test_transfers_are_logged_as_they_were_played() -> None:
-    made = planned(star(2), "direct", Request("all_gather", 2, 2000))
+    made = planned(star(2), "direct", CollectiveRequest("all_gather", 2, 2000))
     log = execute(made.program, star(2)).logs[0]
     assert log.vertices == ("gpu0", "gpu1")
     assert len(log) == 2
@@ -200,7 +200,7 @@ def test_transfers_are_logged_as_they_were_played() -> None:
 def test_who_takes_from_a_server_starts_the_transfer_itself() -> None:
     """Servers are always there: each worker's pull begins when the worker does, and none waits for the other."""
     cluster = build("star_100g", 2, servers=1)
-    op = Collective("pull", (0, 1), pull(Party(2, 1)), 1000, 4, 4, auxiliaries=cluster.servers)
+    op = Collective("pull", (0, 1), pull(ServerLayout(2, 1)), 1000, 4, 4, auxiliaries=cluster.servers)
     timeline = execute(Program(((op,), (Compute("late", 1.0), replace(op, after=("late",))))), cluster)
     ends = {span.rank: span.end for span in timeline.spans if span.name == "pull"}
     assert ends[0] == pytest.approx(10e-6 + 4000 / 12.5e9)

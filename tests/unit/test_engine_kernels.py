@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.engine.clock import Clock
+from simulator.engine.compute_stream import Kernels
 from simulator.engine.events import execute
-from simulator.engine.kernels_run import Kernels
 from simulator.records.operation import Compute
 from simulator.records.program import Program
 from tests.playing import planned, star
@@ -39,7 +39,7 @@ def test_a_second_collective_beside_the_first_slows_no_further() -> None:
 
 def test_a_kernel_slows_in_a_played_program_and_the_transfers_do_not() -> None:
     cluster = star(2)
-    alone = planned(cluster, "ring", Request("all_reduce", 2, 1000)).program.ranks[0][0]
+    alone = planned(cluster, "ring", CollectiveRequest("all_reduce", 2, 1000)).program.ranks[0][0]
     time = execute(Program(((alone,), (alone,))), cluster).end
     kernel = Compute("work", duration=time, contended=2 * time)
     timeline = execute(Program(((kernel, alone), (kernel, alone))), cluster)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import REDUCING, Request
-from simulator.run import simulate
+from simulator.collectives.algorithm import ALGORITHMS, REDUCING, CollectiveRequest
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import NODED, TOLD_NODES, Array, nodes, played, same_bits, star, starts, time_of
 
@@ -24,7 +23,7 @@ def scenario(algorithm: str, operation: str = "all_reduce", **collective: Any) -
     return load_scenario({"name": "fault", "cluster": {"topology": topology, "world_size": 8}, "collective": facts})
 
 
-@pytest.mark.parametrize(("algorithm", "operation"), catalog.pairs())
+@pytest.mark.parametrize(("algorithm", "operation"), ALGORITHMS.pairs())
 @pytest.mark.parametrize("dtype", ["int64", "float32", "bfloat16"])
 def test_a_zeroed_transfer_shows(algorithm: str, operation: str, dtype: str) -> None:
     sound = simulate(scenario(algorithm, operation, dtype=dtype))
@@ -53,8 +52,8 @@ def test_a_fault_in_a_reducing_transfer_reaches_every_rank() -> None:
 
 
 def test_the_senders_own_array_is_not_touched_by_a_fault() -> None:
-    x = starts(Request("broadcast", 4, 100), "float32")
-    run = played(star(4), "direct", Request("broadcast", 4, 100), start=x, tamper={0: zeroed})
+    x = starts(CollectiveRequest("broadcast", 4, 100), "float32")
+    run = played(star(4), "direct", CollectiveRequest("broadcast", 4, 100), start=x, tamper={0: zeroed})
     assert same_bits(run.results[0], x[0])
     assert not run.results[1].any()
     assert same_bits(run.results[2], x[0])
@@ -62,7 +61,7 @@ def test_the_senders_own_array_is_not_touched_by_a_fault() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e4m3fn"])
 def test_an_average_is_the_sum_divided_once(dtype: str) -> None:
-    request = Request("all_reduce", 6, 1003)
+    request = CollectiveRequest("all_reduce", 6, 1003)
     x = starts(request, dtype)
     total = played(star(6), "ring", request, dtype=dtype, start=x).results[0]
     average = played(star(6), "ring", request, dtype=dtype, reduction="average", start=x)
@@ -71,7 +70,7 @@ def test_an_average_is_the_sum_divided_once(dtype: str) -> None:
     assert average.verdict.wrong == 0
 
 
-@pytest.mark.parametrize(("algorithm", "operation"), [p for p in catalog.pairs() if p[1] in REDUCING])
+@pytest.mark.parametrize(("algorithm", "operation"), [p for p in ALGORITHMS.pairs() if p[1] in REDUCING])
 @pytest.mark.parametrize("accumulate", ["payload", "float32"])
 @pytest.mark.parametrize("reduction", ["sum", "average", "max", "min", "product"])
 def test_every_reduction_is_right_in_every_algorithm(
@@ -79,7 +78,7 @@ def test_every_reduction_is_right_in_every_algorithm(
 ) -> None:
     n, elements = 8, 203
     cluster = nodes(n, 4) if algorithm in NODED else star(n, 1)
-    request = Request(operation, n, elements)
+    request = CollectiveRequest(operation, n, elements)
     x = starts(request, "bfloat16")
     run = played(cluster, algorithm, request, dtype="bfloat16", reduction=reduction, accumulate=accumulate, start=x)
     wide = np.stack([a.astype(np.float64) for a in x])
@@ -105,7 +104,9 @@ def test_every_reduction_is_right_in_every_algorithm(
 def test_partial_sums_in_float32_take_four_bytes_on_the_wire_where_they_travel(algorithm: str) -> None:
     n, elements = 8, 8 * 1000
     cluster = nodes(n, 4) if algorithm in NODED else star(n)
-    run = played(cluster, algorithm, Request("all_reduce", n, elements), dtype="bfloat16", accumulate="float32")
+    run = played(
+        cluster, algorithm, CollectiveRequest("all_reduce", n, elements), dtype="bfloat16", accumulate="float32"
+    )
     log = run.timeline.logs[0]
     reducing = log.transfers.reduce
     assert log.nbytes[reducing].sum() == (n - 1) * elements * 4
@@ -115,14 +116,14 @@ def test_partial_sums_in_float32_take_four_bytes_on_the_wire_where_they_travel(a
 @pytest.mark.parametrize("algorithm", ["direct", "naive", "parameter_server"])
 def test_what_is_added_at_its_goal_is_sent_in_the_payloads_dtype(algorithm: str) -> None:
     n, elements = 8, 8 * 1000
-    request = Request("all_reduce", n, elements)
+    request = CollectiveRequest("all_reduce", n, elements)
     run = played(star(n, 1), algorithm, request, dtype="bfloat16", accumulate="float32")
-    assert run.timeline.logs[0].nbytes.sum() == catalog.find(algorithm).volume(request) * 2
+    assert run.timeline.logs[0].nbytes.sum() == ALGORITHMS.find(algorithm).volume(request) * 2
     assert run.time == time_of(star(n, 1), algorithm, request, dtype="bfloat16")
 
 
 def test_overflow_is_counted_once_an_element() -> None:
-    request = Request("all_reduce", 4, 6)
+    request = CollectiveRequest("all_reduce", 4, 6)
     huge = np.array([6e4, 3e4, 1.0, -6e4, 1.6e4, 2e4], np.float16)
     run = played(star(4), "ring", request, dtype="float16", start=[huge] * 4)
     # Four times: 240,000, 120,000 and -240,000 are beyond 65,504, and so is 80,000; 64,000 and 4 are not.
@@ -133,20 +134,20 @@ def test_overflow_is_counted_once_an_element() -> None:
 
 def test_an_int8_sum_wraps_and_is_counted() -> None:
     x = [np.array([100, 1, -128], np.int8)] * 2
-    run = played(star(2), "direct", Request("all_reduce", 2, 3), dtype="int8", start=x)
+    run = played(star(2), "direct", CollectiveRequest("all_reduce", 2, 3), dtype="int8", start=x)
     assert run.results[0].tolist() == [-56, 2, 0]
     assert run.verdict.overflowed == 2
 
 
 def test_nothing_overflows_in_what_is_only_copied() -> None:
     x = [np.full(8, np.inf, np.float16), np.full(8, np.nan, np.float16)]
-    run = played(star(2), "ring", Request("all_gather", 2, 8), dtype="float16", start=x)
+    run = played(star(2), "ring", CollectiveRequest("all_gather", 2, 8), dtype="float16", start=x)
     assert (run.verdict.overflowed, run.verdict.wrong) == (0, 0)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "uint8", "int32", "float8_e4m3fn", "float8_e5m2"])
 def test_the_other_dtypes_are_carried_too(dtype: str) -> None:
     for algorithm in ("ring", "direct", "tree"):
-        run = played(star(5), algorithm, Request("all_reduce", 5, 1003), dtype=dtype)
+        run = played(star(5), algorithm, CollectiveRequest("all_reduce", 5, 1003), dtype=dtype)
         assert run.verdict.wrong == 0
         assert run.results[0].dtype == run.inputs[0].dtype

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from simulator import errors
-from simulator.errors import (
+from simulator.basics import errors
+from simulator.basics.errors import (
     DeadlockError,
     NoRouteError,
     OutOfMemoryError,

@@ -12,24 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
-from simulator.errors import ScenarioError
-from simulator.findings import catalog
-from simulator.findings.along import Axis
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
-from simulator.findings.front import front
+from simulator.findings.crossovers import Axis
+from simulator.findings.found import FINDING_KINDS
 from simulator.findings.kinds.change import _ranges
 from simulator.findings.kinds.threshold import _playable
+from simulator.findings.pareto_front import pareto_front
 from simulator.findings.search import WIDTH, sign_change
+from simulator.findings.text import bracket_text, bracketed
 from simulator.findings.why import parts_of_step, why
-from simulator.findings.words import bracket_text, bracketed
 from simulator.planner.setting import Setting
-from simulator.report.numbers.measures import find, interval_width, percent_text
+from simulator.records.measures import find, interval_width, percent_text
 from simulator.results.small_table import small_tables
-from simulator.scenario.answer_shape import FINDINGS
+from simulator.run.outcome import PointOutcome
+from simulator.scenario.answer_spec import FINDINGS
 from simulator.scenario.load import load_scenario, points
-from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 
 # One switch, 100 Gb/s a port, 10 us from port to port.
@@ -65,7 +65,7 @@ def reports(of: Comparison) -> list[Any]:
 
 
 def test_every_kind_that_a_scenario_may_ask_for_exists() -> None:
-    assert set(catalog.names()) == set(FINDINGS)
+    assert set(FINDING_KINDS.names()) == set(FINDINGS)
 
 
 @pytest.mark.parametrize("workers", [4, 8, 16, 64])
@@ -86,7 +86,7 @@ def test_a_crossing_is_where_the_closed_forms_are_equal(workers: int) -> None:
 
 def test_the_demo_crosses_at_120_kib_with_8_workers() -> None:
     told = answered(RING_OR_NAIVE)
-    assert "ring overtakes naive at 120 KiB." in told.sentences
+    assert "Crossover: ring beats naive above 120 KiB." in told.sentences
 
 
 def test_changes_are_those_of_the_reports() -> None:
@@ -101,7 +101,7 @@ def test_changes_are_those_of_the_reports() -> None:
 def test_a_baseline_that_is_named_stands_first() -> None:
     of = compared(SHARDED | {"baseline": {"training.sharding": "zero1"}, "answer": ["change"]})
     assert of.settings[0] == {"training.sharding": "zero1"}
-    assert answer(of).sentences[0].startswith("Against zero1 (")
+    assert re.match(r"ddp takes 14 % more time than zero1 \(.* ms instead of .* ms\)", answer(of).sentences[0])
 
 
 def test_winners_are_the_least_of_those_that_fit() -> None:
@@ -124,7 +124,7 @@ def test_what_does_not_fit_wins_nothing() -> None:
     assert of.rows[0].fits is False
     told = answered(SHARDED | {"training": large, "cluster": {"topology": "star_100g", "world_size": 4, "gpu": "l4"},
                                "answer": ["fit"]})  # type: ignore[dict-item]  # fmt: skip
-    assert told.sentences[0].startswith("ddp: does not fit, lacks ")
+    assert told.sentences[0].startswith("ddp does not fit in 22.5 GiB: 21.3 GiB are missing (")
 
 
 def test_a_threshold_is_where_the_margin_is_crossed() -> None:
@@ -205,8 +205,8 @@ def test_why_says_how_the_update_runs_where_the_optimizer_decides() -> None:
         of = compared(base | {"training": plain | {"optimizer": optimizer}})
         reason = why(of, (0, 1))
         assert reason is not None
-        told = f"in the optimizer (its update runs {runs}; training.optimizer.implementation chooses how)"
-        assert told in reason.sentence
+        told = f" (update: {runs}, selected by training.optimizer.implementation)"
+        assert re.search(r": optimizer -[\d.]+ [mu]s" + re.escape(told), reason.sentence)
         saved[runs] = -reason.numbers["parts"]["optimizer"]
     assert saved["for_loop"] > saved["foreach"] > 2 * saved["fused"]
 
@@ -225,7 +225,7 @@ def test_the_front_is_what_brute_force_finds() -> None:
         for index, (time, held) in known.items()
         if not any(t <= time and h <= held and (t, h) != (time, held) for t, h in known.values())
     }
-    found = {one["point"] for one in front(of)}
+    found = {one["point"] for one in pareto_front(of)}
     assert {known[index] for index in found} == {known[index] for index in wanted}
 
 
@@ -239,7 +239,7 @@ def test_a_budget_is_the_step_times_its_number() -> None:
         assert one["gpu_hours"] == pytest.approx(8 * hours)
         assert one["cost"] == pytest.approx(2.5 * 8 * hours)
         assert one["energy_kwh"] == pytest.approx(8 * hours)
-    assert "for 1 billion tokens, estimated: " in told.sentences[-1]
+    assert told.sentences[-1].startswith("Estimate for 1 billion tokens with zero3: ")
 
 
 def test_straggling_is_told_against_nobody_slow() -> None:
@@ -252,7 +252,7 @@ def test_straggling_is_told_against_nobody_slow() -> None:
         }
     )
     assert told.sentences == (
-        "rank 3 at half speed changes nothing against no slow GPU: the same time with ring and with tree.",
+        "rank 3 at half speed has no effect vs no slow GPU: the same time with ring and with tree.",
     )
 
 
@@ -274,7 +274,7 @@ def test_the_effect_of_a_compared_key_is_told_beside_the_others() -> None:
              for r in of.rows}  # fmt: skip
     told = {bool(one["setting"]["cluster.link_factors"]): one["change"] for one in found.numbers["changes"]}
     assert told == {slow: times["ring", slow] / times["naive", slow] - 1 for slow in (False, True)}
-    assert found.sentences[0].startswith("ring against naive: ")
+    assert found.sentences[0].startswith("ring vs naive: ")
 
 
 def test_shares_of_unlike_peaks_are_told_as_what_they_are_shares_of() -> None:
@@ -284,19 +284,24 @@ def test_shares_of_unlike_peaks_are_told_as_what_they_are_shares_of() -> None:
         assert report["model_flops_per_s_per_gpu"] == pytest.approx(report["mfu"] * peak)
     (sentence,) = answer(of).sentences
     assert "MFU" not in sentence
-    assert sentence.count("model TFLOP/s a GPU") == 2
+    assert sentence.count("model TFLOP/s per GPU") == 2
 
 
 def test_several_changes_of_several_measures_are_a_list_with_their_signs() -> None:
     of = compared(
         SHARDED | {"compare": {"training.sharding": ["ddp", "zero1", "zero2", "zero3"]}, "answer": ["change"]}
     )
-    sentence = answer(of).sentences[0]
+    best, rest, *_ = answer(of).sentences
     ddp, *others = ((report["step_time_s"], report["peak_memory_bytes"]) for report in reports(of))
-    assert ", time and peak memory change: " in sentence
+    assert rest.startswith("Time and peak memory of the other settings vs ddp: ")
+    least = min(others)
     for one in others:
         time, memory = (100 * (after / before - 1) for after, before in zip(one, ddp, strict=True))
-        assert re.search(rf"{'-' if time < 0 else '[+]'}{abs(time):.2g} % and -{abs(memory):.0f} %", sentence)
+        if one == least:
+            assert f" takes {abs(time):.2g} % less time than ddp (" in best
+            assert f" and needs {abs(memory):.0f} % less peak memory (" in best
+        else:
+            assert re.search(rf"{'-' if time < 0 else '[+]'}{abs(time):.2g} % and -{abs(memory):.0f} %", rest)
 
 
 def test_why_tells_latencies_and_waiting_where_links_carry_the_same() -> None:
@@ -317,7 +322,7 @@ def test_why_tells_latencies_and_waiting_where_links_carry_the_same() -> None:
     assert fused["bandwidth_s"] == single["bandwidth_s"] == pytest.approx(sending)
     assert fused["time_s"] - sending == pytest.approx(14 * LATENCY)
     assert single["time_s"] - sending == pytest.approx(8 * 14 * LATENCY)
-    assert told.why.endswith("the rest is latencies and waiting.")
+    assert told.why.endswith("the remaining time is latency and waiting.")
 
 
 def test_a_threshold_tells_which_point_does_not_fit() -> None:
@@ -330,18 +335,18 @@ def test_a_threshold_tells_which_point_does_not_fit() -> None:
             "answer": [{"finding": "threshold", "along": "training.micro_batch_size"}],
         }
     )
-    assert told.sentences[0].endswith("; ddp does not fit at micro-batch 44.")
+    assert told.sentences[0].endswith("; ddp does not fit with micro-batch 44.")
 
 
 def test_points_that_failed_are_told_and_win_nothing() -> None:
     told = answered(RING_OR_NAIVE | {"sweep": {"cluster.link_factors": [{}, {"gpu9->switch0": 0.5}]}})
-    assert "(2 of 4 failed)" in told.sentences[0]
+    assert "; 2 of 4 points failed." in told.sentences[0]
 
 
 def test_nothing_played_is_an_answer_too() -> None:
     broken = RING_OR_NAIVE["cluster"] | {"link_factors": {"gpu9->switch0": 0.5}}
     told = answered(RING_OR_NAIVE | {"cluster": broken})
-    assert told.sentences[0].startswith("No point could be played: link: got 'gpu9->switch0'")
+    assert told.sentences[0].startswith("No point could be simulated: link: got 'gpu9->switch0'")
 
 
 @given(
@@ -371,22 +376,22 @@ def test_a_sign_change_is_bracketed_to_two_per_cent_or_one_step(
     ("change", "fault"),
     [
         ({"answer": ["chang"]}, "did you mean 'change'?"),
-        ({"answer": [{"finding": "change", "of": ["mfu"]}]}, "of a collective there are time, busbw, error"),
-        ({"answer": ["learned"]}, "answer.0: learned tells of real training; add training.numerics: true"),
+        ({"answer": [{"finding": "change", "of": ["mfu"]}]}, "measures of a collective are time, busbw, error"),
+        ({"answer": ["learned"]}, "answer.0: learned needs real training; add training.numerics: true"),
         (
             {"answer": [{"finding": "threshold"}]},
-            "threshold needs the key along which it is looked for; add along: KEY",
+            "threshold needs a key to search along; add along: KEY",
         ),
         ({"answer": [{"finding": "threshold", "along": "collective.siz"}]}, "did you mean 'collective.size'?"),
         (
             {"answer": [{"finding": "threshold", "along": "cluster.world_size"}]},
             "is not swept; add between: [FIRST, LAST]",
         ),
-        ({"answer": [{"finding": "best", "along": "collective.size"}]}, "best goes along nothing; remove it"),
-        ({"compare": {}, "answer": ["best"]}, "best compares settings, but nothing stands in compare"),
-        ({"baseline": {"collective.size": "1 MiB"}}, "is not compared; a baseline is one of what stands in compare"),
-        ({"baseline": {"collective.algorithm": "tree"}}, "must be one of the values compared: 'ring', 'naive'"),
-        ({"budget": {"tokens": 1e12}}, "is of a training, and this plays a collective; remove it"),
+        ({"answer": [{"finding": "best", "along": "collective.size"}]}, "best takes no key along; remove the key"),
+        ({"compare": {}, "answer": ["best"]}, "best compares settings, but the scenario has no key compare"),
+        ({"baseline": {"collective.size": "1 MiB"}}, "is not a key of compare; a baseline needs a key of compare"),
+        ({"baseline": {"collective.algorithm": "tree"}}, "must be one of the compared values: 'ring', 'naive'"),
+        ({"budget": {"tokens": 1e12}}, "needs a training, but the scenario simulates a collective; remove the key"),
     ],
 )
 def test_what_cannot_be_told_is_one_line(change: dict[str, Any], fault: str) -> None:
@@ -421,9 +426,9 @@ def test_a_cost_that_only_another_condition_has_is_told() -> None:
             "answer": [{"finding": "change", "of": ["error", "time"]}],
         }
     )
-    (over,) = [sentence for sentence in told.sentences if "the same time" in sentence and sentence.startswith("Over")]
-    assert over.startswith("Over both conditions: sums in float32: the same time (direct) to ")
-    assert over.endswith("more time (ring).")
+    (over,) = [sentence for sentence in told.sentences if sentence.startswith("Change of time")]
+    assert over.startswith("Change of time vs sums in the payload's dtype over 2 conditions: sums in float32 +")
+    assert over.endswith(" % (ring) to 0 % (direct).")
 
 
 def test_changes_stand_in_a_table_only_where_points_differ_in_one_thing() -> None:
@@ -445,7 +450,7 @@ def test_equal_ones_win_together_and_are_not_called_equal_to_those_they_beat() -
             "answer": ["best"],
         }
     )
-    assert told.sentences[0].startswith("ring, float32 and ring, int32 are fastest everywhere, ahead of the next by ")
+    assert told.sentences[0].startswith("ring, float32 and ring, int32 are fastest under both conditions, ahead of ")
     numbers = told.findings[0].numbers
     assert (numbers["ties"], numbers["wins"]) == (0, {"ring, float32 and ring, int32": 2})
 
@@ -460,9 +465,9 @@ def test_what_is_zero_everywhere_or_missing_wins_nothing_and_is_told() -> None:
             "answer": [{"finding": "best", "of": ["error"]}],
         }
     )
-    assert missing.sentences[0] == "Not told: best of error, for the points that could be played do not tell it."
+    assert missing.sentences[0] == ("No result for best of error: the simulated points do not determine the answer.")
     zero = answered(SHARDED | {"answer": [{"finding": "best", "of": ["recompute"]}]})
-    assert zero.sentences[0] == "All 3 have 0 s of recomputation."
+    assert zero.sentences[0] == "All 3 settings have 0 s of recompute."
     json.dumps([missing.to_dict(), zero.to_dict()], allow_nan=False)
 
 
@@ -470,7 +475,7 @@ def test_a_search_that_had_to_end_tells_its_two_ends_and_no_number_between() -> 
     found = sign_change(lambda x: float(x - 5000) if x in (1024, 65536) else None, 1024, 65536, 64)
     assert found is not None
     assert (found.low, found.high, found.at) == (1024, 65536, None)
-    assert bracket_text("training.seq_len", bracketed(found)) == ("some place between 1,024 tokens and 65,536 tokens")
+    assert bracket_text("training.seq_len", bracketed(found)) == "a value between 1,024 tokens and 65,536 tokens"
 
 
 def test_a_place_that_is_known_to_its_step_is_the_first_beyond() -> None:
@@ -484,7 +489,7 @@ def test_a_reason_is_none_where_the_fastest_carries_more() -> None:
     told = answered(RING_OR_NAIVE | {"sweep": {"collective.size": ["1 KiB"]}, "answer": ["best"]})
     assert told.sentences[0].startswith("naive is fastest")
     assert "latenc" in told.why
-    assert "times the array" not in told.why.partition(":")[0]
+    assert "x the array" not in told.why.partition(":")[0]
 
 
 def test_where_nothing_fits_the_answer_begins_with_that() -> None:
@@ -496,7 +501,7 @@ def test_where_nothing_fits_the_answer_begins_with_that() -> None:
     assert not any(report["fits"] for report in reports)
     least = min(reports, key=lambda report: report["shortfall_bytes"])
     needs = format_memory(least["capacity_bytes"] + least["shortfall_bytes"])
-    assert told.sentences[0] == f"Nothing fits into 22.5 GiB; closest is zero3, which needs {needs}."
+    assert told.sentences[0] == f"No setting fits in 22.5 GiB; the closest setting, zero3, needs {needs}."
 
 
 def test_a_lead_within_the_uncertainty_of_the_prediction_is_called_a_tie() -> None:
@@ -515,8 +520,8 @@ def test_a_lead_within_the_uncertainty_of_the_prediction_is_called_a_tie() -> No
     times, width = [report["step_time_s"] for report in reports], interval_width(reports[1])
     assert width is not None
     assert 0 < times[0] / times[1] - 1 < width
-    assert told.sentences[0].startswith("zb_h1 leads with ")
-    assert f", a tie within the ±{percent_text(width)} of measured runs with gpipe: " in told.sentences[0]
+    assert told.sentences[0].startswith("zb_h1 is fastest with ")
+    assert f"; tied within the uncertainty of ±{percent_text(width)}: gpipe with " in told.sentences[0]
     (place,) = told.findings[0].numbers["places"]
     assert (place["equal_to_winner"], place["tied_with_winner"]) == ([], [{"training.parallelism.schedule": "gpipe"}])
 
@@ -527,7 +532,7 @@ def test_a_question_about_memory_is_explained_by_what_holds_it() -> None:
     told = answer(of)
     ddp, _, zero3 = reports(of)
     less = ddp["peak_memory_bytes"] - zero3["peak_memory_bytes"]
-    assert told.why.startswith(f"zero3 holds {format_memory(less)} less than ddp: ")
+    assert told.why.startswith(f"zero3 needs {format_memory(less)} less memory than ddp: ")
     assert told.reasons["whole_bytes"] == -less == sum(told.reasons["parts_bytes"].values())
     by_time = answer(compared(SHARDED | {"answer": [{"finding": "change", "of": ["time", "memory"]}]}))
     assert by_time.why.startswith("zero3 takes ")
@@ -535,7 +540,7 @@ def test_a_question_about_memory_is_explained_by_what_holds_it() -> None:
 
 def test_settings_of_one_data_parallel_rank_shard_nothing() -> None:
     setting = Setting(8, 4, 2, 1, 1, "1f1b", 1, "zero3", None, 1, 32, "none", "none", None, None)
-    assert setting.text == "tp 4, pp 2, dp 1, 1f1b, nothing to shard, micro-batch 1 x 32, no checkpointing"
+    assert setting.text == "tp 4, pp 2, dp 1, 1f1b, no sharding, micro-batch 1 x 32, no checkpointing"
     assert ", zero3, " in replace(setting, gpus=16).text
 
 
@@ -553,7 +558,7 @@ def test_what_fits_along_an_axis_says_under_which_condition() -> None:
     )
     told = answer(of)
     fixed = told.findings[0].numbers["fixed"]
-    assert told.sentences[0].startswith(f"{fixed['training.seq_len']:,} tokens: zero3 ")
+    assert told.sentences[0].startswith(f"With {fixed['training.seq_len']:,} tokens, zero3 ")
     (place,) = told.findings[0].numbers["places"]
     if place["at"] is not None:
         held = [of.known({"training.sharding": "zero3", "training.micro_batch_size": n, **fixed}) for n in

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.calibration.machines import (
     Fit,
-    Sweep,
+    SweepTimes,
     fit,
     fit_all,
     fit_sweep,
@@ -26,10 +27,9 @@ from simulator.calibration.machines.solve import Constants, Data, solve
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.topology_file import load_topology
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
-from simulator.errors import ScenarioError, UnknownNameError
 
 SIZES = [2**power for power in range(10, 31, 2)]
 GPU = "NVIDIA H100 80GB HBM3"
@@ -65,14 +65,14 @@ def known_machine() -> MachineCollective:
     return MachineCollective("ring", startup=30e-6, rate_cap=200e9, half_size=10e6, exponent=0.6)
 
 
-def played_sweep(machine: MachineCollective, topology: str, n: int) -> Sweep:
+def played_sweep(machine: MachineCollective, topology: str, n: int) -> SweepTimes:
     """Times that the engine itself gives for known constants."""
     cluster = replace(build(topology, n), collectives={"all_reduce": machine})
     rows = []
     for size in SIZES:
-        task = Task(Request("all_reduce", n, size // 4), machine.algorithm, tuple(range(n)))
+        task = Task(CollectiveRequest("all_reduce", n, size // 4), machine.algorithm, tuple(range(n)))
         rows.append((size, execute(plan(cluster, task).program, cluster).end))
-    return Sweep("all_reduce", n, tuple(rows), source="a play")
+    return SweepTimes("all_reduce", n, tuple(rows), source="a play")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_the_times_told_are_those_of_the_engine_with_the_written_constants(found
     assert cluster.collectives["all_reduce"] == found.machine
     for row in found.rows[::4]:
         assert row.played
-        planned = plan(cluster, Task(Request("all_reduce", 8, row.size // 4), "auto", tuple(range(8))))
+        planned = plan(cluster, Task(CollectiveRequest("all_reduce", 8, row.size // 4), "auto", tuple(range(8))))
         assert planned.algorithm == "ring"
         assert execute(planned.program, cluster).end == row.simulated
 
@@ -141,7 +141,7 @@ def test_a_sweep_without_a_topology_is_played_on_links_from_the_sweep(sweep_file
     done = fit(sweep_file)
     assert done.topology == "measured_star"
     assert done.median < 0.02
-    assert any("times what the fastest row needs" in text for text in done.assumed)
+    assert any("times the need of the fastest row" in text for text in done.assumed)
     path = tmp_path / "machine.yaml"
     path.write_text(to_yaml(done))
     assert load_topology(path).collectives["all_reduce"].one_node == done.machine
@@ -200,7 +200,7 @@ def test_a_topology_keeps_its_own_text_and_its_other_section(found: Fit) -> None
         (f"size,time,op\n8,1,{'a' * 5000}\n16,2,b\n", {}, f"operation: got '{'a' * 40}...'; one of all_reduce"),
         ("size,time,ranks\n8,1,x\n16,2,x\n", {}, "ranks: got 'x'; must be a whole number"),
         ("size,time,op\n8,1,sendrecv\n16,2,sendrecv\n", {}, "operation: got 'sendrecv'; one of all_reduce"),
-        ("size,time,ranks\n8,1,4\n16,2,4\n", {"world_size": 8}, "got 8; the file says 4"),
+        ("size,time,ranks\n8,1,4\n16,2,4\n", {"world_size": 8}, "got 8; the file has 4"),
         ("size,time\n8,1\n16,2\n", {"world_size": 1}, "must be at least 2"),
         ("size,time\n8,1\n16,2\n", {"world_size": 10**9}, "must be at most 1000000"),
         ("size,time,ranks\n8,1,1000000000\n16,2,1000000000\n", {}, "ranks: got '1000000000'; must be a whole number"),
@@ -213,8 +213,8 @@ def test_a_topology_keeps_its_own_text_and_its_other_section(found: Fit) -> None
         ),
         ("size,time\n8," + "1" * 200_000 + "\n", {}, "field larger than field limit"),
         ('size,time,op\n8,1,"x\n' + "1,1,x\n" * 30_000, {}, "field larger than field limit"),
-        ("size_gib,time\n1e308,1\n16,2\n", {}, "size_gib: got '1e308'; larger or smaller than anything"),
-        ("size,time\n8,1e-36\n16,2\n", {}, "time: got '1e-36'; larger or smaller than anything"),
+        ("size_gib,time\n1e308,1\n16,2\n", {}, "size_gib: got '1e308'; outside the range of measured values"),
+        ("size,time\n8,1e-36\n16,2\n", {}, "time: got '1e-36'; outside the range of measured values"),
         ("size,time,ranks,hosts,op\n8,1,5,2,all_reduce\n16,2,5,2,all_reduce\n", {}, "5 ranks on 2 hosts"),
     ],
 )
@@ -232,12 +232,12 @@ def test_what_is_missing_or_wrong_is_told_in_one_line(
 def test_nodes_that_do_not_agree_with_the_topology_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text(log(SIZES, ring_time))
-    with pytest.raises(ScenarioError, match="8 ranks on 2 hosts, but dgx_h100 puts them into 1"):
+    with pytest.raises(ScenarioError, match="8 ranks on 2 hosts, but dgx_h100 places these ranks in 1"):
         fit(path, topology="dgx_h100")
 
 
 def test_an_algorithm_that_cannot_be_so_fast_is_refused(sweep_file: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"'tree'; it cannot carry out all_reduce .* in the measured time"):
+    with pytest.raises(ScenarioError, match=r"'tree', which cannot carry out all_reduce .* in the measured time"):
         fit(sweep_file, algorithm="tree")
 
 
@@ -300,9 +300,9 @@ def test_several_sweeps_become_one_topology_file_and_what_they_do_not_tell_is_sa
     assert check.sweep.startswith("all_reduce on 4 ranks")
     assert check.median < 0.02
     text = machine_text(found)
-    assert "not told: reduce_scatter in one node: it stays as the topology file has it" in text
-    assert "not told: all_to_all in one node: all_reduce's constants stand for it" in text
-    assert f"not fitted, played: all_reduce on 4 ranks, {path}: median |error| " in text
+    assert "not determined: reduce_scatter in one node: the constants of the topology file remain" in text
+    assert "not determined: all_to_all in one node: the constants of all_reduce apply" in text
+    assert f"simulated, but not fitted: all_reduce on 4 ranks, {path}: median |error| " in text
     written = tmp_path / "machine.yaml"
     written.write_text(to_yaml(*found.fits))
     for one in found.fits:
@@ -314,7 +314,7 @@ def test_several_sweeps_become_one_topology_file_and_what_they_do_not_tell_is_sa
 
 def test_several_sweeps_need_a_topology_and_no_two_of_the_same(tmp_path: Path) -> None:
     path = several(tmp_path / "all.csv")
-    with pytest.raises(ScenarioError, match=r"topology: needed, since there are 3 sweeps \(all_gather of 8 ranks"):
+    with pytest.raises(ScenarioError, match=r"topology: missing; 3 sweeps \(all_gather of 8 ranks"):
         fit_all([path])
     with pytest.raises(ScenarioError, match="a second sweep of all_reduce over 8 ranks"):
         fit_all([path, path], topology="dgx_a100")

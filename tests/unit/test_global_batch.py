@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
-from simulator.run import simulate
+from simulator.basics.errors import ScenarioError
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved
 from simulator.scenario.schema import schema
@@ -74,13 +74,13 @@ def test_a_batch_that_ranks_cannot_share_is_told_with_those_that_they_can() -> N
     assert "must be a multiple of 4 (2 data-parallel ranks" in told(
         scenario(global_batch="6seq", parallelism={"tp": 4})
     )
-    assert "100 tokens are no whole number of sequences of 64; write 64, or 1seq" in told(scenario(global_batch=100))
+    assert "100 tokens are not a multiple of seq_len 64; write 64, or 1seq" in told(scenario(global_batch=100))
     assert "must be tokens, such as 4M, or sequences, such as 512seq" in told(scenario(global_batch=[1]))
 
 
 def test_another_number_of_micro_batches_contradicts_it() -> None:
     assert told(scenario(global_batch="64seq", gradient_accumulation_steps=2)) == (
-        "training.gradient_accumulation_steps: got 2, but global_batch 64seq makes it 4; leave one of the two out"
+        "training.gradient_accumulation_steps: got 2, but global_batch 64seq needs 4; omit one key"
     )
     assert load_scenario(scenario(global_batch="64seq", gradient_accumulation_steps=4)).training is not None
 
@@ -106,4 +106,4 @@ def test_it_is_an_axis_of_a_file_and_of_python() -> None:
 def test_a_plan_says_it_itself() -> None:
     data = scenario(global_batch="64seq") | {"plan": {"global_batch": "64seq"}}
     del data["training"]["micro_batch_size"]
-    assert "training.global_batch: is said by plan.global_batch; remove it" in told(data)
+    assert "training.global_batch: is given by plan.global_batch; remove the key" in told(data)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from simulator.basics import document
+from simulator.basics.errors import MOST_FAULTS, ScenarioError, in_lines
 from simulator.basics.input_files import MOST_DATA, MOST_TEXT, parse_json, read_bytes, read_text
 from simulator.basics.plain_data import DEEPEST, is_deep
 from simulator.calibration.machines.sweep import read_sweep
 from simulator.cluster.graph_file import load_graph
 from simulator.cluster.topology_file import load_topology
-from simulator.errors import MOST_FAULTS, ScenarioError, in_lines
 from simulator.model.load import load_model
 
 
@@ -91,7 +91,7 @@ def test_lines_end_alike_and_a_byte_order_mark_is_no_text(tmp_path: Path) -> Non
 def test_json_that_goes_too_deep_is_refused(opening: str, depth: int) -> None:
     closing = "]" if opening == "[" else "}"
     text = opening * depth + "1" + closing * depth
-    assert refused(text) == f"f.json: nested too deeply; at most {DEEPEST} lists and mappings inside each other"
+    assert refused(text) == f"f.json: nested too deeply; at most {DEEPEST} nested lists and mappings"
     fits = opening * DEEPEST + "1" + closing * DEEPEST
     assert not is_deep(parse_json(fits))
 
@@ -104,9 +104,9 @@ def test_numbers_that_no_float_can_hold_are_refused() -> None:
 
 def test_half_a_character_is_refused_and_two_halves_are_one() -> None:
     assert parse_json('"\\ud83d\\ude00"') == "\U0001f600"
-    assert refused('["\\ud83d"]') == "f.json: holds \\ud83d, half of a character; remove it"
+    assert refused('["\\ud83d"]') == "f.json: contains \\ud83d, half of a character; remove the half character"
     assert document.parse('a: "\\ud83d\\ude00"').data == {"a": "\U0001f600"}
-    with pytest.raises(ScenarioError, match=r"f:1:4: a: holds half a character"):
+    with pytest.raises(ScenarioError, match=r"f:1:4: a: contains half of a character"):
         document.parse('a: "\\ud83d"', "f").refuse([])
 
 
@@ -120,8 +120,8 @@ def test_fifty_faults_are_told_and_how_many_more() -> None:
         document.parse(text, "f")
     lines = str(caught.value).splitlines()
     assert len(lines) == 51
-    assert lines[-2].startswith(f"f:{2 * MOST_FAULTS}:1: a{MOST_FAULTS - 1}: stands twice")
-    assert lines[-1] == "and 7 more faults"
+    assert lines[-2].startswith(f"f:{2 * MOST_FAULTS}:1: a{MOST_FAULTS - 1}: occurs twice")
+    assert lines[-1] == "and 7 further mistakes"
     assert in_lines(["a"] * MOST_FAULTS).count("\n") == MOST_FAULTS - 1
 
 
@@ -136,5 +136,5 @@ def test_a_value_that_fills_the_file_is_not_told_in_full() -> None:
 def test_endless_yaml_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list is one and each item; the reader looks a line ahead."""
     monkeypatch.setattr("simulator.basics.yaml_dialect.MOST_VALUES", 1000)
-    with pytest.raises(ScenarioError, match=r"^f: not YAML that can be read: more than 1000 values, in line 200[01]$"):
+    with pytest.raises(ScenarioError, match=r"^f: not readable as YAML: more than 1000 values, in line 200[01]$"):
         document.parse("- a\n" * 30_000, "f")

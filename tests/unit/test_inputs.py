@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.basics.dtypes import find
-from simulator.collectives import inputs
+from simulator.payload import inputs
 
 # The length of the sequence that a long array repeats: the largest prime below 2^18.
 PERIOD = 262_139
@@ -38,7 +38,7 @@ def test_what_is_kept_is_what_was_drawn(data: st.DataObject) -> None:
     buffer = np.zeros(first + length + 10, kind.numpy)
     part = slice(first, first + length)
     inputs.draw(1, buffer[part], kind, 0)
-    kept, before = inputs.Drawn(buffer, part), buffer.copy()
+    kept, before = inputs.RandomInput(buffer, part), buffer.copy()
     buffer[:] = -1
     begin = data.draw(st.integers(first, first + length), "begin")
     end = data.draw(st.integers(begin, first + length), "end")

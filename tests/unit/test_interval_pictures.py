@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from simulator.report.plots import breakdown, memory_vs_time, training_scaling
 from simulator.report.plots.plot import Throughput
+from simulator.report.plots.training import breakdown, memory_vs_time
+from simulator.report.plots.training import scaling as training_scaling
 
-LABEL = "80 % prediction interval"
+LABEL = "uncertainty (80 %)"
 
 
 def report(step: float, **intervals: float) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def test_runs_with_unequal_steps_are_drawn_by_token() -> None:
     large["tokens_per_s_per_gpu"] = 1.5  # 3 tokens in 2 s, where the other takes 1 s for 1
     (axes,) = breakdown.figure([("one", small), ("three", large)]).axes
     assert [round(bar.get_width(), 9) for bar in axes.patches] == [1.0, round(2 / 3, 9)]
-    assert axes.get_xlabel() == "time of a GPU for each of its tokens (s)"
+    assert axes.get_xlabel() == "GPU time per token (s)"
 
 
 def test_bars_say_speed_memory_and_what_does_not_fit() -> None:
@@ -66,7 +67,7 @@ def test_runs_of_unlike_numbers_of_gpus_are_compared_by_the_speed_of_one() -> No
     few |= {"tokens_per_s": 800.0, "tokens_per_s_per_gpu": 100.0}
     many |= {"tokens_per_s": 4800.0, "tokens_per_s_per_gpu": 75.0}
     told = breakdown.finding([("8 GPUs", few), ("64 GPUs", many)])
-    assert told == "8 GPUs has the highest rate: 100 tokens/s a GPU; 0 % of its step is exposed communication"
+    assert told == "8 GPUs has the highest throughput: 100 tokens/s per GPU; 0 % of the step is exposed communication"
 
 
 def test_the_title_of_a_scaling_is_its_efficiency() -> None:

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simulator.basics import registry
+from simulator.basics.errors import UnknownNameError
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import UnknownNameError
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.step.kernels.attention_time import attention_bytes
 from simulator.step.kernels.kernel_time import communication_sms, duration, kernel_model

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.model.shape import Transformer
 from simulator.scenario.learning_files import parameter_shapes, read_batches, read_initial
 
@@ -106,16 +106,19 @@ MUST = "must be float16, float32 or float64"
 @pytest.mark.parametrize(
     ("arrays", "line"),
     [
-        ({"tok.weight": np.ones((4, 2))}, "x.npz: lacks 'lnf.bias'; names and shapes are those of a run's parameters"),
-        (numbers(wte=np.ones(2)), "x.npz: has what the model has not: 'wte'; names and shapes"),
+        (
+            {"tok.weight": np.ones((4, 2))},
+            ("x.npz: lacks 'lnf.bias'; names and shapes must equal the names and shapes in a run's parameters"),
+        ),
+        (numbers(wte=np.ones(2)), "x.npz: has unknown names: 'wte'; names and shapes"),
         (
             {"a": np.ones(2), "b": np.ones(2)},
-            "x.npz: lacks 'tok.weight' and 1 more; has what the model has not: 'a' and",
+            "x.npz: lacks 'tok.weight' and 1 more; has unknown names: 'a' and",
         ),
         (numbers(**{"tok.weight": np.ones((2, 4))}), "x.npz: tok.weight: has shape (2, 4); must be (4, 2)"),
         (numbers(**{"tok.weight": np.ones((4, 2), int)}), f"x.npz: tok.weight: holds int64; {MUST}"),
         (numbers(**{"tok.weight": np.ones((4, 2), complex)}), f"x.npz: tok.weight: holds complex128; {MUST}"),
-        (numbers(**{"lnf.bias": np.array([1, np.nan])}), "x.npz: lnf.bias: holds what is no finite number"),
+        (numbers(**{"lnf.bias": np.array([1, np.nan])}), "x.npz: lnf.bias: contains numbers that are not finite"),
         (numbers(**{"tok.weight": trap((4, 2))}), f"x.npz: tok.weight: holds Python objects; {MUST}"),
     ],
 )
@@ -137,22 +140,22 @@ LONG = 2**32 - 1
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"", "is no array that numpy can read"),
+        (b"", "is not readable as a numpy array"),
         (npy(np.ones((4, 2)))[:-1], "has fewer bytes than its header says"),
         (npy(np.ones((4, 2))) + b"x", "has more bytes than its header says"),
-        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (4, 2)"), "is no array that numpy can read"),
-        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (4, -2)}"), "is no array that numpy can read"),
-        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (4, 10**9)}"), "is no array that numpy can read"),
+        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (4, 2)"), "is not readable as a numpy array"),
+        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (4, -2)}"), "is not readable as a numpy array"),
+        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (4, 10**9)}"), "is not readable as a numpy array"),
         (
             header("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000, 1000000000)}"),
             "has shape (1000000000,",
         ),
-        (header("{'descr': '<f8', 'fortran_order': 1, 'shape': (4, 2)}"), "is no array that numpy can read"),
-        (header("(" * 9000), "is no array that numpy can read"),
+        (header("{'descr': '<f8', 'fortran_order': 1, 'shape': (4, 2)}"), "is not readable as a numpy array"),
+        (header("(" * 9000), "is not readable as a numpy array"),
         (header("{'descr': '|O', 'fortran_order': False, 'shape': (4, 2)}"), "holds Python objects"),
         (header("{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (4, 2)}"), "holds [('a', '<f8')]"),
-        (header("{}", 2, LONG), "is no array that numpy can read"),
-        (header("{}", 3), "is no array that numpy can read"),
+        (header("{}", 2, LONG), "is not readable as a numpy array"),
+        (header("{}", 3), "is not readable as a numpy array"),
     ],
     ids=range(13),
 )
@@ -167,7 +170,7 @@ def test_a_strange_array_is_refused_before_its_numbers_are_read(tmp_path: Path, 
     ("begin", "line"),
     [
         (header("{'descr': '<f8', 'fortran_order': False, 'shape': (4, 2)}"), "has more bytes than its header says"),
-        (header("{}", 2, LONG), "is no array that numpy can read; write it with numpy.save"),
+        (header("{}", 2, LONG), "is not readable as a numpy array; write the array with numpy.save"),
     ],
 )
 def test_a_bomb_is_not_blown_up(tmp_path: Path, begin: bytes, line: str) -> None:
@@ -186,7 +189,9 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     """10 parameters of 8 bytes, and 1 KiB for the archive and for each of 2 arrays."""
     with (tmp_path / "x.npz").open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(ScenarioError, match=r"^x.npz: has 1,099,511,627,776 bytes; .* takes 3,152 at most$"):
+    with pytest.raises(
+        ScenarioError, match=r"^x.npz: has 1,099,511,627,776 bytes; must have at most 3,152 for the expected arrays$"
+    ):
         read_initial("x.npz", tmp_path, SHAPES)
     (tmp_path / "x.npz").rename(tmp_path / "x.npy")
     with pytest.raises(ScenarioError, match=r"^x.npy: has 1,099,511,627,776 bytes"):
@@ -195,13 +200,15 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(npy(np.ones(2)))
-    with pytest.raises(ScenarioError, match=r"^x.npz: is no .npz archive; write it with numpy.savez$"):
+    with pytest.raises(ScenarioError, match=r"^x.npz: is not an .npz archive; write the file with numpy.savez$"):
         read_initial("x.npz", tmp_path, SHAPES)
     archive(tmp_path / "x.npz", {"archive/data.pkl": b"", "archive/version": b"3"})  # what torch.save writes
     with pytest.raises(ScenarioError, match=r"^x.npz: lacks 'tok.weight' and 1 more; has .* 'archive/data.pkl' and 1"):
         read_initial("x.npz", tmp_path, SHAPES)
     archive(tmp_path / "x.npz", {f"{name}.npy": npy(array) for name, array in numbers().items()}, zipfile.ZIP_LZMA)
-    with pytest.raises(ScenarioError, match=r"^x.npz: is compressed as numpy does not; write it with numpy.savez$"):
+    with pytest.raises(
+        ScenarioError, match=r"^x.npz: has a compression that numpy does not use; write the file with numpy.savez$"
+    ):
         read_initial("x.npz", tmp_path, SHAPES)
 
 
@@ -209,7 +216,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npz")
     (tmp_path / "folder.npz").mkdir()
     for name in ("pipe.npz", "folder.npz", "/dev/zero"):
-        with pytest.raises(ScenarioError, match=f"^{name}: is no file$"):
+        with pytest.raises(ScenarioError, match=f"^{name}: is not a file$"):
             read_initial(name, tmp_path, SHAPES)
     for name in ("absent.npz", "pipe.npz/absent.npz"):
         with pytest.raises(ScenarioError, match=f"^{name}: (there is no such file|cannot be read: Not a directory)"):
@@ -260,5 +267,7 @@ def test_other_batches_are_refused(tmp_path: Path, array: Array, line: str, monk
 def test_batches_that_are_none_are_refused(tmp_path: Path) -> None:
     npz(tmp_path / "x.npz", **numbers())
     (tmp_path / "x.npz").rename(tmp_path / "x.npy")
-    with pytest.raises(ScenarioError, match=r"^x.npy: is no array that numpy can read; write it with numpy.save$"):
+    with pytest.raises(
+        ScenarioError, match=r"^x.npy: is not readable as a numpy array; write the array with numpy.save$"
+    ):
         read_batches("x.npy", tmp_path, BATCHES, 30)

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from simulator.basics.errors import UnknownNameError
 from simulator.basics.measured_tables import read_table
-from simulator.calibration.training_runs import kept, tables
+from simulator.calibration.training_runs import cache as kept
+from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs.cache import play_on
 from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
-from simulator.calibration.training_runs.kept import play_on
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_row
 from simulator.calibration.training_runs.rows import MeasuredRow, cluster_of, measured, step_of
 from simulator.calibration.training_runs.summary import by, by_source
 from simulator.engine.play import play
-from simulator.errors import UnknownNameError
 from simulator.step.plan import plan_step
 from tests.commands import commands_in
 

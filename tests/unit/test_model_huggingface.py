@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.model.huggingface import _FAMILIES
 from simulator.model.load import load_model
 from simulator.model.parameters import layer_parameters

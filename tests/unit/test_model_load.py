@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError, UnknownNameError
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.model.load import load_model
 
 GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128,

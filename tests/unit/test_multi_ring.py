@@ -10,7 +10,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.multi_ring import orders
 from simulator.collectives.ring import ALGORITHM as RING
 from simulator.records.chunks import chunk_sizes, split
@@ -18,8 +18,8 @@ from simulator.records.transfers import write_out
 from tests.playing import equal_nodes, nodes, planned, time_of
 
 
-def request(m: int, g: int) -> Request:
-    return Request("all_gather", m * g, 1000, nodes=equal_nodes(m * g, g))
+def request(m: int, g: int) -> CollectiveRequest:
+    return CollectiveRequest("all_gather", m * g, 1000, nodes=equal_nodes(m * g, g))
 
 
 def hops(order: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -46,7 +46,7 @@ def test_a_ring_that_crosses_stays_on_its_rail(m: int, g: int) -> None:
 
 def test_with_one_node_or_nodes_of_one_rank_it_is_the_ring() -> None:
     for grouped in (equal_nodes(6, 6), equal_nodes(6, 1), ()):
-        wanted = Request("all_reduce", 6, 1003, nodes=grouped)
+        wanted = CollectiveRequest("all_reduce", 6, 1003, nodes=grouped)
         ours = planned(nodes(6, 6), "multi_ring", wanted).program.collectives()["all_reduce"].schedule
         theirs = RING.plans["all_reduce"](wanted)
         for name in ("src", "dst", "first", "channel", "waiter", "awaited"):
@@ -55,7 +55,7 @@ def test_with_one_node_or_nodes_of_one_rank_it_is_the_ring() -> None:
 
 @pytest.mark.parametrize("elements", [0, 1, 7, 1003])
 def test_a_part_is_the_same_whether_it_is_cut_or_not(elements: int) -> None:
-    schedule = planned(nodes(8, 4), "multi_ring", Request("all_gather", 8, elements)).program.collectives()
+    schedule = planned(nodes(8, 4), "multi_ring", CollectiveRequest("all_gather", 8, elements)).program.collectives()
     sizes = chunk_sizes(schedule["all_gather"].schedule, elements).reshape(8, 4)
     assert sizes.sum(axis=1).tolist() == split(elements, 8).tolist()
     assert all(row.tolist() == split(int(row.sum()), 4).tolist() for row in sizes)
@@ -67,8 +67,8 @@ def with_cap(cluster: Cluster, cap: float) -> Cluster:
 
 def test_rings_that_leave_a_rank_inside_share_the_cap_and_a_group_of_one_node_has_it_whole() -> None:
     cluster = with_cap(nodes(8, 4), 30e9)
-    over = planned(cluster, "multi_ring", Request("all_gather", 8, 800)).program.collectives()["all_gather"]
-    one_node = Request("all_gather", 4, 4000)
+    over = planned(cluster, "multi_ring", CollectiveRequest("all_gather", 8, 800)).program.collectives()["all_gather"]
+    one_node = CollectiveRequest("all_gather", 4, 4000)
     inside = planned(cluster, "multi_ring", one_node, group=(0, 1, 2, 3)).program.collectives()["all_gather"]
     assert (over.rate_cap, inside.rate_cap) == (10e9, 30e9)
     expected = 3 * (1e-6 + 4000 / 30e9)
@@ -80,12 +80,12 @@ def test_rings_that_leave_a_rank_inside_share_the_cap_and_a_group_of_one_node_ha
 def test_the_shipped_machine_has_a_form_and_comes_near_to_all_its_cards(operation: str, world_size: int) -> None:
     cluster = build("dgx_h100", world_size)
     nbytes = 4 * 2**30
-    made = planned(cluster, "auto", Request(operation, world_size, nbytes // 4))
+    made = planned(cluster, "auto", CollectiveRequest(operation, world_size, nbytes // 4))
     assert made.algorithm == "multi_ring"
     assert made.predicted is not None
     busbw = nbytes * (world_size - 1) / world_size / made.predicted
     # Over 64 nodes the steps take as long as a third of the transfers.
     assert (0.85 if world_size <= 64 else 0.7) * 8 * 50e9 <= busbw <= 8 * 50e9
     if world_size <= 64:
-        played = time_of(cluster, "auto", Request(operation, world_size, nbytes // 4))
+        played = time_of(cluster, "auto", CollectiveRequest(operation, world_size, nbytes // 4))
         assert played == pytest.approx(made.predicted, rel=1e-9)

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from simulator.basics import registry
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import OPERATIONS, Request
+from simulator.collectives.algorithm import ALGORITHMS, OPERATIONS, CollectiveRequest
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import runs
 from simulator.collectives.plan import Plan, Task, plan
-from simulator.errors import ScenarioError
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import equal_nodes, star
 
@@ -27,12 +26,12 @@ OF_EIGHT = [name for name in MEASURED if len(build(name, 16).nodes) == 2]
 
 def chosen(cluster: Cluster, operation: str = "all_reduce", elements: int = 2**20, **facts: Any) -> Plan:
     group = facts.pop("group", tuple(range(cluster.world_size)))
-    return plan(cluster, Task(Request(operation, len(group), elements, **facts), "auto", group))
+    return plan(cluster, Task(CollectiveRequest(operation, len(group), elements, **facts), "auto", group))
 
 
 def test_the_fastest_form_is_taken_and_the_three_best_are_told() -> None:
     known = [Candidate("a", 4e-3), Candidate("b", 1e-3), Candidate("c", 2e-3), Candidate("d", 3e-3)]
-    assert choose(known) == ("b", "fastest foreseen: b 1 ms, c 2 ms, d 3 ms")
+    assert choose(known) == ("b", "fastest estimate: b 1 ms, c 2 ms, d 3 ms")
 
 
 def test_ties_go_to_the_first_name() -> None:
@@ -41,7 +40,7 @@ def test_ties_go_to_the_first_name() -> None:
 
 def test_what_has_no_form_is_named_and_never_guessed() -> None:
     name, why = choose([Candidate("tree", None), Candidate("ring", 1e-3)])
-    assert (name, why) == ("ring", "fastest foreseen: ring 1 ms; not foreseen: tree")
+    assert (name, why) == ("ring", "fastest estimate: ring 1 ms; without an estimate: tree")
 
 
 def test_without_any_form_the_ring_is_taken_or_the_first_there_is() -> None:
@@ -50,7 +49,7 @@ def test_without_any_form_the_ring_is_taken_or_the_first_there_is() -> None:
 
 
 def test_nothing_to_choose_from_is_refused() -> None:
-    with pytest.raises(ValueError, match="no algorithm can carry this operation out here"):
+    with pytest.raises(ValueError, match="no algorithm supports this operation here"):
         choose([])
 
 
@@ -59,7 +58,7 @@ def test_nothing_to_choose_from_is_refused() -> None:
 def test_auto_finds_an_algorithm_for_any_number_of_ranks(name: str, operation: str) -> None:
     for world_size in (2, 3, 4):
         made = chosen(build(name, world_size), operation)
-        assert operation in catalog.operations(made.algorithm)
+        assert operation in ALGORITHMS.operations(made.algorithm)
         assert made.why
 
 
@@ -77,8 +76,8 @@ def test_a_measured_machine_runs_what_it_runs_and_something_else_where_that_cann
     uneven = chosen(build(name, 12))
     assert "hierarchical" != uneven.algorithm != "nvls"
     # A group within one node of the uneven cluster runs what ranks of a node alone run, as fast as there.
-    alone = plan(build(name, 8), Task(Request("all_reduce", 8, 10**6), "auto", tuple(range(8))))
-    beside = plan(build(name, 12), Task(Request("all_reduce", 8, 10**6), "auto", tuple(range(8))))
+    alone = plan(build(name, 8), Task(CollectiveRequest("all_reduce", 8, 10**6), "auto", tuple(range(8))))
+    beside = plan(build(name, 12), Task(CollectiveRequest("all_reduce", 8, 10**6), "auto", tuple(range(8))))
     assert (beside.algorithm, beside.ops[0].startup) == (alone.algorithm, alone.ops[0].startup)
 
 
@@ -87,7 +86,7 @@ def test_a_switch_has_nothing_to_add_where_each_node_has_one_rank(in_node: int, 
     """NCCL's rule (src/transport/nvls.cc, ncclNvlsInit) for copies of a shard that stand alone in their nodes."""
     cluster = build("dgx_h100", 32)
     group = tuple(8 * node + place for node in range(4) for place in range(in_node))
-    request = Request("all_reduce", len(group), 2**20, nodes=equal_nodes(len(group), in_node))
+    request = CollectiveRequest("all_reduce", len(group), 2**20, nodes=equal_nodes(len(group), in_node))
     assert (runs(cluster, request, group) is not None) is able
     made = chosen(cluster, group=group)
     gathered = cluster.collectives["all_gather"]
@@ -98,7 +97,7 @@ def test_a_switch_has_nothing_to_add_where_each_node_has_one_rank(in_node: int, 
 def test_a_sum_over_half_of_each_node_is_chosen_by_time_and_one_over_whole_nodes_as_measured() -> None:
     cluster = build("dgx_h100", 32)
     half = chosen(cluster, group=tuple(rank for rank in range(32) if rank % 8 < 4))
-    assert half.why.startswith("fastest foreseen")
+    assert half.why.startswith("fastest estimate")
     assert chosen(cluster).why.startswith("dgx_h100 runs nvls")
 
 
@@ -106,22 +105,23 @@ def test_an_algorithm_that_was_asked_for_is_never_replaced() -> None:
     with pytest.raises(
         ScenarioError, match=r"collective\.algorithm: nvls: nodes must be of one size, got sizes \[8, 4\]"
     ):
-        plan(build("dgx_h100", 12), Task(Request("all_reduce", 12, 1024), "nvls", tuple(range(12))))
+        plan(build("dgx_h100", 12), Task(CollectiveRequest("all_reduce", 12, 1024), "nvls", tuple(range(12))))
 
 
 def test_an_algorithm_without_the_operation_says_what_it_has() -> None:
     with pytest.raises(
-        ScenarioError, match="got 'ring', which has no broadcast; it has all_reduce, reduce_scatter, all_gather"
+        ScenarioError,
+        match=("got 'ring', which has no broadcast; its operations are all_reduce, reduce_scatter, all_gather"),
     ):
-        plan(star(4), Task(Request("broadcast", 4, 1024), "ring", (0, 1, 2, 3)))
+        plan(star(4), Task(CollectiveRequest("broadcast", 4, 1024), "ring", (0, 1, 2, 3)))
 
 
 def test_the_reason_of_a_choice_names_the_time_that_was_foreseen(eight_gpus: Cluster) -> None:
     made = chosen(eight_gpus)
     assert made.predicted is not None
-    assert made.why.startswith(f"fastest foreseen: {made.algorithm} ")
+    assert made.why.startswith(f"fastest estimate: {made.algorithm} ")
     every = [
-        plan(eight_gpus, Task(Request("all_reduce", 8, 2**20), name, tuple(range(8))))
+        plan(eight_gpus, Task(CollectiveRequest("all_reduce", 8, 2**20), name, tuple(range(8))))
         for name in ("ring", "tree", "naive")
     ]
     assert all(made.predicted <= other.predicted for other in every if other.predicted is not None)
@@ -137,7 +137,7 @@ def test_auto_is_within_a_third_of_the_fastest_where_no_closed_form_is_exact() -
     for topology, world_size in (("torus_2d", 8), ("leaf_spine_100g", 8), ("hypercube", 8)):
         for size in ("16 KiB", "4 MiB"):
             times = {}
-            for name in ("auto", *(n for n in catalog.names() if "all_reduce" in catalog.operations(n))):
+            for name in ("auto", *(n for n in ALGORITHMS.names() if "all_reduce" in ALGORITHMS.operations(n))):
                 scenario = {
                     "name": "auto",
                     "cluster": {"topology": topology, "world_size": world_size},

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
-from simulator.planner.asked import Question, Said, base_scenario
+from simulator.basics.errors import ScenarioError
 from simulator.planner.contradictions import refuse_contradictions
+from simulator.planner.question import Constraint, PlanQuestion, shared_scenario
 from simulator.planner.setting import Setting
-from simulator.planner.space import Refused, settings
+from simulator.planner.space import InfeasibleCounts, settings
 
 MODEL = {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 256, "vocab_size": 512}
 POOL: dict[str, tuple[Any, ...]] = {
@@ -22,17 +22,19 @@ POOL: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-def asked(draw: random.Random) -> Question:
+def asked(draw: random.Random) -> PlanQuestion:
     names = draw.sample(sorted(POOL), draw.randint(1, 5))
-    said = tuple(Said(f"--fix {name}={value}", name, [value]) for name in names for value in [draw.choice(POOL[name])])
-    base = base_scenario(MODEL, {"topology": "dgx_a100", "world_size": 8}, 256, {})
-    return Question(base, 16, said)
+    said = tuple(
+        Constraint(f"--fix {name}={value}", name, [value]) for name in names for value in [draw.choice(POOL[name])]
+    )
+    base = shared_scenario(MODEL, {"topology": "dgx_a100", "world_size": 8}, 256, {})
+    return PlanQuestion(base, 16, said)
 
 
-def there(question: Question, said: tuple[Said, ...]) -> list[Setting]:
+def there(question: PlanQuestion, said: tuple[Constraint, ...]) -> list[Setting]:
     """What can be if no more than this were asked."""
-    less = Question(question.base, question.sequences, said)
-    return [setting for setting, _ in settings(less.choices(), less.base, less.sequences, Refused())]
+    less = PlanQuestion(question.base, question.sequences, said)
+    return [setting for setting, _ in settings(less.choices(), less.base, less.sequences, InfeasibleCounts())]
 
 
 @pytest.mark.parametrize("seed", range(40))

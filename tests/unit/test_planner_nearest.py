@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError, TooLargeError
-from simulator.planner import nearest
+from simulator.basics.errors import ScenarioError, TooLargeError
+from simulator.planner import infeasible as nearest
 
 
 @pytest.mark.parametrize("error", [ScenarioError, TooLargeError])

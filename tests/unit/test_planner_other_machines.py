@@ -10,13 +10,13 @@ import pytest
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.cluster.upgraded import cards, with_memory, with_network
-from simulator.planner.asked import Question, base_scenario
-from simulator.planner.outside import outside
-from simulator.planner.search import Plan, search
-from simulator.planner.sensitivity import Changed, sensitivity
+from simulator.planner.extrapolation import extrapolated
+from simulator.planner.plan_report import sensitivity_sentence
+from simulator.planner.question import PlanQuestion, shared_scenario
+from simulator.planner.search import SearchResult, search
+from simulator.planner.sensitivity import MachineChange, sensitivity
 from simulator.planner.setting import Setting
-from simulator.planner.told import sensitivity_sentence
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.sweep import Backend
 
@@ -45,7 +45,7 @@ def test_once_the_network_and_twice_the_memory_change_no_time(topology: str, *, 
     assert same is not None
     more = with_memory("h100_sxm", topology, None, 2.0)
     times = {
-        simulate(replace(scenario, cluster=replace(scenario.cluster, **change))).report.to_dict()["step_time_s"]
+        simulate(scenario.replaced(cluster=scenario.cluster.replaced(**change))).report.to_dict()["step_time_s"]
         for change in ({}, {"topology": same}, {"gpu": more})
     }
     assert len(times) == 1
@@ -53,10 +53,10 @@ def test_once_the_network_and_twice_the_memory_change_no_time(topology: str, *, 
     assert held[1] == 2 * held[0]
 
 
-def planned(topology: str, gpus: int) -> tuple[Plan, list[Changed]]:
-    base = base_scenario(MODEL, {"topology": topology, "world_size": gpus}, 256, {})
+def planned(topology: str, gpus: int) -> tuple[SearchResult, list[MachineChange]]:
+    base = shared_scenario(MODEL, {"topology": topology, "world_size": gpus}, 256, {})
     few = {"pp": (1,), "tp": (1, 2), "checkpointing": ("none",), "sharding": ("zero1", "zero3"), "micro_batch": (1, 4)}
-    choices = replace(Question(base, 32).choices(), values={**Question(base, 32).choices().values, **few})
+    choices = replace(PlanQuestion(base, 32).choices(), values={**PlanQuestion(base, 32).choices().values, **few})
     *_, found = search(base, 32, choices, best=3)
     return found, list(sensitivity(found, Backend(1)))
 
@@ -68,11 +68,11 @@ def test_one_more_card_beside_one_is_twice_the_network() -> None:
     # What the same setting takes is no less than what the fastest takes, and a faster network makes nothing slower.
     assert twice.best.step_time <= twice.same < twice.before == found.best[0].step_time
     assert (memory.same, memory.best.step_time) == (memory.before, memory.before)
-    same = "With twice the memory the best setting takes as long, and no other is faster."
+    same = "With twice the memory, the best setting takes the same time and remains the fastest."
     assert sensitivity_sentence(memory) == same
     share = f"{100 * (1 - twice.same / twice.before):.1f} % less time"
     assert sensitivity_sentence(twice).startswith(
-        f"With twice the bandwidth between nodes the best setting takes {share}"
+        f"With twice the bandwidth between nodes, the best setting takes {share}"
     )
 
 
@@ -88,20 +88,23 @@ USUAL = Setting(8, 2, 2, 1, 1, "1f1b", 1, "zero1", None, 1, 8, "none", "none", N
     ("setting", "told"),
     [
         (USUAL, []),
-        (replace(USUAL, sharding="zero2"), ["no measured run is with zero2"]),
-        (replace(USUAL, schedule="zb_v"), ["no measured run is with schedule zb_v"]),
+        (replace(USUAL, sharding="zero2"), ["no measured run uses zero2"]),
+        (replace(USUAL, schedule="zb_v"), ["no measured run uses schedule zb_v"]),
         (replace(USUAL, checkpointing="selective_op"),
-         ["no measured run on h100_sxm has all of 1f1b, pp, selective_op checkpointing, tp, zero1"]),
+         ["no measured run on h100_sxm has the combination of 1f1b, pp, selective_op checkpointing, tp, zero1"]),
         (replace(USUAL, gpus=4096, tp=8), ["no measured run has more than 3,072 GPUs"]),
         (replace(USUAL, framework=None), ["no measured run of torchtitan has 1f1b, pp, tp"]),
         (replace(USUAL, framework="bare"),
-         ["no framework is named: kernels are as if none added anything; --set training.framework=nemo names one"]),
-        (replace(USUAL, offload="optimizer"), ["no measured run keeps optimizer states on the host"]),
+         [(
+             "no framework is named, therefore kernels have no framework overhead; --set training.framework=nemo "
+             "names a framework"
+         )]),
+        (replace(USUAL, offload="optimizer"), ["no measured run offloads optimizer states to the host"]),
     ],
 )  # fmt: skip
 def test_what_nobody_has_measured_is_said(setting: Setting, told: list[str]) -> None:
-    base = base_scenario("llama3_8b", {"topology": "dgx_h100", "world_size": setting.gpus}, 4096, {})
-    assert outside(base, setting) == told
+    base = shared_scenario("llama3_8b", {"topology": "dgx_h100", "world_size": setting.gpus}, 4096, {})
+    assert extrapolated(base, setting) == told
 
 
 def test_the_largest_measured_number_of_gpus_is_that_of_the_table() -> None:

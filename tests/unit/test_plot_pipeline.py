@@ -10,16 +10,15 @@ import pytest
 from simulator.basics.intervals import length
 from simulator.cluster.build import build
 from simulator.engine.events import execute
+from simulator.records.measures import find
 from simulator.records.timeline import Timeline, by_rank
 from simulator.report.numbers.link_use import link_uses
-from simulator.report.numbers.measures import find
-from simulator.report.plots import dimensions_on_links, memory_by_stage, pipeline
 from simulator.report.plots.plot import CloseUp
-from simulator.run import simulate
+from simulator.report.plots.training import dimensions_on_links, memory_by_stage, pipeline
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.step.parallelism import Parallelism
-from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import PipelineShape, Work
+from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Work
 from simulator.step.plan import plan_step
 from tests.training import TINY, step
 
@@ -41,7 +40,7 @@ def played(parallelism: Parallelism, micros: int, layers: int = 8, **facts: obje
 def test_a_bar_is_a_pass_of_the_order(name: str, v: int, checkpointing: str) -> None:
     """As many of each kind and micro-batch as the order has; a V's two chunks in a row at its turn are one run."""
     timeline = played(Parallelism(pp=4, schedule=name, virtual_stages=v), 8, checkpointing=checkpointing)
-    order = catalog.find(name).order(PipelineShape(4, 8, v, 4))
+    order = SCHEDULES.find(name).order(PipelineShape(4, 8, v, 4))
     for rank, spans in by_rank(timeline.spans).items():
         drawn = [one for one in pipeline.passes(sorted(spans, key=lambda span: span.start)) if one.kind != "optimizer"]
         slots = [one for slot in order[rank] for one in slot]
@@ -63,7 +62,7 @@ def test_the_title_says_how_long_stages_are_idle() -> None:
     fig = pipeline.figure(CloseUp(timeline, 80e9))
     assert fig is not None
     title = fig.get_suptitle().replace("\n", " ")
-    assert title.startswith("4 stages are idle for ")
+    assert title.startswith("Mean idle time of 4 stages: ")
     assert [label.get_text() for label in fig.axes[0].get_yticklabels()] == [f"stage {r} (rank {r})" for r in range(4)]
 
 
@@ -76,7 +75,7 @@ def test_memory_by_stage_has_each_stages_peak() -> None:
     bars = [patch for patch in fig.axes[0].patches if patch.get_width() > 0]
     ends = [max(bar.get_x() + bar.get_width() for bar in bars if round(bar.get_y() + 0.375) == row) for row in range(4)]
     assert ends == pytest.approx(most)
-    assert fig.get_suptitle().startswith(f"stage {most.index(max(most))} holds most")
+    assert fig.get_suptitle().startswith(f"stage {most.index(max(most))} needs the most memory (")
     assert memory_by_stage.figure(CloseUp(played(Parallelism(tp=2), 2), 80e9)) is None
 
 

@@ -4,28 +4,26 @@ warning of one line. Nothing is built before that line."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from simulator import api
+from simulator.api import runs as api
 from simulator.basics import registry
+from simulator.basics.errors import ScenarioWarning, SimulatorError, TooLargeError
 from simulator.basics.units import format_duration
 from simulator.cluster.build import build, graph_size
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.engine.expandable_segments import ExpandableAllocator
 from simulator.engine.segments import LARGE_SEGMENT
-from simulator.errors import ScenarioWarning, SimulatorError, TooLargeError
-from simulator.planner.asked import Question
-from simulator.playing import size
-from simulator.playing.effort import effort
-from simulator.playing.scenario_cluster import Clusters
+from simulator.planner.question import PlanQuestion
 from simulator.records.transfers import BYTES_WRITTEN_OUT, write_out
-from simulator.run import simulate
+from simulator.run import size_estimate as size
+from simulator.run.cost_estimate import effort
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, points
 from simulator.step.plan import plan_step
@@ -46,7 +44,7 @@ def has(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Say how much memory this machine has."""
 
     def memory(gib: float) -> None:
-        monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: gib * GIB)
+        monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: gib * GIB)
 
     memory(24.0)
     return memory
@@ -57,7 +55,7 @@ def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     def built(*_: object, **__: object) -> None:
         pytest.fail("a cluster was built")
 
-    monkeypatch.setattr("simulator.playing.scenario_cluster.build_cluster", built)
+    monkeypatch.setattr("simulator.run.scenario_cluster.build_cluster", built)
 
 
 def collective(topology: Any, ranks: int, algorithm: str = "ring", **facts: Any) -> dict[str, Any]:
@@ -75,7 +73,8 @@ TOO_LARGE = {
     "ranks of a ring": (
         collective("star_100g", 10**6),
         "collective.algorithm: ring over 1,000,000 ranks (2e+12 transfers of unequal sizes) would take about 2.3 days "
-        "and 72.76 TiB, this machine has 24 GiB; take a size that 1,000,000 parts divide evenly, or fewer ranks, "
+        "and 72.76 TiB, this machine has 24 GiB; take a size that is divisible into 1,000,000 equal parts, or fewer "
+        "ranks, "
         "or use a machine with more memory",
     ),
     "ranks that all send to all": (
@@ -189,7 +188,7 @@ def test_a_point_that_takes_long_is_announced(data: dict[str, Any], told: str) -
     line = size.announced([load_scenario(data)])
     assert line.startswith(f"{told}")
     assert ": simulating takes about " in line
-    assert "; to be faster, take fewer" in line or "; to be faster, take another one, or fewer" in line
+    assert "; to be faster, take fewer" in line or "; to be faster, take another algorithm, or fewer" in line
     assert "\n" not in line
 
 
@@ -243,7 +242,7 @@ def test_a_point_larger_than_memory_is_told_before_others_are_planned(
 ) -> None:
     has(1.0)
     monkeypatch.setattr("simulator.cli.check.effort", lambda *_: pytest.fail("a point was planned"))
-    of = "small.yaml: 1 of 4 points cannot be built, the first with cluster.world_size=2, collective.size=1 TiB: "
+    of = "small.yaml: 1 of 4 points are invalid, the first with cluster.world_size=2, collective.size=1 TiB: "
     sizes = ("--set", "sweep={cluster.world_size: [2, 4], collective.size: [4 KiB, 1 TiB]}")
     answer = cli("check", "small.yaml", *sizes, "--set", "collective.payload=true")
     assert (answer.code, answer.out) == (2, "")
@@ -278,21 +277,21 @@ def test_a_plan_judges_its_smallest_step_and_announces_an_ordinary_one(
         "a step of 12,800,000 sequences on 512 GPUs: training.gradient_accumulation_steps: 3,125 micro-batches ("
     )
     assert "would take about" in answer.faults[0]
-    question = Question(load_scenario(training(8)), 8 * 40_000)
+    question = PlanQuestion(load_scenario(training(8)), 8 * 40_000)
     assert question.announced().startswith(
         "a step of 320,000 sequences on 8 GPUs, for each setting: training.gradient_acc"
     )
-    assert Question(load_scenario(training(8)), 8).announced() == ""
-    assert Question(load_scenario(training(8)), 8 * 2000).announced() == (
-        "a step of 16,000 sequences on 8 GPUs are 2,000 micro-batches of one sequence on each GPU; the search may "
-        "take hours; take fewer sequences a step"
+    assert PlanQuestion(load_scenario(training(8)), 8).announced() == ""
+    assert PlanQuestion(load_scenario(training(8)), 8 * 2000).announced() == (
+        "a step of 16,000 sequences on 8 GPUs has 2,000 micro-batches of one sequence on each GPU; the search may "
+        "take hours; take fewer sequences per step"
     )
-    assert Question(load_scenario(training(8)), 8 * 500_000).announced() == (
-        "a step of 4,000,000 sequences on 8 GPUs: settings with micro-batches of one sequence take more memory than "
-        "this machine has to simulate, and are left out; take fewer sequences a step"
+    assert PlanQuestion(load_scenario(training(8)), 8 * 500_000).announced() == (
+        "a step of 4,000,000 sequences on 8 GPUs: this machine has too little memory to simulate settings with "
+        "micro-batches of one sequence; the plan omits these settings; take fewer sequences per step"
     )
     with pytest.raises(TooLargeError, match=r"^a step of 10,000,000,000 sequences on 8 GPUs: "):
-        Question(load_scenario(training(8)), 10**10).choices()
+        PlanQuestion(load_scenario(training(8)), 10**10).choices()
 
 
 def test_a_pipeline_whose_passes_no_memory_holds_is_refused(cli: Command, has: Callable[[float], None]) -> None:
@@ -377,7 +376,7 @@ def test_large_runs_that_docs_speed_tells_of_are_not_refused(
 def test_shipped_scenarios_are_simulated_without_a_word(name: str, has: Callable[[float], None]) -> None:
     has(4.0)
     scenario = load_scenario(name)
-    own = [point.scenario for point in points(replace(scenario, plan=None))]
+    own = [point.scenario for point in points(scenario.replaced(plan=None))]
     assert size.announced(own) == ""
     for one in own:
         size.refuse_too_large(one)
@@ -385,7 +384,7 @@ def test_shipped_scenarios_are_simulated_without_a_word(name: str, has: Callable
 
 def test_transfers_of_unequal_sizes_are_not_written_out_where_memory_is_short(has: Callable[[float], None]) -> None:
     """As many as 2 x 99 x 100; a size that 100 divides needs none of them."""
-    schedule = catalog.find("ring").plans["all_reduce"](Request("all_reduce", 100, 250))
+    schedule = ALGORITHMS.find("ring").plans["all_reduce"](CollectiveRequest("all_reduce", 100, 250))
     nbytes = 2 * 99 * 100 * BYTES_WRITTEN_OUT
     has(nbytes / GIB)
     assert len(write_out(schedule)) == 2 * 99 * 100
@@ -416,7 +415,7 @@ def test_a_check_makes_no_collective_of_each_group(monkeypatch: pytest.MonkeyPat
 
 def test_rounds_of_a_chain_share_one_table() -> None:
     """A table each took memory that grew with the square of the pieces: 40 GB for 100,000."""
-    schedule = catalog.find("chain").plans["broadcast"](Request("broadcast", 4, 1000, chunks=1000))
+    schedule = ALGORITHMS.find("chain").plans["broadcast"](CollectiveRequest("broadcast", 4, 1000, chunks=1000))
     tables = {id(repeat.table): repeat.table for repeat in schedule.repeats()}
     assert [len(table) for table in tables.values()] == [1000]
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from simulator.calibration.machines.best_case import errors_of_sweep, network_errors
-from simulator.calibration.training_runs.coverage import coverage, coverage_table
 from simulator.cluster.build import build
 from simulator.report.numbers.network_errors import NetworkError, error_size
 from simulator.report.numbers.network_errors import shipped as shipped_errors
@@ -24,11 +22,13 @@ from simulator.report.numbers.prediction_intervals import (
     shipped,
 )
 from simulator.report.numbers.training_summary import TrainingReport
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.step.plan import plan_step
 from simulator.step.streams import dimension_of
+from tools.validation.coverage import coverage, coverage_table
+from tools.validation.network_errors import errors_of_sweep, network_errors
 
 PLAIN = Traits("nanotron", "h100", eight_bit=False, cut=False, nodes=False)
 

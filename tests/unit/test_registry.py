@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulator.basics import registry
-from simulator.errors import ScenarioError, UnknownNameError
+from simulator.basics.errors import ScenarioError, UnknownNameError
 
 
 @pytest.mark.parametrize(

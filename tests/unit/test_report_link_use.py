@@ -9,10 +9,10 @@ from simulator.basics.intervals import length, lengths_by_key
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
-from simulator.records.timeline import LinkUse, RouteLinks, Sent, Span, Timeline, TransferLog
+from simulator.records.timeline import CollectiveTotals, LinkUse, RouteLinks, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
 from simulator.report.numbers.link_use import cable_time, link_traffic, link_uses
-from simulator.report.plots import bandwidth as plot_bandwidth
+from simulator.report.plots.both import bandwidth_utilization as plot_bandwidth
 from simulator.report.plots.plot import CloseUp
 
 Flow = tuple[float, float, float, int]  # bytes, enter, end, route
@@ -125,26 +125,26 @@ def uses(*shares: float) -> Timeline:
 @pytest.mark.parametrize(
     ("shares", "expected"),
     [
-        ((0.9, 0.9, 0.88), "all 3 links are used evenly: 88 % to 90 % of their bandwidth used over 1 s"),
+        ((0.9, 0.9, 0.88), "All 3 links use 88 % to 90 % of their bandwidth over 1 s"),
         (
             (1.0, 0.25, 0.1),
-            "g0->s is the bottleneck: 100 % of its bandwidth used over 1 s; the other 2 links at most 25 %",
+            "Bottleneck: g0->s uses 100 % of its bandwidth over 1 s; the other 2 links use at most 25 %",
         ),
         (
             (1.0, 1.0, 0.1),
-            "g0->s and g1->s are the bottleneck: 100 % of their bandwidth used over 1 s; the other link at most 10 %",
+            "Bottleneck: g0->s and g1->s use 100 % of their bandwidth over 1 s; the other link uses at most 10 %",
         ),
-        ((0.5,), "g0->s is the only link used: 50 % of its bandwidth used over 1 s"),
-        ((0.04,), "No link is a bottleneck: g0->s, the only link used, uses 4 % of its bandwidth over 1 s"),
+        ((0.5,), "Bottleneck: g0->s, the only link used, uses 50 % of its bandwidth over 1 s"),
+        ((0.04,), "No bottleneck: the only link used, g0->s, uses 4 % of its bandwidth over 1 s"),
         (
             (0.04, 0.01),
-            "No link is a bottleneck: g0->s, the busiest, uses 4 % of its bandwidth over 1 s, the other link at most "
+            "No bottleneck: the busiest link, g0->s, uses 4 % of its bandwidth over 1 s; the other link uses at most "
             "1 %",
         ),
         (
             (*[0.04] * 8, *[0.001] * 4),
-            "No link is a bottleneck: the busiest, 8 x g -> s, use 4 % of their bandwidth over 1 s, the other 4 links "
-            "at most 0.1 %",
+            "No bottleneck: the busiest links, 8 x g -> s, use 4 % of their bandwidth over 1 s; the other 4 links "
+            "use at most 0.1 %",
         ),
     ],
 )
@@ -156,9 +156,11 @@ def test_collectives_that_are_on_no_link_are_told() -> None:
     """Two of three had a closed form: a link that carried little is not what held the step up."""
     names = ("gather", "scatter", "sum")
     spans = [Span(0, "s", name, kind, 0.0, 1.0) for name, kind in zip(names, OPERATIONS, strict=False)]
-    some = Timeline("events", 1.0, (*spans, Span(0, "s", "layer", "forward", 0.0, 1.0)), sent=(Sent("sum", 1, 1.0),))
-    assert plot_bandwidth.on_links(some) == "closed forms stand for 2 of 3 collectives"
-    assert plot_bandwidth.on_links(replace(some, sent=tuple(Sent(name, 1, 1.0) for name in names))) == ""
+    some = Timeline(
+        "events", 1.0, (*spans, Span(0, "s", "layer", "forward", 0.0, 1.0)), sent=(CollectiveTotals("sum", 1, 1.0),)
+    )
+    assert plot_bandwidth.on_links(some) == "closed forms replace 2 of 3 collectives"
+    assert plot_bandwidth.on_links(replace(some, sent=tuple(CollectiveTotals(name, 1, 1.0) for name in names))) == ""
 
 
 def test_links_that_are_alike_share_a_row_and_the_others_have_their_own() -> None:
@@ -171,15 +173,15 @@ def test_links_that_are_alike_share_a_row_and_the_others_have_their_own() -> Non
 def test_at_most_forty_rows_are_shown_and_the_rest_counted() -> None:
     drawn = plot_bandwidth.figure(uses(*[0.99 * 0.95**i for i in range(128)]))
     assert len(drawn.axes[0].get_yticks()) == 40
-    assert "and 88 more" in drawn.axes[0].get_title(loc="left")
+    assert "most used first (88 more not shown)" in drawn.axes[0].get_title(loc="left")
 
 
 def test_where_closed_forms_keep_collectives_off_the_links_no_bottleneck_is_named() -> None:
     spans = [Span(0, "s", name, "all_reduce", 0.0, 1.0) for name in ("one", "two")]
-    some = replace(uses(0.9, 0.1), spans=tuple(spans), sent=(Sent("one", 1, 1.0),))
+    some = replace(uses(0.9, 0.1), spans=tuple(spans), sent=(CollectiveTotals("one", 1, 1.0),))
     assert plot_bandwidth.figure(some).get_suptitle() == (
-        "closed forms stand for 1 of 2 collectives, so no bottleneck is named; the other collectives use at most\n90 % "
-        "of a link"
+        "No bottleneck named: closed forms replace 1 of 2 collectives; the other collectives use at most 90 % of\na "
+        "link's bandwidth"
     )
 
 
@@ -187,18 +189,20 @@ def test_of_too_many_transfers_the_bottleneck_alone_is_drawn_and_called_so() -> 
     # An engine that follows so many notes one link; it is not the only one that was used.
     large = replace(uses(0.3), transfers=6_000_000)
     assert plot_bandwidth.figure(large).get_suptitle().replace("\n", " ") == (
-        "No link is a bottleneck: g0->s, the busiest, uses 30 % of its bandwidth over 1 s; of 6,000,000 transfers "
-        "those over it are drawn"
+        "No bottleneck: the busiest link, g0->s, uses 30 % of its bandwidth over 1 s; drawn: transfers over this "
+        "link, of 6,000,000 transfers"
     )
 
 
 def test_where_closed_forms_leave_next_to_nothing_on_links_the_picture_says_why() -> None:
     spans = [Span(0, "s", name, "all_reduce", 0.0, 1.0) for name in ("one", "two")]
-    nearly = replace(uses(1e-6), spans=tuple(spans), sent=(Sent("one", 1, 1.0),), transfers=1)
+    nearly = replace(uses(1e-6), spans=tuple(spans), sent=(CollectiveTotals("one", 1, 1.0),), transfers=1)
     drawn = plot_bandwidth.PLOT.figure(CloseUp(nearly, 1.0))
     assert drawn is not None
     assert drawn.axes == []
-    assert drawn.get_suptitle().startswith("closed forms stand for 1 of 2 collectives: links carry next to nothing")
+    assert drawn.get_suptitle().startswith(
+        "No bottleneck named: closed forms replace 1 of 2 collectives, and links carry almost"
+    )
 
 
 def test_heat_map_rows_are_shares_of_the_link_s_bandwidth() -> None:

@@ -19,13 +19,13 @@ from matplotlib.text import Text
 from simulator.engine.allocator import NoRoomError
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.records.timeline import AllocatorEvent, MemorySample, Timeline
-from simulator.report.numbers.holders import held_at
+from simulator.report.numbers.memory_at import allocations_at
 from simulator.report.numbers.memory_steps import thinned
-from simulator.report.plots import memory as plot_memory
-from simulator.report.plots import memory_peaks as plot_memory_peaks
 from simulator.report.plots import style
-from simulator.report.plots.memory_peaks import Peak
 from simulator.report.plots.plot import CloseUp
+from simulator.report.plots.training import memory as plot_memory
+from simulator.report.plots.training import memory_peaks as plot_memory_peaks
+from simulator.report.plots.training.memory_peaks import Peak
 from simulator.report.traces.memory_snapshot import reserved, snapshot, write
 
 MIB, GIB = 2**20, 2**30
@@ -244,11 +244,11 @@ def texts(drawn: Figure) -> set[str]:
 
 def test_the_finding_tells_height_moment_largest_category_and_distance() -> None:
     assert plot_memory.finding(STAIRS, 8 * GIB) == (
-        "rank 3 peaks at 6 GiB at 100 ms, 67 % of it activations; 2 GiB of 8 GiB (25 %) stays free"
+        "rank 3 peaks at 6 GiB after 100 ms (67 % activations); 2 GiB of 8 GiB (25 %) free"
     )
-    assert plot_memory.finding(STAIRS, 5 * GIB).endswith("activations; that is 1 GiB more than its 5 GiB")
-    assert plot_memory.finding(STAIRS).endswith("67 % of it activations")
-    assert plot_memory.finding([sample(0.0)]) == "rank 3 peaks at 0 B at 0 s"
+    assert plot_memory.finding(STAIRS, 5 * GIB).endswith("activations); 1 GiB above the capacity of 5 GiB")
+    assert plot_memory.finding(STAIRS).endswith("(67 % activations)")
+    assert plot_memory.finding([sample(0.0)]) == "rank 3 peaks at 0 B after 0 s"
 
 
 def test_of_several_equal_peaks_the_first_is_meant() -> None:
@@ -283,8 +283,8 @@ def test_a_million_steps_are_thinned_without_losing_the_peak_or_the_end() -> Non
 def test_more_categories_than_colours_become_one_layer_of_all_others() -> None:
     many = [sample(0.0, **{f"c{i}": (i + 1) * MIB for i in range(12)})]
     names, layers, _ = plot_memory._layers(many, 1.0)
-    assert names == ["c10", "c11", "c5", "c6", "c7", "c8", "c9", "all others"]
-    assert layers["all others"][0] == sum(range(1, 6)) * MIB
+    assert names == ["c10", "c11", "c5", "c6", "c7", "c8", "c9", "other"]
+    assert layers["other"][0] == sum(range(1, 6)) * MIB
     assert len(set(style.colours(names).values())) == 8
 
 
@@ -303,7 +303,7 @@ def test_the_figure_shows_peak_capacity_and_what_is_held_then(tmp_path: Path) ->
 
 def test_a_capacity_far_above_is_told_instead_of_drawn() -> None:
     drawn = plot_memory.over_time(STAIRS, 80 * GIB, title="mine")
-    assert {"capacity 80 GiB, far above", "mine"} <= texts(drawn)
+    assert {"capacity 80 GiB (beyond the axis)", "mine"} <= texts(drawn)
     assert drawn.axes[0].get_ylim()[1] < 8 * GIB
 
 
@@ -334,22 +334,20 @@ STAGES = (zero("ddp", 16, 16, 96), zero("zero1", 16, 16, 12), zero("zero2", 16, 
 
 
 def test_the_finding_compares_most_with_least_and_says_who_does_not_fit() -> None:
-    start = "ddp peaks at 128 GiB, 8.0 times the 16 GiB of zero3"
+    start = "ddp needs 128 GiB, 8.0x as much as zero3 (16 GiB)"
     assert plot_memory_peaks.finding(STAGES) == start
-    assert plot_memory_peaks.finding(STAGES, 128 * GIB) == f"{start}; all fit into 128 GiB"
-    assert plot_memory_peaks.finding(STAGES, 40 * GIB) == f"{start}; ddp and zero1 do not fit into 40 GiB"
-    assert plot_memory_peaks.finding(STAGES, 44 * GIB) == f"{start}; ddp does not fit into 44 GiB"
-    assert plot_memory_peaks.finding(STAGES, 8 * GIB) == f"{start}; none fits into 8 GiB"
+    assert plot_memory_peaks.finding(STAGES, 128 * GIB) == f"{start}; all runs fit in 128 GiB"
+    assert plot_memory_peaks.finding(STAGES, 40 * GIB) == f"{start}; ddp and zero1 do not fit in 40 GiB"
+    assert plot_memory_peaks.finding(STAGES, 44 * GIB) == f"{start}; ddp does not fit in 44 GiB"
+    assert plot_memory_peaks.finding(STAGES, 8 * GIB) == f"{start}; no run fits in 8 GiB"
 
 
 def test_runs_that_hold_the_same_are_told_together() -> None:
-    assert plot_memory_peaks.finding(STAGES[:1]) == "ddp peaks at 128 GiB"
+    assert plot_memory_peaks.finding(STAGES[:1]) == "ddp needs 128 GiB"
     twice = (STAGES[3], Peak("again", STAGES[3].by_category))
-    assert plot_memory_peaks.finding(twice, 32 * GIB) == (
-        "all 2 runs peak at 16 GiB; 16 GiB of 32 GiB (50 %) stays free"
-    )
+    assert plot_memory_peaks.finding(twice, 32 * GIB) == ("all 2 runs need 16 GiB; 16 GiB of 32 GiB (50 %) free")
     nothing = Peak("none", ())
-    assert plot_memory_peaks.finding([STAGES[3], nothing]) == "zero3 peaks at 16 GiB, against the 0 B of none"
+    assert plot_memory_peaks.finding([STAGES[3], nothing]) == "zero3 needs 16 GiB, more than none (0 B)"
 
 
 def test_no_runs_make_no_figure() -> None:
@@ -361,7 +359,7 @@ def test_bars_are_parted_in_one_order_and_told_in_numbers(tmp_path: Path) -> Non
     drawn = plot_memory_peaks.composition(STAGES, 80 * GIB)
     assert [label.get_text() for label in drawn.axes[0].get_yticklabels()] == ["ddp", "zero1", "zero2", "zero3"]
     assert [label.get_text() for label in drawn.legends[0].get_texts()] == ["parameters", "optimizer", "gradients"]
-    assert {"128 GiB, over", "44 GiB", "16 GiB", "96", "capacity 80 GiB"} <= texts(drawn)
+    assert {"128 GiB, too large", "44 GiB", "16 GiB", "96", "capacity 80 GiB"} <= texts(drawn)
     png = style.save(drawn, tmp_path, "peaks")
     assert png.stat().st_size > 10_000
     assert "capacity 80 GiB" not in texts(plot_memory_peaks.composition(STAGES))
@@ -372,7 +370,7 @@ def test_bars_are_parted_in_one_order_and_told_in_numbers(tmp_path: Path) -> Non
 
 def test_matplotlib_is_not_loaded_before_something_is_drawn() -> None:
     code = (
-        "import sys, simulator.report.plots.memory, simulator.report.plots.memory_peaks; "
+        "import sys, simulator.report.plots.training.memory, simulator.report.plots.training.memory_peaks; "
         "sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -380,17 +378,17 @@ def test_matplotlib_is_not_loaded_before_something_is_drawn() -> None:
 
 def test_holders_are_those_of_the_peak_or_of_a_moment() -> None:
     timeline = Timeline("events", 6.0, (), allocations={3: tuple(step().events)})
-    fullest = [(h.name, h.nbytes, h.since) for h in held_at(timeline, rank=3)]
+    fullest = [(h.name, h.nbytes, h.since) for h in allocations_at(timeline, rank=3)]
     assert fullest == [
         ("batch", 300 * MIB, 1.0),
         ("weights", 100 * MIB - 5, 0.0),
         ("bucket", 25 * MIB, 2.0),
         ("scale", 4, 3.0),
     ]
-    assert [h.name for h in held_at(timeline, 1.5, 3)] == ["batch", "weights"]
-    assert [h.name for h in held_at(timeline, 4.0, 3)] == ["weights", "bucket", "scale"]
+    assert [h.name for h in allocations_at(timeline, 1.5, 3)] == ["batch", "weights"]
+    assert [h.name for h in allocations_at(timeline, 4.0, 3)] == ["weights", "bucket", "scale"]
     with pytest.raises(ValueError, match="got rank 0; allocations are known of \\[3\\]"):
-        held_at(timeline)
+        allocations_at(timeline)
 
 
 def test_the_rank_that_holds_most_is_drawn_and_holes_are_held_against_the_capacity() -> None:
@@ -400,4 +398,4 @@ def test_the_rank_that_holds_most_is_drawn_and_holes_are_held_against_the_capaci
     assert drawn is not None
     title = " ".join(drawn.get_suptitle().split())
     assert title.startswith("rank 1 peaks at 2 GiB")
-    assert title.endswith("3 GiB with the holes between allocations; that is 512 MiB more than its 2.5 GiB")
+    assert title.endswith("3 GiB reserved with fragmentation; 512 MiB above the capacity of 2.5 GiB")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.report.tables.nccl_csv import parse_csv
 from simulator.report.tables.nccl_file import read
 from simulator.report.tables.nccl_table import NcclRow, Timing, parse_table, write_table

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simulator.report.plots import style
-from simulator.report.plots.scaling import ScalingPoint, crossings, figures, finding, headline, spread
+from simulator.report.plots.collective.scaling import ScalingPoint, crossings, figures, finding, headline, spread
 
 LATENCY = 1e-5
 BANDWIDTH = 12.5e9
@@ -60,7 +60,7 @@ def test_a_crossing_behind_the_leader_does_not_change_the_lead() -> None:
     points += [ScalingPoint("a", n, 8, t) for n, t in ((2, 1.0), (4, 2.0))]
     points += [ScalingPoint("b", n, 8, t) for n, t in ((2, 2.0), (4, 1.0))]
     assert [crossing.leads for crossing in crossings(points)] == [False]
-    assert finding(points).endswith("the lead never changes")
+    assert finding(points).endswith("; no crossover")
 
 
 def test_ring_beats_the_server_everywhere_by_the_closed_forms_ratio() -> None:
@@ -69,10 +69,10 @@ def test_ring_beats_the_server_everywhere_by_the_closed_forms_ratio() -> None:
     most = server(64, 256 * MIB) / ring(64, 256 * MIB)
     expected = (
         f"ring beats parameter_server everywhere, by {least:.1f}x (2 GPUs, 256 MiB) "
-        f"to {most:.0f}x (64 GPUs, 256 MiB); no crossing"
+        f"to {most:.0f}x (64 GPUs, 256 MiB); no crossover"
     )
     assert finding(points) == expected
-    assert headline(points) == f"ring beats parameter_server everywhere, by {least:.1f}x to {most:.0f}x; no crossing"
+    assert headline(points) == f"ring beats parameter_server everywhere, by {least:.1f}x to {most:.0f}x; no crossover"
 
 
 def test_a_shared_lead_tells_how_often_by_how_much_and_where_it_changes() -> None:
@@ -84,14 +84,14 @@ def test_a_shared_lead_tells_how_often_by_how_much_and_where_it_changes() -> Non
         f"ring wins 2 of 4 conditions by up to {large:.0f}x (64 GPUs, 64 MiB), "
         f"parameter_server 2 by up to {small:.0f}x (64 GPUs, 64 B)"
     )
-    assert "; ring overtakes parameter_server at " in told
+    assert "; ring beats parameter_server above " in told
     assert "(4 GPUs) to " in told
 
 
 @pytest.mark.parametrize(
     ("points", "expected"),
     [
-        ([], "nothing was run"),
+        ([], "no run to compare"),
         ([ScalingPoint("ring", 2, 1024, 1e-3)], "ring takes 1 ms (2 GPUs, 1 KiB)"),
         (
             [ScalingPoint("a", 2, 1024, 1.0), ScalingPoint("b", 2, 1024, 1.0)],
@@ -99,11 +99,11 @@ def test_a_shared_lead_tells_how_often_by_how_much_and_where_it_changes() -> Non
         ),
         (
             [ScalingPoint("a", 2, 1024, 1.0), ScalingPoint("b", 4, 1024, 1.0)],
-            "no two lines share a setting, so nothing can be compared",
+            "no comparison: no two lines share a number of GPUs and an array size",
         ),
         (
             [ScalingPoint("a", n, 8, 1.0) for n in (2, 4)] + [ScalingPoint("b", n, 8, n / 2) for n in (2, 4)],
-            "a beats b by up to 2.0x (4 GPUs, 8 B), equal at 1 of 2; no crossing",
+            "a beats b by up to 2.0x (4 GPUs, 8 B), equal in 1 of 2 conditions; no crossover",
         ),
         (
             [ScalingPoint(name, 2, 8, t) for name, t in (("a", 1.0), ("b", 2.0), ("c", 30.0))],

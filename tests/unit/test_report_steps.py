@@ -2,19 +2,18 @@
 
 import pytest
 
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.verify import promised
 from simulator.records.schedule import Schedule
-from simulator.report.plots import steps as plot_steps
-from simulator.report.plots.steps import origins_text, replay
+from simulator.report.plots.collective import steps as plot_steps
+from simulator.report.plots.collective.steps import origins_text, replay
 
 
 def plan(algorithm: str, operation: str, ranks: int) -> Schedule:
-    return catalog.find(algorithm).plans[operation](Request(operation, ranks, 64 * ranks))
+    return ALGORITHMS.find(algorithm).plans[operation](CollectiveRequest(operation, ranks, 64 * ranks))
 
 
-@pytest.mark.parametrize(("algorithm", "operation"), catalog.pairs())
+@pytest.mark.parametrize(("algorithm", "operation"), ALGORITHMS.pairs())
 def test_the_last_step_holds_what_the_operation_promises(algorithm: str, operation: str) -> None:
     schedule = plan(algorithm, operation, 4)
     last = replay(schedule, 12)[-1]

@@ -9,15 +9,15 @@ from matplotlib import rcParams
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.ring import all_reduce
 from simulator.records.timeline import LinkUse, Span, Timeline
 from simulator.report.numbers.scaling import ScalingPoint
-from simulator.report.plots import bandwidth as plot_bandwidth
-from simulator.report.plots import scaling as plot_scaling
-from simulator.report.plots import steps as plot_steps
 from simulator.report.plots import style
-from simulator.report.plots import timeline as plot_timeline
+from simulator.report.plots.both import bandwidth_utilization as plot_bandwidth
+from simulator.report.plots.both import timeline as plot_timeline
+from simulator.report.plots.collective import scaling as plot_scaling
+from simulator.report.plots.collective import steps as plot_steps
 
 
 def test_the_user_s_own_settings_are_untouched_after_drawing() -> None:
@@ -46,7 +46,7 @@ def test_a_time_axis_has_the_unit_that_fits(end: float, label: str) -> None:
 
 
 def test_importing_the_figures_does_not_import_matplotlib() -> None:
-    names = ("bandwidth", "scaling", "steps", "timeline", "topology")
+    names = ("both.bandwidth_utilization", "collective.scaling", "collective.steps", "both.timeline", "topology")
     imports = ", ".join(f"simulator.report.plots.{name}" for name in names)
     program = f"import sys, {imports}; sys.exit('matplotlib' in sys.modules or 'networkx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -63,7 +63,9 @@ def figures() -> dict[str, Figure]:
         "timeline": plot_timeline.figure(timeline),
         "bandwidth": plot_bandwidth.figure(timeline),
     }
-    return found | {f"steps {n}": plot_steps.figure(all_reduce(Request("all_reduce", n, 64))) for n in (2, 16, 64)}
+    return found | {
+        f"steps {n}": plot_steps.figure(all_reduce(CollectiveRequest("all_reduce", n, 64))) for n in (2, 16, 64)
+    }
 
 
 def test_no_text_of_any_figure_is_smaller_than_8_points() -> None:

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.ring import all_reduce
 from simulator.records.timeline import RouteLinks, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
 from simulator.report.plots import style
-from simulator.report.plots import timeline as plot_timeline
-from simulator.report.plots.timeline import _Bar, merge
-from simulator.run import simulate
+from simulator.report.plots.both import timeline as plot_timeline
+from simulator.report.plots.both.timeline import _Bar, merge
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
 
@@ -57,10 +57,10 @@ def test_each_rank_has_a_lane_a_stream_compute_first() -> None:
 
 
 def test_ranks_that_are_alike_share_their_lanes_and_a_slow_one_stands_alone() -> None:
-    assert lanes(plot_timeline.figure(steps(64, slow=37)))[::2] == ["rank 0 (63 alike)  compute", "rank 37  compute"]
+    assert lanes(plot_timeline.figure(steps(64, slow=37)))[::2] == ["rank 0 (63 equal)  compute", "rank 37  compute"]
     # Rank 2 is slow by the scenario's word, although it looks like the others.
     named = lanes(plot_timeline.figure(steps(4, slow=3), slow=[2]))
-    assert named[::2] == ["ranks 0-1 (2 alike)  compute", "rank 2 (slow)  compute", "rank 3  compute"]
+    assert named[::2] == ["ranks 0-1 (2 equal)  compute", "rank 2 (slow)  compute", "rank 3  compute"]
 
 
 def test_at_most_32_lanes_with_the_first_the_slowest_and_the_slow_ranks_are_shown() -> None:
@@ -78,7 +78,7 @@ def test_at_most_32_lanes_with_the_first_the_slowest_and_the_slow_ranks_are_show
     # The last to end has the largest remainder; 63 is the remainder of rank 51 alone: 51 x 7 + 26 = 383 = 5 x 64 + 63.
     assert {"rank 0  compute", "rank 50 (slow)  compute", "rank 51  compute"} <= set(shown)
     assert drawn.legends[0].get_title().get_text() == (
-        "16 of 64 ranks: the one that ends last (rank 51), slow ones, others evenly chosen"
+        "16 of 64 ranks shown: the last to end (rank 51), slow ranks and evenly chosen ranks"
     )
 
 
@@ -103,7 +103,7 @@ def test_bars_of_zero_length_timelines_are_kept_as_they_are() -> None:
 
 
 def test_transfers_have_a_lane_under_their_sender() -> None:
-    transfers = write_out(all_reduce(Request("all_reduce", 2, 8)))
+    transfers = write_out(all_reduce(CollectiveRequest("all_reduce", 2, 8)))
     t = len(transfers)
     enter = [1.0 + number // 2 for number in range(t)]
     start = np.array(enter)
@@ -113,7 +113,7 @@ def test_transfers_have_a_lane_under_their_sender() -> None:
     spans = tuple(Span(rank, "communication", "op", "all_reduce", 0.0, 3.0) for rank in range(2))
     drawn = plot_timeline.figure(Timeline("events", 3.0, spans, (log,)), groups={"op": (0, 1)})
     # Two transfers of each of two ranks, which send at the same times and share a row.
-    assert lanes(drawn) == ["ranks 0-1 (2 alike)  communication", "ranks 0-1 (2 alike)  sends"]
+    assert lanes(drawn) == ["ranks 0-1 (2 equal)  communication", "ranks 0-1 (2 equal)  sends"]
     assert [len(collection.get_paths()) for collection in drawn.axes[0].collections] == [1, 2]
 
 
@@ -122,7 +122,7 @@ def test_a_server_has_lanes_of_its_own_and_whoever_receives_at_other_times_two()
     cluster = {"topology": "star_100g", "world_size": 4}
     run = simulate(load_scenario({"name": "served", "cluster": cluster, "collective": collective}))
     drawn = plot_timeline.figure(run.timeline, groups={"all_reduce": (0, 1, 2, 3)})
-    ranks = [f"ranks 0-3 (4 alike)  {lane}" for lane in ("communication", "sends", "receives")]
+    ranks = [f"ranks 0-3 (4 equal)  {lane}" for lane in ("communication", "sends", "receives")]
     assert lanes(drawn) == [*ranks, "server0  sends", "server0  receives"]
 
 
@@ -165,6 +165,6 @@ def test_idle_time_of_one_rank_stands_beside_the_mean_of_all_ranks_where_they_di
     """The report tells the mean of a pipeline's stages: a title with the last rank's share alone contradicts it."""
     spans = (Span(0, "compute", "a", "forward", 0.0, 4.0), Span(1, "compute", "b", "forward", 1.0, 3.0))
     told = plot_timeline.finding(Timeline("events", 4.0, spans, at_work={0: 4.0, 1: 2.0}))
-    assert told.endswith("0 % exposed communication, 0 % idle (25 % in the mean of all ranks)")
+    assert told.endswith("0 % exposed communication, 0 % idle (mean of all ranks: 25 %)")
     same = plot_timeline.finding(Timeline("events", 4.0, spans, at_work={0: 4.0, 1: 4.0}))
     assert same.endswith("0 % exposed communication, 0 % idle")

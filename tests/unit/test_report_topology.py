@@ -47,9 +47,9 @@ def in_nodes(nodes: int, gpus: int = 8) -> Graph:
 
 
 def test_the_title_counts_what_there_is_and_what_links_carry() -> None:
-    assert plot_topology.finding(cluster(star(8))) == "test: 8 GPUs, 1 switch; every link 12.5 GB/s each way"
+    assert plot_topology.finding(cluster(star(8))) == "test: 8 GPUs, 1 switch; every link 12.5 GB/s per direction"
     assert plot_topology.finding(cluster(in_nodes(2), 8)) == (
-        "test: 16 GPUs in 2 nodes, 2 NICs, 3 switches; links of 50 GB/s to 450 GB/s each way"
+        "test: 16 GPUs in 2 nodes, 2 NICs, 3 switches; links of 50 GB/s to 450 GB/s per direction"
     )
 
 
@@ -92,7 +92,7 @@ def test_of_many_nodes_two_are_drawn_in_boxes_and_the_others_counted() -> None:
     assert [box[4] for box in drawn.drawing.boxes] == ["node 0", "node 1"]
     assert [text for _, text in drawn.drawing.counts] == ["+98"]
     # Two nodes of ten vertices, and the leaf that joins them.
-    assert drawn.note.startswith("+n: n more that are alike; 21 of 1,001 vertices are drawn")
+    assert drawn.note.startswith("+n: n more equal vertices; drawn: 21 of 1,001 vertices")
     figure = plot_topology.figure(cluster(in_nodes(100), 8))
     assert figure.legends[0].get_title().get_text() == drawn.note
 

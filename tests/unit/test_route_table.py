@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.basics import registry
+from simulator.basics.errors import NoRouteError
 from simulator.cluster.build import build, facts
 from simulator.cluster.route_table import RouteTable
 from simulator.cluster.routing import Router
-from simulator.errors import NoRouteError
 
 
 def together(router: Router, src: np.ndarray, dst: np.ndarray) -> RouteTable:

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from simulator.basics import registry
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario.load import load_scenario, points
-from simulator.scenario.records import Servers
-from simulator.scenario.shape import axis_keys
+from simulator.scenario.records import ServersSpec, axis_keys
 
 
 def data(collective: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
@@ -61,14 +60,14 @@ def test_a_value_may_be_a_mapping() -> None:
 def test_a_key_inside_a_mapping_that_was_left_out_is_made() -> None:
     scenario = load_scenario(data({"algorithm": "parameter_server"}, sweep={"collective.servers.count": [1, 2]}))
     specs = [p.scenario.collective for p in points(scenario)]
-    assert [s.servers for s in specs if s] == [Servers(1, "own"), Servers(2, "own")]
+    assert [s.servers for s in specs if s] == [ServersSpec(), ServersSpec(count=2)]
 
 
 def test_an_option_belongs_to_the_algorithms_that_listen_to_it() -> None:
     servers = {"servers": {"count": 4, "on": "workers"}}
     scenario = load_scenario(data(servers, compare={"collective.algorithm": ["ring", "parameter_server"]}))
     specs = [p.scenario.collective for p in points(scenario)]
-    assert [s.servers for s in specs if s] == [None, Servers(4, "workers")]
+    assert [s.servers for s in specs if s] == [None, ServersSpec(count=4, on="workers")]
     lines = told(data(servers, compare={"collective.algorithm": ["ring", "tree"]}))
     assert [line.split(":")[0] for line in lines] == ["compare.collective.algorithm"] * 2
 
@@ -83,8 +82,8 @@ def test_an_option_belongs_to_the_optimizers_that_listen_to_it() -> None:
     assert [spec.betas for spec in specs] == [(0.8, 0.9), (0.9, 0.999), (0.9, 0.999)]
     lines = told({**scenario, "compare": {"training.optimizer": ["adam", "sgd"]}})
     assert [line.split(": ")[-1] for line in lines] == [
-        "only for momentum, but the optimizer is adam; remove it",
-        "only for momentum, but the optimizer is sgd; remove it",
+        "only for momentum, but the optimizer is adam; remove the key",
+        "only for momentum, but the optimizer is sgd; remove the key",
     ]
 
 
@@ -101,7 +100,7 @@ def test_an_option_belongs_to_the_optimizers_that_listen_to_it() -> None:
         ({"sweep": {"seed": 3}}, "sweep.seed: got 3; must be a list"),
         (
             {"sweep": {"seed": [1]}, "compare": {"seed": [2]}},
-            "sweep.seed: stands in compare and in sweep; keep one",
+            "sweep.seed: is a key in both compare and sweep; keep one",
         ),
         (
             {"sweep": {"cluster.jitter": [{}], "cluster.jitter.compute": [0.1]}},
@@ -109,7 +108,7 @@ def test_an_option_belongs_to_the_optimizers_that_listen_to_it() -> None:
         ),
         (
             {"sweep": {"seed": list(range(10_001))}},
-            "sweep: the axes multiply out to 10001 points; at most 10000; shorten a list",
+            "sweep: the axes give 10001 points; must be at most 10000; shorten a list",
         ),
         ({"sweep": {"cluster.topology": ["star_100g", "moon"]}}, None),
     ],
@@ -129,13 +128,13 @@ def test_a_combination_that_breaks_a_rule_is_told_at_the_axis_by_name() -> None:
     scenario = data({"operation": "broadcast", "root": 5}, sweep={"cluster.world_size": [4, 8]})
     assert told(scenario) == [
         "sweep.cluster.world_size: with cluster.world_size 4: "
-        "collective.root: got 5; must be a place in the group, 0 .. 3"
+        "collective.root: got 5; must be a position in the group, 0 .. 3"
     ]
 
 
 def test_a_fault_that_no_axis_can_change_is_told_once_at_its_own_key() -> None:
     assert told(data({"root": 5}, sweep={"cluster.world_size": [4, 8], "seed": [1, 2]})) == [
-        "collective.root: only for broadcast, reduce, scatter, gather; all_reduce has none; remove it"
+        "collective.root: only for broadcast, reduce, scatter, gather; all_reduce has no root; remove the key"
     ]
 
 
@@ -210,10 +209,12 @@ def test_values_that_are_set_replace_those_of_an_axis_where_it_stands() -> None:
         ("seed", "[1", "--set seed=[1:1:3: not YAML: expected ',' or ']', but got '<stream end>' "
          "(while parsing a flow sequence); check indentation, quotes and brackets"),
         ("sweep.seed", "[1, x]", "--set sweep.seed=[1, x]: sweep.seed.1: got 'x'; must be a whole number"),
-        ("training.model", "x", "--set training.model=x: the scenario plays a collective and has no training; "
-         "start from another one"),
+        ("training.model", "x", (
+            "--set training.model=x: the scenario simulates a collective and has no training; start from another "
+            "scenario"
+        )),
         ("collective.root", "3", "--set collective.root=3: only for broadcast, reduce, scatter, gather; "
-         "all_reduce has none; remove it"),
+         "all_reduce has no root; remove the key"),
     ],
 )  # fmt: skip
 def test_a_fault_in_what_is_set_is_told_with_the_option(key: str, text: str, line: str) -> None:

@@ -8,16 +8,16 @@ from typing import Any, Literal, Required, get_args, get_origin, get_type_hints,
 import pytest
 
 from simulator import Scenario, collective_scenario, load_scenario, simulate, training_scenario
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario import typed_keys
+from simulator.scenario.records import PlotsSpec
 from simulator.scenario.schema import schema
-from simulator.scenario.shape import PlotsShape
 
 # By mapping of the schema the class that has its keys; the last two stand beside keys of the scenario and its cluster.
 CLASSES = {
-    name: getattr(typed_keys, name.replace("Shape", "Keys"))
+    name: getattr(typed_keys, name.replace("Spec", "Keys"))
     for name in schema()["$defs"]
-    if hasattr(typed_keys, name.replace("Shape", "Keys"))
+    if hasattr(typed_keys, name.replace("Spec", "Keys"))
 }
 SHARED = {*get_type_hints(typed_keys.ScenarioKeys), *get_type_hints(typed_keys.ClusterKeys)}
 
@@ -47,7 +47,7 @@ def test_a_class_has_the_keys_of_the_schema_and_those_that_must_be_given(name: s
 def test_the_scenario_has_the_keys_of_the_schema() -> None:
     keys = set(get_type_hints(typed_keys.ScenarioKeys))
     assert keys | {"cluster", "collective", "training"} == set(schema()["properties"])
-    assert set(get_type_hints(typed_keys.PlotsKeys)) == set(PlotsShape.model_fields)
+    assert set(get_type_hints(typed_keys.PlotsKeys)) == set(PlotsSpec.model_fields)
 
 
 def words(hint: Any) -> set[Any]:
@@ -109,5 +109,5 @@ def test_a_scenario_of_many_points_is_refused_before_its_size_is_estimated() -> 
     """Three ranks alone, a point that no run has, cannot be cut into four stages."""
     training = {"model": "gpt2", "seq_len": 64, "parallelism": {"pp": 4}, "gradient_accumulation_steps": 4}
     scenario = {"name": "x", "cluster": {"topology": "star_100g", "world_size": 3}, "training": training}
-    with pytest.raises(ScenarioError, match="is many points"):
+    with pytest.raises(ScenarioError, match="has sweep, and therefore several points"):
         simulate(scenario | {"sweep": {"cluster.world_size": [4, 8]}})

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from simulator.basics import document, yaml_dialect
-from simulator.errors import ScenarioError, UnknownNameError
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.scenario.load import load_scenario, parse_scenario
-from simulator.scenario.records import BucketFusion, BufferFusion, Jitter, Servers
+from simulator.scenario.records import FusionSpec, JitterSpec, ServersSpec
 from tests.scenario_data import changed, told
 
 BASE: dict[str, Any] = {
@@ -27,10 +27,10 @@ def with_keys(**keys: Any) -> dict[str, Any]:
 
 def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
     scenario = load_scenario(BASE)
-    assert (scenario.seed, scenario.engine, scenario.plots) == (0, "auto", ())
+    assert (scenario.seed, scenario.engine, scenario.plotted.kinds) == (0, "auto", ())
     assert (scenario.compare, scenario.sweep, scenario.training) == ({}, {}, None)
     assert scenario.cluster.gpu is None
-    assert scenario.cluster.jitter == Jitter(0.0, 0.0)
+    assert scenario.cluster.jitter == JitterSpec()
     spec = scenario.collective
     assert spec is not None
     assert (spec.algorithm, spec.dtype, spec.reduction, spec.accumulate) == ("auto", "float32", "sum", "payload")
@@ -46,7 +46,7 @@ def test_quantities_become_si_numbers() -> None:
 def test_the_parameter_server_has_one_server_of_its_own_unless_said_otherwise() -> None:
     spec = load_scenario(with_keys(collective__algorithm="parameter_server")).collective
     assert spec is not None
-    assert spec.servers == Servers(1, "own")
+    assert spec.servers == ServersSpec()
 
 
 def test_the_size_may_be_the_sum_of_the_tensors() -> None:
@@ -55,14 +55,14 @@ def test_the_size_may_be_the_sum_of_the_tensors() -> None:
     spec = load_scenario(data).collective
     assert spec is not None
     assert spec.size == 4 * 2**10 + 8
-    assert spec.fusion == BufferFusion(buffer=64 * 2**20, cycle=2e-3)
+    assert spec.fusion == FusionSpec(buffer="64 MiB", cycle="2 ms")
 
 
 def test_buckets_are_the_other_kind_of_fusion() -> None:
     data = with_keys(collective__tensors=["1 MiB"], collective__fusion={"buckets": "25 MiB"})
     spec = load_scenario(data).collective
     assert spec is not None
-    assert spec.fusion == BucketFusion(25 * 2**20)
+    assert spec.fusion == FusionSpec(buckets="25 MiB")
 
 
 def test_a_file_is_found_by_name_and_by_path(tmp_path: Path) -> None:
@@ -143,11 +143,14 @@ def test_data_without_end_is_refused() -> None:
         ({"collective__size": "2 PiB"}, "collective.size: got '2 PiB'; must be at most 1 PiB"),
         (
             {"collective__size": "1e999999999 B"},
-            "collective.size: got '1e999999999 B'; must be a number of a sensible size and a unit, such as '256 MiB'",
+            (
+            "collective.size: got '1e999999999 B'; must be a number in the supported range and a unit, such as '256 "
+            "MiB'"
+            ),
         ),
         (
             {"collective__dtype": "tf32"},
-            "collective.dtype: got 'tf32'; it is for compute only and is stored and sent as float32; write 'float32'",
+            "collective.dtype: got 'tf32'; tf32 is a compute format and is stored and sent as float32; write 'float32'",
         ),
         ({"collective__payload": "maybe"}, "collective.payload: got 'maybe'; one of auto, false, true"),
         (
@@ -184,7 +187,7 @@ def test_a_file_that_is_no_mapping_is_told() -> None:
 
 
 def test_a_step_beside_a_collective_is_one_fault() -> None:
-    told_once = "training: stands beside collective, but a scenario plays one of the two; remove one"
+    told_once = "training: excludes collective, because a scenario simulates one of the two; remove one"
     assert told(with_keys(training={"model": "gpt2", "seq_len": 512})) == [told_once]
 
 

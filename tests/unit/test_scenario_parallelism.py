@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.scenario.resolve import resolved
@@ -35,7 +35,7 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
     [
         ({"tp": 3}, {"seq_len": 768}, f"parallelism.tp: got 3; {SIZES}; tp may be 1, 2, 4, 8"),
         ({"tp": 4, "pp": 4}, {}, f"parallelism.pp: got 4; {SIZES}; pp may be 1, 2"),
-        ({"tp": 2, "dp": 8}, {}, f"parallelism.dp: got 8; {SIZES}; leave dp out, or write 4"),
+        ({"tp": 2, "dp": 8}, {}, f"parallelism.dp: got 8; {SIZES}; omit dp, or write 4"),
         ({"tp": 8}, {}, "parallelism.tp: got 8; must divide the 12 heads of gpt2: 1, 2, 3, 4, 6, 12"),
         (
             {"tp": 4},
@@ -51,7 +51,8 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
         (
             {"pp": 4, "schedule": "interleaved"},
             {"gradient_accumulation_steps": 6},
-            "parallelism.schedule: interleaved got 6 micro-batches in groups of 4, which leaves 2 for 4 ranks; write 4 "
+            "parallelism.schedule: interleaved got 6 micro-batches in groups of 4, which leaves an incomplete group "
+            "of 2 for 4 ranks; write 4 "
             "or 8 micro-batches (gradient_accumulation_steps)",
         ),
         (
@@ -80,13 +81,16 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
         (
             {"pp": 2, "order": ["tp", "dp"]},
             {},
-            "parallelism.order: got a list; must have each of [tp, cp, ep, dp, pp] once, the fastest first",
+            (
+                "parallelism.order: got a list; must have each of [tp, cp, ep, dp, pp] once, the fastest-varying kind "
+                "first"
+            ),
         ),
         ({"pp": 2, "schedule": "pipedream"}, {}, "parallelism.schedule: got 'pipedream'; did you mean '1f1b'?"),
         (
             {"pp": 2},
             {"activation_checkpointing": "sqrt"},
-            "parallelism.pp: got 2, but sqrt makes segments that reach over stages; write full, or every: 2",
+            "parallelism.pp: got 2, but the segments of sqrt cross stages; write full, or every: 2",
         ),
         (
             {"tp": 2},
@@ -96,7 +100,7 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
         (
             {"tp": 2},
             {"sharding": {"strategy": "parameter_server", "servers_on": "workers"}},
-            "parallelism.tp: got 2, but a parameter server's workers hold a whole model; write sharding: ddp or zero3",
+            "parallelism.tp: got 2, but workers of a parameter server hold a whole model; write sharding: ddp or zero3",
         ),
         (
             {"cp": 4},
@@ -121,7 +125,7 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
         (
             {"cp": 2},
             {"attention": "standard"},
-            "parallelism.cp: got 2, but standard attention has all scores in one place; write flash",
+            "parallelism.cp: got 2, but standard attention needs every score on a single rank; write flash",
         ),
         (
             {"ep": 16},
@@ -136,13 +140,18 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
         (
             {"ep": 2, "experts": {"imbalance": 0.5}},
             {"model": "mixtral_8x7b"},
-            "parallelism.experts.imbalance: got 0.5; must be at least 1: the fullest rank has at least the mean",
+            (
+                "parallelism.experts.imbalance: got 0.5; must be at least 1, because the fullest rank has at least the "
+                "mean"
+            ),
         ),
         (
             {"tp": 2, "sequence_parallel": False},
             {"model": "mixtral_8x7b"},
-            "parallelism.sequence_parallel: got false; of mixtral_8x7b's experts each of 2 tensor-parallel ranks would "
-            "get every token; write true",
+            (
+                "parallelism.sequence_parallel: got false, which sends every token of mixtral_8x7b's experts to each "
+                "of 2 tensor-parallel ranks; write true"
+            ),
         ),
         (
             {"ep": 2, "etp": 3},
@@ -150,7 +159,7 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
             "parallelism.etp: got 3; must divide the 14336 feed-forward width of mixtral_8x7b's experts: 1, 2, 4, 7, "
             "8, 14, 16, 28, 32, 56, 64",
         ),
-        ({"etp": 2}, {}, "parallelism.etp: got 2; gpt2 has no experts; leave it out"),
+        ({"etp": 2}, {}, "parallelism.etp: got 2; gpt2 has no experts; omit the key"),
         (
             {"ep": 2, "experts": {"imbalance": {"zipf": -1}}},
             {"model": "mixtral_8x7b"},
@@ -159,7 +168,8 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
         (
             {"tp": 2},
             {"numerics": True, "precision": "fp32", "model": SMALL, "seq_len": 8, "dropout": 0.1},
-            "parallelism.tp: got 2, but numbers are carried without dropout there; write dropout: false, or write "
+            "parallelism.tp: got 2, but real training of a partitioned model has no dropout; write dropout: false, "
+            "or write "
             "numerics: false",
         ),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario.load import load_scenario
 
 MANY = """\
@@ -113,7 +113,8 @@ def told(**keys: Any) -> list[str]:
         ({"cluster": [], "collective": {"operation": "gather", "size": "4 B", "chunks": 3}},
          ["cluster: got a list", "collective.chunks: "]),
         ({"collective": None, "cluster": CLUSTER | {"gpu": "h1000"}}, ["cluster.gpu: got 'h1000'", "collective: "]),
-        ({"training": {"model": "gpt22", "seq_len": 64}}, ["training: stands beside", "training.model: got 'gpt22'"]),
+        ({"training": {"model": "gpt22", "seq_len": 64}},
+         ["training: excludes collective", "training.model: got 'gpt22'"]),
         ({"cluster": CLUSTER | {"ecmp": {}, "gpu": "h1000"}},
          ["cluster.ecmp.hash: missing", "cluster.gpu: got 'h1000'"]),
     ],
@@ -176,7 +177,7 @@ def test_kernels_that_a_gpu_does_not_have_are_told_with_other_faults() -> None:
         )  # fmt: skip
     assert str(caught.value).splitlines() == [
         "<dict>: seed: got -1; must be at least 0",
-        "<dict>: training.attention_generation: got 3; a100_sxm_80gb has kernels of flash attention's generations 1, 2",
+        "<dict>: training.attention_generation: got 3; a100_sxm_80gb supports flash attention generations 1, 2",
     ]
 
 
@@ -207,5 +208,5 @@ def test_a_root_that_an_operation_has_not_is_told_beside_a_wrong_group() -> None
     collective = {"operation": "all_reduce", "size": "1 MiB", "root": 1, "group": [0, 0]}
     assert told(collective=collective) == [
         "collective.group.1: got rank 0 twice; name each rank once",
-        "collective.root: only for broadcast, reduce, scatter, gather; all_reduce has none; remove it",
+        "collective.root: only for broadcast, reduce, scatter, gather; all_reduce has no root; remove the key",
     ]

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 import simulator
-from simulator.errors import ScenarioError
-from simulator.planner.asked import question_of
+from simulator.basics.errors import ScenarioError
+from simulator.planner.question import plan_question
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.schema import schema
@@ -40,7 +40,7 @@ def with_keys(*changes: tuple[str, Any]) -> dict[str, Any]:
 
 
 def test_what_is_asked_for_is_what_the_file_says() -> None:
-    question = question_of(load_scenario(BASE))
+    question = plan_question(load_scenario(BASE))
     values = question.choices().values
     assert question.sequences == 32
     assert question.best == 3
@@ -67,33 +67,40 @@ def test_a_batch_is_tokens_or_sequences(written: Any, sequences: int | None) -> 
     ("change", "fault"),
     [
         (("compare", {"training.seq_len": [128, 256]}),
-         "plan: stands beside compare, but a plan is of one value of each key; remove one of the two"),
+         "plan: excludes compare, because a plan takes a single value of each key; remove one"),
         (("training__parallelism", {"tp": 2}),
-         "training.parallelism.tp: is what a plan chooses; write plan: {fix: {tp: ...}}"),
+         "training.parallelism.tp: is chosen by the plan; write plan: {fix: {tp: ...}}"),
         (("training__sharding", "zero1"),
-         "training.sharding.strategy: is chosen in plan too; keep one"),
+         "training.sharding.strategy: is also a choice of the plan; keep one"),
         (("training__gradient_accumulation_steps", 2),
-         "training.gradient_accumulation_steps: follows from plan.global_batch; remove it"),
+         "training.gradient_accumulation_steps: follows from plan.global_batch; remove the key"),
         (("plan__fix__sharding", "zero1"),
-         "plan.among.sharding: is fixed in plan.fix, and contradicts it; leave one of the two out"),
+         "plan.among.sharding: contradicts plan.fix, which fixes the same name; omit one"),
         (("plan__fix__tp", 0), "plan.fix.tp: got 0; must be at least 1"),
         (("plan__among__tp", [1, "two"]), "plan.among.tp.1: got 'two'; must be a whole number"),
-        (("plan__among__gpus", [4, 16]), "plan.among.gpus: must hold cluster.world_size, 8, of which all is told"),
+        (("plan__among__gpus", [4, 16]), (
+            "plan.among.gpus: must contain cluster.world_size, 8, because the report describes this number of GPUs "
+            "in full"
+        )),
         (("plan__among__gpus", [8, 0]), "plan.among.gpus.1: got 0; must be at least 1"),
         (("plan__among__tp", []), "plan.among.tp: got an empty list; give at least one value"),
         (("plan__fix__heads", 4), "plan.fix.heads: got 'heads'; one of checkpointing, cp, ep, framework, micro_batch, "
                                   "offload, pp, precision, schedule, shard_size, sharding, tp, ..."),
-        (("plan__global_batch", 1000), "plan.global_batch: 1,000 tokens are no whole number of sequences of 256; "
-                                       "write 768, or 3seq"),
+        (("plan__global_batch", 1000), (
+            "plan.global_batch: 1,000 tokens are not a multiple of seq_len 256; write 768, or 3seq"
+        )),
         (("plan__deadline", "6w"),
          "plan.deadline: needs the length of the training; write budget: {tokens: 1e12}"),
         (("plan__deadline", "soon"), "plan.deadline: got 'soon'; must be a time in days, such as 30, 30d, 6w or 12h"),
         (("cluster__jitter", {"compute": 0.1}),
-         "cluster.jitter: a plan is without; drawn times may be shorter than any bound"),
-        (("answer", ["fit"]), "answer: tells of points, and a plan tells its own answer; remove it"),
-        (("plots", ["timeline"]), "plots: tells of points, and a plan tells its own answer; remove it"),
+         "cluster.jitter: a plan excludes jitter, because random times may be shorter than any lower bound"),
+        (("answer", ["fit"]), "answer: describes points, but a plan has its own answer; remove the key"),
+        (("plots", ["timeline"]), "plots: describes points, but a plan has its own answer; remove the key"),
         (("plan__fix__sharding", "parameter_server"),
-         "plan.fix.sharding: got 'parameter_server', whose servers hold what ranks do not; a plan is without"),
+         (
+             "plan.fix.sharding: got 'parameter_server', whose servers hold states outside the ranks; a plan does "
+             "not support servers"
+         )),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_told_where_it_stands(change: tuple[str, Any], fault: str) -> None:
@@ -103,7 +110,7 @@ def test_what_cannot_be_meant_is_told_where_it_stands(change: tuple[str, Any], f
 def test_a_collective_has_no_plan() -> None:
     data = with_keys(("collective", {"operation": "all_reduce", "size": "1 MiB"}))
     del data["training"]
-    assert told(data) == ["plan: is of a training, and this plays a collective; remove it"]
+    assert told(data) == ["plan: needs a training, but the scenario simulates a collective; remove the key"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +135,7 @@ def test_set_changes_what_is_asked_for() -> None:
 def test_it_is_searched_not_played() -> None:
     scenario = load_scenario(BASE)
     for play in (simulator.simulate, simulator.play, simulator.sweep, points):
-        with pytest.raises(ScenarioError, match=r"is a plan, which has no points; use simulator\.plan\(scenario\)"):
+        with pytest.raises(ScenarioError, match=r"is a plan and has no points; use simulator\.plan\(scenario\)"):
             play(scenario)
     found = simulator.plan(scenario)
     assert [one.setting.sharding for one in found.best] == ["zero1"] * len(found.best)
@@ -150,14 +157,18 @@ def test_numbers_of_gpus_are_told_alike_in_a_file_and_in_python() -> None:
     assert set(of_file.front()["gpus"]) <= {4, 8}
     assert len(of_file.best) == 3
     assert {one.setting.gpus for one in of_file.best} == {8}
-    assert "Of 4, 8 GPUs " in of_file.to_html()
+    assert "GPU hours (tested: 4, 8)." in of_file.to_html()
     assert simulator.plan(BASE).sizes().empty
 
 
 def test_python_says_what_is_missing_or_too_much() -> None:
-    with pytest.raises(ScenarioError, match=r"^plan: of a model needs seq_len, global_batch too$"):
+    with pytest.raises(
+        ScenarioError,
+        match=r"^plan: missing seq_len, global_batch; the plan of a model needs topology, gpus, seq_len and global_"
+        r"batch$",
+    ):
         simulator.plan(MODEL, topology="dgx_a100", gpus=8)
-    with pytest.raises(ScenarioError, match=r"^plan: gpus: goes with a model and a topology"):
+    with pytest.raises(ScenarioError, match=r"^plan: gpus: needs a model and a topology"):
         simulator.plan(BASE, gpus=8)
     with pytest.raises(ScenarioError, match=r"has no plan; write for example 'plan: "):
         simulator.plan("zero_stages")
@@ -180,7 +191,7 @@ def test_run_sweep_and_plan_search_alike(cli: Command, tmp_path: Path) -> None:
     for name in ("plan.json", "best.yaml", "report.html"):
         assert len({(tmp_path / folder / name).read_bytes() for folder in folders}) == 1, name
     assert cli("check", "asked.yaml").out.splitlines()[-1] == (
-        "settings:  6 to choose from; 2 that can be written down cannot be"
+        "settings:  6 possible; 2 further combinations are impossible"
     )
     assert cli("run", "best.yaml").faults[0].startswith("best.yaml: ")
     assert cli("run", "plan/best.yaml", "--json").code == 0
@@ -189,15 +200,17 @@ def test_run_sweep_and_plan_search_alike(cli: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        (("run", "asked.yaml", "--trace"), "--trace: is of points, and asked.yaml is a plan; leave it out"),
+        (("run", "asked.yaml", "--trace"), (
+            "--trace: is an option for points, but asked.yaml is a plan; omit the option"
+        )),
         (("plan", "asked.yaml", "--gpus", "4"),
-         "--gpus: goes with MODEL and --topology; give --topology, or change a scenario's keys by --set"),
+         "--gpus: needs MODEL and --topology; give --topology, or change keys of a scenario with --set"),
         (("plan", "asked.yaml", "--set", "plan.without=zero9"),
          "--set plan.without=zero9: got 'zero9'; must be a list, such as 'without: [zero3]'"),
         (("plan", "asked.yaml", "--set", "plan.without=[zero9]"),
          "asked.yaml: plan.without: zero9: one of 1f1b, interleaved, none, zero1, zero3; did you mean 'zero3'?"),
         (("plan", "small.yaml"),
-         "small.yaml: has no plan; write for example 'plan: {global_batch: 4M}', or use run"),
+         "small.yaml: has no plan; write for example 'plan: {global_batch: 4M}', or use `simulator run`"),
         (("plan", "asked.yaml", "--topology", "dgx_a100"),
          "--gpus: missing; write for example --gpus 8, or --among gpus=8,16"),
     ],

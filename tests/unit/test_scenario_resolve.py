@@ -13,11 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simulator.basics import document
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import parse
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import REDUCING, ROOTED
-from simulator.errors import ScenarioError
-from simulator.scenario import shape
+from simulator.collectives.algorithm import ALGORITHMS, REDUCING, ROOTED
+from simulator.scenario import records
 from simulator.scenario.load import load_scenario, parse_scenario, points
 from simulator.scenario.resolve import resolved, time_text, to_yaml
 from simulator.scenario.schema import schema
@@ -33,7 +32,7 @@ FACTORS = st.floats(1e-3, 10, allow_nan=False)
 def scenarios(draw: st.DrawFn) -> dict[str, Any]:
     """Valid scenarios with any of the optional keys."""
     world = draw(st.integers(2, 12))
-    pairs = [(a, o) for a, o in catalog.pairs() if a not in NODED]
+    pairs = [(a, o) for a, o in ALGORITHMS.pairs() if a not in NODED]
     algorithm, operation = draw(st.sampled_from(pairs))
     collective: dict[str, Any] = {"operation": operation, "algorithm": algorithm, "size": draw(SIZES)}
     optional: dict[str, st.SearchStrategy[Any]] = {"payload": st.sampled_from([True, False, "auto"])}
@@ -183,8 +182,8 @@ def test_a_scenario_travels_to_a_worker_process() -> None:
 def test_the_schema_is_a_schema_and_knows_the_names() -> None:
     made = schema()
     jsonschema.Draft202012Validator.check_schema(made)
-    assert set(made["$defs"]["CollectiveShape"]["properties"]["algorithm"]["enum"]) == {"auto", *catalog.names()}
-    assert set(made["properties"]["sweep"]["properties"]) == set(shape.axis_keys())
+    assert set(made["$defs"]["CollectiveSpec"]["properties"]["algorithm"]["enum"]) == {"auto", *ALGORITHMS.names()}
+    assert set(made["properties"]["sweep"]["properties"]) == set(records.axis_keys())
 
 
 @pytest.mark.parametrize(

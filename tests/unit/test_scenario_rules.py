@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.scenario.collective_rules import algorithms_with
 from simulator.scenario.load import load_scenario
 
@@ -63,19 +63,23 @@ def test_float32_accumulates_floats_that_are_no_wider(dtype: str, fits: bool) ->
 @pytest.mark.parametrize("operation", ["broadcast", "reduce", "scatter", "gather"])
 def test_a_root_is_a_place_in_the_group(operation: str) -> None:
     assert told({"operation": operation, "root": 7}) == []
-    assert told({"operation": operation, "root": 8}) == ["collective.root: got 8; must be a place in the group, 0 .. 7"]
+    assert told({"operation": operation, "root": 8}) == [
+        ("collective.root: got 8; must be a position in the group, 0 .. 7")
+    ]
     assert told({"operation": operation, "root": 2, "group": [5, 7]}) == [
-        "collective.root: got 2; must be a place in the group, 0 .. 1"
+        "collective.root: got 2; must be a position in the group, 0 .. 1"
     ]
 
 
 def test_operations_without_a_root_refuse_one() -> None:
     (line,) = told({"root": 0})
-    assert line == "collective.root: only for broadcast, reduce, scatter, gather; all_reduce has none; remove it"
+    assert line == (
+        "collective.root: only for broadcast, reduce, scatter, gather; all_reduce has no root; remove the key"
+    )
 
 
 def test_a_group_names_ranks_that_exist_once() -> None:
-    assert told({"group": [0, 8]}) == ["collective.group.1: got rank 8; must be one of 0 .. 7, since world_size is 8"]
+    assert told({"group": [0, 8]}) == ["collective.group.1: got rank 8; must be one of 0 .. 7, because world_size is 8"]
     assert told({"group": [3, 3]}) == ["collective.group.1: got rank 3 twice; name each rank once"]
     assert told({"group": [3]}) == ["collective.group: got 1 ranks; a collective needs at least 2"]
     assert told({"group": [7, 0, 3]}) == []
@@ -84,7 +88,7 @@ def test_a_group_names_ranks_that_exist_once() -> None:
 def test_a_rank_order_is_a_permutation_of_the_group() -> None:
     assert told({"algorithm": "ring", "rank_order": [3, 1, 2, 0], "group": [0, 2, 4, 6]}) == []
     (line,) = told({"algorithm": "ring", "rank_order": [0, 1, 2]})
-    assert line.endswith("got 3 entries; must hold each place in the group, 0 .. 7, once; missing: 3, 4, 5, 6")
+    assert line.endswith("got 3 entries; must contain each position in the group, 0 .. 7, once; missing: 3, 4, 5, 6")
 
 
 @pytest.mark.parametrize(
@@ -103,20 +107,20 @@ def test_an_option_is_refused_where_the_algorithm_does_not_listen(
     for algorithm in ("tree", "auto"):
         (line,) = told({"algorithm": algorithm, option: value})
         assert line.startswith(f"collective.{option}: only for ")
-        assert line.endswith(f"but the algorithm is {algorithm}; remove it")
+        assert line.endswith(f"but the algorithm is {algorithm}; remove the key")
 
 
 def test_servers_of_their_own_need_a_place_in_the_topology() -> None:
     dgx = {"topology": "dgx_a100"}
     assert told({"algorithm": "parameter_server"}) == []
     (line,) = told({"algorithm": "parameter_server"}, dgx)
-    assert line.endswith("topology dgx_a100 has no place for servers of their own; write 'servers: {on: workers}'")
+    assert line.endswith("topology dgx_a100 has no ports for separate servers; write 'servers: {on: workers}'")
     assert told({"algorithm": "parameter_server", "servers": {"on": "workers"}}, dgx) == []
 
 
 def test_workers_hold_at_most_one_server_each() -> None:
     many = {"algorithm": "parameter_server", "servers": {"on": "workers", "count": 9}}
-    assert told(many) == ["collective.servers.count: got 9 servers on 8 workers; at most one a worker"]
+    assert told(many) == ["collective.servers.count: got 9 servers on 8 workers; at most one per worker"]
 
 
 def test_nvls_needs_switches_that_add() -> None:
@@ -128,7 +132,7 @@ def test_nvls_needs_switches_that_add() -> None:
 def test_hierarchical_needs_full_nodes() -> None:
     assert told({"algorithm": "hierarchical"}, {"topology": "dgx_a100", "world_size": 16}) == []
     (line,) = told({"algorithm": "hierarchical"}, {"topology": "dgx_a100", "world_size": 12})
-    assert line.endswith("a node has 8 and all must be full; take 8 or 16 ranks")
+    assert line.endswith("a node has 8 ranks and every node must be full; take 8 or 16 ranks")
     assert told({"algorithm": "hierarchical", "group_size": 4}) == []
     assert "has no nodes" in told({"algorithm": "hierarchical"})[0]
     (line,) = told({"algorithm": "hierarchical", "group_size": 3})
@@ -143,13 +147,15 @@ def test_a_fixed_topology_has_so_many_gpus() -> None:
 
 def test_stragglers_are_ranks_that_exist() -> None:
     (line,) = told({}, {"stragglers": {8: 0.5}})
-    assert line == "cluster.stragglers.8: got rank 8; must be one of 0 .. 7, since world_size is 8"
+    assert line == "cluster.stragglers.8: got rank 8; must be one of 0 .. 7, because world_size is 8"
 
 
 def test_a_placement_gives_each_rank_a_gpu_of_its_own() -> None:
     torus: dict[str, Any] = {"topology": "fat_tree_1024", "world_size": 2}
     assert told({}, torus | {"placement": [1023, 0]}) == []
-    assert told({}, torus | {"placement": [0, 0]}) == ["cluster.placement.1: got GPU 0 twice; each holds one rank"]
+    assert told({}, torus | {"placement": [0, 0]}) == [
+        ("cluster.placement.1: got GPU 0 twice; each GPU holds a single rank")
+    ]
     assert told({}, torus | {"placement": [0, 1024]}) == ["cluster.placement.1: got GPU 1024; must be one of 0 .. 1023"]
     assert told({}, torus | {"placement": [0]}) == [
         "cluster.placement: got 1 GPUs; must be one for each rank, and world_size is 2"
@@ -159,7 +165,7 @@ def test_a_placement_gives_each_rank_a_gpu_of_its_own() -> None:
 def test_tensors_are_all_reduced_and_add_up_to_the_size() -> None:
     assert told({"tensors": ["512 KiB", "512 KiB"]}) == []
     assert told({"tensors": ["512 KiB"]}) == [
-        "collective.size: got 1048576 B, but the tensors add up to 524288 B; leave the size out"
+        "collective.size: got 1048576 B, but the tensors add up to 524288 B; omit size"
     ]
     (line,) = told({"operation": "broadcast", "tensors": ["1 MiB"]})
     assert line == "collective.tensors: only for all_reduce, but the operation is broadcast; give a size"
@@ -182,7 +188,7 @@ def test_a_gpu_written_out_is_checked_too() -> None:
 def test_a_topology_written_out_needs_a_gpu_from_somewhere() -> None:
     star = {"name": "mine", "builder": "star", "options": {"bandwidth": "1 GB/s", "latency": "1 us"}}
     (line,) = told({}, {"topology": star})
-    assert line == "cluster.gpu: topology mine names no GPU; write for example 'gpu: a100_sxm_80gb'"
+    assert line == "cluster.gpu: topology mine has no GPU; write for example 'gpu: a100_sxm_80gb'"
     assert told({}, {"topology": star, "gpu": "l4"}) == []
     lines = told({}, {"topology": star | {"builder": "stra"}, "gpu": "l4"})
     assert lines
@@ -193,4 +199,4 @@ def test_pieces_are_refused_where_the_algorithm_does_not_cut_this_operation() ->
     nodes = {"topology": "dgx_a100", "world_size": 16}
     assert told({"algorithm": "hierarchical", "chunks": 4}, nodes) == []
     (line,) = told({"algorithm": "hierarchical", "chunks": 4, "operation": "all_gather"}, nodes)
-    assert line == "collective.chunks: got 4; hierarchical all_gather is not cut into pieces; remove it"
+    assert line == "collective.chunks: got 4; hierarchical all_gather has no pieces; remove the key"

@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 
 from simulator.basics import document, registry, yaml_dialect
 from simulator.basics.document import parse
-from simulator.errors import ScenarioError
-from simulator.report.plots import catalog as plot_catalog
+from simulator.basics.errors import ScenarioError
+from simulator.scenario import plot_names
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, parse_scenario, points
-from simulator.scenario.records import Scenario, TrainingSpec
+from simulator.scenario.records import Scenario, TrainingSpec, axis_keys
 from simulator.scenario.resolve import resolved, to_yaml
-from simulator.scenario.shape import axis_keys
 from simulator.scenario.template import template
-from simulator.scenario.training_records import ParallelismSpec, PrecisionSpec
-from simulator.step.spec import OPTIMIZERS, InjectedFault, Lesson, Precision, Sharding, TrainingStep
+from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, ShardingSpec
+from simulator.step.spec import OPTIMIZERS, InjectedFault, Precision, Sharding, TrainingStep, TrainingTask
 from tests.schemas import scenario_validator
 from tests.training import WITHOUT_SERVERS
 
@@ -74,8 +73,8 @@ def places(text: str) -> list[str]:
 def test_a_model_and_a_sequence_length_are_enough() -> None:
     scenario = load_scenario(BASE)
     assert scenario.collective is None
-    assert scenario.training == TrainingSpec("gpt2", 512)
-    assert scenario.plots == ()
+    assert scenario.training == TrainingSpec(model="gpt2", seq_len=512)
+    assert scenario.plotted.kinds == ()
 
 
 def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
@@ -121,8 +120,8 @@ def test_adamw_is_adam_and_an_optimizer_may_say_how_it_updates() -> None:
 
 @pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_a_bare_strategy_is_short_for_the_mapping(strategy: str) -> None:
-    assert loaded({"sharding": strategy}).sharding == Sharding(strategy=strategy)
-    assert loaded({"sharding": {"strategy": strategy}}).sharding == Sharding(strategy=strategy)
+    assert loaded({"sharding": strategy}).sharding == ShardingSpec(strategy=strategy)
+    assert loaded({"sharding": {"strategy": strategy}}).sharding == ShardingSpec(strategy=strategy)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_a_model_may_be_written_out_or_lie_beside_the_file(tmp_path: Path) -> No
 
 def test_groups_that_do_not_make_up_the_world_are_no_step() -> None:
     with pytest.raises(ValueError, match="got 4 ranks; must be 8"):
-        to_step(TrainingSpec("gpt2", 512, parallelism=ParallelismSpec(dp=4)), 8)
+        to_step(TrainingSpec(model="gpt2", seq_len=512, parallelism=ParallelismSpec(dp=4)), 8)
 
 
 # ------------------------------------------------------------------------------------------------------- back and forth
@@ -287,7 +286,7 @@ def test_an_axis_goes_below_a_short_form() -> None:
 
 def test_what_is_set_goes_below_a_short_form_too() -> None:
     scenario = load_scenario(with_keys({"sharding": "zero1"}), {"training.sharding.bucket_size": "1 MiB"})
-    assert spec_of(scenario).sharding == Sharding("zero1", bucket_size=2**20)
+    assert spec_of(scenario).sharding == ShardingSpec(strategy="zero1", bucket_size="1 MiB")
 
 
 def test_dtypes_that_follow_the_parameters_follow_an_axis() -> None:
@@ -313,7 +312,7 @@ def test_the_template_of_a_step_loads_as_it_stands_and_in_its_long_form() -> Non
     text = template("demo", "How fast is it?", "training")
     scenario = parse_scenario(document.parse(text), Path())
     assert scenario.training is not None
-    assert scenario.plots == plot_catalog.names_of("training")
+    assert scenario.plotted.kinds == plot_names.names_of("training")
     assert len(points(scenario)) == 2 * 3 * 2
     long = text.replace("  sharding: zero3 ", "  # ").replace("  precision: bf16 ", "  # ")
     long = long.replace("  # sharding:", "  sharding:").replace("  # precision:", "  precision:")
@@ -342,7 +341,7 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"micro_batch_size": 0}, "micro_batch_size: got 0; must be at least 1"),
         (
             {"parallelism": {"dp": 4}},
-            "parallelism.dp: got 4; dp x tp x pp x cp must be world_size 8; leave dp out, or write 8",
+            "parallelism.dp: got 4; dp x tp x pp x cp must be world_size 8; omit dp, or write 8",
         ),
         ({"parallelism": {"ep": 2}}, "parallelism.ep: got 2; gpt2 has no experts; leave it at 1"),
         ({"parallelism": {"tp": 0}}, "parallelism.tp: got 0; must be at least 1"),
@@ -351,9 +350,9 @@ DTYPES = "one of bfloat16, float16, float32, float64"
             {"sharding": "zero4"},
             "sharding: got 'zero4'; one of ddp, parameter_server, zero1, zero2, zero3; did you mean 'zero3'?",
         ),
-        ({"sharding": "fsdp"}, "sharding: got 'fsdp'; is called zero3 here; write zero3"),
+        ({"sharding": "fsdp"}, "sharding: got 'fsdp'; has the name zero3 here; write zero3"),
         ({"sharding": 3}, "sharding: got 3; must be a mapping, or one of ddp, parameter_server, zero1, zero2, zero3"),
-        ({"sharding": {"strategy": "fsdp"}}, "sharding.strategy: got 'fsdp'; is called zero3 here; write zero3"),
+        ({"sharding": {"strategy": "fsdp"}}, "sharding.strategy: got 'fsdp'; has the name zero3 here; write zero3"),
         ({"sharding": {"prefetch": -1}}, "sharding.prefetch: got -1; must be at least 0"),
         ({"sharding": {"reshard_after_forward": 1}}, "sharding.reshard_after_forward: got 1; must be at least 2"),
         (
@@ -373,18 +372,24 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ),
         ({"precision": {"params": "bf16"}}, f"precision.params: got 'bf16'; {DTYPES}; did you mean 'bfloat16'?"),
         ({"precision": {"params": "tf32"}},
-         "precision.params: got 'tf32', in which only matmuls run; write it at training.precision.matmul"),
+         "precision.params: got 'tf32', a dtype only for matmuls; write the dtype at training.precision.matmul"),
         ({"precision": {"reduce": None}}, f"precision.reduce: got nothing; {DTYPES.replace('of', 'of auto,')}"),
         ({"precision": {"master": "bfloat16"}},
-         "precision.master: got 'bfloat16', no wider than the parameters' bfloat16; leave it out for float32, "
-         "or write null"),
+         (
+             "precision.master: got 'bfloat16', which is not wider than the parameters' bfloat16; omit the key for "
+             "float32, or write null"
+         )),
         ({"precision": {"matmul": "tf32"}},
-         "precision.matmul: got 'tf32', which takes float32 inputs, but params are bfloat16; leave it out, "
-         "or write params: float32"),
+         (
+             "precision.matmul: got 'tf32', which takes float32 inputs, but params are bfloat16; omit the key, or "
+             "write params: float32"
+         )),
         ({"precision": {"matmul": "float32"}},
-         "precision.matmul: got 'float32', no narrower than the parameters' bfloat16; leave it out"),
-        ({"precision": "fp8"}, "precision.matmul: got 'float8_e4m3fn', in which a100_sxm_80gb cannot compute; "
-         "one of bfloat16, float16, float32, float64, tf32"),
+         "precision.matmul: got 'float32', which is not narrower than the parameters' bfloat16; omit the key"),
+        ({"precision": "fp8"}, (
+            "precision.matmul: got 'float8_e4m3fn', which a100_sxm_80gb does not support; one of bfloat16, float16, "
+            "float32, float64, tf32"
+        )),
         ({"activation_checkpointing": "ful"}, "activation_checkpointing: got 'ful'; "
          "one of attention, full, none, selective_op, sqrt; did you mean 'full'?"),
         ({"activation_checkpointing": "selective"}, "activation_checkpointing: got 'selective'; "
@@ -399,15 +404,17 @@ DTYPES = "one of bfloat16, float16, float32, float64"
          "attention, selective_op, or {every: 2}, or a list of layers"),
         ({"attention": "flsh"}, "attention: got 'flsh'; one of flash, standard; did you mean 'flash'?"),
         ({"attention_generation": 4}, "attention_generation: got 4; must be at most 3"),
-        ({"optimizer": "nesterov"}, "optimizer: got 'nesterov'; keeps the states of momentum; write momentum"),
+        ({"optimizer": "nesterov"}, "optimizer: got 'nesterov'; has the same states as momentum; write momentum"),
         (
             {"optimizer": {"implementation": "apex"}},
             "optimizer.implementation: got 'apex'; one of auto, for_loop, foreach, fused",
         ),
         (
             {"optimizer": {"name": "adafactor", "implementation": "fused"}},
-            "optimizer.implementation: got 'fused', but adafactor has no fused kernel (sgd, momentum, adam have); "
-            "write foreach or for_loop",
+            (
+            "optimizer.implementation: got 'fused', but adafactor has no fused kernel (optimizers with a fused "
+            "kernel: sgd, momentum, adam); write foreach or for_loop"
+            ),
         ),
         ({"collectives": "closed"}, None),
         ({"compile": "yes"}, "compile: got 'yes'; one of false, true"),
@@ -446,29 +453,30 @@ def test_what_is_missing_is_told_with_an_example() -> None:
 
 def test_a_collective_and_a_step_exclude_each_other() -> None:
     both = BASE | {"collective": {"operation": "all_reduce", "size": "1 MiB"}}
-    assert told(both) == ["training: stands beside collective, but a scenario plays one of the two; remove one"]
+    assert told(both) == ["training: excludes collective, because a scenario simulates one of the two; remove one"]
     assert told(with_keys(sweep={"collective.size": ["1 MiB"]})) == [
-        "sweep.collective.size: this scenario plays a training step and has no collective; remove it"
+        "sweep.collective.size: this scenario simulates a training step and has no collective; remove the key"
     ]
     assert told(BASE, {"collective.size": "1 MiB"}) == [
-        "--set collective.size=1 MiB: the scenario plays a training step and has no collective; start from another one"
+        "--set collective.size=1 MiB: the scenario simulates a training step and has no collective; start from "
+        "another scenario"
     ]
 
 
 def test_figures_of_the_other_kind_are_faults() -> None:
     (line,) = told(with_keys(plots=["timeline", "steps"]))
-    drawn = ", ".join(plot_catalog.names_of("training"))
-    assert line == f"plots.1: got 'steps'; of a training step there are {drawn}"
+    drawn = ", ".join(plot_names.names_of("training"))
+    assert line == f"plots.1: got 'steps'; plots of a training step are {drawn}"
     collective = {k: v for k, v in BASE.items() if k != "training"}
     collective |= {"collective": {"operation": "all_reduce", "size": "1 MiB"}, "plots": ["memory"]}
-    assert told(collective)[0].startswith("plots.0: got 'memory'; of a collective there are bandwidth_utilization")
+    assert told(collective)[0].startswith("plots.0: got 'memory'; plots of a collective are bandwidth_utilization")
 
 
 def test_a_gpu_that_cannot_compute_in_the_dtype_is_told() -> None:
     cluster = {"topology": "star_100g", "world_size": 8, "gpu": "v100_sxm_32gb"}
     assert told(with_keys(cluster=cluster)) == [
-        "training.precision.params: got 'bfloat16', in which v100_sxm_32gb cannot compute; "
-        "one of float16, float32, float64"
+        "training.precision.params: got 'bfloat16', which v100_sxm_32gb does not support; one of float16, float32, "
+        "float64"
     ]
     assert loaded({"precision": "fp16"}, cluster=cluster).precision.params == "float16"
 
@@ -476,7 +484,7 @@ def test_a_gpu_that_cannot_compute_in_the_dtype_is_told() -> None:
 def test_a_broken_rule_of_a_point_is_told_at_its_axis() -> None:
     assert told(with_keys({"parallelism": {"dp": 8}}, sweep={"cluster.world_size": [8, 4]})) == [
         "sweep.cluster.world_size: with cluster.world_size 4: training.parallelism.dp: got 8; "
-        "dp x tp x pp x cp must be world_size 4; leave dp out, or write 4"
+        "dp x tp x pp x cp must be world_size 4; omit dp, or write 4"
     ]
     assert told(with_keys(compare={"training.activation_checkpointing": ["none", [12]]}))[0].startswith(
         "compare.training.activation_checkpointing: with training.activation_checkpointing [12]: "
@@ -568,18 +576,18 @@ SERVER = {"strategy": "parameter_server"}
         ({"activation_checkpointing": {}}, {}, "activation_checkpointing: got an empty mapping; write {every: 2}"),
         ({"sharding": {"layers_per_unit": 0}}, {}, "sharding.layers_per_unit: got 0; must be at least 1"),
         ({"sharding": {"keep_below": -1}}, {}, "sharding.keep_below: got -1; must be at least 0"),
-        ({"sharding": SERVER}, {"world_size": 1}, "sharding.strategy: got 'parameter_server', which takes at least 2"),
+        ({"sharding": SERVER}, {"world_size": 1}, "sharding.strategy: got 'parameter_server', which needs at least 2"),
         ({"sharding": SERVER}, {"topology": "dgx_h100"}, "sharding.servers_on: got 'own', but dgx_h100 has no ports"),
         (
             {"sharding": {**SERVER, "servers": 9, "servers_on": "workers"}},
             {},
-            "sharding.servers: got 9, more than the 8 workers",
+            "sharding.servers: got 9, which is more than the 8 workers",
         ),
         ({"offload": "optimizer", "sharding": "ddp"}, {}, "offload: got 'optimizer', but with ddp every rank updates"),
         (
             {"offload": "optimizer", "sharding": SERVER},
             {},
-            "offload: got 'optimizer', but with parameter_server servers",
+            "offload: got 'optimizer', but with parameter_server every server updates its own part",
         ),
         ({"offload": "cpu"}, {}, "offload: got 'cpu'; write optimizer"),
         (
@@ -587,7 +595,7 @@ SERVER = {"strategy": "parameter_server"}
             {},
             "offload.host_rate: got 50, which has no unit; write",
         ),
-        ({"algorithm": "tree"}, {}, "algorithm: got 'tree', which has no reduce_scatter; zero3 needs it"),
+        ({"algorithm": "tree"}, {}, "algorithm: got 'tree', which has no reduce_scatter; zero3 needs this operation"),
         ({"offload": {"host_rate": "0 GB/s"}}, {}, "offload.host_rate: got '0 GB/s'; must be above 0"),
         ({"loss_scaling": "half"}, {}, "loss_scaling: got 'half'; one of auto, deepspeed, dynamic, none, static"),
         ({"activation_checkpointing": {"full": [12]}}, {}, "activation_checkpointing.full.0: got layer 12; gpt2 has"),
@@ -640,13 +648,13 @@ LEARNS = {"model": {**SMALL, "tie_word_embeddings": False}, "seq_len": 8, "numer
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"model": "llama3_8b"}, "model: got llama3_8b; real numbers are those of a GPT-2"),
-        ({"sharding": {"keep_below": 9}}, "sharding.keep_below: got 9, of which numbers are not carried yet"),
-        ({"optimizer": "adafactor"}, "optimizer: got 'adafactor'; numbers are updated by adam, momentum, sgd"),
+        ({"model": "llama3_8b"}, "model: got llama3_8b; real training supports only GPT-2"),
+        ({"sharding": {"keep_below": 9}}, "sharding.keep_below: got 9, which real training does not support yet"),
+        ({"optimizer": "adafactor"}, "optimizer: got 'adafactor'; real training supports adam, momentum, sgd"),
         ({"dropout": 1.5}, "dropout: got 1.5; must be at most 0.99"),
         ({"dropout": "some"}, "dropout: got 'some'; must be true, false, or a probability such as 0.1"),
         ({"learning": {"rate": 0}}, "learning.rate: got 0; must be greater than 0"),
-        ({"learning": {"tokens": [1, 2]}}, "learning.tokens: has 2 tokens; a sequence and what follows it take 9"),
+        ({"learning": {"tokens": [1, 2]}}, "learning.tokens: has 2 tokens; a sequence and its next token need 9"),
         ({"learning": {"tokens": [99] * 9}}, "learning.tokens: has token 99; inline has 0 .. 31"),
         ({"learning": {"tokens": "no.txt"}}, "learning.tokens: no.txt: there is no such file"),
         ({"learning": {"tokens": 3}}, "learning.tokens: got 3; must be the path of a text"),
@@ -655,42 +663,51 @@ LEARNS = {"model": {**SMALL, "tie_word_embeddings": False}, "seq_len": 8, "numer
         ({"learning": {"batches": "x.npz"}}, "learning.batches: got 'x.npz'; must be the path of a file whose name"),
         ({"learning": {"initial": "no.npz"}}, "learning.initial: no.npz: there is no such file; a path starts from"),
         ({"learning": {"batches": "no.npy"}}, "learning.batches: no.npy: there is no such file; a path starts from"),
-        ({"learning": {"betas": [0.9]}}, "learning.betas: got a list; must be two numbers from 0 on and below 1"),
-        ({"learning": {"betas": [0.9, 1]}}, "learning.betas: got a list; must be two numbers from 0 on and below 1"),
-        ({"learning": {"betas": 0.9}}, "learning.betas: got 0.9; must be two numbers from 0 on and below 1"),
+        ({"learning": {"betas": [0.9]}}, "learning.betas: got a list; must be two numbers of at least 0 and below 1"),
+        (
+            {"learning": {"betas": [0.9, 1]}},
+            "learning.betas: got a list; must be two numbers of at least 0 and below 1",
+        ),
+        ({"learning": {"betas": 0.9}}, "learning.betas: got 0.9; must be two numbers of at least 0 and below 1"),
         ({"learning": {"eps": 0}}, "learning.eps: got 0; must be greater than 0"),
         ({"learning": {"warmup": 21}}, "learning.warmup: got 21; must be at most steps, 20"),
         ({"learning": {"schedule": "cos"}}, "learning.schedule: got 'cos'; one of constant, cosine, linear"),
         (
             {"optimizer": "sgd", "learning": {"betas": [0.8, 0.9]}},
-            "learning.betas: only for adam, but the optimizer is sgd; remove it",
+            "learning.betas: only for adam, but the optimizer is sgd; remove the key",
         ),
         (
             {"optimizer": "momentum", "learning": {"eps": 1e-6}},
-            "learning.eps: only for adam, but the optimizer is momentum; remove it",
+            "learning.eps: only for adam, but the optimizer is momentum; remove the key",
         ),
-        ({"learning": {"momentum": 0.5}}, "learning.momentum: only for momentum, but the optimizer is adam; remove it"),
+        (
+            {"learning": {"momentum": 0.5}},
+            ("learning.momentum: only for momentum, but the optimizer is adam; remove the key"),
+        ),
         ({"faults": [{"step": 20, "what": "dropped"}]}, "faults.0.step: got 20; must be below steps 20"),
         ({"faults": [{"step": 2, "what": "stopped", "rank": 4}]}, "faults.0.rank: got 4; the cluster has ranks 0 .. 3"),
         ({"faults": [{"step": 2, "what": "lost"}]}, "faults.0.what: got 'lost'; one of bit_flip, doubled, dropped"),
         (
             {"faults": [{"step": 1, "what": "stopped", "transfer": 3}]},
-            "faults.0.transfer: says nothing of 'stopped'; keys for that are rank",
+            "faults.0.transfer: does not apply to 'stopped'; its keys are rank",
         ),
         (
             {"faults": [{"step": 1, "what": "doubled", "rank": 1}]},
-            "faults.0.rank: says nothing of 'doubled'; keys for that are collective, transfer",
+            "faults.0.rank: does not apply to 'doubled'; its keys are collective, transfer",
         ),
-        ({"numerics": False, "faults": [{"step": 1, "what": "doubled"}]}, "faults: are of real training"),
+        ({"numerics": False, "faults": [{"step": 1, "what": "doubled"}]}, "faults: need real training"),
         ({"sharding": "parameter_server", "precision": "fp16"}, "loss_scaling: servers apply gradients without"),
         ({"sharding": "parameter_server", "clip_norm": 1.0}, "clip_norm: got 1, but servers update before"),
-        ({"sharding": {"asynchronous": True}}, "sharding.asynchronous: got true, but with zero3 ranks sum"),
-        ({"sharding": {"strategy": "parameter_server", "staleness": 2}}, "sharding.staleness: got 2, but all workers"),
+        ({"sharding": {"asynchronous": True}}, "sharding.asynchronous: got true, but ranks with zero3 sum"),
+        (
+            {"sharding": {"strategy": "parameter_server", "staleness": 2}},
+            "sharding.staleness: got 2, but synchronous workers",
+        ),
         (
             {"sharding": {"strategy": "parameter_server", "asynchronous": True, "servers_on": "workers"}},
-            "sharding.servers_on: got 'workers'; servers that wait for nobody",
+            "sharding.servers_on: got 'workers'; asynchronous servers need separate machines",
         ),
-        ({"precision": "fp8"}, "precision.matmul: got 'float8_e4m3fn', in which numbers are not multiplied yet"),
+        ({"precision": "fp8"}, "precision.matmul: got 'float8_e4m3fn', which real training does not support yet"),
         ({"steps": 0}, "steps: got 0; must be at least 1"),
     ],
 )
@@ -704,7 +721,7 @@ def test_numbers_are_carried_by_played_collectives() -> None:
     scenario = load_scenario({"name": "x", "cluster": {"topology": "star_100g", "world_size": 4}, "training": LEARNS})
     assert scenario.training is not None
     step = to_step(scenario.training, 4)
-    assert (step.steps, step.collectives, step.lesson) == (20, "played", Lesson())
+    assert (step.steps, step.collectives, step.lesson) == (20, "played", TrainingTask())
     assert to_step(loaded({}), 8).lesson is None
 
 
@@ -739,8 +756,8 @@ def test_what_is_learned_reaches_the_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
-        ("x.npy", b"no array", "x.npy: is no array that numpy can read"),
-        ("x.txt", b"\xff\xfe\x00", "x.txt: is no text in UTF-8; an array's name ends in .npy"),
+        ("x.npy", b"no array", "x.npy: is not readable as a numpy array"),
+        ("x.txt", b"\xff\xfe\x00", "x.txt: not a UTF-8 text file; the name of an array file must end in .npy"),
     ],
 )
 def test_tokens_that_cannot_be_read_are_told(tmp_path: Path, name: str, content: bytes, line: str) -> None:

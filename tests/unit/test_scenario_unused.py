@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioWarning
-from simulator.run import simulate
+from simulator.basics.errors import ScenarioWarning
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved
 from simulator.sweeps.sweep import sweep
@@ -80,12 +80,12 @@ def test_one_idle_value_of_an_axis_is_told_though_others_act() -> None:
     axis = {"compare": {"training.activation_checkpointing": ["none", "attention", "full"]}}
     (line,) = load_scenario(training(axes=axis)).warnings
     assert line.startswith(
-        "<dict>: compare.training.activation_checkpointing: changes no number here: 'attention' makes"
+        "<dict>: compare.training.activation_checkpointing: has no effect here: 'attention' recomputes"
     )
 
 
 def test_a_sweep_tells_once_and_plays_on() -> None:
-    with pytest.warns(ScenarioWarning, match=r"^<dict>: training\.steps: changes no number here") as caught:
+    with pytest.warns(ScenarioWarning, match=r"^<dict>: training\.steps: has no effect here") as caught:
         table = sweep(training(steps=50), {"training.micro_batch_size": [1, 2, 3]})
     assert len(caught) == 1
     assert table["error"].isna().all()
@@ -107,7 +107,7 @@ def test_the_command_line_tells_place_and_key_on_stderr_and_goes_on(
     simulator = commands_in(tmp_path, monkeypatch, capsys)
     text = (tmp_path / "small.yaml").read_text().replace("world_size: 4\n", "world_size: 4\n  jitter: {compute: 0.1}\n")
     (tmp_path / "vain.yaml").write_text(text)
-    told = "changes no number here: a collective has no kernels; latency is what may vary"
+    told = "has no effect here: a collective has no kernels; only latency can vary"
     for command in ("run", "check"):
         answer = simulator(command, "vain.yaml")
         assert answer.code == 0
@@ -124,7 +124,7 @@ def test_a_table_of_sizes_tells_an_idle_option_once(
     simulator = commands_in(tmp_path, monkeypatch, capsys)
     sizes = ("--topology", "star_100g", "--world-size", 4, "--begin", "1K", "--end", "4K")
     (line,) = simulator("collective", "all_gather", *sizes, "--gpu", "l4").faults
-    assert (
-        line == "warning: --gpu: changes no number here: all_gather adds nothing up, so that no GPU's own speed counts"
+    assert line == (
+        "warning: --gpu: has no effect here: all_gather adds no elements, therefore the speed of GPUs has no influence"
     )
     assert simulator("collective", "all_reduce", *sizes, "--gpu", "l4").faults == []

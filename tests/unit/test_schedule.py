@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.collectives import catalog
-from simulator.collectives.algorithm import Request
-from simulator.errors import SimulationError
+from simulator.basics.errors import SimulationError
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.records.chunks import chunk_sizes, split, transfer_elements
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule
@@ -30,14 +29,16 @@ def test_a_cut_has_parts_that_differ_by_one_and_the_larger_first(elements: int, 
 
 
 def test_an_all_to_all_cuts_every_row_alike() -> None:
-    schedule = catalog.find("direct").plans["all_to_all"](Request("all_to_all", 3, 7))
+    schedule = ALGORITHMS.find("direct").plans["all_to_all"](CollectiveRequest("all_to_all", 3, 7))
     assert chunk_sizes(schedule, 7).tolist() == [3, 2, 2] * 3
 
 
-@pytest.mark.parametrize(("algorithm", "operation"), catalog.pairs())
+@pytest.mark.parametrize(("algorithm", "operation"), ALGORITHMS.pairs())
 def test_columns_are_the_rounds_written_one_below_the_other(algorithm: str, operation: str) -> None:
     nodes = equal_nodes(6, 3) if algorithm in NODED else ()
-    schedule = catalog.find(algorithm).plans[operation](Request(operation, 6, 1000, nodes=nodes, servers=2))
+    schedule = ALGORITHMS.find(algorithm).plans[operation](
+        CollectiveRequest(operation, 6, 1000, nodes=nodes, servers=2)
+    )
     rounds, columns = list(schedule.rounds()), write_out(schedule)
     for name in ("src", "dst", "first", "count", "reduce", "channel"):
         assert getattr(columns, name).tolist() == np.concatenate([getattr(r, name) for r in rounds]).tolist()
@@ -53,7 +54,7 @@ def test_columns_are_the_rounds_written_one_below_the_other(algorithm: str, oper
 @pytest.mark.parametrize("ranks", [2, 5, 9])
 def test_who_waits_for_the_same_shares_one_row(ranks: int) -> None:
     """Each rank hands out what all others brought: N - 1 transfers from each wait for N - 1, in N rows, not N (N-1)."""
-    schedule = catalog.find("direct").plans["all_reduce"](Request("all_reduce", ranks, 100))
+    schedule = ALGORITHMS.find("direct").plans["all_reduce"](CollectiveRequest("all_reduce", ranks, 100))
     brought, handed = schedule.rounds()
     assert handed.after.shape == (ranks, ranks - 1)
     for src, waits in zip(handed.src.tolist(), handed.waits.tolist(), strict=True):
@@ -63,7 +64,7 @@ def test_who_waits_for_the_same_shares_one_row(ranks: int) -> None:
 def test_more_waits_than_memory_holds_are_refused_when_somebody_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """5 ranks: 5 x 4 transfers wait for 4 others each. The transfers themselves are told."""
     monkeypatch.setattr("simulator.records.transfers.MOST_PAIRS", 79)
-    columns = write_out(catalog.find("direct").plans["all_reduce"](Request("all_reduce", 5, 100)))
+    columns = write_out(ALGORITHMS.find("direct").plans["all_reduce"](CollectiveRequest("all_reduce", 5, 100)))
     assert len(columns) == 40
     with pytest.raises(SimulationError, match=r"direct over 5 ranks: transfers wait for 80 others .* fewer ranks"):
         columns.waits_of()

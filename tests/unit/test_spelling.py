@@ -8,16 +8,15 @@ from typing import Any, get_args
 import pytest
 
 from simulator.basics import registry
+from simulator.basics.errors import ScenarioError
 from simulator.basics.spelling import meant, plain
-from simulator.collectives import catalog as algorithms
-from simulator.collectives.algorithm import OPERATIONS
-from simulator.errors import ScenarioError
+from simulator.collectives.algorithm import ALGORITHMS, OPERATIONS
 from simulator.model.load import load_model
 from simulator.scenario.key_names import ending, keys_of, unknown_key
 from simulator.scenario.load import load_scenario
-from simulator.scenario.shape import fields
-from simulator.step.pipelines import catalog as schedules
-from simulator.step.strategies import catalog as strategies
+from simulator.scenario.records import fields
+from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.strategies.strategy import STRATEGIES
 
 KINDS: tuple[registry.Kind, ...] = get_args(registry.Kind)
 COLLECTIVE: dict[str, Any] = {
@@ -89,10 +88,10 @@ def test_other_names_are_of_shipped_files_and_of_one_alone(kind: registry.Kind) 
     "names",
     [
         *map(registry.names, KINDS),
-        algorithms.names(),
+        ALGORITHMS.names(),
         OPERATIONS,
-        strategies.names(),
-        schedules.names(),
+        STRATEGIES.names(),
+        SCHEDULES.names(),
     ],
 )
 def test_no_two_names_differ_in_spelling_alone(names: tuple[str, ...]) -> None:
@@ -120,11 +119,14 @@ def test_a_model_has_the_name_of_its_file_however_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
-        ("global_batch_size", "write global_batch: 512seq for sequences of all ranks together, or 4M for tokens"),
-        ("batch_size", "or micro_batch_size for sequences of a rank at a time"),
+        (
+            "global_batch_size",
+            ("write global_batch: 512seq (sequences of all ranks together) or global_batch: 4M (tokens)"),
+        ),
+        ("batch_size", "or micro_batch_size for the sequences in a micro-batch of each rank"),
         ("learning_rate", "write learning: {rate: 1e-3}"),
         ("lr", "write learning: {rate: 1e-3}"),
-        ("epochs", "one step is simulated; how long a training is stands in budget: {tokens: 1e12}"),
+        ("epochs", "one step is simulated; write the length of the training as budget: {tokens: 1e12}"),
         ("tensor_parallel_degree", "write parallelism: {tp: 8}"),
         ("virtual_stages", "did you mean 'training.parallelism.virtual_stages'?"),
         ("optimiser", "did you mean 'optimizer'?"),

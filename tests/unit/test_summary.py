@@ -13,13 +13,13 @@ from simulator.basics.units import format_time
 from simulator.records.timeline import LinkUse, Timeline
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
 from simulator.report.tables.table import points_tables
-from simulator.run import Run, simulate
+from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import load_scenario
 
 LATENCY, BANDWIDTH = 10e-6, 12.5e9
 
 
-def played(operation: str = "all_reduce", algorithm: str = "ring", n: int = 4, **collective: Any) -> Run:
+def played(operation: str = "all_reduce", algorithm: str = "ring", n: int = 4, **collective: Any) -> SimulatedRun:
     facts = {"operation": operation, "algorithm": algorithm, "size": "4 MiB", **collective}
     cluster = {"topology": "star_100g", "world_size": n}
     return simulate(load_scenario({"name": "summary", "cluster": cluster, "collective": facts}))
@@ -39,8 +39,7 @@ def test_a_rings_figures_are_those_of_the_formula() -> None:
     assert held is not None
     assert (held.link, held.bytes) == ("gpu0->switch0", 2 * (n - 1) / n * size)
     assert held.busy_fraction == pytest.approx(2 * (n - 1) * size / n / BANDWIDTH / time, rel=1e-9)
-    load = "gpu0->switch0 carries 1.5 times the array and is busy 89 % of the time"
-    assert report.because == f"{load}: its bandwidth holds the collective up"
+    assert report.because == "Bottleneck: link gpu0->switch0, 89 % busy, carries 1.5x the array"
     # Both directions send at the same time, so that the cable's time is the link's.
     assert held.reverse_bytes == held.bytes
     assert held.cable_time_s == pytest.approx(held.bandwidth_time_s, rel=1e-9)
@@ -58,12 +57,14 @@ def test_a_cable_whose_directions_take_turns_is_busy_for_both(algorithm: str, en
     assert held.end == end
     assert held.parts == pytest.approx({"receiving": sending, "sending": sending}, rel=1e-9)
     assert report.time_s - sum(held.parts.values()) == pytest.approx(2 * LATENCY, rel=1e-6)
-    said = f"{end} receives {arrays} times the array for 50 % of the time and sends {arrays} times the array for 50 %"
-    assert report.because == f"{said}: its bandwidth holds the collective up"
+    said = f"{end} receives {arrays}x the array for 50 % of the time and sends {arrays}x the array for 50 %"
+    assert report.because == f"Bottleneck: {said}"
 
 
 def test_an_array_that_is_carried_once_is_called_so() -> None:
-    assert played("broadcast", "chain").report.because.startswith("gpu0->switch0 carries the array once and is busy")
+    because = played("broadcast", "chain").report.because
+    assert because.startswith("Bottleneck: link gpu0->switch0, ")
+    assert because.endswith(" % busy, carries 1x the array")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_a_table_loses_nothing_at_any_width(width: int) -> None:
         assert text.count(f"{report['bottleneck']['link']} {report['bottleneck']['busy_fraction']:.0%}") >= 4
 
 
-HEADINGS = ("time", "closed form", "busbw", "on the wire", "wrong", "max error", "busiest link")
+HEADINGS = ("time", "closed form", "busbw", "bytes sent", "wrong", "max error", "busiest link")
 
 
 def test_what_does_not_fit_stands_in_a_further_table_behind_the_same_settings() -> None:

@@ -8,20 +8,20 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.engine.events import execute as events
-from simulator.model.cut import ExpertCut
+from simulator.model.partition import ExpertPartition
 from simulator.model.shape import Transformer
 from simulator.records.operation import Collective, Compute, Op
 from simulator.step import pipeline
+from simulator.step.interleaved_kernels import interleaved_kernels
 from simulator.step.parallelism import Parallelism
 from simulator.step.plan import StepPlan, plan_step
-from simulator.step.taking_turns import taking_turns
 from tests.training import step
 
 MODEL = Transformer("experts", 4, 64, 4, 4, 16, 128, 128, 64, tied=False, num_experts=8, active_experts=2)
 
 
 def planned() -> StepPlan:
-    cut = Parallelism(pp=2, schedule="dualpipe", experts=ExpertCut(2))
+    cut = Parallelism(pp=2, schedule="dualpipe", experts=ExpertPartition(2))
     return plan_step(build("star_100g", 4), step("ddp", MODEL, accumulation=8, parallelism=cut))
 
 
@@ -41,7 +41,7 @@ def names(ops: list[Op]) -> list[str]:
 def test_each_goes_on_while_the_other_exchanges() -> None:
     one: list[Op] = [kernels("a1"), exchange("ax", "a1"), kernels("a2", "ax")]
     other: list[Op] = [kernels("b1"), exchange("bx", "b1"), kernels("b2", "bx")]
-    assert names(taking_turns(one, other)) == ["a1", "ax", "b1", "bx", "a2", "b2"]
+    assert names(interleaved_kernels(one, other)) == ["a1", "ax", "b1", "bx", "a2", "b2"]
 
 
 def test_one_with_more_parts_has_more_turns() -> None:
@@ -49,20 +49,20 @@ def test_one_with_more_parts_has_more_turns() -> None:
     other: list[Op] = [kernels("b0")]
     for number in range(1, 4):
         other += [exchange(f"bx{number}", f"b{number - 1}"), kernels(f"b{number}", f"bx{number}")]
-    turns = [name for name in names(taking_turns(one, other)) if "x" not in name]
+    turns = [name for name in names(interleaved_kernels(one, other)) if "x" not in name]
     assert turns == ["a1", "b0", "b1", "a2", "b2", "b3"]
 
 
 def test_without_exchanges_or_where_one_needs_the_other_they_follow_each_other() -> None:
     plain: list[Op] = [kernels("a1"), kernels("a2")]
-    assert names(taking_turns(plain, [kernels("b1")])) == ["a1", "a2", "b1"]
+    assert names(interleaved_kernels(plain, [kernels("b1")])) == ["a1", "a2", "b1"]
     one: list[Op] = [kernels("a1"), exchange("ax", "a1"), kernels("a2", "ax")]
-    assert names(taking_turns(one, [kernels("b1", "a2")])) == ["a1", "ax", "a2", "b1"]
+    assert names(interleaved_kernels(one, [kernels("b1", "a2")])) == ["a1", "ax", "a2", "b1"]
 
 
 def test_turns_hide_exchanges_and_change_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, by_turns = build("star_100g", 4), planned()
-    monkeypatch.setattr(pipeline, "taking_turns", lambda one, other: [*one, *other])
+    monkeypatch.setattr(pipeline, "interleaved_kernels", lambda one, other: [*one, *other])
     one_by_one = planned()
     for rank in range(4):
         ops = [sorted(plan.program.ranks[rank], key=lambda op: op.name) for plan in (by_turns, one_by_one)]

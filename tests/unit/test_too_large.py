@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from simulator.basics.this_machine import cgroup_limit
-from simulator.collectives import catalog, ring
-from simulator.collectives.algorithm import Request
-from simulator.collectives.parameter_server import Party, pull, push
+from simulator.basics.errors import SimulationError
+from simulator.basics.host_memory import cgroup_limit
+from simulator.collectives import ring
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
+from simulator.collectives.parameter_server import ServerLayout, pull, push
 from simulator.engine.play import play
-from simulator.errors import SimulationError
 from simulator.records.schedule import Schedule
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import planned, star
 
@@ -29,11 +29,11 @@ MODEL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_posit
 @pytest.fixture
 def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
     """As much memory on every machine that this is tested on."""
-    monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: 64.0 * GIB)
+    monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: 64.0 * GIB)
 
 
 def made(algorithm: str, operation: Any, **facts: Any) -> Schedule:
-    return catalog.find(algorithm).plans[operation](Request(operation, RANKS, RANKS, **facts))
+    return ALGORITHMS.find(algorithm).plans[operation](CollectiveRequest(operation, RANKS, RANKS, **facts))
 
 
 @pytest.mark.usefixtures("roomy")
@@ -46,8 +46,8 @@ def made(algorithm: str, operation: Any, **facts: Any) -> Schedule:
         (made("direct", "all_to_all"), RANKS * (RANKS - 1)),
         (made("parameter_server", "all_reduce", servers=RANKS, servers_on="workers"), 2 * RANKS * (RANKS - 1)),
         (made("parameter_server", "all_reduce", servers=RANKS), 2 * RANKS**2),
-        (push(Party(RANKS, RANKS)), RANKS**2),
-        (pull(Party(RANKS, RANKS, own=False)), RANKS * (RANKS - 1)),
+        (push(ServerLayout(RANKS, RANKS)), RANKS**2),
+        (pull(ServerLayout(RANKS, RANKS, own=False)), RANKS * (RANKS - 1)),
         # Every rank asks its switch for every set.
         (made("nvls", "all_reduce", chunks=1), 2 * RANKS * (RANKS + 1)),
         (made("chain", "broadcast", chunks=RANKS), RANKS * (RANKS - 1)),
@@ -70,7 +70,7 @@ def test_a_million_million_transfers_are_counted_and_refused(schedule: Schedule,
 def test_what_repeats_is_not_refused() -> None:
     """A ring of 100,000 ranks has 20 thousand million transfers, and three rounds."""
     n = RANKS // 10
-    schedule = ring.all_reduce(Request("all_reduce", n, n))
+    schedule = ring.all_reduce(CollectiveRequest("all_reduce", n, n))
     assert (schedule.rows, schedule.length()) == (3 * n, 2 * (n - 1) * n)
 
 
@@ -108,7 +108,7 @@ def told(facts: dict[str, Any]) -> str:
 )
 def test_collectives_and_steps_say_what_they_would_take(facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """64 x 63 transfers a way are more than a MiB."""
-    monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: float(MIB))
+    monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: float(MIB))
     line = told(facts)
     assert re.fullmatch(r"\w+ over 64 ranks: [48]\S+e\+03 transfers .* MiB, this machine has 1 MiB; take .*", line), (
         line
@@ -116,26 +116,26 @@ def test_collectives_and_steps_say_what_they_would_take(facts: dict[str, Any], m
 
 
 def test_closed_forms_write_nothing_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: float(MIB))
+    monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: float(MIB))
     assert simulate(load_scenario(training("closed_form", strategy="ddp"))).timeline.end > 0
 
 
 def test_events_say_what_they_would_take_before_they_write_it_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ring's 2 x 63 x 64 transfers at 130 B; its three rounds of 64 are no trouble to others."""
     needed = 2 * 63 * 64 * 130.0
-    monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: needed - 1)
+    monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: needed - 1)
     facts = collective("all_reduce", "ring", also={"payload": False})
     line = told(facts | {"engine": "events"})
     assert line.startswith("engine: the events engine would have to follow 8.06e+03 transfers, about ")
     assert line.endswith(" KiB; write engine: auto, or take fewer ranks")
     assert simulate(load_scenario(facts)).timeline.engine == "compiled"
-    monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: needed)
+    monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: needed)
     assert simulate(load_scenario(facts | {"engine": "events"})).timeline.engine == "events"
 
 
 def test_real_arrays_are_not_drawn_for_what_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: float(MIB))
-    monkeypatch.setattr("simulator.collectives.inputs.buffers", lambda *_: pytest.fail("arrays were drawn"))
+    monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: float(MIB))
+    monkeypatch.setattr("simulator.payload.inputs.buffers", lambda *_: pytest.fail("arrays were drawn"))
     # Arrays and copies of 64 ranks are 512 KiB; 8,064 transfers at 130 B are 1,023.75 KiB.
     monkeypatch.setattr("simulator.engine.play.BYTES_A_TRANSFER", 131)
     line = told(collective("all_reduce", "ring"))
@@ -145,9 +145,9 @@ def test_real_arrays_are_not_drawn_for_what_cannot_be_followed(monkeypatch: pyte
 
 def test_the_core_does_not_follow_what_memory_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody sends to everybody over shared ports: 2 x 4 x 3 transfers, of which the core holds 12 B each."""
-    program = planned(star(4), "direct", Request("all_reduce", 4, 1000)).program
+    program = planned(star(4), "direct", CollectiveRequest("all_reduce", 4, 1000)).program
     assert play("auto", program, star(4)).end > 0
-    monkeypatch.setattr("simulator.engine.compiled.engine.lacking", lambda nbytes: f"{nbytes} B")
+    monkeypatch.setattr("simulator.engine.compiled.engine.shortage_text", lambda nbytes: f"{nbytes} B")
     with pytest.raises(SimulationError, match=r"a collective of 24 transfers whose flows share links .* about 288 B"):
         play("auto", program, star(4))
 
@@ -156,7 +156,7 @@ def test_a_limit_on_the_process_counts() -> None:
     """As `ulimit -v` sets it."""
     limited = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31));"
-        "from simulator.basics.this_machine import memory; print(memory() <= 2**31, memory() < 2**31)"
+        "from simulator.basics.host_memory import memory; print(memory() <= 2**31, memory() < 2**31)"
     )
     done = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, check=True)
     # Python itself has taken a part of it.

@@ -8,7 +8,7 @@ from itertools import repeat
 import numpy as np
 import pytest
 
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.recurrence import by_rounds
 from simulator.engine.events import execute
@@ -23,7 +23,7 @@ from tests.playing import regular
 def test_the_events_engine_enters_every_transfer_as_the_rule_says(sigma: float) -> None:
     """On links of its own a transfer takes bytes / rate, so its end tells when it entered. Ranks come late."""
     cluster = regular("fully_connected", 5)
-    op = plan(cluster, Task(Request("all_reduce", 5, 1003), "ring", tuple(range(5)))).ops[0]
+    op = plan(cluster, Task(CollectiveRequest("all_reduce", 5, 1003), "ring", tuple(range(5)))).ops[0]
     late = tuple((Compute("late", 1e-6 * rank**2), replace(op, after=("late",))) for rank in range(5))
     jitter = Jitter(0.0, sigma, 7)
     (log,) = execute(Program(late), cluster, jitter=jitter).logs

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from simulator.basics import registry
-from simulator.calibration.machines import page_text as machines_text
+from simulator.basics.errors import OutOfMemoryError, ScenarioError, UnknownNameError
 from simulator.calibration.table import Table
-from simulator.calibration.training_runs import cut_page_text, kernel_checks
-from simulator.calibration.training_runs import page_text as training_text
+from simulator.calibration.training_runs import kernel_checks
 from simulator.calibration.training_runs.ablation import behind
 from simulator.calibration.training_runs.checks import FACTS, left_out, with_fact, without_each
 from simulator.calibration.training_runs.constants import counted
@@ -28,20 +27,17 @@ from simulator.calibration.training_runs.fitting import (
     value,
     with_values,
 )
-from simulator.calibration.training_runs.page import finding
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
 from simulator.calibration.training_runs.rows import BEST_MATMUL, MeasuredRow, cluster_of, measured, step_of
 from simulator.calibration.training_runs.summary import apart, by_group, errors, of_memory, worst
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.jitter import Jitter
-from simulator.errors import OutOfMemoryError, ScenarioError, UnknownNameError
 from simulator.model.head import head_operations, logits_memory
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
 from simulator.model.operation import Batch, Operation
-from simulator.playing.training import play_step
-from simulator.report.plots import validation as plot_validation
+from simulator.run.training import play_step
 from simulator.step.framework import BARE, Framework, Sustained, load_framework
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.framework_operations import (
@@ -54,6 +50,10 @@ from simulator.step.kernels.framework_operations import (
 from simulator.step.kernels.kernel_time import duration
 from simulator.step.spec import Precision, Sharding, TrainingStep
 from simulator.step.units import units
+from tools.validation import cut_text as cut_page_text
+from tools.validation import error_plot as plot_validation
+from tools.validation import machines_text, training_text
+from tools.validation.training_page import finding
 
 H100 = load_gpu("h100_sxm")
 MPT = load_model("mpt_1b", 2048)

@@ -9,15 +9,15 @@ import pytest
 
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
-from simulator.report.numbers.measures import share_text
-from simulator.report.plots import pipeline
+from simulator.records.measures import share_text
 from simulator.report.plots.plot import CloseUp
+from simulator.report.plots.training import pipeline
 from simulator.report.views.view import _few_names, compressed, decompressed, view_of, within
 from simulator.results.page.page import report_page, without_files
 from simulator.results.page.page_data import page_data
 from simulator.results.page.point_table import point_table
 from simulator.results.small_table import small_tables
-from simulator.run import Run, simulate
+from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
 
@@ -28,7 +28,7 @@ SERVED: dict[str, Any] = {
 }
 
 
-def looked_at(data: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
+def looked_at(data: dict[str, Any]) -> tuple[SimulatedRun, dict[str, Any]]:
     run = simulate(load_scenario(data))
     return run, view_of(run.timeline, 8e10, {op.name: op.group for op in run.plan.program.collectives().values()})
 
@@ -82,7 +82,7 @@ def test_a_servers_bar_has_receiving_and_sending_and_next_to_no_waiting() -> Non
     (point,) = data["points"]
     parts = dict(point["parts"])
     sending = 4 * 64 * 2**20 / 12.5e9
-    assert parts == pytest.approx({"receiving": sending, "sending": sending, "latencies and waiting": 20e-6}, rel=1e-6)
+    assert parts == pytest.approx({"receiving": sending, "sending": sending, "latency and waiting": 20e-6}, rel=1e-6)
     assert all(data["colours"][name] for name in parts)
 
 
@@ -117,23 +117,23 @@ def test_every_place_of_a_page_prints_the_same_idle_time() -> None:
         share = share_text(report["bubble_time_s"] / report["step_time_s"])
         assert cells[small.columns.index("idle time")].partition(" (")[0] == share
         assert f'<td data-v="{report["bubble_time_s"] / report["step_time_s"]!r}">{share}</td>' in line
-        assert f", {share} idle; " in point["because"]
+        assert f", idle {share}; " in point["because"]
         drawn = dict(point["parts"])
         assert share_text(drawn["idle"] / sum(drawn.values())) == share
         run = simulate(numbered[row.index][1].scenario, keep=None)
         picture = pipeline.PLOT.figure(CloseUp(run.timeline, 8e10))
         assert picture is not None
-        assert f"4 stages are idle for {share} of " in picture.get_suptitle()
+        assert f"Mean idle time of 4 stages: {share} of " in picture.get_suptitle()
     best = min((row.report or {})["bubble_time_s"] / (row.report or {})["step_time_s"] for row in compared.rows)
-    assert f"is least idle, {share_text(best)} idle: " in told.sentences[0]
+    assert f"has the lowest idle time ({share_text(best)}); " in told.sentences[0]
 
 
 def test_why_tells_of_bytes_that_come_back() -> None:
     compare = {"collective.algorithm": ["ring", "parameter_server"]}
     served = {key: value for key, value in SERVED["collective"].items() if key != "algorithm"} | {"size": "64 MiB"}
     told = answer(compared_of(SERVED | {"collective": served, "compare": compare, "answer": ["best"]}))
-    assert "4 times the array, then 4 times the array back with parameter_server (server0->switch0)" in told.why
-    assert told.why.startswith("The busiest link carries 1.5 times the array with ring (gpu0->switch0)")
+    assert "4x the array, then 4x the array back with parameter_server (server0->switch0)" in told.why
+    assert told.why.startswith("The busiest link carries 1.5x the array with ring (gpu0->switch0)")
 
 
 EXPERTS: dict[str, Any] = {
@@ -165,7 +165,7 @@ def test_time_is_weighed_against_memory_only_where_both_differ_and_by_the_step_w
     data = paged(staged)
     times = {row["figures"]["step_time_s"] for row in data["points"]}
     assert bool(data["front"]) == (len(times) > 1)
-    assert (data["frontKeys"][0], data["frontTime"]) == ("step_time_s", "time of a step")
+    assert (data["frontKeys"][0], data["frontTime"]) == ("step_time_s", "step time")
     larger = staged | {"compare": {"training.micro_batch_size": [1, 2]}}
     assert paged(larger)["frontKeys"][0] == "time_per_token_s"
 
@@ -184,7 +184,7 @@ def test_a_table_names_the_baseline_and_says_why_numbers_are_missing() -> None:
     )
     assert "<th>vs ring</th>" in html
     assert html.count(">baseline</td>") == 2
-    assert "Real arrays were added up in 2 points; payload: auto does so for at most 256 MiB over all ranks" in html
+    assert "Real arrays were summed in 2 points; payload: auto sums arrays of at most 256 MiB over all ranks" in html
 
 
 def test_a_page_that_is_put_elsewhere_links_to_no_file_beside_it(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_page_that_is_put_elsewhere_links_to_no_file_beside_it(tmp_path: Path)
 def test_collectives_that_closed_forms_keep_off_the_links_are_told_with_the_links() -> None:
     step = {"model": "gpt2", "seq_len": 256, "sharding": "zero1"}
     _, view = looked_at({"name": "step", "cluster": {"topology": "dgx_h100", "world_size": 8}, "training": step})
-    assert view["links"]["off_links"].startswith("closed forms stand for ")
+    assert view["links"]["off_links"].startswith("closed forms replace ")
     assert not view["links"]["complete"]  # nobody knows what a link that closed forms left out has carried
     _, view = looked_at(SERVED)
     assert view["links"]["off_links"] == ""

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import simulator
+from simulator.basics.errors import ScenarioError
 from simulator.basics.sections import flat, varied
-from simulator.errors import ScenarioError
-from simulator.report.tables.setting_text import label
+from simulator.records.setting_text import label
 from simulator.results.plotted_points import as_file_name
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.partial_settings import matching
@@ -111,8 +111,10 @@ def test_what_is_written_out_is_the_same_scenario(data: dict[str, Any]) -> None:
          "sweep.collective.algorithm: overlaps with collective, which sets collective.algorithm; keep one"),
         ({"collective.servers": [{}]}, {"collective": [SERVERS]},
          "sweep.collective: collective.servers overlaps with collective.servers, which is an axis too; keep one"),
-        ({"collective": [RING]}, {"collective": [SERVERS]}, "sweep.collective: stands in compare and in sweep"),
-        ({"training": [{"sharding": "ddp"}]}, None, "compare.training: this scenario plays a collective and has no"),
+        ({"collective": [RING]}, {"collective": [SERVERS]}, "sweep.collective: is a key in both compare and sweep"),
+        ({"training": [{"sharding": "ddp"}]}, None, (
+            "compare.training: this scenario simulates a collective and has no"
+        )),
         ({"collective": [{"algorithm": "ring", "servers": {"count": 4}}, SERVERS]}, None,
          "compare.collective: with collective {algorithm: ring, servers: {count: 4}}: collective.servers: only for"),
         ({"collective": [{"size": "10 B"}, {}]}, None,

@@ -1,1 +1,1 @@
-"""What is on the documentation site? Pages, notebooks, keys, names and a gallery, put together and built by Sphinx."""
+"""Builds the documentation site with Sphinx: pages, notebooks, keys, names and a gallery."""

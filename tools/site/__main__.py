@@ -1,10 +1,9 @@
-"""How is the documentation site built?
+"""How is the documentation site built? By Sphinx, from a source folder put together here.
 
-    python -m tools.site              all of it; scenarios whose run is not kept are played, minutes at first
-    python -m tools.site --quick      a few scenarios alone, the others with question and file
+    python -m tools.site              every page; scenarios without a stored run are simulated (minutes at first)
+    python -m tools.site --quick      simulate a few scenarios; show the rest with question and file
 
-Pages are in FOLDER/html (build/site/html where --folder is left out). The exit code is 1 where Sphinx warns or a link
-leads nowhere.
+Pages are written to FOLDER/html (default build/site/html). The exit code is 1 if Sphinx warns or a link is broken.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from typing import Final
 from tools.site import assemble, built_links, gallery_pages
 from tools.site.gallery_runs import ROOT, run_of
 
-# Collective and step, each of a few seconds: they show that a played scenario gets its answer and its picture.
+# A collective and a training step of a few seconds each: they test that a simulated scenario shows answer and picture.
 QUICK: Final = ("n_servers", "gradient_accumulation")
 
 
 def main() -> int:
-    """Put the source together, build it, and look every link up."""
+    """Assemble the source, build the site, and check every link."""
     parser = argparse.ArgumentParser(prog="python -m tools.site", description="Build the documentation site.")
     parser.add_argument("--quick", action="store_true", help="Play a few scenarios alone.")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "site", help="Where all of it goes.")
@@ -33,8 +32,10 @@ def main() -> int:
     assemble.assemble(source)
     entries = _entries(asked.folder / "runs", quick=asked.quick)
     gallery_pages.write(entries, source)
+    # Warnings are errors (-W); --keep-going reports every warning first.
     if _sphinx(source, html, asked.folder / "doctrees"):
         return 1
+    # Reports are complete pages, and are added after Sphinx has built the others.
     gallery_pages.write_reports(entries, html)
     faults = built_links.faults(html)
     print(*faults, sep="\n", end="\n" if faults else "")
@@ -45,6 +46,7 @@ def main() -> int:
 def _entries(store: Path, *, quick: bool) -> list[gallery_pages.Entry]:
     entries = []
     for name, path in gallery_pages.scenarios().items():
+        # Without a run, the page shows question and file.
         played = name in QUICK or not quick
         if played:
             print(f"scenario: {name}", flush=True)
@@ -55,6 +57,7 @@ def _entries(store: Path, *, quick: bool) -> list[gallery_pages.Entry]:
 def _sphinx(source: Path, html: Path, doctrees: Path) -> int:
     options = ["-b", "html", "-c", str(ROOT / "docs" / "site"), "-d", str(doctrees), "-W", "--keep-going", "-q"]
     command = [sys.executable, "-m", "sphinx", *options, str(source), str(html)]
+    # Sphinx runs in a subprocess and imports this repository's modules.
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode
 

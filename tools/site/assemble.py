@@ -1,4 +1,4 @@
-"""What does Sphinx read? The repository's pages, where they stand there: links between them hold."""
+"""Which pages does Sphinx read? The repository's pages at their own paths; links between pages stay valid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.site import key_pages, part_pages
 from tools.site.gallery_runs import ROOT
 
 _SITE: Final = ROOT / "docs" / "site"
-# Where the site's own pages go; those of docs/, the notebooks and the rest keep their places.
+# Paths for the site's own pages. Pages in docs/, notebooks and others keep their paths.
 _OWN: Final = {
     "guide.md": "guide.md",
     "reference.md": "reference.md",
@@ -21,21 +21,25 @@ _KEPT: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/images/*",
 
 
 def assemble(source: Path) -> None:
-    """Copy and write all pages but the gallery's; what did not change keeps its time, so that Sphinx reads it once."""
-    # In the repository the gallery is the folder of scenarios; here it has pages.
-    front = (ROOT / "README.md").read_text(encoding="utf-8").replace("](scenarios)", "](gallery/index.md)")
+    """Copy and write every page except the gallery; unchanged files keep their time, and Sphinx reads them once."""
+    front = (ROOT / "README.md").read_text(encoding="utf-8")
+    # In the repository, gallery and notebooks are folders; on the site they have pages.
+    for folder, page in (("scenarios", "gallery/index.md"), ("notebooks", "notebooks/index.md")):
+        front = front.replace(f"]({folder})", f"]({page})")
     _write(source / "index.md", front + (_SITE / "contents.md").read_text(encoding="utf-8"))
     _write(source / "reference" / "scenario_keys.md", key_pages.scenario_page())
     _write(source / "reference" / "topology_keys.md", key_pages.topology_page())
     _write(source / "reference" / "parts.md", part_pages.part_page())
     for name, place in _OWN.items():
         _copy(_SITE / name, source / place)
+    # Sorted, because the order of a folder differs between machines.
     for pattern in _KEPT:
         for origin in sorted(ROOT.glob(pattern)):
             _copy(origin, source / origin.relative_to(ROOT))
 
 
 def _write(target: Path, text: str) -> None:
+    # Writing an equal file would renew its time.
     if not target.is_file() or target.read_text(encoding="utf-8") != text:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")

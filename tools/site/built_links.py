@@ -1,4 +1,4 @@
-"""Does every link of the built pages lead somewhere? And is nothing loaded from another machine?
+"""Is every link in the built pages valid, and is nothing loaded from another machine?
 
 python -m tools.site.built_links build/site/html
 """
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-# Attributes that name another file, and the elements whose file a browser loads by itself.
+# Attributes with the name of another file, and elements whose file a browser loads by itself.
 _ATTRIBUTES: Final = ("href", "src", "data", "poster")
 _LOADING: Final = {"script", "link", "img", "iframe", "source", "object", "video", "audio", "embed"}
 
 
 class _Page(HTMLParser):
-    """Anchors of a page, and what it refers to: (element, address)."""
+    """A page's anchors, and links as (element, address)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class _Page(HTMLParser):
         self.links: list[tuple[str, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what one element names."""
+        """Record the links and anchors in an element."""
         for name, value in attrs:
             if value is None:
                 continue
@@ -38,20 +38,21 @@ class _Page(HTMLParser):
 
 
 def faults(root: Path) -> list[str]:
-    """Links of the pages under a folder that lead nowhere, and files that they would load from another machine.
+    """Return the broken links under a folder, and files that pages load from another machine.
 
     Parameters
     ----------
     root : Path
-        Of built HTML.
+        Folder with built HTML.
 
     Returns
     -------
     list of str
-        A line for each fault: page, address, what is wrong.
+        A line for each fault: page, address, fault.
     """
+    # A page is the target of many links, and is parsed once.
     page = cache(_read)
-    # The theme's own templates lie among its scripts, and are no pages.
+    # The theme's templates lie among its scripts, and are not pages.
     pages = (path for path in sorted(root.rglob("*.html")) if "_static" not in path.relative_to(root).parts)
     return [
         f"{path.relative_to(root)}: {address}: {fault}"
@@ -63,17 +64,21 @@ def faults(root: Path) -> list[str]:
 
 def _faults_of(path: Path, tag: str, address: str, page: Callable[[Path], _Page]) -> Iterator[str]:
     parts = urlsplit(address)
+    # Ordinary links to other sites are allowed, and not checked.
     if parts.scheme in ("http", "https") or parts.netloc:
         if tag in _LOADING:
             yield f"<{tag}> loads it from another machine"
         return
+    # Schemes such as mailto: and data: name no file.
     if parts.scheme:
         return
     target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    # Servers show a folder's index.html.
     if target.is_dir():
         target /= "index.html"
     if not target.is_file():
         yield "there is no such file"
+    # Anchors exist in pages only; other files are loaded as a whole.
     elif parts.fragment and target.suffix == ".html" and unquote(parts.fragment) not in page(target).anchors:
         yield "there is no such anchor"
 

@@ -1,4 +1,4 @@
-"""What is in the gallery? A page for each scenario: question, answer, picture, file, and its report."""
+"""Which pages does the gallery contain? A page for each scenario: question, answer, picture, file, and report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.results.page.page import without_files
 from simulator.scenario.load import load_scenario
 from tools.site.gallery_runs import ROOT, GalleryRun
 
-# Pixels across: twice what is shown, for screens that have them.
+# Width in pixels: twice the displayed width, for screens with double resolution.
 _THUMBNAIL: Final = 640
 _TOPICS: Final = {"collective": "Collectives", "training": "Training steps", "numerics": "Training for real"}
 _NOT_PLAYED: Final = "This build did not play it; `make docs` does."
@@ -22,17 +22,18 @@ _NOT_PLAYED: Final = "This build did not play it; `make docs` does."
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A scenario of the gallery.
+    """A scenario in the gallery.
 
     Attributes
     ----------
     name, question : str
+        Name of the file, and the scenario's question.
     topic : str
-        A key of the index's headings.
+        A key of _TOPICS, the index's headings.
     text : str
-        The file.
+        Text of the file.
     run : GalleryRun or None
-        None where this build does not play it.
+        None if this build does not simulate the scenario.
     """
 
     name: str
@@ -43,20 +44,23 @@ class Entry:
 
 
 def entry(path: Path, run: GalleryRun | None) -> Entry:
-    """Read one scenario file."""
+    """Read a scenario file."""
     scenario = load_scenario(path)
     step = scenario.training
+    # A scenario with real training is shown apart from other training steps.
     topic = "collective" if step is None else "numerics" if step.numerics else "training"
     return Entry(path.stem, scenario.question or path.stem, topic, path.read_text(encoding="utf-8"), run)
 
 
 def write(entries: Sequence[Entry], source: Path) -> None:
-    """Write the gallery's pages and thumbnails into a source folder of Sphinx."""
+    """Write the gallery's pages and thumbnails into Sphinx's source folder."""
     folder = source / "gallery"
+    # From scratch, because a removed scenario must lose its page.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for one in entries:
         picture = _picture(one)
+        # Two sizes: the page shows the whole picture, the index a thumbnail.
         if picture is not None:
             shutil.copyfile(picture, folder / f"{one.name}.png")
             _shrink(picture, folder / f"{one.name}_small.png")
@@ -65,10 +69,11 @@ def write(entries: Sequence[Entry], source: Path) -> None:
 
 
 def write_reports(entries: Sequence[Entry], html: Path) -> None:
-    """Put each run's report, a page of its own, beside the built pages that link to it."""
+    """Write each run's report beside the built pages that link to the report."""
     for one in entries:
         report = _report(one)
         if report is not None:
+            # Files that the report links to are not on the site.
             page = without_files(report.read_text(encoding="utf-8"))
             (html / "gallery" / f"{one.name}_report.html").write_text(page, encoding="utf-8")
 
@@ -106,12 +111,14 @@ def _answered(one: Entry) -> list[str]:
 
 
 def _quoted(sentences: Sequence[str]) -> str:
-    """Words of a program as a quotation: a paragraph each, and nothing in them is markup."""
+    """Return a program's sentences as a Markdown quotation, one paragraph each, with markup escaped."""
+    # A program's text may contain characters with a meaning in Markdown.
     lines = ["".join(f"\\{c}" if c in "\\`*_{}[]<>#|$~" else c for c in line) for line in sentences]
     return "\n>\n".join(f"> {line}" for line in lines)
 
 
 def _index(entries: Sequence[Entry]) -> str:
+    # A quick build says so on the page.
     played = sum(one.run is not None for one in entries)
     words = f"{len(entries)} scenarios are shipped. Each begins with a question, and `simulator run NAME` plays it."
     if played < len(entries):
@@ -131,5 +138,5 @@ def _card(one: Entry) -> str:
 
 
 def scenarios() -> Mapping[str, Path]:
-    """The shipped scenarios by name."""
+    """Return the shipped scenarios by name."""
     return {path.stem: path for path in sorted((ROOT / "scenarios").glob("*.yaml"))}

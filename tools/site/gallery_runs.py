@@ -1,7 +1,7 @@
-"""What did each scenario of the gallery answer? Runs are kept, and played again only where something changed.
+"""How did each scenario in the gallery answer its question? Runs are stored, and repeated only after a change.
 
-A run is kept under the digest of its scenario file, the topologies and the simulator's edition: where one of them has
-changed it is played again.
+A run is stored with a digest of its scenario file, the topologies, and the simulator's edition. If one of these has
+changed, the scenario is simulated again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class GalleryRun:
-    """A played scenario.
+    """The stored run of a scenario.
 
     Attributes
     ----------
@@ -35,23 +35,24 @@ class GalleryRun:
 
     @property
     def answer(self) -> list[str]:
-        """Sentences that answer the scenario's question, and why, where that is known."""
+        """Sentences of the answer, with the reason if known."""
         answer = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))["answer"]
         return [sentence for sentence in (*answer["sentences"], answer["why"]) if sentence]
 
     @property
     def pictures(self) -> list[Path]:
-        """Its pictures: those that compare points first, as they were drawn."""
+        """Pictures in drawing order; pictures that compare points come first."""
+        # Files are written in drawing order.
         return sorted((self.folder / "plots").glob("*.png"), key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
 def run_of(scenario: Path, store: Path) -> GalleryRun:
-    """The kept run of a scenario, or a new one.
+    """Return the stored run of a scenario, or a new run.
 
     Raises
     ------
     SystemExit
-        The scenario could not be played.
+        The scenario could not be simulated.
     """
     kept = store / scenario.stem
     key = _key(scenario)
@@ -59,6 +60,7 @@ def run_of(scenario: Path, store: Path) -> GalleryRun:
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(parents=True)
         _play(scenario, kept / "run")
+        # Written last: a run interrupted before has no key, and is repeated.
         (kept / "key").write_text(key)
     return GalleryRun(kept / "run")
 
@@ -66,13 +68,16 @@ def run_of(scenario: Path, store: Path) -> GalleryRun:
 def _play(scenario: Path, out: Path) -> None:
     command = [sys.executable, "-m", "simulator", "run", str(scenario), "--out", str(out)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    # A subprocess, like a user's: nothing is shared between scenarios.
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
     if done.returncode:
         raise SystemExit(f"{scenario}: could not be played:\n{done.stderr}")
 
 
 def _key(scenario: Path) -> str:
+    # The edition identifies the simulator by version and code.
     digest = hashlib.sha256(edition().encode())
+    # Every topology, because a scenario may name another topology in an axis.
     for path in [scenario, *sorted((ROOT / "topologies").glob("*"))]:
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()

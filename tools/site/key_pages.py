@@ -1,6 +1,6 @@
-"""Which keys has a scenario file, which a topology file? Written from their schemas.
+"""Which keys does a scenario file or a topology file have? The pages are written from their schemas.
 
-Nothing is said twice: what a page says is what `simulator schema` and `simulator schema topology` print.
+Nothing is stated twice: the pages show the output of `simulator schema` and `simulator schema topology`.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from simulator.scenario import schema as scenario_schema
 
 Schema = Mapping[str, Any]
 
-# What is written, by a part of the pattern that it is checked with.
+# Description for each quantity, found by a part of the validation pattern.
 _QUANTITIES: Final = {
     "[Bb]/s": "bandwidth, such as `12.5 GB/s` or `100 Gb/s`",
     "(ns|us|": "time, such as `10 us`",
     "i)?B\\s*$": "size, such as `16 MiB`",
 }
 _HEAD: Final = "| key | value | default | what it is |\n|---|---|---|---|"
-# Names that are listed in full; of more, the page says how many.
+# Most names listed in full; for more names, the page states their number.
 _LISTED: Final = 16
 
 
 class Section(NamedTuple):
-    """A mapping of a file.
+    """A mapping in a file.
 
     Attributes
     ----------
     path : str
-        Of keys, "training.parallelism"; empty for the file itself.
+        Dotted keys, such as "training.parallelism"; empty for the file itself.
     schema : mapping
+        JSON schema of the mapping.
     """
 
     path: str
@@ -41,7 +42,7 @@ class Section(NamedTuple):
 
 
 def scenario_page() -> str:
-    """Every key of a scenario file, as Markdown."""
+    """Return the page about scenario keys, as Markdown."""
     document = scenario_schema.schema()
     intro = (
         "# Scenario keys\n\nEvery key of a scenario file, as `simulator schema` gives it to editors. The question that "
@@ -52,7 +53,7 @@ def scenario_page() -> str:
 
 
 def topology_page() -> str:
-    """Every key of a topology file and every builder's options, as Markdown."""
+    """Return the page about topology keys and the builders' options, as Markdown."""
     document = topology_schema.schema()
     intro = (
         "# Topology keys\n\nEvery key of a topology file, as `simulator schema topology` gives it to editors. How to "
@@ -68,16 +69,17 @@ def _page(intro: str, document: Schema, name: str) -> str:
 
 
 def _nested(node: Schema, document: Schema, path: str) -> Iterator[Section]:
-    """Mappings below a mapping, each before those below it."""
+    """Yield the mappings below a mapping, each before its own children."""
     for key, value in node.get("properties", {}).items():
         below = f"{path}.{key}" if path else key
+        # pydantic stores inner mappings under $defs; keys only refer to them.
         for definition in _definitions(value):
             yield Section(below, document["$defs"][definition])
             yield from _nested(document["$defs"][definition], document, below)
 
 
 def _definitions(value: Schema) -> Iterator[str]:
-    """Names of the mappings that a value may be, or hold."""
+    """Yield the names of the mappings that a value may be or contain."""
     if "$ref" in value:
         yield value["$ref"].rpartition("/")[2]
     for part in (*value.get("anyOf", ()), value.get("items"), value.get("additionalProperties")):
@@ -88,6 +90,7 @@ def _definitions(value: Schema) -> Iterator[str]:
 def _section(section: Section, document: Schema, name: str) -> str:
     title = f"`{section.path}`" if section.path else f"The {name}"
     anchor = _anchor(name, section.path)
+    # The document itself has its introduction above.
     required = section.schema.get("required", ())
     before = f"{section.path}." if section.path else ""
     rows = [
@@ -99,7 +102,7 @@ def _section(section: Section, document: Schema, name: str) -> str:
 
 
 def _told(value: Schema, document: Schema) -> Schema:
-    """A key with the description of the mapping that it names, where it has none itself."""
+    """Return a key's schema; without a description, use the description of the key's mapping."""
     names = list(_definitions(value)) if "description" not in value else []
     said = document["$defs"][names[0]].get("description") if names else None
     return {**value, "description": said} if said else value
@@ -119,6 +122,7 @@ def _default(value: Schema) -> str:
     default = value.get("default")
     if default is None or default in ({}, []):
         return "none"
+    # JSON has no infinity.
     if isinstance(default, float) and math.isinf(default):
         return "no bound"
     if isinstance(default, dict):
@@ -127,7 +131,8 @@ def _default(value: Schema) -> str:
 
 
 def _kind(value: Schema, anchor: str) -> str:
-    """What may be written, in words."""
+    """Return the allowed values in words."""
+    # Inner mappings have a section of their own, linked here.
     if "$ref" in value:
         return f"[keys of its own](#{anchor})"
     if "const" in value:
@@ -151,6 +156,7 @@ def _plain_kind(value: Schema, anchor: str) -> str:
         return " or ".join("mapping" if kind == "object" else "text" for kind in kinds)
     if kinds == "string":
         pattern, example = value.get("pattern", ""), value.get("examples", [""])[0]
+        # Quantities are strings with a pattern; the pattern's unit tells their kind.
         quantity = next((words for part, words in _QUANTITIES.items() if part in pattern), "")
         return quantity or (f"text, such as `{example}`" if example else "text")
     words = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`"}.get(kinds, "anything")
@@ -171,7 +177,7 @@ def _mapping(value: Schema, anchor: str) -> str:
 def _bounds(value: Schema) -> str:
     low = value.get("minimum", value.get("exclusiveMinimum"))
     high = value.get("maximum", value.get("exclusiveMaximum"))
-    # The least number that is read stands for "more than nothing".
+    # A tiny lower bound means "greater than 0" (units.LEAST).
     low = 0 if low is not None and 0 < low < 1e-20 else low
     if low is None and high is None:
         return ""
@@ -185,7 +191,8 @@ def _short(number: float) -> str:
 
 
 def _options(builder: str, conditions: list[Schema]) -> str:
-    """The options of one builder."""
+    """Return the options of a builder."""
+    # Each builder has exactly one condition.
     [then] = [c["then"] for c in conditions if c["if"]["properties"]["builder"]["const"] == builder]
     mapping = then["properties"]["options"]
     required = mapping.get("required", ())
@@ -194,5 +201,5 @@ def _options(builder: str, conditions: list[Schema]) -> str:
 
 
 def _without_type(value: Schema) -> Schema:
-    """An option whose description begins with its type, which has a column of its own."""
+    """Return an option without the type at the start of its description; the type has its own column."""
     return {**value, "description": str(value.get("description", "")).partition(": ")[2]}

@@ -1,7 +1,7 @@
-"""How do formulas get into the pages without a script? As MathML, which browsers draw themselves.
+"""How do formulas get into pages without a script? As MathML, drawn by the browser itself.
 
-Docutils turns LaTeX into MathML; this makes it a renderer of Sphinx. What docutils does not understand is a warning,
-so that a build that takes warnings for errors fails.
+Docutils converts LaTeX to MathML; this module registers the conversion as a renderer in Sphinx. A formula unknown to
+docutils gives a warning, and a build with warnings as errors fails.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _LOG = logging.getLogger(__name__)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Make `html_math_renderer = "mathml"` known."""
+    """Register `html_math_renderer = "mathml"`."""
     app.add_html_math_renderer("mathml", (_in_line, None), (_on_a_line_of_its_own, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def _in_line(translator: Any, node: nodes.Element) -> NoReturn:
     translator.body.append(_mathml(node, display=False))
+    # Sphinx expects this exception from a renderer that has written its node.
     raise nodes.SkipNode
 
 

@@ -1,17 +1,16 @@
-"""Which parts may be imported alone? A page of `simulator.parts`, with the first line that each says of itself."""
+"""Which parts can be imported separately? A page about `simulator.parts`, with the first line of each docstring."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from types import ModuleType
 from typing import Any
 
 from simulator import parts
 
 
 def part_page() -> str:
-    """A table of all names, as Markdown."""
+    """Return the table with every name, as Markdown."""
     rows = [f"| `{name}` | {_said(getattr(parts, name))} |" for name in parts.__all__]
     intro = (
         "# Parts of a run\n\nWhat `from simulator.parts import NAME` gives: schedules, models, kernels and arithmetic, "
@@ -21,7 +20,9 @@ def part_page() -> str:
 
 
 def _said(part: Any) -> str:
-    if not callable(part) and not isinstance(part, ModuleType):
+    # Constants have no docstring.
+    if isinstance(part, list | tuple | set | frozenset | dict):
         return "Constants: " + ", ".join(f"`{name}`" for name in part) + "."
     first = (inspect.getdoc(part) or "").partition("\n")[0].replace("|", "\\|")
-    return re.sub(r" \[\d+\]_", "", first)  # the number of a reference below
+    # Remove the number of a reference, which is listed further below in the docstring.
+    return re.sub(r" \[\d+\]_", "", first)

@@ -1,6 +1,6 @@
-"""How far off are a machine's constants on measurements that they were not fitted to?
+"""Which residuals do a machine's constants have on measurements outside the fit?
 
-Rule: no size or sweep that is checked here was used by the fit.
+No size or sweep checked here was used by the fit.
 """
 
 from __future__ import annotations
@@ -11,53 +11,56 @@ from dataclasses import replace
 from simulator.basics.dtypes import find
 from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.records import FitRow
-from simulator.calibration.machines.response import played
-from simulator.calibration.machines.sweep import Sweep
+from simulator.calibration.machines.sweep import SweepTimes
+from simulator.calibration.machines.time_model import played
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 
 Rows = tuple[FitRow, ...]
 
 
-def left_out(sweep: Sweep, topology: str, algorithm: str | None = None) -> tuple[Rows, Rows]:
-    """Fit on every other size, and play the sizes between.
+def left_out(sweep: SweepTimes, topology: str, algorithm: str | None = None) -> tuple[Rows, Rows]:
+    """Cross-validate: fit every other size, and simulate the sizes between.
 
     Returns
     -------
     tuple of two Rows
-        The sizes that were fitted (the largest is one of them), and those that were left out.
+        The fitted sizes (including the largest), and the sizes left out of the fit.
     """
+    # Counted from the largest size, because the cap is determined there.
     kept, between = sweep.rows[::-1][::2][::-1], sweep.rows[::-1][1::2][::-1]
     fitted = fit_sweep(replace(sweep, rows=kept), topology=topology, algorithm=algorithm)
     cluster = build(topology, sweep.world_size)
     return fitted.rows, machine_rows(cluster, replace(sweep, rows=between), fitted.machine)
 
 
-def machine_rows(cluster: Cluster, sweep: Sweep, machine: MachineCollective) -> Rows:
-    """Play a sweep with given constants."""
+def machine_rows(cluster: Cluster, sweep: SweepTimes, machine: MachineCollective) -> Rows:
+    """Simulate a sweep with given constants."""
     return tuple(
         FitRow(size, time, played(cluster, sweep.operation, machine, size, sweep.dtype).end)
         for size, time in sweep.rows
     )
 
 
-def shipped_rows(sweep: Sweep, topology: str, *, known: Collection[str] | None = None) -> tuple[str, Rows]:
-    """Play a sweep on a shipped topology as it is, with the algorithm that it chooses at the largest size.
+def shipped_rows(sweep: SweepTimes, topology: str, *, known: Collection[str] | None = None) -> tuple[str, Rows]:
+    """Simulate a sweep on a shipped topology, with the topology's algorithm for the largest size.
 
     Parameters
     ----------
-    sweep : Sweep
+    sweep : SweepTimes
+        The measured sweep.
     topology : str
+        Name or path.
     known : collection of str, optional
-        Operations whose constants are left in the topology; all where it is not given.
+        Operations that keep their constants in the topology; every operation by default.
 
     Returns
     -------
     tuple of str and Rows
-        The algorithm first.
+        Algorithm, and the rows.
     """
     cluster = build(topology, sweep.world_size)
     if known is not None:
@@ -67,7 +70,7 @@ def shipped_rows(sweep: Sweep, topology: str, *, known: Collection[str] | None =
     everyone = tuple(range(sweep.world_size))
     rows, name = [], ""
     for size, time in sweep.rows:
-        request = Request(sweep.operation, sweep.world_size, size // itemsize)
+        request = CollectiveRequest(sweep.operation, sweep.world_size, size // itemsize)
         planned = plan(cluster, Task(request, "auto", everyone, sweep.dtype))
         name = planned.algorithm
         rows.append(FitRow(size, time, execute(planned.program, cluster).end))

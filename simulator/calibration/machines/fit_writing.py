@@ -1,6 +1,6 @@
-"""How is a fit written: as a table for people, and as YAML for a topology file?
+"""How is a fit written? As a table for people, and as YAML for a topology file.
 
-Rule: constants are written with the digits that they were played with, so that they are read back the same.
+Constants are written with exactly the digits used in the simulation, and are read back to equal values.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.locate import locate
 from simulator.cluster.topology_file import MeasuredOperation, load_topology
 
+# Unit and factor for each constant; constants missing here have no unit.
 _UNITS: Final = {
     "startup": ("us", 1e-6), "rate_cap": ("GB/s", 1e9), "cross_rate_cap": ("GB/s", 1e9), "half_size": ("MB", 1e6),
     "step": ("us", 1e-6), "cross_step": ("us", 1e-6),
@@ -25,16 +26,17 @@ _UNITS: Final = {
 
 
 def fit_text(fit: Fit) -> str:
-    """Write a fit as text: the algorithm and its constants, each size's times and error, what else was tried.
+    """Return a fit as text: the algorithm, its constants, each size's residual, and the other algorithms tried.
 
     Parameters
     ----------
     fit : Fit
+        The fit.
 
     Returns
     -------
     str
-        Lines; ends without a newline.
+        Lines without a final line end.
     """
     machine = fit.machine
     figures = ", ".join(f"{name} {text}" for name, text in written(machine).items())
@@ -44,18 +46,18 @@ def fit_text(fit: Fit) -> str:
     lines += [f"assumed: {text}" for text in fit.assumed]
     lines += ["", f"{'size':>10}  {'measured':>10}  {'simulated':>10}  {'error':>7}"]
     for row in fit.rows:
-        mark = "" if row.played else "  (not played)"
+        mark = "" if row.played else "  (not simulated)"
         lines.append(
             f"{format_bytes(row.size):>10}  {format_time(row.measured):>10}  {format_time(row.simulated):>10}  "
             f"{row.error:>+7.1%}{mark}"
         )
     lines += ["", f"{_range(fit)}: {summary(fit)}"]
-    lines += [f"also tried: {tried.text}" for tried in fit.tried[1:]]
+    lines += [f"also tested: {tried.text}" for tried in fit.tried[1:]]
     return "\n".join(lines)
 
 
 def summary(fit: Fit) -> str:
-    """Median, largest and worst in one line."""
+    """Return median, largest and worst error in a single line."""
     return (
         f"median |error| {fit.median:.1%}, at the largest size {fit.at_largest:+.1%}, "
         f"worst {fit.worst.error:+.1%} at {format_bytes(fit.worst.size)}"
@@ -67,7 +69,7 @@ def _range(fit: Fit) -> str:
 
 
 def written(machine: MachineCollective) -> dict[str, str]:
-    """The constants of a machine as a topology file has them."""
+    """Return a machine's constants as written in a topology file."""
     return {name: _written(name, value) for name, value in constants(machine).items()}
 
 
@@ -75,33 +77,34 @@ def _written(name: str, value: float) -> str:
     if name not in _UNITS:
         return f"{value:g}"
     unit, factor = _UNITS[name]
-    # Four digits, written out: the units' reader takes them back to the last bit.
+    # Four digits; the unit parser returns the same value to the last bit.
     return f"{float(f'{value / factor:.4g}'):.10g} {unit}"
 
 
 def machine_text(found: MachineFit) -> str:
-    """Write all fits of a machine as text, what other sweeps say of them, and what none tells."""
+    """Return a machine's fits as text, with the checks and the constants that no sweep determines."""
     lines = ["\n\n".join(map(fit_text, found.fits)), ""] if found.fits else []
-    lines += [f"not fitted, played: {check.sweep}: median |error| {check.median:.1%}" for check in found.checks]
-    lines += [f"not told: {text}" for text in found.untold]
+    lines += [f"simulated, but not fitted: {check.sweep}: median |error| {check.median:.1%}" for check in found.checks]
+    lines += [f"not determined: {text}" for text in found.untold]
     return "\n".join(lines).rstrip()
 
 
 def to_yaml(*fits: Fit) -> str:
-    """Write the topology that fits were played on, with the fitted sections in it.
+    """Return the topology of the fits, with the fitted sections inserted.
 
     Parameters
     ----------
     *fits : Fit
-        One or more, all of one topology.
+        One or more fits on the same topology.
 
     Returns
     -------
     str
-        A whole topology file: of a named topology its own text, comments kept, in which only what was fitted is new; of
-        an assumed one its keys. Of a graph file the `collectives` section alone.
+        A whole topology file. For a named topology: its own text with comments, where only fitted sections are new. For
+        an assumed topology: its keys. For a graph file: the `collectives` section alone.
     """
     base, fitted = fits[0].base, _with({}, fits)
+    # An assumed topology has no file of its own; write every key, and the assumptions as comments.
     if isinstance(base, Mapping):
         assumptions = "".join(f"# Assumed: {text}.\n" for text in fits[0].assumed)
         return f"{assumptions}{_mapping(base)}{section(fitted)}"
@@ -112,7 +115,7 @@ def to_yaml(*fits: Fit) -> str:
 
 
 def _with(before: Mapping[str, MeasuredOperation], fits: Sequence[Fit]) -> dict[str, MeasuredOperation]:
-    """What a topology runs, with fits in the place of what it had."""
+    """Return a topology's operations, with fits in place of earlier constants."""
     operations = dict(before)
     for fit in fits:
         own = operations.get(fit.operation, MeasuredOperation())
@@ -122,7 +125,7 @@ def _with(before: Mapping[str, MeasuredOperation], fits: Sequence[Fit]) -> dict[
 
 
 def section(collectives: Mapping[str, MeasuredOperation]) -> str:
-    """The `collectives` section of a topology file.
+    """Return the `collectives` section of a topology file.
 
     Examples
     --------
@@ -147,9 +150,10 @@ def section(collectives: Mapping[str, MeasuredOperation]) -> str:
 
 
 def without_section(path: Path) -> str:
-    """A topology file's text without its `collectives`."""
+    """Return a topology file's text without its `collectives` section."""
     kept: list[str] = []
     inside = False
+    # A line without indentation starts the next section.
     for line in read_text(path).splitlines():
         if line and not line[0].isspace():
             inside = line.startswith("collectives:")

@@ -1,7 +1,11 @@
-"""How is a machine fitted to a measured sweep: which algorithm does it run, and with which constants?
+"""How is a machine fitted to a measured sweep: which algorithm does the machine run, and with which constants?
 
-Rule: every sensible algorithm is solved for, the best are played, and one is kept. Constants are rounded before the
-last play, so that reported times are those of the constants as written.
+Every plausible algorithm is solved for, the best ones are simulated, and a single one is chosen. Constants are rounded
+before the last simulation; reported times therefore belong to the constants as written.
+
+    trials       every algorithm, by predicted times        say ring 2.5 %, nvls 2.6 %, tree 9 %
+    refine       the best 4, simulated at every size        ring 2.5 %, nvls 2.4 %
+    _best        losses within 20 % count as equal          nvls: libraries prefer it
 """
 
 from __future__ import annotations
@@ -9,21 +13,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.errors import ScenarioError
+from simulator.calibration.machines.candidate_fits import CandidateFit, candidate_fits
 from simulator.calibration.machines.records import Fit
 from simulator.calibration.machines.refine import Refinement, refine
-from simulator.calibration.machines.solve import FREE, Fading
-from simulator.calibration.machines.sweep import Sweep, read_sweep
+from simulator.calibration.machines.solve import FREE, CapModel
+from simulator.calibration.machines.sweep import SweepTimes, read_sweep
 from simulator.calibration.machines.sweep_cluster import cluster_for
-from simulator.calibration.machines.trials import Trial, trials
-from simulator.errors import ScenarioError
 
-# At most so many of the trials are played at every size, and only those whose loss is at most so many times the best.
+# Most trials simulated at every size, and their largest loss relative to the best.
 _FINALISTS: Final = 4
 _NEAR: Final = 1.5
-# Some twenty rows cannot distinguish losses that differ by less than this share; of such algorithms the one that
-# communication libraries prefer is taken.
+# Some twenty rows cannot distinguish losses closer than this share; the algorithm preferred by libraries is chosen.
 _EQUAL: Final = 0.2
-# The same for one algorithm's numbers of pieces, where 8 are preferred.
+# The same for the number of pieces in an algorithm; 8 is preferred.
 _EQUAL_PIECES: Final = 0.05
 
 
@@ -35,44 +38,47 @@ def fit(
     operation: str | None = None,
     algorithm: str | None = None,
 ) -> Fit:
-    """Fit a machine to a sweep that an nccl-tests program printed, or to a CSV file with a size and a time.
+    """Fit a machine to a sweep printed by nccl-tests, or to a CSV file with sizes and times.
 
     Parameters
     ----------
     path : path
+        File with the sweep.
     topology : str, optional
-        The machine it was measured on: a shipped name or a path. Without it links are assumed that bound nothing.
+        The measured machine, a shipped name or a path. By default, links that bound nothing are assumed.
     world_size, operation : optional
-        Where the file does not say.
+        Facts missing in the file.
     algorithm : str, optional
-        What the machine ran; without it the sensible ones are tried and the best is kept.
+        The machine's algorithm; by default, plausible algorithms are tried and the best is chosen.
 
     Returns
     -------
     Fit
-        With its times played by the events engine.
+        The fit, with times simulated by the events engine.
 
     Raises
     ------
     ScenarioError
-        Something is missing in the file or does not agree with it; no algorithm can do this there.
+        A missing or contradictory fact, or an algorithm that cannot perform the operation.
 
     Notes
     -----
-    time(S) = startup + the play with caps x 1 / (1 + (half_size / S)^exponent): a start-up, a rate for large arrays,
-    and how it fades for smaller ones. At most five constants: these four and `chunks`.
+    time(S) = startup + simulation with caps x 1 / (1 + (half_size / S)^exponent): a start-up, a rate for large arrays,
+    and its decrease for smaller arrays. At most five constants: these four and `chunks`.
     """
     sweep = read_sweep(path, world_size=world_size, operation=operation)
     return fit_sweep(sweep, topology=topology, algorithm=algorithm)
 
 
-def fit_sweep(sweep: Sweep, *, topology: str | None = None, algorithm: str | None = None, fading: Fading = FREE) -> Fit:
-    """Fit a machine to a sweep; see `fit`. `fading` bounds how many constants it gets."""
+def fit_sweep(
+    sweep: SweepTimes, *, topology: str | None = None, algorithm: str | None = None, fading: CapModel = FREE
+) -> Fit:
+    """Fit a machine to a sweep; see `fit`. `fading` limits the number of constants."""
     played_on = cluster_for(sweep, topology)
-    able, too_slow = trials(played_on.cluster, sweep, algorithm, fading)
+    able, too_slow = candidate_fits(played_on.cluster, sweep, algorithm, fading)
     if not able:
         raise ScenarioError(_none(sweep, played_on.cluster.name, algorithm, [slow.text for slow in too_slow]))
-    # Sorting keeps the order of preference among equals.
+    # A stable sort keeps the order of preference among equal losses.
     by_loss = sorted(able, key=lambda trial: trial.summary.loss)
     near = [trial for trial in by_loss if trial.summary.loss <= _NEAR * by_loss[0].summary.loss][:_FINALISTS]
     finalists = [(trial, refine(trial, sweep)) for trial in near]
@@ -93,19 +99,22 @@ def fit_sweep(sweep: Sweep, *, topology: str | None = None, algorithm: str | Non
     )
 
 
-def _best(finalists: list[tuple[Trial, Refinement]], preferred: list[Trial]) -> tuple[Trial, Refinement]:
-    """Of finalists whose losses are about equal, the one that stands first in the order of preference."""
+def _best(
+    finalists: list[tuple[CandidateFit, Refinement]], preferred: list[CandidateFit]
+) -> tuple[CandidateFit, Refinement]:
+    """Choose among finalists with nearly equal losses: the first in order of preference."""
     least = min(refinement.summary.loss for _, refinement in finalists)
     equal = [pair for pair in finalists if pair[1].summary.loss <= least * (1.0 + _EQUAL)]
     first = min(preferred.index(trial) for trial, _ in equal)
     name = preferred[first].response.algorithm
+    # The algorithm is chosen; now choose its number of pieces in the same way.
     same = [pair for pair in finalists if pair[0].response.algorithm == name]
     bound = min(refinement.summary.loss for _, refinement in same) * (1.0 + _EQUAL_PIECES)
     return min((pair for pair in same if pair[1].summary.loss <= bound), key=lambda pair: preferred.index(pair[0]))
 
 
-def _none(sweep: Sweep, topology: str, algorithm: str | None, slow: list[str]) -> str:
-    what = f"got {algorithm!r}; it cannot" if algorithm else "none of the known ones can"
+def _none(sweep: SweepTimes, topology: str, algorithm: str | None, slow: list[str]) -> str:
+    what = f"got {algorithm!r}, which cannot" if algorithm else "no known algorithm can"
     why = f" in the measured time (without any cap {', '.join(slow)})" if slow else ""
     return (
         f"{sweep.source}: algorithm: {what} carry out {sweep.operation} on {topology}{why}; "

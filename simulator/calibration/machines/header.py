@@ -1,6 +1,6 @@
-"""What does a measured sweep's file say of its machine: ranks, hosts, GPU, operation?
+"""Which facts about the machine does a sweep's file contain: ranks, hosts, GPU, operation?
 
-Rule: read from the rank list of nccl-tests or from the columns of a CSV file, and from nothing else.
+Facts come from the list of ranks in nccl-tests, or from the columns of a CSV file, and from nothing else.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.errors import ScenarioError
 from simulator.calibration.machines.sweep_parts import NODES, OPERATION, RANKS
 from simulator.collectives.algorithm import OPERATIONS
-from simulator.errors import ScenarioError
 from simulator.report.tables.nccl_csv import is_remark, looks_like_csv
 from simulator.report.tables.nccl_table import count_of
 
-# As src/common.cu of nccl-tests prints it; older versions have no `Group`.
+# Format in src/common.cu of nccl-tests; older versions print no `Group`. Example:
+#   Rank  0 Group  0 Pid  1234 on  node1 device  0 [0x07] NVIDIA H100 80GB HBM3
 _RANK: Final = re.compile(
     r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*?)\s*$",
     re.MULTILINE,
@@ -26,14 +27,14 @@ _RANK: Final = re.compile(
 _PROGRAM: Final = re.compile(r"\b([a-z_]+)_perf\b")
 _SPELLED: Final = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather",
                    "reducescatter": "reduce_scatter"}  # fmt: skip
-# As in a scenario: ten times the largest machine in operation.
+# Same bound as in a scenario: ten times the largest machine in operation.
 MOST_RANKS: Final = 1_000_000
 _GPU: Final = ("gpu", "gpu_name", "device")
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says of its machine; None or empty where it does not."""
+    """Facts about the machine in a file; None or empty if missing."""
 
     world_size: int | None = None
     nodes: int | None = None
@@ -42,18 +43,18 @@ class Header:
 
 
 def header_of(text: str, path: Path | str) -> Header:
-    """Read it from the text of one sweep, whose rows are known to be readable.
+    """Read the header from a sweep's text, after its rows were read successfully.
 
     Raises
     ------
     ScenarioError
-        Ranks that are not numbered 0, 1, 2, ...; an operation that is none of ours.
+        Ranks not numbered 0, 1, 2, ...; or an unknown operation.
     """
     return _from_csv(text, path) if looks_like_csv(text) else _from_log(text, path)
 
 
 def operation_of(name: str) -> str | None:
-    """Our name of an operation as others spell it; None where it is none of ours.
+    """Return our name for an operation in another spelling; None for an unknown operation.
 
     Examples
     --------
@@ -68,9 +69,13 @@ def operation_of(name: str) -> str | None:
 def _from_log(text: str, path: Path | str) -> Header:
     ranks = _RANK.findall(text)
     numbers = sorted({int(number) for number, _, _ in ranks})
+    # Missing numbers mean that lines were lost, and the number of ranks would be wrong.
     if numbers and numbers != list(range(len(numbers))):
-        raise ScenarioError(f"{path}: ranks: got numbers {numbers}; must be 0 to {len(numbers) - 1}: is the log whole?")
+        raise ScenarioError(
+            f"{path}: ranks: got numbers {numbers}; must be 0 to {len(numbers) - 1}; is the log complete?"
+        )
     named = [operation_of(name) for name in _PROGRAM.findall(text)]
+    # A log may mention several programs; then the operation is unknown.
     operations = {name for name in named if name}
     return Header(
         world_size=len(numbers) or None,
@@ -80,7 +85,7 @@ def _from_log(text: str, path: Path | str) -> Header:
     )
 
 
-# Letters of a value that a message names.
+# Most characters of a value shown in a message.
 _MOST_LETTERS: Final = 40
 
 
@@ -89,7 +94,8 @@ def _from_csv(text: str, path: Path | str) -> Header:
     dialect = max(",;\t", key=lines[0].count)
     try:
         rows = list(csv.DictReader(lines, delimiter=dialect))
-    except csv.Error as error:  # quotes that are never closed make a cell of all that follows
+    # An unclosed quote swallows every following line.
+    except csv.Error as error:
         raise ScenarioError(f"{path}: {error}; check its quotes") from error
     plain = [{str(key).strip().lower(): str(value).strip() for key, value in row.items()} for row in rows]
     operation = _only(plain, OPERATION)

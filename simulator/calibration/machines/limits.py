@@ -1,6 +1,10 @@
-"""Which links hold a machine back, those inside its nodes or those between them, and so which cap is fitted?
+"""Which links limit a machine, links inside nodes or links between nodes? This decides which cap is fitted.
 
-Rule: one sweep determines one rate, so one cap is fitted: of the links that its largest array fills most.
+A sweep determines a single rate, therefore a single cap is fitted: the cap on the links most filled by the largest
+array.
+
+Example: two nodes with 8 GPUs. With the largest array, NVLink would be 30 % busy in the measured time, cards 60 %.
+0.6 > 0.3 / 0.7, therefore the cap on links between nodes is fitted.
 """
 
 from __future__ import annotations
@@ -9,32 +13,32 @@ from dataclasses import dataclass
 from typing import Final
 
 from simulator.basics.dtypes import find
-from simulator.calibration.machines.response import Limit
-from simulator.calibration.machines.sweep import Sweep
+from simulator.calibration.machines.sweep import SweepTimes
 from simulator.calibration.machines.sweep_cluster import with_machine
+from simulator.calibration.machines.time_model import Limit
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives.algorithm import Request
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 from simulator.records.timeline import TransferLog
 
-# Share of their rated bandwidth that links inside a node reach at best, against network cards, which reach nearly all:
-# 8 A100 0.78, 8 H100 0.69, 8 B200 0.60 of NVLink in the shipped sweeps.
+# Best share of the rated bandwidth on links inside a node (8 A100 0.78, 8 H100 0.69, 8 B200 0.60 of NVLink in the
+# shipped sweeps). Network cards reach nearly all of their rating.
 _BEST_INSIDE: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What holds a machine back.
+class LimitingLinks:
+    """The limiting links.
 
     Attributes
     ----------
     limit : {"inside", "across"}
-        Which cap is fitted.
+        The cap to fit.
     fastest : float
-        Bandwidth of the fastest route that it bounds [B/s].
+        Bandwidth of the fastest route bounded by this cap [B/s].
     time : float
-        Of the largest array without any cap [s].
+        Time for the largest array without any cap [s].
     """
 
     limit: Limit
@@ -42,19 +46,20 @@ class Bounds:
     time: float
 
 
-def bounds(cluster: Cluster, sweep: Sweep, algorithm: str, *, pieces: int | None) -> Bounds:
-    """Compare how full links inside and links between nodes are when the largest array is sent in the measured time.
+def bounds(cluster: Cluster, sweep: SweepTimes, algorithm: str, *, pieces: int | None) -> LimitingLinks:
+    """Find the links most filled when the largest array is sent in the measured time.
 
     Raises
     ------
     ScenarioError
-        The algorithm cannot do this here.
+        The algorithm cannot perform this operation here.
     """
     size, time = sweep.rows[-1]
     elements = max(size // find(sweep.dtype).itemsize, 1)
-    request = Request(sweep.operation, cluster.world_size, elements, chunks=pieces)
+    request = CollectiveRequest(sweep.operation, cluster.world_size, elements, chunks=pieces)
     task = Task(request, algorithm, tuple(range(cluster.world_size)), sweep.dtype)
     bare = MachineCollective(algorithm)
+    # No start-up and no caps: the links alone determine the time.
     timeline = execute(plan(with_machine(cluster, sweep.operation, bare), task).program, cluster)
     full = {"inside": 0.0, "across": 0.0}
     fastest = {"inside": 0.0, "across": 0.0}
@@ -63,15 +68,18 @@ def bounds(cluster: Cluster, sweep: Sweep, algorithm: str, *, pieces: int | None
             full[side] = max(full[side], use / time)
             fastest[side] = max(fastest[side], rate)
     limit: Limit = "across" if full["across"] > full["inside"] / _BEST_INSIDE else "inside"
-    return Bounds(limit, fastest[limit], timeline.end)
+    return LimitingLinks(limit, fastest[limit], timeline.end)
 
 
 def _uses(cluster: Cluster, log: TransferLog) -> list[tuple[Limit, float, float]]:
-    """For each route: which limit, the least time that its busiest link needs [s], and its bandwidth [B/s]."""
+    """Return for each route: the limit, the busiest link's least busy time [s], and the bandwidth [B/s]."""
+    # Vertices outside every node are switches and servers; routes there count as "inside".
     node_of = {cluster.ranks[rank]: b for b, node in enumerate(cluster.nodes) for rank in node}
+    # Bytes per link over every transfer; a link on several routes counts once with their sum.
     carried: dict[int, float] = {}
     ends: dict[int, tuple[int, int]] = {}
     for i, route in enumerate(log.route_of.tolist()):
+        # Every transfer on a route has the same two ends.
         ends[route] = int(log.transfers.src[i]), int(log.transfers.dst[i])
         for link in log.routes[route]:
             carried[link] = carried.get(link, 0.0) + float(log.nbytes[i])

@@ -1,6 +1,6 @@
-"""What is the result of fitting a machine: its constants, each size's error, and what else was tried?
+"""Which records does the fit of a machine produce? Constants, errors by size, and the other algorithms tried.
 
-Rule: everything that a fit's table or its topology file is written from is kept in these records.
+Texts and topology files are written from these records alone.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Any, Final
 
 from simulator.cluster.cluster import MachineCollective
 
-# Errors are reported from this size on [B]: below it only the start-up counts, and no training step sends so little at
+# Errors are reported from this size on [B]. Below, only the start-up counts, and no training step sends so little at
 # once.
 LARGE: Final = 2**20
-# No library has been seen to bring more of the rating over links inside a node: copies between two GPUs reach 91 % of
-# NVLink 3, 88 % of NVLink 4 and 83 % of NVLink 5 (ml-engineering, S. Bekman, network benchmarks). Cards reach 97 %.
+# Largest share of the rating seen on links inside a node: copies between two GPUs reach 91 % of NVLink 3, 88 % of
+# NVLink 4 and 83 % of NVLink 5 (ml-engineering, S. Bekman, network benchmarks). Cards reach 97 %.
 BEST_SHARE: Final = 0.92
 
 
 @dataclass(frozen=True, slots=True)
 class FitRow:
-    """One size.
+    """A single size.
 
     Attributes
     ----------
     size : int
-        The whole array [B].
+        Size of the whole array [B].
     measured, simulated : float
-        [s]
+        Times [s].
     played : bool
-        Whether the engine played it; otherwise the simulated time is the fit's prediction.
+        Whether the engine simulated this size; otherwise the time is the fit's prediction.
     """
 
     size: int
@@ -41,26 +41,28 @@ class FitRow:
 
     @property
     def error(self) -> float:
-        """Simulated over measured, less 1."""
+        """Relative error, simulated / measured - 1."""
         return self.simulated / self.measured - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSummary:
-    """One algorithm that was tried, with its best constants.
+    """A tried algorithm with the best constants.
 
     Attributes
     ----------
     algorithm : str
+        Name of the algorithm.
     chunks : int or None
+        Number of pieces that arrays are cut into.
     median : float
-        Median |error| from 1 MiB on; infinite for one that is too slow even without a cap.
+        Median |error| from 1 MiB on; infinite for an algorithm too slow even without a cap.
     at_largest : float
         Error at the largest size.
     loss : float
-        What trials are compared by.
+        Loss used for comparing trials.
     share : float
-        Of the rating of the links that its cap bounds, what it needs.
+        The needed rate as share of the rating of the links bounded by the cap.
     """
 
     algorithm: str
@@ -72,37 +74,39 @@ class TrialSummary:
 
     @property
     def text(self) -> str:
-        """The algorithm and its errors, or how much too slow it is."""
+        """The algorithm with its errors, or by how much the algorithm is too slow."""
         name = self.algorithm + ("" if self.chunks is None else f" in {self.chunks} pieces")
         if self.median == float("inf"):
             return f"{name} takes {1 + self.at_largest:.3g} times as long"
         if self.share > BEST_SHARE:
-            return f"{name} needs {self.share:.0%} of what its links are rated at"
-        return f"{name} {self.median:.1%}, at the largest {self.at_largest:+.1%}"
+            return f"{name} needs {self.share:.0%} of the rated bandwidth of its links"
+        return f"{name} median |error| {self.median:.1%}, at the largest size {self.at_largest:+.1%}"
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A machine, fitted to a sweep.
+    """A machine's constants, fitted to a sweep.
 
     Attributes
     ----------
     operation : str
+        Measured operation.
     world_size, nodes : int
+        Number of ranks, and of nodes.
     topology : str
-        Name of the topology that it was played on.
+        Name of the simulated topology.
     base : str, or mapping
-        That topology: a name, a path, or its keys where it was assumed.
+        The topology: a name, a path, or keys if it was assumed.
     machine : MachineCollective
-        The constants, as they stand in the topology file.
+        The constants, rounded as in the topology file.
     rows : tuple of FitRow
-        By size.
+        Residuals in order of size.
     tried : tuple of TrialSummary
-        Best first; the first is the machine's.
+        Every algorithm tried, best first; the first one's constants are the machine's.
     assumed : tuple of str
-        What the sweep did not say.
+        Facts missing in the sweep.
     source : str
-        Where the sweep is from.
+        Origin of the sweep.
     """
 
     operation: str
@@ -118,12 +122,12 @@ class Fit:
 
     @property
     def constants(self) -> dict[str, float]:
-        """The constants that were set from the sweep, by name, in SI units."""
+        """Constants set from the sweep, by name, in SI units."""
         return constants(self.machine)
 
     @property
     def large(self) -> tuple[FitRow, ...]:
-        """Rows of at least 1 MiB; all where there are none."""
+        """Rows from 1 MiB on; every row if there are none."""
         return large(self.rows)
 
     @property
@@ -133,7 +137,7 @@ class Fit:
 
     @property
     def worst(self) -> FitRow:
-        """The row from 1 MiB on with the largest |error|."""
+        """Row with the largest |error| from 1 MiB on."""
         return max(self.large, key=lambda row: abs(row.error))
 
     @property
@@ -144,13 +148,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A sweep that was not fitted, played with the constants of one that was.
+    """A sweep outside the fit, simulated with a fitted sweep's constants.
 
     Attributes
     ----------
     sweep : str
-        What it is, in words.
+        The sweep in words.
     rows : tuple of FitRow
+        Residuals in order of size.
     """
 
     sweep: str
@@ -164,16 +169,16 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class MachineFit:
-    """A machine, fitted to all that was measured on it.
+    """A machine, fitted to every measured sweep.
 
     Attributes
     ----------
     fits : tuple of Fit
-        One for each operation in one node, and over several.
+        A fit for each operation within a node, and for each operation over nodes.
     checks : tuple of Check
-        Sweeps of fewer ranks than the one that was fitted in the same place.
+        Sweeps with fewer ranks than the fitted sweep.
     untold : tuple of str
-        What the sweeps do not tell, and what stands for it.
+        Constants that no sweep determines, and their substitutes.
     """
 
     fits: tuple[Fit, ...]
@@ -182,12 +187,12 @@ class MachineFit:
 
 
 def large(rows: Sequence[FitRow]) -> tuple[FitRow, ...]:
-    """Rows of at least 1 MiB; all where there are none."""
+    """Return the rows from 1 MiB on; every row if there are none."""
     return tuple(row for row in rows if row.size >= LARGE) or tuple(rows)
 
 
 def constants(machine: MachineCollective) -> dict[str, float]:
-    """The constants of a machine that are not left at their default, by name, in SI units."""
+    """Return a machine's constants by name, in SI units, without defaults."""
     values: dict[str, float] = {"startup": machine.startup}
     for name in ("rate_cap", "cross_rate_cap"):
         if getattr(machine, name) != float("inf"):

@@ -1,8 +1,10 @@
-"""How do constants that fit predicted times come to fit played ones?
+"""How are constants, fitted to predicted times, refined to fit simulated times?
 
-By turns: play every size, correct the prediction by what was played, solve again.
+Three steps are repeated: simulate every size, correct the prediction by the simulated time, solve again. Only the
+errors of simulated times count.
 
-Rule: the errors that count are those of played times.
+Example: at 1 MiB the prediction without start-up is 20 us, the simulation gives 22 us. The next solve multiplies
+predictions for 1 MiB by 1.1, whatever the cap. After two or three rounds the factors no longer change.
 """
 
 from __future__ import annotations
@@ -13,33 +15,34 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Floats
+from simulator.calibration.machines.candidate_fits import CandidateFit, data, summarize_trial
 from simulator.calibration.machines.records import FitRow, TrialSummary
-from simulator.calibration.machines.response import played
 from simulator.calibration.machines.solve import Constants, Data, loss, solve
-from simulator.calibration.machines.sweep import Sweep
-from simulator.calibration.machines.trials import Trial, data, summarize_trial
+from simulator.calibration.machines.sweep import SweepTimes
+from simulator.calibration.machines.time_model import played
 from simulator.cluster.cluster import MachineCollective
 
 _ROUNDS: Final = 5
-# A round that changes the loss by less than this share is the last.
+# The last round is the first that changes the loss by less than this share.
 _SETTLED: Final = 0.01
-# At most so many transfers are played in one round; of an algorithm with many only some sizes are played, the others
-# predicted.
+# Most transfers simulated per round. Algorithms with many transfers are simulated at a few sizes; the remaining sizes
+# are predicted.
 _MOST_TRANSFERS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """Rounded constants and what they give when played."""
+    """Rounded constants, and the residuals under these constants."""
 
     machine: MachineCollective
     rows: tuple[FitRow, ...]
     summary: TrialSummary
 
 
-def refine(trial: Trial, sweep: Sweep) -> Refinement:
-    """Play a trial's constants, correct them by what was played, and repeat; the best of a few rounds."""
+def refine(trial: CandidateFit, sweep: SweepTimes) -> Refinement:
+    """Simulate a trial's constants, correct them, and repeat; return the best of a few rounds."""
     measured, constants = data(sweep), trial.constants
+    # Correction per size: simulated / predicted time, without start-up.
     factor = np.ones_like(measured.sizes)
     rounds: list[Refinement] = []
     for number in range(_ROUNDS):
@@ -50,6 +53,7 @@ def refine(trial: Trial, sweep: Sweep) -> Refinement:
         machine = _machine(trial, constants, sweep)
         bare = trial.response.times(measured.sizes, constants.caps(measured.sizes), trial.chunks)
         rows = _play(trial, machine, sweep, machine.startup + factor * bare)
+        # The start-up is exact in both and must not be scaled.
         factor = np.array([row.simulated - machine.startup for row in rows]) / bare
         rounds.append(
             Refinement(machine, rows, summarize_trial(machine.algorithm, trial.chunks, rows, _loss_of(rows, measured)))
@@ -61,9 +65,9 @@ def refine(trial: Trial, sweep: Sweep) -> Refinement:
 
 @dataclass(frozen=True, slots=True)
 class _Corrected:
-    """Predicted times, each size's multiplied by its last played over its last predicted time."""
+    """Predicted times, each multiplied by its size's correction factor."""
 
-    trial: Trial
+    trial: CandidateFit
     factor: Floats
 
     def __call__(self, sizes: Floats, caps: Floats) -> Floats:
@@ -74,10 +78,12 @@ def _loss_of(rows: tuple[FitRow, ...], measured: Data) -> float:
     return loss(np.log([row.simulated / row.measured for row in rows]), measured.weights)
 
 
-def _play(trial: Trial, machine: MachineCollective, sweep: Sweep, predicted: Floats) -> tuple[FitRow, ...]:
-    """Play every size; where that costs too much, the largest, the smallest and some between."""
+def _play(trial: CandidateFit, machine: MachineCollective, sweep: SweepTimes, predicted: Floats) -> tuple[FitRow, ...]:
+    """Simulate every size; if this costs too much, the largest, the smallest and some between."""
     response, count = trial.response, len(sweep.rows)
     rows: dict[int, FitRow] = {}
+    # `chosen` grows during the loop: the largest size comes first, and its number of transfers decides how many further
+    # sizes can be simulated.
     chosen = [count - 1]
     for number in chosen:
         size, time = sweep.rows[number]
@@ -93,8 +99,8 @@ def _play(trial: Trial, machine: MachineCollective, sweep: Sweep, predicted: Flo
     return tuple(rows[number] for number in range(count))
 
 
-def _machine(trial: Trial, constants: Constants, sweep: Sweep) -> MachineCollective:
-    """The constants with four digits, as they go into a file."""
+def _machine(trial: CandidateFit, constants: Constants, sweep: SweepTimes) -> MachineCollective:
+    """Return the constants with four digits, as written to a file."""
     return replace(
         trial.response.machine(_rounded(constants.cap), trial.chunks),
         startup=_rounded(constants.startup),

@@ -1,7 +1,11 @@
-"""Which start-up, cap, half size and exponent come nearest to measured times: a robust least-squares fit of logarithms.
+"""Which start-up, cap, half size and exponent fit measured times best? A robust least-squares fit of logarithms.
 
-Rule: numpy alone, and the same figures every time. A few outliers (sizes at which a library changes its protocol) have
-little influence.
+numpy only, and reproducible to the bit. A few outliers (sizes where a library changes its protocol) have little
+influence.
+
+The residual of a row is r = ln((startup + t(size, cap(size))) / measured), with cap(size) = cap / (1 +
+(half_size / size)^exponent). The loss of a row is soft-L1: r^2 for small r, |r| for outliers. A weak prior decides
+constants left open by the rows.
 
 References
 ----------
@@ -20,26 +24,28 @@ import numpy as np
 from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import PACKET
 
-# Errors beyond this count by their size and no longer by its square, so that most rows decide and not the outliers.
+# Errors beyond this relative size count linearly instead of by their square: the majority decides, not the outliers.
 _OUTLIER: Final = 0.02
-# Weight of the prior, which decides where the rows leave a constant open; in rows that are off by an outlier's width.
+# Weight of the prior, in units of a row with an error of _OUTLIER. It decides constants left open by the rows.
 _PRIOR_WEIGHT: Final = 0.3
+# Most iterations per starting point.
 _STEPS: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What is solved for.
+    """The constants to solve for.
 
     Attributes
     ----------
     startup : float
-        [s]
+        Start-up [s].
     cap : float
-        [B/s]
+        Rate for large arrays [B/s].
     half_size : float
-        [B]; 0: the cap does not depend on size.
+        Size at which the rate has dropped to half [B]; 0 if the cap does not depend on size.
     exponent : float
+        How steeply the rate drops.
     """
 
     startup: float
@@ -48,24 +54,24 @@ class Constants:
     exponent: float
 
     def caps(self, sizes: Floats) -> Floats:
-        """The cap at each size [B/s]; as MachineCollective.factor says."""
+        """Return the cap at each size [B/s], as in MachineCollective.factor."""
         if self.half_size == 0.0:
             return np.full_like(sizes, self.cap)
         return np.asarray(self.cap / (1.0 + (self.half_size / np.maximum(sizes, PACKET)) ** self.exponent))
 
 
 @dataclass(frozen=True, slots=True)
-class Fading:
-    """How the cap may depend on the size, and what is given: so how many constants there are to solve for.
+class CapModel:
+    """How the cap may depend on size; determines the number of constants to solve for.
 
     Attributes
     ----------
     allowed : bool
-        Whether it may depend on it at all; without, 2 constants are solved for.
+        Whether the cap may depend on size; otherwise 2 constants are solved for.
     exponent : float or None
-        A given exponent (3 constants are solved for), or None to solve for it too (4).
+        A given exponent (3 constants are solved for), or None to solve for the exponent too (4).
     like : Constants or None
-        Constants whose start-up and half size are taken: only the cap is solved for.
+        Constants with a given start-up and half size; only the cap is solved for (1).
     """
 
     allowed: bool = True
@@ -73,7 +79,7 @@ class Fading:
     like: Constants | None = None
 
 
-FREE: Final = Fading()
+FREE: Final = CapModel()
 
 Times = Callable[[Floats, Floats], Floats]
 """Sizes [B] and caps [B/s] to times without start-up [s]."""
@@ -81,7 +87,7 @@ Times = Callable[[Floats, Floats], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Measured sizes [B], times [s], and how much each counts."""
+    """Measured sizes [B], times [s], and weights."""
 
     sizes: Floats
     times: Floats
@@ -89,27 +95,31 @@ class Data:
 
 
 def solve(
-    data: Data, times: Times, fastest: float, *, fading: Fading = FREE, start: Constants | None = None
+    data: Data, times: Times, fastest: float, *, fading: CapModel = FREE, start: Constants | None = None
 ) -> tuple[Constants, float]:
-    """Find the constants that come nearest to the measured times.
+    """Fit the constants to the measured times.
 
     Parameters
     ----------
     data : Data
+        The measured sweep.
     times : function
+        Predicted times.
     fastest : float
-        The cap above which nothing changes any more [B/s].
-    fading : Fading
+        Cap above which nothing changes any more [B/s].
+    fading : CapModel
+        Dependence of the cap on size.
     start : Constants, optional
-        The only starting point; several are tried where it is left out.
+        The only starting point; by default several are tried.
 
     Returns
     -------
     tuple of Constants and float
-        The loss is for comparing: the weighted mean of the errors, squared up to 2 % and straight beyond.
+        The constants, and the loss: a weighted mean of errors, squared up to 2 % and linear beyond.
     """
-    if len(data.sizes) < 6:  # four constants need some rows more than constants
-        fading = Fading(allowed=False)
+    # Four constants need more than four rows; with few rows the cap is constant.
+    if len(data.sizes) < 6:
+        fading = CapModel(allowed=False)
     firsts = [_packed(start, data, fastest)] if start else _starts(data, fastest)
 
     def constants(theta: Floats) -> Constants:
@@ -119,6 +129,7 @@ def solve(
         candidate = constants(theta)
         return np.log((candidate.startup + times(data.sizes, candidate.caps(data.sizes))) / data.times)
 
+    # The loss has several local minima; the margin makes ties go to the first starting point.
     best: tuple[float, Floats] | None = None
     for first in firsts:
         theta, cost = _descend(residuals, data.weights, first)
@@ -130,13 +141,20 @@ def solve(
 
 
 def loss(residuals: Floats, weights: Floats) -> float:
-    """Weighted mean over rows of the loss of log(simulated / measured)."""
+    """Return the weighted mean loss over rows, from residuals ln(simulated / measured)."""
     return _loss(residuals, weights) / float(weights.sum())
 
 
-# theta, the vector that is solved for: startup, cap and half size as logarithms of multiples of what the data suggest,
-# and the exponent, shifted and scaled. 0 is the centre of the prior.
-def _unpacked(theta: Floats, data: Data, fastest: float, fading: Fading) -> Constants:
+# The solver works on a vector theta without bounds; the centre of the prior is theta = 0:
+#
+#     theta[0]   ln(startup / half of the shortest time)        startup > 0
+#     theta[1]   ln(cap / (fastest - cap))                      0 < cap < fastest
+#     theta[2]   ln(half_size / 4 MB)                           half_size > 0
+#     theta[3]   (exponent - 0.6) / 0.15                        clipped to 0.2 .. 1
+#
+# Example: shortest time 20 us, fastest 450 GB/s. theta = (0, 0, 0, 0) is a start-up of 10 us, a cap of 225 GB/s, a half
+# size of 4 MB and an exponent of 0.6.
+def _unpacked(theta: Floats, data: Data, fastest: float, fading: CapModel) -> Constants:
     exponent = float(np.clip(0.6 + 0.15 * theta[3], 0.2, 1.0)) if fading.exponent is None else fading.exponent
     if fading.like is not None:
         return Constants(fading.like.startup, _cap(theta, fastest), fading.like.half_size, exponent)
@@ -150,6 +168,7 @@ def _cap(theta: Floats, fastest: float) -> float:
 
 
 def _packed(constants: Constants, data: Data, fastest: float) -> Floats:
+    # Constants at a bound have no finite theta; they are moved inside a little.
     share = min(constants.cap / fastest, 1 - 1e-9)
     return np.array([
         np.log(max(constants.startup, 1e-12) / (0.5 * data.times.min())),
@@ -167,13 +186,13 @@ def _starts(data: Data, fastest: float) -> list[Floats]:
     ]
 
 
-# Width of the prior for each theta: factors of e^0.7 around half of the shortest time for the start-up (sweeps that
-# begin at large arrays leave it open), of e^2 for the cap, of e^3 for the half size; 0.15 for the exponent.
+# Width of the prior for each theta: a factor e^0.7 for the start-up (sweeps with large arrays leave the start-up open),
+# odds of e^2 for the cap, a factor e^3 for the half size, and 0.15 for the exponent.
 _WIDTH: Final = np.array([0.7, 2.0, 3.0, 1.0])
 
 
 def _loss(residuals: Floats, weights: Floats) -> float:
-    """Soft-L1: z^2 near 0, 2 |z| far off, z in outlier widths."""
+    """Return the soft-L1 loss: z^2 near 0 and 2 |z| far away, with z in units of _OUTLIER."""
     return float((weights * 2.0 * (np.sqrt(1.0 + (residuals / _OUTLIER) ** 2) - 1.0)).sum())
 
 
@@ -182,17 +201,20 @@ def _prior(theta: Floats) -> float:
 
 
 def _descend(residuals: Callable[[Floats], Floats], weights: Floats, first: Floats) -> tuple[Floats, float]:
-    """Levenberg-Marquardt [1]_ on reweighted squares [2]_."""
+    """Minimise loss and prior: Levenberg-Marquardt [1]_ on iteratively reweighted squares [2]_."""
     theta, damping = first.copy(), 1e-2
     now = residuals(theta)
     cost = _loss(now, weights) + _prior(theta)
     for _ in range(_STEPS):
         rows = _slopes(residuals, theta, now)
         scaled = now / _OUTLIER
+        # Derivative of soft-L1: outliers get the weight 1 / sqrt(1 + z^2). Gradient and curvature are both halved.
         pull = weights / np.sqrt(1.0 + scaled**2)
         gradient = rows.T @ (pull * scaled) / _OUTLIER + _PRIOR_WEIGHT * theta / _WIDTH**2
         curvature = (rows.T * pull) @ rows / _OUTLIER**2 + np.diag(_PRIOR_WEIGHT / _WIDTH**2)
+        # Damping turns the Newton step into a short gradient step where the quadratic model fails.
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
+        # Accept the step only if the loss with prior falls; then trust the quadratic model more.
         tried = theta - step
         then = residuals(tried)
         gained = cost - (_loss(then, weights) + _prior(tried))
@@ -208,6 +230,7 @@ def _descend(residuals: Callable[[Floats], Floats], weights: Floats, first: Floa
 
 
 def _slopes(residuals: Callable[[Floats], Floats], theta: Floats, now: Floats) -> Floats:
+    # Forward differences with a fixed step, because every theta has a similar scale.
     step = 1e-5
     columns = []
     for i in range(len(theta)):

@@ -1,6 +1,6 @@
-"""What does a measured sweep hold: sizes and times, the operation, ranks and hosts?
+"""Which data does a measured sweep hold? Sizes and times, the operation, ranks and hosts.
 
-Rule: what the file does not say must be given, or is worked out from its figures and listed as assumed.
+Facts missing in the file must be given, or are derived from its figures and listed as assumed.
 """
 
 from __future__ import annotations
@@ -11,41 +11,44 @@ from pathlib import Path
 from typing import Final
 
 from simulator.basics import dtypes
+from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.basics.input_files import MOST_DATA, read_text
 from simulator.calibration.machines.header import MOST_RANKS, Header, header_of
 from simulator.calibration.machines.sweep_parts import parts
 from simulator.collectives.algorithm import OPERATIONS
-from simulator.errors import ScenarioError, UnknownNameError
 from simulator.report.numbers.summary import busbw_factor
 from simulator.report.tables.nccl_file import parse
 from simulator.report.tables.nccl_table import NcclRow
 
-# Ratio of busbw to algbw for n ranks (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): above 1 only for all_reduce,
-# where it is 2 (n - 1) / n. Its two decimals tell n apart up to this.
+# busbw / algbw for n ranks (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md) exceeds 1 only for all_reduce: 2 (n-1)/n.
+# Printed with two decimals, the ratio determines n up to this number.
 _MOST_RANKS_BY_RATIO: Final = 32
-# Sweeps that a message names.
+# Most sweeps named in a message.
 _MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
-    """Times of one operation over sizes on one machine.
+class SweepTimes:
+    """Times of an operation on a machine, by size.
 
     Attributes
     ----------
     operation : str
+        Measured operation.
     world_size : int
+        Number of ranks.
     nodes : int or None
-        Hosts; None where the file does not say.
+        Number of hosts; None if missing in the file.
     dtype : str
+        Data type of the elements.
     rows : tuple of (int, float)
-        Size of the whole array [B] and time [s], by size.
+        Size of the whole array [B] and time [s], in order of size.
     gpu : str
-        As the file calls it; empty where it does not.
+        Name in the file; empty if missing.
     source : str
-        For the topology file's `source`.
+        Text for the topology file's `source`.
     assumed : tuple of str
-        What was worked out instead of read.
+        Facts derived instead of read.
     """
 
     operation: str
@@ -58,43 +61,48 @@ class Sweep:
     assumed: tuple[str, ...] = ()
 
 
-def read_sweep(path: Path | str, *, world_size: int | None = None, operation: str | None = None) -> Sweep:
-    """Read a file that holds one sweep; see `read_sweeps`.
+def read_sweep(path: Path | str, *, world_size: int | None = None, operation: str | None = None) -> SweepTimes:
+    """Read a file with a single sweep; see `read_sweeps`.
 
     Raises
     ------
     ScenarioError
-        There are several.
+        The file holds several sweeps.
     """
     sweeps = read_sweeps(path, world_size=world_size, operation=operation)
     if len(sweeps) > 1:
         held = ", ".join(f"{sweep.operation} of {sweep.world_size} ranks" for sweep in sweeps[:_MOST_NAMED])
-        raise ScenarioError(f"{path}: holds {len(sweeps)} sweeps ({held}, ...); must be one here; fit_all takes all")
+        raise ScenarioError(
+            f"{path}: holds {len(sweeps)} sweeps ({held}, ...); must be one here; fit_all accepts several sweeps"
+        )
     return sweeps[0]
 
 
-def read_sweeps(path: Path | str, *, world_size: int | None = None, operation: str | None = None) -> tuple[Sweep, ...]:
-    """Read outputs of nccl-tests, of one run or of several behind each other, or a CSV file with a size and a time.
+def read_sweeps(
+    path: Path | str, *, world_size: int | None = None, operation: str | None = None
+) -> tuple[SweepTimes, ...]:
+    """Read outputs of nccl-tests (a run, or several runs in a row), or a CSV file with sizes and times.
 
-    A CSV file may hold several operations, numbers of ranks and runs. Where it has no time, size and bandwidth tell it.
+    A CSV file may hold several operations, numbers of ranks and runs. A bandwidth may replace the time.
 
     Parameters
     ----------
     path : path
+        File to read.
     world_size : int, optional
-        Where the file does not say: it has neither a list of ranks nor a column `ranks`.
+        Number of ranks, if the file has neither a list of ranks nor a column `ranks`.
     operation : str, optional
-        Where the file does not say.
+        Operation, if missing in the file.
 
     Returns
     -------
-    tuple of Sweep
-        With the out-of-place times.
+    tuple of SweepTimes
+        The sweeps, with out-of-place times.
 
     Raises
     ------
     ScenarioError
-        Unreadable; neither said nor given how many ranks or which operation.
+        Unreadable file; or the number of ranks, or the operation, is neither in the file nor given.
     """
     if operation is not None and operation not in OPERATIONS:
         raise UnknownNameError("operation", operation, OPERATIONS)
@@ -102,17 +110,19 @@ def read_sweeps(path: Path | str, *, world_size: int | None = None, operation: s
     return tuple(_sweep(text, path, world_size, operation) for text in texts)
 
 
-def _sweep(text: str, path: Path | str, world_size: int | None, operation: str | None) -> Sweep:
-    parse(text, str(path), 1.0)  # a broken row is told before what the header lacks
+def _sweep(text: str, path: Path | str, world_size: int | None, operation: str | None) -> SweepTimes:
+    # Report broken rows before missing facts.
+    parse(text, str(path), 1.0)
     header = header_of(text, path)
     known, members = operation or header.operation, world_size or header.world_size
+    # Second pass: with known ranks and operation, times follow from bus bandwidths.
     rows = parse(text, str(path), busbw_factor(known, members) if known and members else None)
     assumed: list[str] = []
     ranks = _world_size(path, header, world_size, operation or header.operation, rows, assumed)
     what = operation or header.operation or _operation(path, ranks, rows, assumed)
     times = _times(path, rows)
     nodes = header.nodes
-    return Sweep(what, ranks, times, nodes, _dtype(path, rows, assumed), header.gpu, str(path), tuple(assumed))
+    return SweepTimes(what, ranks, times, nodes, _dtype(path, rows, assumed), header.gpu, str(path), tuple(assumed))
 
 
 def _world_size(
@@ -124,31 +134,34 @@ def _world_size(
     assumed: list[str],
 ) -> int:
     if given is not None and header.world_size is not None and given != header.world_size:
-        raise ScenarioError(f"{path}: world_size: got {given}; the file says {header.world_size}; leave it out")
+        raise ScenarioError(f"{path}: world_size: got {given}; the file has {header.world_size}; omit world_size")
     if given is not None and not 2 <= given <= MOST_RANKS:
         bound = "at least 2" if given < 2 else f"at most {MOST_RANKS}"
         raise ScenarioError(f"{path}: world_size: got {given}; must be {bound}")
+    # Given numbers complete the file; they never contradict it (checked above).
     ranks = given or header.world_size
     if ranks is None and operation in (None, "all_reduce"):
         ranks = _from_ratio(rows)
         if ranks is not None:
             assumed.append(f"{ranks} ranks, from busbw / algbw = {2 * (ranks - 1) / ranks:.4g} of an all_reduce")
     if ranks is None:
-        raise ScenarioError(f"{path}: does not say how many ranks it was measured on; give world_size")
+        raise ScenarioError(f"{path}: has no number of ranks; give world_size")
     return ranks
 
 
 def _ratio(rows: Sequence[NcclRow]) -> float | None:
-    """Bus bandwidth over algorithm bandwidth, from the fastest row: there most digits count."""
+    """Return bus bandwidth / algorithm bandwidth from the fastest row, which has most digits."""
     fast = max(rows, key=lambda row: row.algbw or 0.0)
     return fast.busbw / fast.algbw if fast.busbw and fast.algbw and fast.algbw >= 1e9 else None
 
 
 def _from_ratio(rows: Sequence[NcclRow]) -> int | None:
+    # Example: ratio 1.75 gives n = 2 / (2 - 1.75) = 8.
     ratio = _ratio(rows)
     if ratio is None or not 1.02 < ratio < 2.0:
         return None
     ranks = round(2.0 / (2.0 - ratio))
+    # The printed ratio must match this n more closely than its neighbours.
     exact = abs(ratio - 2 * (ranks - 1) / ranks) < 2e-3 / ranks
     return ranks if exact and ranks <= _MOST_RANKS_BY_RATIO else None
 
@@ -159,15 +172,15 @@ def _operation(path: Path | str, ranks: int, rows: Sequence[NcclRow], assumed: l
         assumed.append(f"operation all_reduce, from busbw / algbw = {ratio:.4g}")
         return "all_reduce"
     allowed = ", ".join(OPERATIONS)
-    raise ScenarioError(f"{path}: does not say which operation was measured; give operation: one of {allowed}")
+    raise ScenarioError(f"{path}: has no operation; give operation: one of {allowed}")
 
 
 def _dtype(path: Path | str, rows: Sequence[NcclRow], assumed: list[str]) -> str:
     names = {row.dtype for row in rows if row.dtype}
     if len(names) != 1:
-        assumed.append("float32, because the file names no dtype or several")
+        assumed.append("float32, because the file has no dtype or several dtypes")
         return "float32"
-    # Only the size counts: unsigned types are played as their signed twins.
+    # Only the size matters: unsigned types are simulated like signed types of equal size.
     name = names.pop().replace("uint64", "int64").replace("uint32", "int32")
     try:
         return dtypes.find(name).name
@@ -176,11 +189,12 @@ def _dtype(path: Path | str, rows: Sequence[NcclRow], assumed: list[str]) -> str
 
 
 def _times(path: Path | str, rows: Sequence[NcclRow]) -> tuple[tuple[int, float], ...]:
-    """By size; several times of one size become their median."""
+    """Return (size, time) in order of size; several times for a size become their median."""
     by_size: dict[int, list[float]] = {}
     for row in rows:
         if row.size > 0 and row.time > 0:
             by_size.setdefault(row.size, []).append(row.time)
+    # A single size cannot separate start-up and rate.
     if len(by_size) < 2:
         raise ScenarioError(f"{path}: got {len(by_size)} size with a time; a start-up and a rate need at least 2")
     return tuple((size, _middle(times)) for size, times in sorted(by_size.items()))

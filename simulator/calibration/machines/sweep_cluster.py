@@ -1,6 +1,6 @@
-"""On which cluster is a measured sweep played: the named topology, or an assumed one with links as fast as the sweep?
+"""On which cluster is a measured sweep simulated? On the named topology, or on assumed links as fast as the sweep.
 
-Rule: everything that is assumed is listed, so that it can be reported.
+Every assumption is listed, and can be reported.
 """
 
 from __future__ import annotations
@@ -10,31 +10,33 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.basics import registry
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_bandwidth
-from simulator.calibration.machines.sweep import Sweep
+from simulator.calibration.machines.sweep import SweepTimes
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.errors import ScenarioError
 
-# An assumed link is this many times as fast as the fastest row needs: the fitted cap shall bound flows, not the link.
+# Speed of an assumed link, relative to the fastest row: the fitted cap shall bound flows, not the link.
 _SPARE: Final = 1.25
-# Assumed links inside a node are this many times as fast again where cards between nodes are the bottleneck.
+# Further factor for assumed links inside a node, if cards between nodes are the bottleneck.
 _PLENTY: Final = 4.0
-# A route through a switch, recalled for NVSwitch (1-2 us), and one to another node, measured with perftest on EDR.
+# Latency through a switch, from memory for NVSwitch (1-2 us), and to another node, measured with perftest on EDR.
 _LATENCY: Final = "0.5 us"
 _NIC_LATENCY: Final = "0.9 us"
 
 
 @dataclass(frozen=True, slots=True)
 class SweepCluster:
-    """The cluster that a sweep is played on.
+    """The cluster for simulating a sweep.
 
     Attributes
     ----------
     cluster : Cluster
+        The built cluster.
     base : str or mapping
-        The topology as `build` takes it.
+        The topology, as accepted by `build`.
     assumed : tuple of str
+        Assumptions, as sentences.
     """
 
     cluster: Cluster
@@ -42,51 +44,53 @@ class SweepCluster:
     assumed: tuple[str, ...] = ()
 
 
-def cluster_for(sweep: Sweep, topology: str | None) -> SweepCluster:
-    """Build the cluster of a sweep.
+def cluster_for(sweep: SweepTimes, topology: str | None) -> SweepCluster:
+    """Build the cluster for a sweep.
 
     Raises
     ------
     ScenarioError
-        Fewer GPUs than ranks; nodes that do not agree with the sweep's.
+        Fewer GPUs than ranks, or other nodes than in the sweep.
     """
     if topology is None:
         return _assumed(sweep)
     cluster = build(topology, sweep.world_size)
+    # The fit would compare sums over cards with sums inside a node.
     if sweep.nodes is not None and cluster.nodes and len(cluster.nodes) != sweep.nodes:
         raise ScenarioError(
             f"{sweep.source}: {sweep.world_size} ranks on {sweep.nodes} hosts, "
-            f"but {cluster.name} puts them into {len(cluster.nodes)}; give the topology that was measured"
+            f"but {cluster.name} places these ranks in {len(cluster.nodes)} nodes; give the measured topology"
         )
-    placed = f"{len(cluster.nodes)} node(es), as {cluster.name} places {sweep.world_size} ranks"
+    placed = f"{len(cluster.nodes)} node(s), because {cluster.name} places {sweep.world_size} ranks in this way"
     return SweepCluster(cluster, topology, () if sweep.nodes else (placed,))
 
 
-def _assumed(sweep: Sweep) -> SweepCluster:
+def _assumed(sweep: SweepTimes) -> SweepCluster:
     nodes = sweep.nodes or 1
     if sweep.world_size % nodes:
         raise ScenarioError(
-            f"{sweep.source}: {sweep.world_size} ranks on {nodes} hosts, not the same number on each; give a topology"
+            f"{sweep.source}: {sweep.world_size} ranks on {nodes} hosts, which is not a multiple; give a topology"
         )
     gpu = _gpu(sweep.gpu)
     keys = _star(sweep) if nodes == 1 else _nodes(sweep, nodes)
     keys["gpu"] = gpu or _any_gpu(sweep)
     where = "one switch" if nodes == 1 else f"{nodes} nodes with a card for each GPU"
     because = "" if sweep.nodes else ", because the sweep names no hosts"
+    # Only one of both exists: `nodes` has cards, `star` has ports.
     links = keys["options"].get("nic_bandwidth", keys["options"].get("bandwidth"))
     return SweepCluster(
         build(keys, sweep.world_size),
         keys,
         (
             f"{where}{because}",
-            f"links of {links}, {_SPARE:g} times what the fastest row needs; name a topology for the real ones",
-            f"GPU {gpu}" if gpu else "a GPU whose memory never holds back, since no known one is named",
+            f"links of {links}, {_SPARE:g} times the need of the fastest row; give a topology for the real links",
+            f"GPU {gpu}" if gpu else "a GPU without memory limit, because the sweep has no known GPU",
         ),
     )
 
 
-def _any_gpu(sweep: Sweep) -> dict[str, Any]:
-    """A GPU file's keys; its HBM is so fast that reducing, which takes three times the arriving rate, costs nothing."""
+def _any_gpu(sweep: SweepTimes) -> dict[str, Any]:
+    """Return an assumed GPU's keys. Its HBM is so fast that reductions (3x the arriving rate) cost nothing."""
     return {
         "vector_flops": {"float32": "10 TFLOP/s"},
         "hbm_bytes": "80 GB",
@@ -96,7 +100,7 @@ def _any_gpu(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _star(sweep: Sweep) -> dict[str, Any]:
+def _star(sweep: SweepTimes) -> dict[str, Any]:
     return {
         "name": "measured_star",
         "builder": "star",
@@ -104,11 +108,11 @@ def _star(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _nodes(sweep: Sweep, nodes: int) -> dict[str, Any]:
+def _nodes(sweep: SweepTimes, nodes: int) -> dict[str, Any]:
     size = sweep.world_size // nodes
     card = _SPARE * _fastest(sweep)
     if sweep.operation == "all_reduce":
-        # With sums made inside each node first, each of a node's G cards carries S / G in a ring over the nodes.
+        # Sums are formed inside each node first; each of the G cards in a node then carries S / G in a ring over nodes.
         card = _SPARE * max(nbytes / time for nbytes, time in sweep.rows) * 2 * (nodes - 1) / sweep.world_size
     return {
         "name": "measured_nodes",
@@ -127,8 +131,8 @@ def _nodes(sweep: Sweep, nodes: int) -> dict[str, Any]:
     }
 
 
-def _fastest(sweep: Sweep) -> float:
-    """Bytes per second through a rank's port in a ring or a direct exchange, in the fastest row."""
+def _fastest(sweep: SweepTimes) -> float:
+    """Return the rate through a rank's port for the fastest row, in a ring or a direct exchange [B/s]."""
     n = sweep.world_size
     factor = 2 * (n - 1) / n if sweep.operation == "all_reduce" else 1.0
     return max(size / time for size, time in sweep.rows) * factor
@@ -139,10 +143,14 @@ def _rate(bandwidth: float) -> str:
 
 
 def _gpu(name: str) -> str | None:
-    """The shipped GPU that a sweep names.
+    """Return the shipped GPU named in a sweep.
 
-    Of several with the same chip it is the one of which every word is in the name, else an SXM module.
+    If several GPUs have the named chip, choose the GPU with every word in the name; otherwise an SXM module.
+
+    >>> _gpu("NVIDIA H100 80GB HBM3")
+    'h100_sxm'
     """
+    # "NVIDIA H100 80GB HBM3" and "h100-sxm" both become words.
     words = name.lower().replace("-", " ").replace("_", " ")
     known = [gpu for gpu in registry.names("gpu") if gpu.split("_")[0] in words.split()]
     fitting = [gpu for gpu in known if all(word in words for word in gpu.split("_")[1:])]
@@ -151,5 +159,5 @@ def _gpu(name: str) -> str | None:
 
 
 def with_machine(cluster: Cluster, operation: str, machine: MachineCollective) -> Cluster:
-    """The same cluster, with these constants for this operation and none for others."""
+    """Return the cluster with these constants for this operation, and without constants for any other."""
     return replace(cluster, collectives={operation: machine})

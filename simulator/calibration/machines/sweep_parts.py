@@ -1,6 +1,11 @@
-"""Where does one sweep end in a file that holds several: of several operations, numbers of ranks or runs?
+"""Which lines belong to each sweep in a file with several sweeps: several operations, numbers of ranks, or runs?
 
-Rule: each part is the whole text with the lines of the others emptied, so that a fault is told with its line's number.
+Each part is the whole text with foreign lines emptied. Faults therefore keep their line numbers::
+
+    file                 part 0               part 1
+    op,size,time         op,size,time         op,size,time
+    all_reduce,1,2       all_reduce,1,2
+    all_gather,1,3                            all_gather,1,3
 """
 
 from __future__ import annotations
@@ -9,28 +14,28 @@ import csv
 import re
 from typing import Final
 
-from simulator.errors import ScenarioError
+from simulator.basics.errors import ScenarioError
 from simulator.report.tables.nccl_csv import is_remark, looks_like_csv
 from simulator.report.tables.nccl_table import holds_rows
 
-# Columns whose values tell sweeps in one CSV file apart.
+# Columns that separate the sweeps in a CSV file.
 OPERATION: Final = ("op", "operation", "collective", "coll")
 RANKS: Final = ("ranks", "world_size", "nranks", "num_ranks", "n_ranks", "gpus")
 NODES: Final = ("nodes", "boxes", "hosts", "num_nodes", "nnodes")
 _RUN: Final = ("sweep", "machine", "run")
-# The last line that nccl-tests prints of a run's table.
+# Last line of a run's table in nccl-tests.
 _END: Final = re.compile(r"#\s*Avg bus bandwidth")
-# More sweeps than anybody measures of a machine are rather rows of another kind.
+# More sweeps than anybody measures; the rows are probably something else.
 _MOST: Final = 200
 
 
 def parts(text: str, source: str) -> list[str]:
-    """The sweeps of a log of nccl-tests, or of a CSV file.
+    """Split a log of nccl-tests, or a CSV file, into its sweeps.
 
     Raises
     ------
     ScenarioError
-        There are more than 200; or a row of a CSV file cannot be split into its cells.
+        More than 200 sweeps, or a row of a CSV file without valid cells.
     """
     lines = text.splitlines()
     owner = _of_rows(lines, source) if looks_like_csv(text) else _of_runs(lines)
@@ -41,25 +46,29 @@ def parts(text: str, source: str) -> list[str]:
         "\n".join(line if of in (None, number) else "" for line, of in zip(lines, owner, strict=True))
         for number in range(count)
     ]
+    # The text behind a log's last run holds no rows and is dropped.
     return texts if count == 1 or looks_like_csv(text) else [part for part in texts if holds_rows(part)] or texts[:1]
 
 
 def _of_runs(lines: list[str]) -> list[int | None]:
-    """The run of each line of a log."""
+    """Return each line's run in a log."""
     owner, run = list[int | None](), 0
     for line in lines:
+        # The last line of a table still belongs to its run.
         owner.append(run)
         run += _END.search(line) is not None
     return owner
 
 
 def _of_rows(lines: list[str], source: str) -> list[int | None]:
-    """The sweep of each line of a CSV file; None for lines that belong to all of them."""
+    """Return each line's sweep in a CSV file; None for lines that belong to every sweep."""
     filled = [number for number, line in enumerate(lines) if not is_remark(line)]
+    # The most frequent separator in the first line.
     dialect = max(",;\t", key=lines[filled[0]].count)
     try:
         rows = list(csv.reader([lines[number] for number in filled], delimiter=dialect))
-    except csv.Error as error:  # quotes that are never closed make a cell of all that follows
+    # An unclosed quote swallows every following line.
+    except csv.Error as error:
         raise ScenarioError(f"{source}: {error}; check its quotes") from error
     names = [name.strip().lower() for name in rows[0]]
     columns = [
@@ -70,5 +79,6 @@ def _of_rows(lines: list[str], source: str) -> list[int | None]:
     owner: list[int | None] = [None] * len(lines)
     for number, row in zip(filled[1:], rows[1:], strict=False):
         key = tuple(row[column].strip() for column in columns if column is not None and column < len(row))
+        # Equal values in these columns mean the same sweep, wherever the rows stand.
         owner[number] = sweeps.setdefault(key, len(sweeps))
     return owner

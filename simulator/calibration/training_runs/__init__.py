@@ -1,1 +1,1 @@
-"""How far are played training steps from measured ones, where, and which constants stand behind them?"""
+"""Which residuals do simulated training steps have against measurements, and which constants are involved?"""

@@ -1,7 +1,7 @@
-"""Does each number and fact of a framework earn its place? Its rows are played without it, everything else as it is.
+"""Does each number and fact about a framework earn its place? An ablation: simulate the rows without the number.
 
-Rule: nothing is fitted again, so what is seen is the whole weight of a number; llm-foundry's, fitted together,
-are taken away and the others fitted again in `checks.py`.
+Nothing is fitted again, therefore the result is the whole effect of a number. llm-foundry's numbers were fitted
+together; for them, checks.py removes one and fits the rest again.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from simulator.calibration.training_runs.summary import Errors, apart, errors
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.step.framework import BARE, Framework
 
+# Numbers and facts are told apart by type; a new field in Framework is therefore included automatically.
 NUMBERS: Final = tuple(f.name for f in fields(Framework) if isinstance(getattr(BARE, f.name), float))
 FACTS: Final = tuple(f.name for f in fields(Framework) if isinstance(getattr(BARE, f.name), bool))
 SUSTAINED: Final = "sustained"
-# At most so many rows of a framework are played, each k-th of them: enough for a median.
+# Most rows per framework, every k-th of them: enough for a median.
 _MOST_ROWS: Final = 20
-# A constant stands behind a row if the row's time moves so much when it is changed by this factor.
+# A row depends on a constant if changing the constant by this factor moves the row's time by at least this share.
 _CHANGE: Final = 1.1
 _MOVES: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Errors of a framework's rows without one of its numbers or facts.
+class AblationRow:
+    """Errors in a framework's rows after removal of a number or fact.
 
     Attributes
     ----------
     framework, what : str
-        What was taken away; empty for nothing.
+        Framework, and the removed number or fact (empty for none).
     time : Errors
-        Of steps' times.
+        Errors of step times.
     memory : Errors or None
-        Of peak memory; None where no row has it.
+        Errors of peak memory; None without measured memory.
     """
 
     framework: str
@@ -48,18 +49,18 @@ class Taken:
 
 
 def own(framework: Framework) -> tuple[str, ...]:
-    """Numbers and facts that differ from those of bare kernels."""
+    """Return the numbers and facts that differ from bare kernels."""
     found = [name for name in (*NUMBERS, *FACTS) if getattr(framework, name) != getattr(BARE, name)]
     return (*found, *([SUSTAINED] if framework.sustained else []))
 
 
 def without(framework: Framework, what: str) -> Framework:
-    """The framework with one number or fact as bare kernels have it."""
+    """Return the framework with a number or fact as for bare kernels."""
     return replace(framework, **{what: getattr(BARE, what)})
 
 
-def ablation(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework], jobs: int = 2) -> Iterator[Taken]:
-    """For each framework its rows as they are, then without each of its numbers and facts."""
+def ablation(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework], jobs: int = 2) -> Iterator[AblationRow]:
+    """Yield, for each framework, its rows' errors as shipped, then without each number and fact."""
     for name, framework in known.items():
         played = _some(outcomes, name)
         if not played:
@@ -71,23 +72,25 @@ def ablation(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework], jobs
 
 
 def _some(outcomes: Sequence[PlayedRow], name: str) -> list[PlayedRow]:
+    # Disturbed and composed rows would hide small effects.
     disturbed = apart([outcome.row for outcome in outcomes])
     whole = [o for place, o in enumerate(outcomes) if o.row.timed and place not in disturbed]
     mine = [outcome for outcome in whole if outcome.row.framework == name]
+    # Ceiling division: at most _MOST_ROWS rows, spread evenly.
     return mine[:: max(1, -(-len(mine) // _MOST_ROWS))]
 
 
-def _taken(name: str, what: str, played: Sequence[PlayedRow]) -> Taken:
+def _taken(name: str, what: str, played: Sequence[PlayedRow]) -> AblationRow:
     peaks = [outcome.memory_error for outcome in played if outcome.memory_error is not None]
     time = errors(what, [outcome.time_error for outcome in played])
-    return Taken(name, what, time, errors(what, peaks) if peaks else None)
+    return AblationRow(name, what, time, errors(what, peaks) if peaks else None)
 
 
 def behind(row: MeasuredRow, framework: Framework) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Numbers of a framework, and constants of a machine's collectives, on which the time of a row depends.
+    """Return a framework's numbers, and the machine's collective constants, that a row's time depends on.
 
-    Those that move it by a thousandth or more when they change by a tenth; a machine's constant that several of its
-    sections have in common is one.
+    A constant counts if changing it by a tenth moves the time by a thousandth or more. Equal constants in several
+    sections of a machine count once.
     """
     cluster = cluster_of(row.gpu, row.gpus, (), row.topology)
     as_it_is = play_on_cluster(cluster, row, framework).step_time
@@ -101,6 +104,7 @@ def behind(row: MeasuredRow, framework: Framework) -> tuple[tuple[str, ...], tup
         if getattr(framework, name) != getattr(BARE, name)
         and moves(cluster, replace(framework, **{name: getattr(framework, name) * _CHANGE}))
     ]
+    # Sections with equal values share constants of one measurement; the dict keeps each (name, value) once.
     sections = {**{f"{op} in a node": one for op, one in cluster.in_node.items()}, **cluster.collectives}
     names = {(name, value): f"{op} {name}" for op, one in sections.items() for name, value in constants(one).items()}
     machine = [told for (name, value), told in names.items() if moves(_changed(cluster, name, value), framework)]
@@ -108,7 +112,7 @@ def behind(row: MeasuredRow, framework: Framework) -> tuple[tuple[str, ...], tup
 
 
 def _changed(cluster: Cluster, name: str, value: float) -> Cluster:
-    """The cluster with a constant of its collectives changed wherever it has this value."""
+    """Return the cluster with a constant of its collectives changed in every section with this value."""
 
     def one(machine: MachineCollective) -> MachineCollective:
         if getattr(machine, name) != value:

@@ -1,6 +1,6 @@
-"""Which constants does a simulated row depend on, and where does each come from?
+"""Which constants does a simulated row depend on, and where does each constant come from?
 
-Rule: counted from the records that playing uses, never from a list written by hand.
+Counted from the records used in the simulation, never from a list written by hand.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final
 from simulator.cluster.cluster import Gpu
 from simulator.step.kernels.kernel_model import BY_DTYPE, kernel_model
 
+# Kernel constants by origin: fitted to the matmul table, published figures, or guessed.
 _KERNELS: Final = ("launch", "matmul_prologue")
 _PUBLISHED: Final = ("hbm_efficiency", "attention_2")
 _COMMUNICATION: Final = ("communication_sms",)
@@ -19,16 +20,16 @@ _COMMUNICATION: Final = ("communication_sms",)
 def counted(
     own: Sequence[str], machine: Sequence[str], gpu: Gpu, dtypes: Sequence[str] = ("bfloat16",)
 ) -> dict[str, tuple[str, ...]]:
-    """Name the constants behind a row, by origin.
+    """Return the names of the constants behind a row, by origin.
 
     Parameters
     ----------
     own, machine : sequence of str
-        The framework's and the machine's that count in it: `ablation.behind`.
+        Constants of the framework and of the machine that the row depends on, from `ablation.behind`.
     gpu : Gpu
-        Its kernels' are named.
+        GPU with the kernel constants.
     dtypes : sequence of str
-        Of its matmuls.
+        Dtypes of the row's matmuls.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""Which runs of models cut over ranks were measured, and all measured runs together?
+"""Which runs with partitioned models were measured, and which measured runs exist altogether?
 
-Rule: as in rows.py, facts as their source printed them; columns and sources are told at the head of
-catalog/measured/training_cut.csv.
+Same form as rows.py: facts as printed by the source. The head of catalog/measured/training_cut.csv explains columns
+and sources.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any, cast
 
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.training_runs.rows import MeasuredRow, ModelShape, gib, measured, of_source
-from simulator.model.cut import ExpertCut
+from simulator.model.partition import ExpertPartition
 from simulator.step.parallelism import Parallelism
 
 
 def measured_cut(source: str | None = None) -> tuple[MeasuredRow, ...]:
-    """Read the runs of sources that cut models over ranks, or those of one source.
+    """Read the runs of partitioned models, or the runs of a single source.
 
     Raises
     ------
     UnknownNameError
-        No such source.
+        Unknown source.
 
     Examples
     --------
@@ -33,18 +33,19 @@ def measured_cut(source: str | None = None) -> tuple[MeasuredRow, ...]:
 
 
 def all_measured(source: str | None = None, every: int = 1) -> tuple[MeasuredRow, ...]:
-    """Each `every`-th row of all sources, or of one.
+    """Return every k-th row of every source, or of a single source; k is `every`.
 
     Raises
     ------
     UnknownNameError
-        No such source.
+        Unknown source.
     """
     return of_source((*measured(), *measured_cut()), source, "--source")[::every]
 
 
 def _row(row: Mapping[str, str], number: int) -> MeasuredRow:
     parallelism = _parallelism(row)
+    # The table holds step times; MeasuredRow stores tokens per second.
     tokens = int(row["seq_len"]) * int(row["global_batch"])
     return MeasuredRow(
         table=row["table"],
@@ -93,5 +94,6 @@ def _parallelism(row: Mapping[str, str]) -> Parallelism:
         schedule=row["schedule"] or "1f1b",
         virtual_stages=int(row["virtual_stages"]),
         stages=tuple(int(layers) for layers in row["stages"].split()),
-        experts=ExpertCut(ep, tensor=int(row["tp"])),
+        # Experts' matrices are cut like other matrices in every source.
+        experts=ExpertPartition(ep, tensor=int(row["tp"])),
     )

@@ -1,7 +1,7 @@
-"""Is each constant of the kernels needed? Each is taken away, and those fitted together with it are fitted again.
+"""Is each kernel constant needed? An ablation: remove each constant, and refit the constants fitted together with it.
 
-Rule: errors of the matmul table come from its own rows, errors of training rows from the linear system of their fit.
-Only for what slows kernels down during communication are the rows played again, since nothing else shows it.
+Errors of the matmul table come from its own rows. Errors of training rows come from the linear system of their fit.
+Rows are simulated again only without `communication_sms`, because only a simulation shows its effect.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from simulator.calibration.kernels import DTYPES, Misfit, fit, measured, misfit
+from simulator.calibration.kernels import DTYPES, FitErrors, fit, measured, misfit
 from simulator.calibration.kernels import NEUTRAL as KERNELS
 from simulator.calibration.training_runs.fitting import fit as fit_rows
 from simulator.calibration.training_runs.fitting import kernel_time, linear
@@ -21,41 +21,47 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.step.framework import Framework
 from simulator.step.kernels.kernel_model import REFERENCE, KernelModel, kernel_model
 
-# Constants that the matmul table does not determine, each with the value at which it has no effect.
+# Constants not determined by the matmul table, each with its value without effect.
 _OTHERS: Final[Mapping[str, float]] = {BEST_MATMUL: 1.0, "hbm_efficiency": 1.0, "attention_2": 1.0}
 _BESIDE: Final = "communication_sms"
-# Rounds of the search: some seconds, enough to see whether a constant matters.
+# Rounds of the search: a few seconds, enough to see whether a constant matters.
 _ROUNDS: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Without:
-    """Errors without a constant: of the matmul table by dtype, of training rows."""
+class AblationErrors:
+    """Errors without a constant, for the matmul table by dtype and for training rows."""
 
     name: str
-    tables: Mapping[str, Misfit]
+    tables: Mapping[str, FitErrors]
     rows: Errors
 
 
-def without_kernel_constants(outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2) -> Iterator[Without]:
-    """First with all constants, then without each."""
+def without_kernel_constants(
+    outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2
+) -> Iterator[AblationErrors]:
+    """Yield the errors with every constant, then without each constant."""
     played = [outcome for outcome in outcomes if is_fitted(outcome.row)]
     yield _without("all constants", {}, played, framework)
     for name, neutral in (*KERNELS.items(), *_OTHERS.items()):
         yield _without(f"without {name}", {name: neutral}, played, framework)
     alone = play_rows([o.row for o in played], {framework.name: framework}, jobs, changes=((_BESIDE, 0.0),))
-    yield Without(f"without {_BESIDE}", _tables(_model({})), _errors(_BESIDE, alone, framework, ()))
+    yield AblationErrors(f"without {_BESIDE}", _tables(_model({})), _errors(_BESIDE, alone, framework, ()))
 
 
-def _without(name: str, removed: Mapping[str, float], played: Sequence[PlayedRow], framework: Framework) -> Without:
+def _without(
+    name: str, removed: Mapping[str, float], played: Sequence[PlayedRow], framework: Framework
+) -> AblationErrors:
     model = _model(removed)
     refitted: dict[str, float] = {}
+    # Attention's share does not enter the matmul table, and nothing needs refitting.
     if removed and "attention_2" not in removed:
         fixed = {key: value for key, value in removed.items() if key in KERNELS}
         refitted = fit({dtype: measured(dtype) for dtype in DTYPES}, model, fixed=fixed, rounds=_ROUNDS)
     changes = tuple({**removed, **refitted}.items())
+    # Moving each row by the change in kernel time avoids simulating it again.
     moved = [replace(o, step_time=o.step_time + _longer(o, framework, changes)) for o in played]
-    return Without(name, _tables(model.changed(refitted)), _errors(name, moved, framework, changes))
+    return AblationErrors(name, _tables(model.changed(refitted)), _errors(name, moved, framework, changes))
 
 
 def _model(removed: Mapping[str, float]) -> KernelModel:
@@ -64,12 +70,12 @@ def _model(removed: Mapping[str, float]) -> KernelModel:
     return kernel_model(cluster_of(REFERENCE, 1, tuple(removed.items())).gpus[0])
 
 
-def _tables(model: KernelModel) -> dict[str, Misfit]:
+def _tables(model: KernelModel) -> dict[str, FitErrors]:
     return {dtype: misfit(model.matmul(dtype), measured(dtype)) for dtype in DTYPES}
 
 
 def _longer(outcome: PlayedRow, framework: Framework, changes: Changes) -> float:
-    """What other constants add to a step [s]."""
+    """Return the additional time of a step under changed constants [s]."""
     return kernel_time(outcome.row, framework, changes) - kernel_time(outcome.row, framework)
 
 

@@ -1,7 +1,7 @@
-"""Which training runs were measured: the model, the GPUs, the settings, how fast it was, and who printed it?
+"""Which training runs were measured? Each row holds model, GPUs, settings, speed and source.
 
-Rule: facts as their source printed them. The training step and the cluster that follow from them are built here, and
-nothing is played.
+Facts are stored as printed by the source. The module also builds the training step and the cluster for a row; it
+simulates nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Final, get_args
 
 from simulator.basics import registry
 from simulator.basics.document import load
+from simulator.basics.errors import UnknownNameError
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import UnknownNameError
 from simulator.model.load import load_model
 from simulator.model.shape import Transformer
 from simulator.step.framework import Framework, Implementation
@@ -25,9 +25,9 @@ from simulator.step.parallelism import ALONE, Parallelism
 from simulator.step.spec import LossScaling, Precision, Sharding, TrainingStep
 
 GIB: Final = 2**30
-# More than any rank's gradients: they travel at once, when the last of them is there [B].
+# Larger than any rank's gradients [B]: gradients then travel at once, after the last is computed.
 _ONE_BUCKET: Final = 2**50
-# Keys of config.json, by family, for a shape's sizes; what does not depend on them; and the key of most positions.
+# Keys in config.json for a shape's sizes, by family; fixed keys by family; and the key for the maximum sequence length.
 _CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
     "gpt": {"n_layer": "layers", "n_embd": "hidden", "n_head": "heads", "n_inner": "ffn", "vocab_size": "vocab",
             "tie_word_embeddings": "tied"},
@@ -37,26 +37,28 @@ _CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
 }  # fmt: skip
 _FAMILY_KEYS: Final = {"gpt": {"model_type": "gpt2"}, "llama": {"model_type": "llama"}}
 _POSITIONS: Final = {"gpt": "n_positions", "llama": "max_position_embeddings"}
-# Beyond this many micro-batches each takes as long as the one before, so these are played and the rest are added up.
+# Later micro-batches all take equally long: this many are simulated, and the time of the rest is added.
 MOST_PLAYED: Final = 3
 # Cells of the column `optimizer_implementation`.
 _IMPLEMENTATIONS: Final[Mapping[str, Implementation | None]] = {"": None} | {
     name: name for name in get_args(Implementation)
 }
-# Name, among changes of a GPU's constants, of the best matmul's share of the peak.
+# Name for the best matmul's share of the peak, among changes of a GPU's constants.
 BEST_MATMUL: Final = "best_matmul"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of a model as a source states them.
+    """A model's sizes as stated by a source.
 
     Attributes
     ----------
     family : str
-        "gpt", "llama", or a model of the catalog, of which the first `layers` ran.
+        "gpt", "llama", or a model in the catalog; then only `layers` counts.
     layers, hidden, heads, kv_heads, ffn, vocab : int
+        Sizes, named as in `simulator.model`.
     tied : bool
+        Whether embedding and head share their weights.
     """
 
     family: str
@@ -69,55 +71,49 @@ class ModelShape:
     tied: bool
 
     def transformer(self, name: str, seq_len: int) -> Transformer:
-        """The model; of a catalog's one the first layers, at most one of them dense where others have experts."""
+        """Return the model; for a catalog model its first layers, with at most one dense layer before expert layers."""
         if self.family not in _CONFIGS:
             whole = load_model(self.family, seq_len)
             return replace(whole, num_layers=self.layers, dense_layers=min(whole.dense_layers, 1))
+        # The equivalent config.json for the source's model.
         keys = {key: getattr(self, field) for key, field in _CONFIGS[self.family].items()}
         return load_model({**_FAMILY_KEYS[self.family], "name": name, **keys, _POSITIONS[self.family]: seq_len})
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """One measured training run.
+    """A measured training run.
 
     Attributes
     ----------
     table : str
-        Its source: "foundry", "torchtitan", "nanotron", ...; those of training_cut.csv are told there.
+        Source: "foundry", "torchtitan", "nanotron", ...; training_cut.csv explains its own sources.
     line : int
-        Its line in the source, or its number there.
+        Line in the source, or number of the row.
     framework, model, gpu, topology : str
-        Catalog names: of the constants that it is played with, and of the machine that comes nearest.
-    seq_len, gpus, micro_batch_size, accumulation : int
+        Catalog names: the constants for the simulation, and the nearest machine.
     matmul, reduce : str
-        Dtypes of matmuls' inputs and of gradients on the wire.
-    sharding : str
-    reshard : bool
-    checkpointing : str or int
-    compiled : bool
+        Dtypes of matmul inputs, and of gradients on the wire.
     tokens_per_s : float
-        Of all GPUs.
+        Tokens per second, summed over the GPUs.
     peak : float or None
-        Peak memory of one GPU [B]; None where it was not printed.
-    source : str
-    parallelism : Parallelism
+        Peak memory of a GPU [B]; None if not printed.
     shape : ModelShape or None
-        Of a model that the catalog has not under this name, or of its first layers.
+        Sizes of a model that the catalog lacks, or of a catalog model's first layers.
     params, grads : str
-        Dtypes of working parameters and of accumulated gradients.
+        Dtypes of working parameters, and of accumulated gradients.
     attention : str
         "standard", "flash", or "flash3" for kernels of generation 3.
     buckets : bool
-        Whether gradients travel in buckets while the backward pass runs, or at once behind it.
+        Whether gradients travel in buckets during the backward pass, or at once after it.
     fused_loss : bool
-        Whether the loss is one kernel, whatever is usual in the framework.
+        Whether the loss is a single kernel, in contrast to the framework's default.
     optimizer_implementation : {"fused", "foreach", "for_loop"} or None
-        How the optimizer's update ran; None where it ran as is usual in the framework.
+        Implementation of the optimizer's update; None for the framework's default.
     timed : bool
-        Whether a whole step was timed, and not composed of profiled pieces.
+        Whether a whole step was timed; otherwise the time is composed of profiled pieces.
     assumed : tuple of str
-        Columns that the source does not state.
+        Columns not stated by the source.
     """
 
     table: str
@@ -152,29 +148,29 @@ class MeasuredRow:
 
     @property
     def transformer(self) -> Transformer:
-        """Its model."""
+        """The run's model."""
         if self.shape is None:
             return load_model(self.model, self.seq_len)
         return self.shape.transformer(self.model, self.seq_len)
 
     @property
     def replicas(self) -> int:
-        """Copies of the model: dp."""
+        """Number of model copies (dp)."""
         return self.gpus // self.parallelism.size
 
     @property
     def step_time(self) -> float:
-        """Measured [s]."""
+        """Measured time per step [s]."""
         return self.seq_len * self.micro_batch_size * self.accumulation * self.replicas / self.tokens_per_s
 
     @property
     def eight_bit(self) -> bool:
-        """Whether its matmuls take eight-bit numbers."""
+        """Return True if matmul inputs have eight bits."""
         return self.matmul.startswith("float8")
 
     @property
     def group(self) -> str:
-        """The part of the report that it belongs to."""
+        """Group of the row in the report."""
         chip = "A100" if self.gpu.startswith("a100") else "H100"
         if self.eight_bit:
             return f"{self.table}, {chip}, fp8"
@@ -182,7 +178,7 @@ class MeasuredRow:
 
     @property
     def name(self) -> str:
-        """What ran, in a few words."""
+        """The run in a few words."""
         policy = {"none": "", "full": " ckpt"}.get(str(self.checkpointing), f" ckpt {self.checkpointing}")
         compiled = " compiled" if self.compiled else ""
         chip = self.gpu.split("_")[0]
@@ -201,12 +197,12 @@ class MeasuredRow:
 
 
 def measured(table: str | None = None) -> tuple[MeasuredRow, ...]:
-    """Read the runs of models that no rank shares, or those of one source.
+    """Read the runs of unpartitioned models, or the runs of a single source.
 
     Raises
     ------
     UnknownNameError
-        No such source.
+        Unknown source.
 
     Examples
     --------
@@ -217,7 +213,7 @@ def measured(table: str | None = None) -> tuple[MeasuredRow, ...]:
 
 
 def of_source(rows: Sequence[MeasuredRow], source: str | None, key: str) -> tuple[MeasuredRow, ...]:
-    """Keep the rows of a source; all of them without one, and UnknownNameError where it has none."""
+    """Return the rows of a source, or every row without a source; raise UnknownNameError for an unknown source."""
     names = sorted({row.table for row in rows})
     if source is not None and source not in names:
         raise UnknownNameError(key, source, names)
@@ -225,7 +221,7 @@ def of_source(rows: Sequence[MeasuredRow], source: str | None, key: str) -> tupl
 
 
 def gib(text: str) -> float | None:
-    """Bytes of a cell in GiB; None of an empty one."""
+    """Return a cell in GiB as bytes; None for an empty cell."""
     return float(text) * GIB if text else None
 
 
@@ -256,7 +252,8 @@ def _row(row: Mapping[str, str]) -> MeasuredRow:
 
 
 def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = None) -> TrainingStep:
-    """The row's training step, with so many micro-batches."""
+    """Return the row's training step, with this number of micro-batches."""
+    # Options not stated by any source keep their defaults.
     sharding = Sharding(row.sharding, reshard_after_forward=row.reshard)
     return TrainingStep(
         model=load_model(row.model, row.seq_len)
@@ -267,6 +264,7 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
         accumulation=row.accumulation if accumulation is None else accumulation,
         parallelism=row.parallelism,
         sharding=sharding if row.buckets else replace(sharding, bucket_size=_ONE_BUCKET),
+        # The master copy keeps its default dtype, float32.
         precision=Precision(params=row.params, grads=row.grads, reduce=row.reduce, matmul=row.matmul),
         checkpointing=row.checkpointing,
         attention="standard" if row.attention == "standard" else "flash",
@@ -291,10 +289,12 @@ Changes = tuple[tuple[str, float], ...]
 
 @cache
 def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "") -> Cluster:
-    """The cluster of a row, from what is known of it; `changes` are constants of its GPU with other values."""
+    """Return the nearest cluster to the row's machine; `changes` are other values for constants of its GPU."""
+    # Rows without topology ran on boxes like NVIDIA's own.
     topology = topology or ("dgx_a100" if gpu.startswith("a100") else "dgx_h100")
     if not changes:
         return build(_topology(topology), gpus, gpu=_gpu(gpu))
+    # Changed constants need a GPU written out in full.
     base = _gpu(gpu)
     data = dict(load(registry.find("gpu", base)).data) if isinstance(base, str) else base
     other = dict(changes)
@@ -308,11 +308,11 @@ def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "") -
 
 
 def _topology(name: str) -> str | dict[str, Any]:
-    """A shipped name, or the box of vTrain's rows: a DGX A100 with cards of half the rate, 800 Gb/s in all."""
+    """Return a shipped name, or vTrain's box: a DGX A100 with cards of half the rate, 800 Gb/s per box."""
     if name != "dgx_a100_800g":
         return name
     data = dict(load(registry.find("topology", "dgx_a100")).data)
-    # Rows that sum over two boxes take as long as rings do, which bring every byte over the cards almost twice.
+    # Sums over two boxes are as slow as rings, which carry every byte over the cards almost twice.
     operations = data["collectives"]
     rings = {**operations["all_reduce"], "nodes": operations["all_gather"]["nodes"]}
     return data | {
@@ -322,7 +322,7 @@ def _topology(name: str) -> str | dict[str, Any]:
 
 
 def _gpu(name: str) -> str | dict[str, Any]:
-    """A catalog name, or the H100 with slower memory and less power that torchtitan's tables name."""
+    """Return a catalog name, or the H100 in torchtitan's tables, with slower memory and less power."""
     if name in registry.names("gpu"):
         return name
     return dict(load(registry.find("gpu", "h100_sxm")).data) | {

@@ -1,6 +1,6 @@
-"""How far off are played rows: errors by group, the worst rows with a likely reason, errors of memory?
+"""Which errors do simulated rows have? By group, the worst rows with a likely reason, and errors of memory.
 
-Rule: counts and sorts; plays nothing.
+The module counts and sorts; it simulates nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Final
 from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.rows import MeasuredRow
 
-# Above this share of memory an allocator that keeps freed blocks begins to give them back and ask again.
+# Above this share of memory, a caching allocator starts to return blocks and request them again.
 _NEARLY_FULL: Final = 0.8
 _LONG: Final = 16384
-# Runs that took more than twice what was played.
+# Relative error above which a run must have stalled: more than twice the simulated time.
 _STOOD_STILL: Final = 1.0
-# How much longer one of two runs may take that differ in the sharding of optimizer states alone.
+# Largest factor between two runs that differ only in the sharding of optimizer states.
 _TWIN: Final = 1.5
-# What belongs to a run and not to its settings.
+# Fields of a run that are not settings, each with a neutral value.
 _OF_A_RUN: Final[Mapping[str, Any]] = {"line": 0, "tokens_per_s": 0.0, "peak": None, "source": "", "assumed": ()}
 
 
@@ -31,13 +31,15 @@ class Errors:
     Attributes
     ----------
     name : str
+        Name of the group.
     count : int
+        Number of rows.
     median, most : float
-        Of the errors' sizes: the median, and the size that 90 % of them stay below.
+        Median, and 90 % quantile, of the errors' absolute values.
     bias : float
-        Mean, signs kept.
+        Mean with signs.
     middle : float
-        Median, signs kept.
+        Median with signs.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Errors:
 
 
 def errors(name: str, relative: Iterable[float]) -> Errors:
-    """Summarise errors.
+    """Return a summary of errors.
 
     Examples
     --------
@@ -60,12 +62,13 @@ def errors(name: str, relative: Iterable[float]) -> Errors:
     if not signed:
         raise ValueError(f"{name}: no error to summarise")
     sizes = sorted(map(abs, signed))
+    # 90 % quantile of the absolute errors.
     last = min(len(sizes) - 1, int(0.9 * len(sizes)))
     return Errors(name, len(sizes), median(sizes), sizes[last], fmean(signed), median(signed))
 
 
 def by_group(outcomes: Sequence[PlayedRow]) -> tuple[Errors, ...]:
-    """Errors of tokens/s for each group; first all of the fitted rows together, where they are among them."""
+    """Return errors of tokens/s for each group; first the fitted rows together, if present."""
     fitted = [o.error for o in outcomes if is_fitted(o.row)]
     first = (errors("foundry, bf16, all", fitted),) if fitted else ()
     names = dict.fromkeys(o.row.group for o in outcomes)
@@ -73,28 +76,28 @@ def by_group(outcomes: Sequence[PlayedRow]) -> tuple[Errors, ...]:
 
 
 def is_fitted(row: MeasuredRow) -> bool:
-    """Whether constants are fitted to the row: llm-foundry's in bfloat16."""
+    """Return True if constants were fitted to the row: llm-foundry's rows in bfloat16."""
     return row.table == "foundry" and not row.eight_bit
 
 
 def of_memory(outcomes: Sequence[PlayedRow], table: str) -> Errors | None:
-    """Errors of peak memory in a part of the table, where any was printed."""
+    """Return errors of peak memory for a source; None without measured memory."""
     relative = [o.memory_error for o in outcomes if o.row.table == table and o.memory_error is not None]
     return errors(table, relative) if relative else None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceErrors:
-    """Errors of a source's rows, or of a part of them.
+    """Errors of a source's rows, or of a different group's rows.
 
     Attributes
     ----------
     time : Errors
-        Of a step's time.
+        Errors of step times.
     memory : Errors or None
-        Of peak memory; None where it was not measured.
+        Errors of peak memory; None if not measured.
     refused : int
-        Rows that are said not to fit, though they ran.
+        Number of rows that ran in reality, and do not fit in the simulation.
     """
 
     time: Errors
@@ -103,7 +106,7 @@ class SourceErrors:
 
 
 def by(outcomes: Sequence[PlayedRow], key: Callable[[PlayedRow], str]) -> tuple[SourceErrors, ...]:
-    """Errors of steps' times and of memory, for each value of a key in the order in which they come."""
+    """Return errors of step times and memory for each value of a key, in order of appearance."""
     parts: dict[str, list[PlayedRow]] = {}
     for outcome in outcomes:
         parts.setdefault(key(outcome), []).append(outcome)
@@ -111,7 +114,7 @@ def by(outcomes: Sequence[PlayedRow], key: Callable[[PlayedRow], str]) -> tuple[
 
 
 def by_source(outcomes: Sequence[PlayedRow]) -> tuple[SourceErrors, ...]:
-    """Errors of each source."""
+    """Return errors for each source."""
     return by(outcomes, lambda outcome: outcome.row.table)
 
 
@@ -125,12 +128,14 @@ def _of_part(name: str, part: Sequence[PlayedRow]) -> SourceErrors:
 
 
 def apart(rows: Sequence[MeasuredRow]) -> frozenset[int]:
-    """Places of rows whose twin, which differs in the sharding alone, took more than 1.5 times as long, or less.
+    """Return the indices of disturbed rows: a twin took more than 1.5 times as long, or the reverse.
 
-    No such difference follows from where optimizer states lie: one of the two runs was disturbed.
+    Twins differ only in sharding. The place of optimizer states cannot explain such a difference, therefore one of both
+    runs was disturbed.
     """
     twins: dict[object, list[int]] = {}
     for place, row in enumerate(rows):
+        # Rows are equal except for sharding and the measurement itself.
         twins.setdefault(replace(row, sharding="", **_OF_A_RUN), []).append(place)
     found: set[int] = set()
     for places in twins.values():
@@ -141,32 +146,33 @@ def apart(rows: Sequence[MeasuredRow]) -> frozenset[int]:
 
 
 def worst(outcomes: Sequence[PlayedRow], count: int = 10) -> tuple[tuple[PlayedRow, str], ...]:
-    """The rows that are farthest off, each with the likely reason."""
+    """Return the rows with the largest errors, each with a likely reason."""
     ordered = sorted(outcomes, key=lambda o: -abs(o.error))[:count]
     rows = [o.row for o in outcomes]
     return tuple((outcome, reason(outcome, rows)) for outcome in ordered)
 
 
 def reason(outcome: PlayedRow, rows: Sequence[MeasuredRow]) -> str:
-    """The likely reason of a row's error: what the simulator does not play, or what the source does not state."""
+    """Return the likely reason for a row's error: an effect outside the model, or a fact missing in the source."""
     row = outcome.row
+    # A longer sequence means more work per token; if it ran faster, the shorter run was disturbed.
     longer = [r for r in rows if _like(r, row) and r.seq_len > row.seq_len and r.tokens_per_s > row.tokens_per_s]
     if outcome.error > 0 and longer:
         seq = min(r.seq_len for r in longer)
-        return f"measured slower than sequence {seq}, which is more work a token; the source does not say why"
+        return f"measured slower than sequence {seq}, which has more work per token; the source gives no reason"
     if outcome.error > 0 and outcome.peak > _NEARLY_FULL * outcome.capacity:
-        return "memory is nearly full: perhaps an allocator that gives blocks back and asks again, which is not played"
+        return "memory is nearly full: perhaps the allocator releases and requests blocks again, which is not simulated"
     if outcome.error > _STOOD_STILL:
-        return "took several times as long as its neighbours: something stood still; its source calls the cluster noisy"
+        return "took several times as long as similar runs: an unknown interruption; the source calls its cluster noisy"
     if row.eight_bit:
-        return "every cast to eight bits is played as a pass of its own; the library joins some with norms"
+        return "every cast to 8 bits is simulated as a separate pass; the library fuses some casts with norms"
     if row.table == "torchtitan" and row.gpus > 8:
         return "the network of the measured machine is not stated"
     if row.seq_len >= _LONG:
-        return "attention of long sequences; its kernels' year and version are not stated"
+        return "attention of long sequences; the version of the kernels is not stated"
     if row.gpus > 8:
-        return "communication over nodes; the measured network is not the played one"
-    return "kernels: shapes of this size lie off the middle of the constants"
+        return "communication between nodes; the measured network differs from the simulated network"
+    return "kernels: the constants fit shapes of this size less well"
 
 
 def _like(other: MeasuredRow, row: MeasuredRow) -> bool:

@@ -1,6 +1,6 @@
-"""Which tables does the validation of training steps consist of: errors by group, worst rows, constants, memory?
+"""Which tables make up the validation of training steps? Errors by group, worst rows, constants, memory.
 
-Rule: figures come from played rows and from the fit; here they are only put into words.
+Figures come from simulated rows and from the fit; this module only formats them.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from simulator.calibration.table import Table
-from simulator.calibration.training_runs.ablation import FACTS, NUMBERS, Taken, behind
+from simulator.calibration.training_runs.ablation import FACTS, NUMBERS, AblationRow, behind
 from simulator.calibration.training_runs.checks import drift, left_out, without_any
-from simulator.calibration.training_runs.choices import choices
-from simulator.calibration.training_runs.choices import said as said_of_choices
 from simulator.calibration.training_runs.constants import counted
 from simulator.calibration.training_runs.fitting import LinearSystem
 from simulator.calibration.training_runs.kernel_checks import without_kernel_constants
 from simulator.calibration.training_runs.playing import PlayedRow
+from simulator.calibration.training_runs.ranking import choices
+from simulator.calibration.training_runs.ranking import said as said_of_choices
 from simulator.calibration.training_runs.rows import cluster_of
 from simulator.calibration.training_runs.rules_of_thumb import by_median, said
 from simulator.calibration.training_runs.summary import Errors, SourceErrors, by_group, errors, of_memory, worst
 from simulator.step.framework import BARE, Framework
 
-# No row of llm-foundry ran on it.
+# No llm-foundry row ran on a B200, therefore refitting says nothing about it.
 _OF_B200: Final = "sustained.B200"
-# So many GPUs are quickly played, which is done some twenty times.
+# Rows with at most this many GPUs are simulated quickly; `behind` simulates a row some twenty times.
 _FEW: Final = 64
 
 
 def groups(outcomes: Sequence[PlayedRow]) -> Table:
-    """Errors of tokens/s by group."""
+    """Return errors of tokens/s by group."""
     head = ("tokens/s", "rows", "median", "90 % below", "bias", "middle")
     return Table("error of tokens/s by group (simulated / measured - 1)", head, tuple(map(_row, by_group(outcomes))))
 
@@ -41,7 +41,8 @@ def overview(
     title: str,
     key: Callable[[PlayedRow], str],
 ) -> Table:
-    """Errors of steps' times as fitted, as if the source had not been seen, and by two rules of thumb."""
+    """Return errors of step times: as fitted, with the source unseen (cross-validation), and by two rules of thumb."""
+    # Needs every row at once: each row's rule is the median over its peers.
     median_rule = by_median(outcomes)
     parts: dict[str, list[int]] = {}
     for place, outcome in enumerate(outcomes):
@@ -56,17 +57,19 @@ def overview(
         )
         rows.append((*found[:4], found[5], *(f"{errors(name, other).median:.1%}" for other in others)))
     head = (title, "rows", "median", "90 % below", "middle", "source unseen", "MFU as said", "MFU of such runs")
-    return Table(f"error of a step's time by {title}, beside rules of thumb", head, tuple(rows))
+    return Table(f"error of a step's time by {title}, compared with rules of thumb", head, tuple(rows))
 
 
 def of_frameworks(known: Mapping[str, Framework]) -> Table:
-    """Every framework's own numbers, and how many of them were fitted to its rows."""
+    """Return each framework's own numbers, and how many were fitted to its rows."""
     rows = []
     for name, framework in known.items():
         found = {n: getattr(framework, n) for n in NUMBERS if getattr(framework, n)}
         sources = framework.facts.get("sources", {})
+        # "as ..." marks a number taken over from another framework.
         fitted = sum("fitted to" in sources.get(n, "") and not sources[n].startswith("as ") for n in found)
         facts = [n for n in FACTS if getattr(framework, n) != getattr(BARE, n)]
+        # A fact that bare kernels have and the framework lacks is named "not ...".
         facts = [n if getattr(framework, n) else f"not {n}" for n in facts]
         rows.append(
             (name, ", ".join(f"`{n}` {value:.4g}" for n, value in found.items()), str(fitted), ", ".join(facts))
@@ -75,7 +78,7 @@ def of_frameworks(known: Mapping[str, Framework]) -> Table:
 
 
 def sources(found: Sequence[SourceErrors], title: str = "source") -> Table:
-    """Errors of steps' times and of peak memory, a line for each source, or for each part that they are of."""
+    """Return errors of step times and of peak memory, a line for each source (or other part)."""
     head = (title, "rows", "median", "90 % below", "bias", "with memory", "median", "90 % below", "bias", "do not fit")
     caption = f"error of a step's time, then of peak memory, by {title} (simulated / measured - 1)"
     return Table(caption, head, tuple(map(_source, found)))
@@ -99,18 +102,18 @@ def _row(summary: Errors) -> tuple[str, ...]:
 
 
 def of_choices(outcomes: Sequence[PlayedRow]) -> Table | None:
-    """Whether the run predicted to be the fastest of its kind is among the fastest; None without such groups."""
+    """Return whether the run predicted to be fastest in its group is among the fastest; None without groups."""
     found = choices(outcomes)
     rows = tuple(
         (one.name, str(one.runs), f"{one.behind:.1%}", "" if one.agreement is None else f"{one.agreement:.3f}")
         for one in found
     )
-    head = ("runs of as many tokens a step", "runs", "behind the fastest", "ranks agree")
-    return Table(f"what would be chosen among measured runs: {said_of_choices(found)}", head, rows) if found else None
+    head = ("runs with equal tokens per step", "runs", "behind the fastest", "rank correlation")
+    return Table(f"predicted choice among measured runs: {said_of_choices(found)}", head, rows) if found else None
 
 
 def memory(outcomes: Sequence[PlayedRow], table: str) -> Table | None:
-    """Peak memory where a part of the table has it."""
+    """Return peak memory for the rows of a source; None without measured memory."""
     summary = of_memory(outcomes, table)
     if summary is None:
         return None
@@ -125,13 +128,14 @@ def memory(outcomes: Sequence[PlayedRow], table: str) -> Table | None:
 
 
 def worst_rows(outcomes: Sequence[PlayedRow]) -> Table:
-    """The ten rows that are farthest off, with reasons."""
+    """Return the ten rows with the largest errors, with reasons."""
     rows = [(o.row.name, f"{o.error:+.1%}", why) for o, why in worst(outcomes)]
     return Table("the ten worst rows", ("row", "error", "likely reason"), tuple(rows))
 
 
 def worst_steps(outcomes: Sequence[PlayedRow], count: int = 10) -> Table:
-    """The rows whose step's time is farthest off, by the factor between simulated and measured."""
+    """Return the rows with the largest factor between simulated and measured step time."""
+    # The logarithm makes half and twice the measured time count equally.
     ordered = sorted(outcomes, key=lambda o: -abs(math.log(o.step_time / o.row.step_time)))[:count]
     rows = [
         (o.row.name, o.row.table, f"{o.row.step_time:.3g} s", f"{o.step_time:.3g} s", f"{o.time_error:+.1%}")
@@ -141,7 +145,7 @@ def worst_steps(outcomes: Sequence[PlayedRow], count: int = 10) -> Table:
 
 
 def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Table:
-    """Constants that llm-foundry's rows give, and what fitting again would give; other frameworks': `of_frameworks`."""
+    """Return llm-foundry's constants, shipped and refitted; `of_frameworks` returns the remaining frameworks'."""
     refitted = drift(system, known["llm_foundry"]) if system is not None else {}
     framework, rows = known["llm_foundry"], []
     numbers = {
@@ -155,7 +159,7 @@ def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Ta
 
 
 def counts(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework]) -> Table:
-    """How many constants stand behind a row, by origin: of each source and dtype one of middle length on few GPUs."""
+    """Return the number of constants a row depends on, by origin; one typical row for each source and dtype."""
     rows = []
     kinds: dict[tuple[str, str, bool], list[PlayedRow]] = {}
     for outcome in outcomes:
@@ -163,6 +167,7 @@ def counts(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework]) -> Tab
     for (table, gpu, eight_bit), alike in kinds.items():
         few = [outcome for outcome in alike if outcome.row.gpus <= _FEW]
         few = few or [min(alike, key=lambda outcome: outcome.row.gpus)]
+        # The row with the median step time.
         row = sorted(few, key=lambda outcome: outcome.row.step_time)[len(few) // 2].row
         framework = known[row.framework]
         dtypes = ("bfloat16", "float8_e4m3fn") if eight_bit else ("bfloat16",)
@@ -173,8 +178,8 @@ def counts(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework]) -> Tab
     return Table("number of constants behind a row", head, tuple(rows))
 
 
-def ablated(taken: Iterable[Taken]) -> Table:
-    """Each number and fact of each framework taken away."""
+def ablated(taken: Iterable[AblationRow]) -> Table:
+    """Return the ablation: errors without each number and fact of each framework."""
     rows = [
         (
             one.framework if not one.what else "", one.what or "as it is", str(one.time.count),
@@ -184,31 +189,35 @@ def ablated(taken: Iterable[Taken]) -> Table:
         for one in taken
     ]  # fmt: skip
     head = ("framework", "without", "rows", "time: median", "90 % below", "middle", "memory: median")
-    return Table("each number and fact of the frameworks taken away", head, tuple(rows))
+    return Table("errors without each number and fact of the frameworks", head, tuple(rows))
 
 
 def kernels_removed(outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2) -> Table:
-    """Errors of the matmul table and of training rows, with one constant of the kernels taken away at a time."""
+    """Return errors of the matmul table and of training rows, without each kernel constant."""
     rows = []
     for without in without_kernel_constants(outcomes, framework, jobs):
         tables = tuple(f"{100 * errors.median:.1f}, {100 * errors.most:.1f}" for errors in without.tables.values())
         rows.append((without.name, *tables, f"{100 * without.rows.median:.1f}, {100 * without.rows.most:.1f}"))
     head = ("constants of kernels", "table, bfloat16", "table, tf32", "table, fp8", "training rows")
-    return Table("each constant of the kernels taken away: median and 90 % of errors, per cent", head, tuple(rows))
+    return Table("errors without each constant of the kernels: median and 90 % quantile, per cent", head, tuple(rows))
 
 
 def kept_back(system: LinearSystem) -> Table:
-    """One model size left out of the fit at a time."""
+    """Return the cross-validation: cross-validation: each model size excluded from the fit."""
     rows = [
         (one.name, str(one.count), f"{one.median:.1%}", f"{other.median:.1%}", f"{other.median - one.median:+.1%}")
         for one, other in left_out(system)
     ]
-    head = ("model left out", "rows", "median, fitted", "median, kept back", "difference")
-    return Table("each model size kept back from the fit", head, tuple(rows))
+    head = ("excluded model", "rows", "median, fitted", "median, excluded", "difference")
+    return Table("cross-validation: each model size excluded from the fit", head, tuple(rows))
 
 
 def removed(system: LinearSystem, outcomes: Sequence[PlayedRow], framework: Framework) -> Table:
-    """One constant or fact taken away at a time."""
+    """Return the errors without each constant or fact, the rest fitted again."""
     head = ("constants", "rows", "median", "90 % below", "bias", "middle")
     summaries = without_any(system, outcomes, framework)
-    return Table("each constant or fact taken away, the others fitted again", head, tuple(map(_row, summaries)))
+    return Table(
+        "errors without each constant or fact, after a new fit of the remaining constants",
+        head,
+        tuple(map(_row, summaries)),
+    )

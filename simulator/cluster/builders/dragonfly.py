@@ -1,7 +1,11 @@
-"""Groups of routers: all routers of a group know each other, and every two groups share one long cable.
+"""Dragonfly: groups of routers; routers in a group are fully connected, and every two groups share one long cable.
 
-Rule: a local hop, a global hop, a local hop reach everybody. Like villages in which everybody knows everybody, and
-for each other village somebody has a cousin there [1]_.
+Every router reaches every other router by at most a local hop, a global hop and a local hop [1]_.
+
+Example with 3 groups (routers = 2, global_links = 1):
+
+    group 0: router0 -- router1      group 1: router2 -- router3      group 2: router4 -- router5
+    global cables: router0 -- router3, router1 -- router4, router2 -- router5
 
 References
 ----------
@@ -29,27 +33,33 @@ def dragonfly(
     global_bandwidth: Bandwidth | None = None,
     global_latency: Seconds | None = None,
 ) -> Graph:
-    """Join GPUs by groups of routers.
+    """Groups of connected routers, and a cable between any two groups.
 
     Parameters
     ----------
     hosts : int
-        p: GPUs at a router.
+        Number of GPUs at each router (p).
     routers : int
-        a: routers of a group. A balanced dragonfly has a = 2p = 2h.
+        Number of routers per group (a). A balanced dragonfly has a = 2p = 2h.
     global_links : int
-        h: global cables of a router.
+        Number of global cables at each router (h).
     groups : int, optional
-        g, at most a h + 1 (the default): each two groups share one global cable.
-    bandwidth, local_bandwidth, global_bandwidth : float
-        Of the cables at GPUs, within a group and between groups; the latter two are as the first by default [B/s].
-    latency, global_latency : float
-        Of a cable, and of a global one; the same by default [s].
+        Number of groups (g); by default the maximum, a h + 1.
+    bandwidth : float
+        Bandwidth of a GPU's cable, per direction [B/s].
+    local_bandwidth : float, optional
+        Bandwidth of a cable within a group, per direction [B/s]; by default that of a GPU's cable.
+    global_bandwidth : float, optional
+        Bandwidth of a cable between groups, per direction [B/s]; by default that of a GPU's cable.
+    latency : float
+        Latency of a cable at a GPU or within a group [s].
+    global_latency : float, optional
+        Latency of a cable between groups [s]; by default that of the other cables.
 
     Returns
     -------
     Graph
-        a p g GPUs, a g routers. GPUs are at most 5 hops apart.
+        a p g GPUs and a g routers. GPUs are at most 5 hops apart.
 
     Examples
     --------
@@ -70,6 +80,7 @@ def dragonfly(
         for a, b in combinations(range(group * routers, (group + 1) * routers), 2):
             add_cable(graph, f"router{a}", f"router{b}", local_bandwidth or bandwidth, latency)
     far = latency if global_latency is None else global_latency
+    # Every two groups share a single cable; each end takes the next router with a free global port.
     for a, b in combinations(range(count), 2):
         ends = _end(a, b, count, routers, global_links), _end(b, a, count, routers, global_links)
         add_cable(graph, f"router{ends[0]}", f"router{ends[1]}", global_bandwidth or bandwidth, far)
@@ -77,12 +88,14 @@ def dragonfly(
 
 
 def _end(here: int, there: int, groups: int, routers: int, global_links: int) -> int:
-    """Find the router of one group that holds the cable to another: the groups that follow, in order."""
+    """Return the router with the cable to another group: the following groups are assigned to routers in order."""
+    # With 3 groups and a single global link per router, group 0 reaches group 1 over its first router, and group 2 over
+    # its second router.
     return here * routers + (there - here - 1) % groups // global_links
 
 
 def limits(*, hosts: int, routers: int, global_links: int, groups: int | None = None, **_: object) -> TopologyLimits:
-    """Its GPUs are hosts x routers x groups."""
+    """Return the limits: hosts x routers x groups GPUs."""
     return TopologyLimits(max_ranks=hosts * routers * (routers * global_links + 1 if groups is None else groups))
 
 
@@ -96,7 +109,7 @@ def size(
     groups: int | None = None,
     **_: object,
 ) -> GraphSize:
-    """Return the size of a graph with a cable for each GPU, each two routers of a group, and each two groups."""
+    """Return the size of a graph with a cable for each GPU, each two routers in a group, and each two groups."""
     count = routers * global_links + 1 if groups is None else groups
     gpus = hosts * routers * count
     cables = gpus + count * (routers * (routers - 1) // 2) + count * (count - 1) // 2

@@ -1,7 +1,17 @@
-"""A k-ary fat tree: three layers of equal switches with k ports each.
+"""Fat tree: three layers of equal switches with k ports each.
 
-Rule: k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core switches above; every switch has as many ports up
-as down. Like a tree whose branches grow thicker towards the trunk, each thick branch a bundle of thin ones [1]_.
+There are k pods with k/2 edge switches and k/2 aggregation switches each, and (k/2)^2 core switches above. Every switch
+has as many ports up as down [1]_.
+
+Example with k = 4: a pod, with a = aggregation switch, e = edge switch, and 2 GPUs at each edge switch.
+
+    core    0   1     2   3
+             | |       | |
+              a0        a1       each aggregation switch is connected to its own group of cores
+              |  +----+  |
+              e0        e1       each edge switch is connected to every aggregation switch in the pod
+             | |       | |
+             0 1       2 3       GPUs
 
 References
 ----------
@@ -30,28 +40,28 @@ def fat_tree(
     oversubscription: Ratio = 1.0,
     servers: int = 0,
 ) -> Graph:
-    """Join single-GPU hosts by a k-ary fat tree.
+    """Three layers of switches with k ports each; one GPU per host.
 
     Parameters
     ----------
     world_size : int
-        GPUs that must find a port where k is not given.
+        Number of GPUs that need a port, if k is not given.
     k : int, optional
-        Ports of a switch, even; the smallest that has room where it is not given.
+        Number of ports per switch, even; by default the smallest k with enough ports.
     bandwidth : float
-        Of each cable and direction at a host [B/s].
+        Bandwidth of a host's cable, per direction [B/s].
     latency : float
-        Of each cable [s].
+        Latency of each cable [s].
     oversubscription : float
-        Bandwidth at the hosts over bandwidth above the edge: cables between switches have bandwidth / this.
+        Host bandwidth divided by bandwidth above the edge: cables between switches get bandwidth / oversubscription.
     servers : int
-        Parameter servers on the last ports.
+        Number of parameter servers, on the last ports.
 
     Returns
     -------
     Graph
-        k^3/4 ports with a GPU or server each, 5 k^2/4 switches, 3 k^3/4 cables. Hosts are 2 hops apart at one edge
-        switch, 4 in one pod, 6 otherwise.
+        k^3/4 ports with a GPU or server each, 5 k^2/4 switches, 3 k^3/4 cables. Hosts are 2 hops apart at the same edge
+        switch, 4 hops in the same pod, and 6 hops otherwise.
 
     Examples
     --------
@@ -65,6 +75,7 @@ def fat_tree(
     half, hosts = ports // 2, ports**3 // 4
     require(world_size + servers <= hosts, f"got {world_size} ranks and {servers} servers; k {ports} has {hosts} ports")
     graph = empty()
+    # Every port of the tree gets a host, also beyond world_size: the machine is built in full.
     names = [add_vertex(graph, f"gpu{i}", "gpu", forwards=False) for i in range(hosts - servers)]
     names += [add_vertex(graph, f"server{i}", "server", forwards=False) for i in range(servers)]
     for i, name in enumerate(names):
@@ -75,8 +86,9 @@ def fat_tree(
 
 
 def _join_pod(graph: Graph, pod: int, half: int, bandwidth: float, latency: float) -> None:
-    """Join a pod's edge switches to its aggregation switches, and aggregation switch j to core group j."""
+    """Connect a pod's edge switches to its aggregation switches, and aggregation switch j to core group j."""
     for j in range(half):
+        # Core group j is cores j k/2 .. (j + 1) k/2 - 1; every pod has a cable to each core.
         aggregation = _switch(graph, "aggregation", pod * half + j)
         for i in range(half):
             add_cable(graph, f"edge{pod * half + i}", aggregation, bandwidth, latency)
@@ -89,7 +101,7 @@ def _switch(graph: Graph, layer: str, number: int) -> str:
 
 
 def _ports(hosts: int) -> int:
-    """Find the smallest even k with k^3/4 >= hosts."""
+    """Return the smallest even k with k^3/4 >= hosts."""
     k = 2
     while k**3 // 4 < hosts:
         k += 2
@@ -104,12 +116,12 @@ def _check(ports: int, oversubscription: float) -> None:
 
 
 def limits(*, k: int | None = None, oversubscription: float = 1.0, **_: object) -> TopologyLimits:
-    """It grows with the world size unless k is given; ValueError where an option is wrong."""
+    """Return the limits: k^3/4 GPUs, or no limit without k; raise ValueError for an invalid option."""
     _check(2 if k is None else k, oversubscription)
     return TopologyLimits(max_ranks=None if k is None else k**3 // 4, own_servers=True)
 
 
 def size(world_size: int, servers: int, *, k: int | None = None, **_: object) -> GraphSize:
-    """Return the size of a graph of k^3/4 hosts, 5 k^2/4 switches and 3 k^3/4 cables."""
+    """Return the size of a graph with k^3/4 hosts, 5 k^2/4 switches and 3 k^3/4 cables."""
     ports = _ports(world_size + servers) if k is None else k
     return GraphSize(ports**3 // 4 + 5 * ports**2 // 4, 3 * ports**3 // 4)

@@ -1,7 +1,4 @@
-"""GPUs with a cable between every two of them.
-
-Rule: every route is one link. Like a small company in which everybody has everybody's number.
-"""
+"""Fully connected GPUs: a cable between every two GPUs. Every route is a single link."""
 
 from __future__ import annotations
 
@@ -13,15 +10,16 @@ from simulator.cluster.quantity import Bandwidth, Seconds
 
 
 def fully_connected(world_size: int, *, bandwidth: Bandwidth, latency: Seconds) -> Graph:
-    """Join every two of n GPUs.
+    """A cable between every two of n GPUs.
 
     Parameters
     ----------
     world_size : int
+        Number of GPUs, n.
     bandwidth : float
-        Of each cable and direction [B/s].
+        Bandwidth of each cable, per direction [B/s].
     latency : float
-        Of each cable [s].
+        Latency of each cable [s].
 
     Returns
     -------
@@ -42,10 +40,10 @@ def fully_connected(world_size: int, *, bandwidth: Bandwidth, latency: Seconds) 
 
 
 def limits(**_: object) -> TopologyLimits:
-    """It grows with the world size, and every two have a cable."""
+    """Return the limits: none on the number of ranks, and a single route between any two GPUs."""
     return TopologyLimits(one_route=True)
 
 
 def size(world_size: int, servers: int, **_: object) -> GraphSize:
-    """Return the size of a graph with a cable for every two GPUs."""
+    """Return the size of a graph with a cable between every two GPUs."""
     return GraphSize(world_size, world_size * (world_size - 1) // 2)

@@ -1,7 +1,8 @@
-"""GPUs on the corners of a cube of d dimensions.
+"""Hypercube: GPUs on the corners of a cube with d dimensions.
 
-Rule: two GPUs share a cable if their numbers differ in one binary digit. Like combination locks that are one turn of
-one wheel apart.
+Two GPUs share a cable if their numbers differ in exactly one binary digit.
+
+Example with d = 2: cables 0 -- 1, 0 -- 2, 1 -- 3 and 2 -- 3.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from simulator.cluster.quantity import Bandwidth, CountOrZero, Seconds
 def hypercube(
     world_size: int, *, dimensions: CountOrZero | None = None, bandwidth: Bandwidth, latency: Seconds
 ) -> Graph:
-    """Join 2^d GPUs, each with d others.
+    """GPUs on corners of a d-dimensional cube, cables along its edges.
 
     Parameters
     ----------
     world_size : int
-        Decides d where `dimensions` is not given: the smallest cube that has room.
+        Number of ranks; without `dimensions`, the smallest cube with enough GPUs is built.
     dimensions : int, optional
-        d.
+        Number of dimensions (d); by default the smallest with enough GPUs.
     bandwidth : float
-        Of each cable and direction [B/s].
+        Bandwidth of each cable, per direction [B/s].
     latency : float
-        Of each cable [s].
+        Latency of each cable [s].
 
     Returns
     -------
     Graph
-        2^d GPUs, all forwarding, d 2^(d-1) cables. The distance of two GPUs is the number of binary digits in which
-        their numbers differ; the diameter is d.
+        2^d GPUs, which forward traffic, and d 2^(d-1) cables. The distance between two GPUs is the number of binary
+        digits in which their numbers differ; the diameter is d.
 
     Examples
     --------
@@ -46,18 +47,19 @@ def hypercube(
         add_vertex(graph, f"gpu{i}", "gpu", forwards=True)
     for i in range(2**wide):
         for digit in range(wide):
+            # Each cable is added once, from the GPU with digit 0.
             if not i >> digit & 1:
                 add_cable(graph, f"gpu{i}", f"gpu{i | 1 << digit}", bandwidth, latency)
     return graph
 
 
 def limits(*, dimensions: int | None = None, **_: object) -> TopologyLimits:
-    """It grows with the world size unless its dimensions are given."""
+    """Return the limits: 2^d GPUs, or no limit without `dimensions`."""
     return TopologyLimits(max_ranks=None if dimensions is None else 2**dimensions)
 
 
 def size(world_size: int, servers: int, *, dimensions: int | None = None, **_: object) -> GraphSize:
-    """Return the size of a graph of 2^d GPUs with d cables each."""
+    """Return the size of a graph with 2^d GPUs and d cables at each GPU."""
     wide = _dimensions(world_size, dimensions)
     return GraphSize(2**wide, wide * 2**wide // 2)
 

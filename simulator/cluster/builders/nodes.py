@@ -1,7 +1,7 @@
-"""Builds DGX-like clusters: nodes of several GPUs, as many as the ranks need, joined by a scale-out network.
+"""DGX-like clusters: nodes with several GPUs, joined by a scale-out network.
 
-Rule: GPUs of a node reach each other by NVLink, xGMI or PCIe (cluster/node.py), other nodes through network cards
-(cluster/scale_out.py); a single node has no network.
+There are as many nodes as the ranks need. GPUs in a node reach each other by NVLink, xGMI or PCIe (cluster/node.py),
+and other nodes through network cards (cluster/scale_out.py). A single node has no network.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from simulator.cluster.scale_out import FabricKind, ScaleOutFabric, add_fabric, 
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 
 
-# One parameter an option of the topology file, for `builder.py` makes the schema of the options out of this signature;
-# a record for some of them would nest the keys of every file.
+# A parameter per option of the topology file: `builder.py` derives the schema of the options from this signature, and
+# a record for several options would nest the keys in every topology file.
 def nodes(
     world_size: int,
     *,
@@ -46,66 +46,78 @@ def nodes(
     nodes: Count | None = None,
     servers: int = 0,
 ) -> Graph:
-    """Join nodes of GPUs.
+    """Nodes with several GPUs, joined by a rail or leaf-spine network.
 
     Parameters
     ----------
     world_size : int
-        Decides how many nodes there are.
+        Number of ranks; decides the number of nodes.
     gpus : int
-        Of a node.
+        Number of GPUs per node.
     inside : {"nvswitch", "full_mesh", "pcie"}
-    link_bandwidth, link_latency : float
-        Of a GPU's port at the NVSwitch or of a cable of the mesh [B/s], [s]; not for pcie.
+        Interconnect inside a node: an NVSwitch, a cable between every two GPUs, or PCIe alone.
+    link_bandwidth : float, optional
+        Bandwidth of a GPU's NVSwitch port or of a mesh cable, per direction [B/s]; not for pcie.
+    link_latency : float
+        Latency of a GPU's NVSwitch port or of a mesh cable [s]; not for pcie.
     in_switch_reduction : bool
         Whether the NVSwitch can add.
     hosts : int
-        Processor sockets of a node.
+        Number of processor sockets per node.
     pcie_switches : int, optional
-        Of a node; one for each GPU by default, none where `inside` is pcie.
-    pcie_bandwidth, pcie_latency : float
-        Of a slot [B/s], [s].
-    socket_bandwidth, socket_latency : float
-        Between two sockets [B/s], [s]; as a slot's bandwidth by default.
+        Number of PCIe switches per node; by default one per GPU, and none if `inside` is pcie.
+    pcie_bandwidth : float
+        Bandwidth of a PCIe slot, per direction [B/s].
+    pcie_latency : float
+        Latency of a PCIe slot [s].
+    socket_bandwidth : float, optional
+        Bandwidth between two sockets, per direction [B/s]; by default that of a PCIe slot.
+    socket_latency : float
+        Latency between two sockets [s].
     nics : int
-        Network cards of a node; GPU i uses card i * nics // gpus.
-    nic_bandwidth, nic_latency : float
-        Of the cable from card to leaf [B/s], [s].
+        Number of network cards per node; GPU i uses card i * nics // gpus.
+    nic_bandwidth : float, optional
+        Bandwidth of the cable from a card to its leaf switch, per direction [B/s].
+    nic_latency : float
+        Latency of the cable from a card to its leaf switch [s].
     fabric : {"rail", "leaf_spine"}
+        Network between nodes: a leaf per card number (rail), or a leaf for every card in a node (leaf_spine).
     nodes_per_leaf : int
-        Nodes of a rail pod, or nodes whose cards hang on one leaf.
+        Number of nodes per rail pod, or per leaf switch.
     spines : int, optional
-        Half the leaves by default; there are none where one leaf does.
+        Number of spine switches; by default half the leaves, and none with a single leaf.
     spine_latency : float
-        Of a cable from leaf to spine [s].
+        Latency of a cable from leaf to spine [s].
     oversubscription : float
-        Bandwidth down over bandwidth up at a full leaf.
+        Bandwidth down divided by bandwidth up, at a full leaf switch.
     nodes : int, optional
-        The most that there can be; no limit by default.
+        Maximum number of nodes; no limit by default.
     servers : int
-        Parameter servers with a card of their own at a leaf; leaf_spine only.
+        Number of parameter servers with their own card at a leaf switch; leaf_spine only.
 
     Returns
     -------
     Graph
-        With graph attributes `nodes` (names of the GPUs of each node), `hosts` (each GPU's socket) and
-        `reducing_switches` (one a node, or none).
+        Has the graph attributes `nodes` (GPU names per node), `hosts` (socket of each GPU) and `reducing_switches`
+        (one per node, or none).
     """
     count = -(-world_size // gpus)
     slots = _slots(gpus, inside, pcie_switches)
-    # A single node without servers has nothing to reach, so it gets no network cards.
+    # A single node without servers needs no network, and therefore no network cards.
     outside = count > 1 or servers > 0
     require(world_size >= 1, f"got world_size {world_size}; must be at least 1")
-    require(nodes is None or count <= nodes, f"got world_size {world_size}; {nodes} nodes of {gpus} have room for less")
+    require(
+        nodes is None or count <= nodes, (f"got world_size {world_size}; {nodes} nodes of {gpus} GPUs have fewer GPUs")
+    )
     require(not outside or (nics > 0 and nic_bandwidth is not None), "more than one node needs nics and nic_bandwidth")
-    require(servers == 0 or fabric == "leaf_spine", "servers of their own need fabric leaf_spine")
+    require(servers == 0 or fabric == "leaf_spine", "separate servers need fabric leaf_spine")
     node = Node(
         gpus, inside, link_bandwidth or 0.0, link_latency, hosts, slots, pcie_bandwidth, pcie_latency,
         socket_bandwidth or pcie_bandwidth, socket_latency, nics,
     )  # fmt: skip
     _check(gpus, inside, link_bandwidth, slots, hosts, nics, in_switch_reduction=in_switch_reduction)
     graph = empty()
-    # All GPUs first, so that GPU i is vertex i of the router.
+    # GPUs come first, so that GPU i is vertex i in the router.
     for number in range(count):
         for name in gpu_names(node, number):
             add_vertex(graph, name, "gpu", forwards=False)
@@ -121,7 +133,7 @@ def nodes(
 
 
 def _slots(gpus: int, inside: NodeInterconnect, pcie_switches: int | None) -> int:
-    """PCIe switches of a node."""
+    """Return the number of PCIe switches per node."""
     return (0 if inside == "pcie" else gpus) if pcie_switches is None else pcie_switches
 
 
@@ -135,25 +147,29 @@ def _check(
     *,
     in_switch_reduction: bool,
 ) -> None:
-    """Refuse what is wrong with a node, however many there are."""
+    """Raise ValueError for an invalid node, for any number of nodes."""
     tree = inside == "pcie"
-    # With two cards at one switch, routing would choose between them by the destination's number, and GPU i would not
-    # keep to its own card.
+    # With two cards at a switch, routing would choose between the cards by the destination's number, and GPU i would
+    # not keep to its own card.
     places = slots or hosts
     require_all(
         (tree or bool(link_bandwidth), f"inside {inside} needs link_bandwidth"),
-        (not tree or not link_bandwidth, "inside pcie has no link of its own; leave link_bandwidth out"),
+        (not tree or not link_bandwidth, "inside pcie has no separate links between GPUs; omit link_bandwidth"),
         (not in_switch_reduction or inside == "nvswitch", "in_switch_reduction needs inside nvswitch"),
         (slots <= gpus, f"got pcie_switches {slots}; must be at most gpus {gpus}"),
         (tree or slots >= 1, f"got pcie_switches 0; inside {inside} needs at least 1"),
-        (nics <= gpus, f"got nics {nics}; must be at most gpus {gpus}: join the cards of one GPU to one faster card"),
-        (not tree or nics <= places, f"got nics {nics}; inside pcie has room for {places}, one a switch"),
+        (
+            nics <= gpus,
+            (f"got nics {nics}; must be at most gpus {gpus}; write several cards of a GPU as a single faster card"),
+        ),
+        (not tree or nics <= places, f"got nics {nics}; inside pcie has room for {places} cards, one per switch"),
     )
 
 
 def _note_nodes(graph: Graph, node: Node, count: int, *, in_switch_reduction: bool) -> None:
-    """Note as graph attributes which GPUs share a node, each GPU's socket, and the switches that can add."""
+    """Set graph attributes: the GPUs of each node, each GPU's socket, and the switches that can add."""
     graph.graph["nodes"] = tuple(tuple(gpu_names(node, number)) for number in range(count))
+    # GPUs are assigned to sockets in blocks: with 8 GPUs and 2 sockets, GPUs 0 to 3 belong to socket 0.
     graph.graph["hosts"] = tuple(
         host_names(node, number)[i * node.hosts // node.gpus] for number in range(count) for i in range(node.gpus)
     )
@@ -173,9 +189,10 @@ def limits(
     nodes: int | None = None,
     **_: object,
 ) -> TopologyLimits:
-    """It grows with the world size where there are cards and no limit is given; ValueError where a node is wrong."""
+    """Return the limits: no limit on ranks with cards and without `nodes`; raise ValueError for an invalid node."""
     slots = _slots(gpus, inside, pcie_switches)
     _check(gpus, inside, link_bandwidth, slots, hosts, nics, in_switch_reduction=in_switch_reduction)
+    # Without network cards, only a single node is possible.
     most = 1 if nics == 0 else nodes
     return TopologyLimits(
         max_ranks=None if most is None else most * gpus,
@@ -199,9 +216,10 @@ def size(
     spines: int | None = None,
     **_: object,
 ) -> GraphSize:
-    """Return the size of as many nodes as the ranks need, and of the network between them."""
+    """Return the size of the nodes needed for the ranks, plus the network between nodes."""
     count = -(-world_size // gpus)
     outside = count > 1 or servers > 0
+    # The node and the network report their sizes; a test compares the sum with the built graph.
     each = node_size(gpus, inside, hosts, _slots(gpus, inside, pcie_switches), nics if outside else 0)
     network = fabric_size(fabric, nodes_per_leaf, spines, nics, count, servers) if outside else GraphSize(0, 0)
     return GraphSize(count * each.vertices + network.vertices, count * each.cables + network.cables)

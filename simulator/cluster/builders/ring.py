@@ -1,7 +1,4 @@
-"""GPUs in a circle: each has a cable to the next, and the last to the first.
-
-Rule: a GPU passes on what is not for it. Like people at a round table handing a dish along.
-"""
+"""Ring: each GPU has a cable to the next GPU, and the last GPU to the first. GPUs forward traffic for other GPUs."""
 
 from __future__ import annotations
 
@@ -11,20 +8,21 @@ from simulator.cluster.quantity import Bandwidths, Seconds
 
 
 def ring(world_size: int, *, bandwidth: Bandwidths, latency: Seconds) -> Graph:
-    """Join n GPUs in a circle.
+    """A circle of n GPUs, each with a cable to the next GPU.
 
     Parameters
     ----------
     world_size : int
+        Number of GPUs, n.
     bandwidth : float or sequence of float
-        Of each cable and direction; several values repeat cable by cable [B/s].
+        Bandwidth of each cable, per direction [B/s]; several values repeat cable by cable.
     latency : float
-        Of each cable [s].
+        Latency of each cable [s].
 
     Returns
     -------
     Graph
-        n GPUs that forward, n cables (one where n = 2, none where n = 1). Its diameter is floor(n / 2).
+        n GPUs that forward, n cables (one if n = 2, none if n = 1). The diameter is floor(n / 2).
 
     Examples
     --------
@@ -32,9 +30,11 @@ def ring(world_size: int, *, bandwidth: Bandwidths, latency: Seconds) -> Graph:
     8
     """
     require(world_size >= 1, f"got world_size {world_size}; a ring has at least one GPU")
+    # With two values, the cables alternate between both values.
     bandwidths = [bandwidth] if isinstance(bandwidth, float | int) else list(bandwidth)
     graph = empty()
     names = [add_vertex(graph, f"gpu{i}", "gpu", forwards=True) for i in range(world_size)]
+    # With two GPUs, the cable to the next GPU is also the cable to the previous GPU.
     cables = 1 if world_size == 2 else world_size
     for i in range(cables if world_size > 1 else 0):
         add_cable(graph, names[i], names[(i + 1) % world_size], bandwidths[i % len(bandwidths)], latency)
@@ -42,10 +42,10 @@ def ring(world_size: int, *, bandwidth: Bandwidths, latency: Seconds) -> Graph:
 
 
 def limits(**_: object) -> TopologyLimits:
-    """It grows with the world size."""
+    """Return the limits: none on the number of ranks."""
     return TopologyLimits()
 
 
 def size(world_size: int, servers: int, **_: object) -> GraphSize:
-    """Return the size of a graph with a cable for each GPU; one or two GPUs need one cable less."""
+    """Return the size of a graph with a cable for each GPU; 1 or 2 GPUs need a cable less."""
     return GraphSize(world_size, world_size if world_size > 2 else world_size - 1)

@@ -1,7 +1,4 @@
-"""GPUs around one switch.
-
-Rule: every GPU and every server has a cable of its own to the switch, and nothing else. Like the spokes of a wheel.
-"""
+"""Star: every GPU and every parameter server has its own cable to a single switch."""
 
 from __future__ import annotations
 
@@ -11,17 +8,18 @@ from simulator.cluster.quantity import Bandwidths, Seconds
 
 
 def star(world_size: int, *, bandwidth: Bandwidths, latency: Seconds, servers: int = 0) -> Graph:
-    """Join n GPUs by one switch.
+    """Cables from n GPUs to a single switch.
 
     Parameters
     ----------
     world_size : int
+        Number of GPUs, n.
     bandwidth : float or sequence of float
-        Of each cable and direction; several values repeat port by port [B/s].
+        Bandwidth of each port, per direction [B/s]; several values repeat port by port.
     latency : float
-        Of each cable [s]; a route between two GPUs has twice this.
+        Latency of each cable [s]; a route between two GPUs has twice this latency.
     servers : int
-        Parameter servers with a port of their own, like a worker's.
+        Number of parameter servers with separate ports, equal to a worker's port.
 
     Returns
     -------
@@ -37,6 +35,7 @@ def star(world_size: int, *, bandwidth: Bandwidths, latency: Seconds, servers: i
     require(servers >= 0, f"got servers {servers}; must not be negative")
     bandwidths = [bandwidth] if isinstance(bandwidth, float | int) else list(bandwidth)
     graph = empty()
+    # GPUs come first, so that GPU i is vertex i in the router.
     ports = [add_vertex(graph, f"gpu{i}", "gpu", forwards=False) for i in range(world_size)]
     ports += [add_vertex(graph, f"server{i}", "server", forwards=False) for i in range(servers)]
     add_vertex(graph, "switch0", "switch", forwards=True)
@@ -46,7 +45,7 @@ def star(world_size: int, *, bandwidth: Bandwidths, latency: Seconds, servers: i
 
 
 def limits(**_: object) -> TopologyLimits:
-    """It grows with the world size, servers find a port, and all go through the one switch."""
+    """Return the limits: none on the number of ranks, ports for servers, and a single route between any two GPUs."""
     return TopologyLimits(own_servers=True, one_route=True)
 
 

@@ -1,7 +1,7 @@
-"""GPUs on a grid whose edges are joined: two dimensions make a doughnut, three a torus of cubes.
+"""Torus: GPUs on a grid with joined edges; two dimensions make a doughnut.
 
-Rule: a GPU has a cable to both neighbours in every dimension and passes on what is not for it. Like streets on which
-leaving the map on the right brings you back on the left.
+A GPU has a cable to both neighbours in every dimension and forwards traffic. Leaving the grid on the right leads back
+to the left: with shape (3,), the cables are 0 -- 1, 1 -- 2 and 2 -- 0.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ Lengths = Annotated[Sequence[Count], Field(min_length=1)]
 
 
 def torus(*, shape: Lengths, bandwidth: Bandwidth, latency: Seconds) -> Graph:
-    """Join GPUs on a periodic grid.
+    """GPUs on a periodic grid, cables to neighbours in every dimension.
 
     Parameters
     ----------
     shape : sequence of int
-        GPUs along each dimension, such as (4, 4, 4). GPUs are numbered with the last dimension fastest.
+        Number of GPUs along each dimension, such as (4, 4, 4). GPUs are numbered with the last dimension fastest.
     bandwidth : float
-        Of each cable and direction [B/s].
+        Bandwidth of each cable, per direction [B/s].
     latency : float
-        Of each cable [s].
+        Latency of each cable [s].
 
     Returns
     -------
     Graph
-        The product of the lengths GPUs, all forwarding. Each has two cables a dimension: one where the length is 2,
-        none where it is 1. The distance of two GPUs is the sum over dimensions of min(d, length - d).
+        GPUs that forward; their number is the product of the lengths. Each GPU has two cables per dimension, a single
+        cable for length 2, and none for length 1. The distance between two GPUs is the sum over dimensions of
+        min(d, length - d).
 
     Examples
     --------
@@ -45,23 +46,26 @@ def torus(*, shape: Lengths, bandwidth: Bandwidth, latency: Seconds) -> Graph:
     """
     require(len(shape) >= 1 and min(shape) >= 1, f"got shape {list(shape)}; every length must be at least 1")
     graph = empty()
+    # With shape (2, 3): (0, 0) is gpu0, (0, 2) is gpu2, (1, 0) is gpu3.
     names = {place: f"gpu{i}" for i, place in enumerate(product(*map(range, shape)))}
     for name in names.values():
         add_vertex(graph, name, "gpu", forwards=True)
     for place, name in names.items():
         for axis, length in enumerate(shape):
             onward = (*place[:axis], (place[axis] + 1) % length, *place[axis + 1 :])
+            # Length 1: the neighbour is the GPU itself. Length 2: both neighbours are the same GPU, and the second call
+            # replaces the cable.
             if onward != place:
                 add_cable(graph, name, names[onward], bandwidth, latency)
     return graph
 
 
 def limits(*, shape: Sequence[int], **_: object) -> TopologyLimits:
-    """Its GPUs are the product of its lengths."""
+    """Return the limits: the GPU count is the product of the lengths."""
     return TopologyLimits(max_ranks=prod(shape))
 
 
 def size(world_size: int, servers: int, *, shape: Sequence[int], **_: object) -> GraphSize:
-    """Return the size of a graph with a cable for each GPU and dimension; length 2 has half as many, length 1 none."""
+    """Return the size of a graph with a cable per GPU and dimension; half as many for length 2, none for length 1."""
     gpus = prod(shape)
     return GraphSize(gpus, sum(gpus if length > 2 else gpus * (length - 1) // 2 for length in shape))

@@ -1,48 +1,48 @@
-"""The compiled engine: every event of a Program in compiled code, for one rank of each class where ranks are alike.
+"""The compiled engine simulates every event in C, with one rank per class if ranks are alike.
 
-It gives the events engine's answer: to the bit where no flows share links, else to 1e-9.
+Its answer equals the events engine's: to the bit if no flows share links, otherwise to 1e-9.
 
 From a Program to a Timeline
 ----------------------------
-1.  `prepared` routes the collectives and, in large programs, asks `quotient` what stands for what. `partition` finds
-    ranks, rows and links that behave alike by colour refinement (`colours`); `quotient` writes one of each down.
-2.  `rows` writes a schedule's rounds down once, however often they are repeated; `shape` numbers them. `playable` puts
-    rows, bytes and routes together. `problem` writes all of it into the flat arrays that problem.h explains
-    (`operation_lists`, `instances`); `fields` has their names and types, `columns` puts them together.
-3.  `core` calls the C library that `library` has built. core.c has the loop; streams.h plays streams and kernels,
-    followed.h collectives by the clock of clock.h; fabric.h shares links among flows; noise.h draws.
-4.  A collective that meets no other on its links needs no clock: in_order.h computes its transfers in their order when
-    the last rank has come, and hands it to the clock as soon as another one comes to its links. Rings of very many
-    rounds have closed recurrences (recurrence.h).
-5.  `timeline` writes the Timeline; `busiest_link` finds the bottleneck where there are too many transfers to book every
-    link; `stuck` says who waits for whom where a program cannot go on.
+1.  `prepared` routes the collectives. In large programs `partition` finds ranks, rows and links that behave alike by
+    colour refinement (`colours`), and `quotient` builds a program with a single member per class.
+2.  `rows` turns a schedule's rounds into a graph, with a repeated round written once; `shape` numbers the rows.
+    `playable` combines rows, bytes and routes. `problem` fills the flat arrays declared in problem.h
+    (`operation_lists`, `instances`); `fields` lists their names and types, `columns` concatenates them.
+3.  `core` calls the C library built by `library`. core.c contains the main loop; streams.h runs streams and kernels,
+    transfers.h collectives, clock.h the event queue; fabric.h shares links among flows; noise.h draws noise.
+4.  A collective without contention needs no clock: transfers.h computes its transfers in order when the last rank has
+    come, and hands them over to the clock if another collective comes to the same links. Large rings have closed
+    recurrences (recurrence.h).
+5.  `timeline` builds the Timeline. `busiest_link` finds the bottleneck if there are too many transfers to book every
+    link; in a deadlock, `stuck` reports which operations wait for each other.
 
-An example: ZeRO-3 over 4,096 GPUs in nodes of 8 has 13 thousand million transfers. Refinement finds 256 classes of
-ranks, so 256 ranks are played; their rings meet nobody, so each gather is computed in rounds of 256 rows, 0.6 ns each;
-only the small sums at its end share cards, and are followed.
+Example: ZeRO-3 over 4,096 GPUs in nodes with 8 GPUs has 13 thousand million transfers. Refinement finds 256 rank
+classes, therefore 256 ranks are simulated. Their rings never contend, and each gather is computed in rounds with 256
+rows, at 0.6 ns per row; only the small sums at the end share network cards and need the clock.
 
-What proves what: tests/properties/test_engines.py holds the core to the events engine in thousands of drawn programs,
-with and without quotient; test_fluid.py its shares to an independent solver; `simulator/basics/tolerances.py` lists
-every comparison that allows for rounding.
+Tests: tests/properties/test_engines.py compares the core with the events engine on thousands of random programs, with
+and without quotient. tests/unit/test_engine_fabric.py compares its rates with an independent solver.
+`simulator/basics/tolerances.py` lists every comparison with a tolerance.
 
 Glossary
 --------
 row, repetition
-    A transfer of a round, and the how-manieth time the round is played; together they are a transfer.
+    A transfer of a round, and how often the round was carried out before. A pair of both is a transfer.
 gate
-    A row without a route: many transfers wait for it, and it for many.
+    A row without a route: many transfers wait for the gate, and the gate waits for many transfers.
 instance
     A collective of one process group.
 followed, in order
-    Played event by event; computed in the order of its transfers' numbers, without a clock.
+    Simulated event by event; or computed in the order of transfer numbers, without a clock.
 lane
-    Instances whose flows never hold each other back, because a rank carries out one collective of a stream at a time.
+    Instances whose flows never contend, because a rank runs one collective of a stream at a time.
 link that matters
-    A link on which flows can hold each other back; all others were pruned before (`engine.link_pruning`).
+    A link on which flows can contend; all other links were pruned before (`engine.link_pruning`).
 tap
-    A route whose flows' times are noted, to see how a link was used.
+    A route whose flow times are reported, to measure the use of a link.
 class, quotient
-    What behaves alike; the program in which one of each class is played.
+    Vertices that behave alike; the program with one member of each class.
 playable
-    A collective ready for the core: as it is, or one that stands for its class.
+    A collective in the form that the core needs: a collective of the program, or the representative of a class.
 """

@@ -1,6 +1,7 @@
-"""Which link is the bottleneck, and how long it is busy, where there are too many transfers to book every link.
+"""Which link is the bottleneck, and how long is it busy, if booking every link would take too many transfers?
 
-Rule: bytes are counted by rounds before anything is played; of one link alone the flows are noted while it is.
+Bytes on each link are counted from the rounds before the simulation; the core then reports the flows on the busiest
+link only.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.basics.intervals import added
 from simulator.engine.collective_routing import RoutedCollective
-from simulator.engine.compiled.prepared import Prepared
+from simulator.engine.compiled.prepared import CoreProgram
 from simulator.records.timeline import LinkUse
 
 
-def busiest_link(prepared: Prepared) -> tuple[int, float] | None:
-    """The link whose bytes take longest at its bandwidth, the first of several, and these bytes; None without."""
+def busiest_link(prepared: CoreProgram) -> tuple[int, float] | None:
+    """Return the link whose bytes take longest, and these bytes; None if nothing is sent.
+
+    Ties go to the lowest link number.
+    """
     bandwidth = np.array(prepared.cluster.router.bandwidth)
     nbytes = np.zeros(len(bandwidth))
     times: Counter[int] = Counter()
     every: dict[int, RoutedCollective] = {}
+    # A collective object may stand for many operations; count how often each is carried out.
     for count, kind in zip(prepared.program.lists.times, prepared.routed, strict=True):
         for own in kind:
             if own is not None:
@@ -29,14 +34,15 @@ def busiest_link(prepared: Prepared) -> tuple[int, float] | None:
                 times[id(own)] += count
     for number, own in every.items():
         carried = times[number] * own.traffic.bytes_by_route[own.routes.route]
+        # Higher numbers are HBM, not links in the network.
         on_fabric = own.routes.link < len(nbytes)
         np.add.at(nbytes, own.routes.link[on_fabric], carried[on_fabric])
     link = int(np.argmax(nbytes / bandwidth)) if len(nbytes) else 0
     return (link, float(nbytes[link])) if len(nbytes) and nbytes[link] > 0 else None
 
 
-def routes_over(prepared: Prepared, link: int) -> dict[tuple[int, int], Ints]:
-    """By kind and played member its routes whose flows are those of the link, for the core to note."""
+def routes_over(prepared: CoreProgram, link: int) -> dict[tuple[int, int], Ints]:
+    """Return the routes that cross a link by (kind, simulated member): the core reports their flows."""
     over: dict[tuple[int, int], list[Ints]] = {}
     for kind, members in enumerate(prepared.routed):
         for member, own in enumerate(members):
@@ -45,14 +51,15 @@ def routes_over(prepared: Prepared, link: int) -> dict[tuple[int, int], Ints]:
             playable = prepared.kinds[kind].playables[played]
             if own is None or playable is None or not len(routes):
                 continue
+            # Rows on these routes, translated to the simulated rows.
             wanted = np.isin(np.concatenate([part.route_of for part in own.traffic.parts]), routes)
             rows = np.unique(prepared.played_rows(kind, member, own)[wanted])
             over.setdefault((kind, played), []).append(playable.route_of[rows])
     return {played: np.unique(np.concatenate(routes)) for played, routes in over.items()}
 
 
-def link_use(prepared: Prepared, link: int, nbytes: float, flows: Floats) -> LinkUse:
-    """How the link was used, from the (enter, end) of its flows [s]."""
+def link_use(prepared: CoreProgram, link: int, nbytes: float, flows: Floats) -> LinkUse:
+    """Return the link's use, given its flows' pairs (enter, end) [s]."""
     order = np.argsort(flows[:, 0], kind="stable")
     enter, end = flows[order].T
     busy = float(added(enter, end, np.zeros(len(order), np.int64)).sum())

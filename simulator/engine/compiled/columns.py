@@ -1,6 +1,6 @@
-"""Arrays that are put together piece by piece, and things that are alike kept once.
+"""Arrays collected piece by piece, and a table that stores equal things once.
 
-Rule: of use to whoever writes a problem down; knows nothing of what is in it.
+Both serve the modules that fill the core's arrays; neither knows a column's meaning.
 """
 
 from __future__ import annotations
@@ -18,17 +18,23 @@ from simulator.engine.compiled.fields import FIELDS
 
 @dataclass(slots=True)
 class Columns:
-    """Columns that grow piece by piece; each is put together once."""
+    """Columns built from pieces and concatenated once.
+
+    Attributes
+    ----------
+    pieces : dict of str to list
+        Pieces of each column.
+    """
 
     pieces: dict[str, list[Any]] = field(default_factory=dict)
 
     def add(self, **pieces: Any) -> None:
-        """Go on with these columns."""
+        """Append a piece to each given column."""
         for name, piece in pieces.items():
             self.pieces.setdefault(name, []).append(piece)
 
     def values(self) -> dict[str, npt.NDArray[Any]]:
-        """Every column in the type of its field."""
+        """Return every column, converted to its field's type."""
         return {
             name: np.concatenate([np.atleast_1d(np.asarray(piece, FIELDS[name])) for piece in own])
             for name, own in self.pieces.items()
@@ -36,20 +42,27 @@ class Columns:
 
 
 def begins(counts: Iterable[int]) -> Ints:
-    """Where each of some stretches of such lengths begins, and the last one ends."""
+    """Return each segment's offset and the last segment's end, given segment lengths.
+
+    Examples
+    --------
+    >>> begins([3, 1, 2]).tolist()
+    [0, 3, 4, 6]
+    """
     return np.cumsum([0, *counts])
 
 
 class Known:
-    """Things that are alike are kept once: what was made for a key has a number."""
+    """Table without duplicates: equal keys share a number."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
         self.things: list[Any] = []
 
     def number(self, key: Any, make: Callable[[], Any]) -> int:
-        """Number of what was made for a key, or is made now."""
+        """Return the number of a key; call `make` if the key is new."""
         if key not in self.numbers:
+            # The number is the thing's index in `things`.
             self.numbers[key] = len(self.things)
             self.things.append(make())
         return self.numbers[key]

@@ -1,18 +1,27 @@
-/* The core: plays a whole program event by event, in compiled code. What it plays is described in problem.h.
+/* The core: simulates a program event by event. problem.h describes input and output.
  *
- * The rules are those of the events engine, which is its oracle: a stream runs one operation at a time, in order; a
- * transfer enters its links at max(ready + latency, end of the transfer before it on its channel); flows that meet
- * share links max-min fairly (fabric.h); kernels run slower while a collective of their rank is in flight.
+ * The rules equal those of the events engine, which serves as the reference in tests: a stream runs one operation at a
+ * time, in order; a transfer enters its links at max(ready + latency, end of the transfer before it on its channel);
+ * flows that meet share links max-min fairly (fabric.h); kernels run slower while a collective of their rank is in
+ * flight.
  *
- * A collective that meets no other on its links, whose own flows do not contend and of which no rank can be done before
- * all have come, needs no clock: when the last rank has come, its transfers are computed in the order of their numbers
- * (`play_in_order`). If another comes to its links meanwhile, it is followed from that moment on (`follow`).
+ * Example: two ranks, each with one kernel (rank 0: 1 s, rank 1: 3 s), then an all-reduce.
+ *
+ *     t = 0   settle(0), settle(1)             start_kernels schedules KERNEL_ENDS at 1 and 3
+ *     t = 1   KERNEL_ENDS of rank 0            stream_done -> settle -> come -> reach: rank 0 waits
+ *     t = 3   KERNEL_ENDS of rank 1            stream_done -> settle -> come -> reach: the last rank has come
+ *                                              play_in_order computes all transfers, schedules RANK_DONE of both
+ *     ...     RANK_DONE of each rank           participant_done -> stream_done -> settle
+ *
+ * A collective is computed in order only if it meets no other collective on its links, its own flows do not contend,
+ * and no rank can be done before the last rank has come. If another collective comes to its links meanwhile, it is
+ * followed by the clock from that moment on (`follow`).
  */
-#include "in_order.h"
+#include "transfers.h"
 
 /* ---- ranks come to collectives ---- */
 
-/* What a row's repetitions have to wait for, before any has ended. */
+/* Reset the counters of a row's repetitions [from, until) to the state before any transfer has ended. */
 static void set_waiting(const Play *play, Live *live, int64_t row, int32_t from, int32_t until) {
     const Problem *p = play->p;
     int32_t waits = p->row_waits[row], channel = p->row_route[row] >= 0;
@@ -23,7 +32,8 @@ static void set_waiting(const Play *play, Live *live, int64_t row, int32_t from,
     }
 }
 
-/* Make place for following an instance; of what was to be computed, rings' later repetitions are left out. */
+/* Allocate and fill the counters for following an instance. `computed` is 1 on a switch from computing to following:
+ * counters of a ring's later repetitions are then left to hand_over_round. */
 static void open_transfers(Play *play, int64_t instance, Live *live, int computed) {
     const Problem *p = play->p;
     int32_t shape = p->shape[instance], participants = p->participants[shape];
@@ -49,7 +59,7 @@ static void open_transfers(Play *play, int64_t instance, Live *live, int compute
     }
 }
 
-/* A rank's stream has come to a collective, and has paid its start-up. */
+/* A rank starts a collective: its stream has come and the start-up time has passed. */
 static void reach(Play *play, int64_t instance, int32_t place) {
     const Problem *p = play->p;
     Live *live = play->live[instance];
@@ -69,7 +79,8 @@ static void reach(Play *play, int64_t instance, int32_t place) {
     int64_t shape_row = p->shape_row[p->shape[instance]];
     int32_t chain = live->waiting[place];
     live->waiting[place] = -1;
-    /* Those that were blocked first start first. */
+    /* The list of blocked transfers is last in, first out. Reverse it, then start transfers in the order of blocking.
+     */
     int32_t turned = -1;
     while (chain >= 0) {
         int32_t next = live->blocked[chain].next;
@@ -89,7 +100,8 @@ static void reach(Play *play, int64_t instance, int32_t place) {
     if (live->to_end[place] == 0) happen(play, now, RANK_DONE, (int32_t)instance, place, live->version);
 }
 
-/* A stream comes to a collective: after it all have, where none may start alone; then its start-up passes. */
+/* A stream comes to a collective. The start-up time passes next; under TOGETHER it begins when the last rank has come.
+ */
 static void come(Play *play, int32_t rank, int64_t op) {
     const Problem *p = play->p;
     int32_t place;
@@ -110,6 +122,7 @@ static void come(Play *play, int32_t rank, int64_t op) {
     }
 }
 
+/* Return 1 if all operations have ended that an operation waits for. */
 static int may_begin(const Play *play, int32_t rank, int64_t op) {
     const Problem *p = play->p;
     for (int64_t k = p->after_begin[op]; k < p->after_begin[op + 1]; k++)
@@ -117,10 +130,11 @@ static int may_begin(const Play *play, int32_t rank, int64_t op) {
     return 1;
 }
 
-/* Let every stream of a rank go on as far as it can. */
+/* Start every operation of a rank that can start now. */
 static void settle(Play *play, int32_t rank) {
     const Problem *p = play->p;
     int32_t list = p->list_of[rank], streams = (int32_t)(p->stream_begin[list + 1] - p->stream_begin[list]);
+    /* An operation on memory ends at once and may unblock another stream, so repeat until nothing starts. */
     for (int again = 1; again && !play->broken;) {
         again = 0;
         for (int32_t stream = 0; stream < streams && !play->broken; stream++) {
@@ -147,10 +161,10 @@ static void settle(Play *play, int32_t rank) {
     }
 }
 
-/* ---- the play ---- */
+/* ---- the simulation ---- */
 
-/* A flow that shares its links ends. Others that end with it but for rounding end in the same moment: otherwise each
- * would be a change of shares of its own. */
+/* End a flow that shares its links, and all flows that end at the same time up to rounding. Without the tolerance, each
+ * of them would change the shares of the remaining flows once more. */
 static void shared_flow_ends(Play *play, int32_t number) {
     Fabric *fabric = &play->fabric;
     Clock *clock = &play->clock;
@@ -167,6 +181,7 @@ static void shared_flow_ends(Play *play, int32_t number) {
     }
 }
 
+/* Handle one event. Stale events (older versions) are ignored. */
 static void happens(Play *play, const Event *event) {
     const Problem *p = play->p;
     Fabric *fabric = &play->fabric;
@@ -204,6 +219,7 @@ static void happens(Play *play, const Event *event) {
     }
 }
 
+/* Allocate the state of a simulation; return 0 if memory is exhausted. */
 static int open_play(Play *play, const Problem *p, Result *out) {
     memset(play, 0, sizeof *play);
     play->p = p;
@@ -239,7 +255,7 @@ static void close_play(Play *play) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-/* Whether a stream still is at an operation, or waits for one. */
+/* Return 1 if any stream still runs or waits. */
 static int unfinished(const Play *play) {
     const Problem *p = play->p;
     for (int64_t rank = 0; rank < p->ranks; rank++) {
@@ -252,8 +268,8 @@ static int unfinished(const Play *play) {
     return 0;
 }
 
-/* Nothing can happen any more, and a computed collective waits for ranks that never come: what of it needs only ranks
- * that have come is played, so that time stands where the events engine's does. */
+/* Deadlock: no event is left, and computed collectives wait for ranks that never come. Transfers that need only the
+ * ranks that have come are simulated nevertheless, as in the events engine; both engines then report the same time. */
 static void follow_the_rest(Play *play) {
     for (int64_t instance = 0; instance < play->p->instances && !play->broken; instance++) {
         const Live *live = play->live[instance];
@@ -261,6 +277,7 @@ static void follow_the_rest(Play *play) {
     }
 }
 
+/* Simulate a program; returns an Outcome. Called by core.py. */
 int32_t core_play(const Problem *problem, Result *result) {
     Play play;
     int32_t outcome = PLAYED;
@@ -295,6 +312,7 @@ int32_t core_play(const Problem *problem, Result *result) {
     return outcome;
 }
 
+/* Free what core_play allocated in the result. */
 void core_free(Result *result) {
     free(result->tap);
     result->tap = NULL;

@@ -1,6 +1,6 @@
-"""Calls the core: gives it a problem, and brings back when everything started and ended.
+"""Calls the core library: passes a problem in and returns when every operation started and ended.
 
-Rule: the only module that calls the library.
+No other module calls the library's functions.
 """
 
 from __future__ import annotations
@@ -14,37 +14,38 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Floats
+from simulator.basics.errors import SimulationError
 from simulator.engine.compiled import library
 from simulator.engine.compiled.fields import Problem, ProblemStruct, ResultStruct
 from simulator.engine.progress import tell
-from simulator.errors import SimulationError
 
 PLAYED: Final = 0
 NO_MEMORY: Final = 1
 STUCK: Final = 2
-# So many transfers are played within milliseconds, whatever they meet: a thread would take longer than they.
+# Up to this number of transfers the core takes milliseconds, less than a thread would cost.
 _SOON_PLAYED: Final = 2000
-# How often the play is looked at [s].
+# Interval of progress reports [s].
 _GLANCE: Final = 0.2
 
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """What the core gives back.
+    """Results of the core.
 
     Attributes
     ----------
     start, end : float array, shape (operations,)
-        Of every operation of the played ranks, as `Problem.out_begin` numbers them; NaN where it did not happen [s].
+        Times of each operation of the simulated ranks, numbered by `Problem.out_begin`; NaN if it did not happen [s].
     enter, through : float array, shape (logged transfers,)
+        When the bytes of each logged transfer begin to flow, and when the last has arrived [s].
     taps : float array, shape (flows, 2)
-        Enter and end of the flows on tapped routes [s].
+        Enter and end of each flow on a tapped route [s].
     stuck : bool
-        Whether nothing could happen any more though not all had ended.
+        True in a deadlock: no event was left although operations had not ended.
     now : float
-        When the last thing happened [s].
+        Time of the last event [s].
     followed, in_order : int
-        Transfers that the clock followed, and those that needed none.
+        Numbers of transfers followed by the clock, and computed in order without the clock.
     """
 
     start: Floats
@@ -59,12 +60,12 @@ class Times:
 
 
 def run(problem: Problem) -> Times:
-    """Play a problem.
+    """Simulate a problem.
 
     Raises
     ------
     SimulationError
-        There is no core, or not enough memory.
+        The compiled core is missing, or memory is exhausted.
     """
     core = library.load()
     if core is None:
@@ -86,11 +87,12 @@ def run(problem: Problem) -> Times:
 
 
 def _played(core: ctypes.CDLL, struct: ProblemStruct, result: ResultStruct, problem: Problem) -> int:
-    """Play, in a thread of its own where it may last: this one is there for Ctrl-C, and tells how far the play is."""
+    """Run the core; a long run gets a thread, and the calling thread reports progress and handles Ctrl-C."""
     if problem.transfers <= _SOON_PLAYED:
         return int(core.core_play(ctypes.byref(struct), ctypes.byref(result)))
     outcomes: list[int] = []
-    # No join of the thread: one that Ctrl-C interrupts takes the thread for ended (CPython issue 90882).
+    # An Event instead of Thread.join: if Ctrl-C interrupts a join, Python considers the thread ended (CPython issue
+    # 90882).
     over = Event()
 
     def play() -> None:
@@ -103,7 +105,7 @@ def _played(core: ctypes.CDLL, struct: ProblemStruct, result: ResultStruct, prob
         while not over.wait(_GLANCE):
             tell("playing", (result.ended + result.followed + result.in_order) / everything, result.now)
     except BaseException:
-        # The core may not write into arrays that are gone, however often Ctrl-C is pressed.
+        # Wait for the core even if Ctrl-C is pressed repeatedly: the core writes into arrays freed after this function.
         result.stop = 1
         while not over.is_set():
             with suppress(BaseException):
@@ -113,6 +115,7 @@ def _played(core: ctypes.CDLL, struct: ProblemStruct, result: ResultStruct, prob
 
 
 def _taken(result: ResultStruct) -> Floats:
+    """Return the tapped flows' enters and ends, shape (flows, 2) [s]."""
     if not result.taps:
         return np.zeros((0, 2))
     flat = np.ctypeslib.as_array(ctypes.cast(result.tap, ctypes.POINTER(ctypes.c_double)), (result.taps, 3))

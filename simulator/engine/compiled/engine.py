@@ -1,6 +1,7 @@
-"""The compiled engine's route in: plays a Program in compiled code, one of each class where ranks are alike.
+"""The compiled engine's entry: simulates a Program in C, with one rank per class if ranks are alike.
 
-Rule: the events engine's answer, to 1e-9; to the bit where no flows share links and no closed recurrence is asked.
+The answer equals the events engine's to 1e-9; it is equal to the bit if no flows share links and no closed recurrence
+is used.
 """
 
 from __future__ import annotations
@@ -8,29 +9,29 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from simulator.basics.errors import SimulationError, TooLargeError
 from simulator.basics.garbage import collected_later
-from simulator.basics.this_machine import lacking
+from simulator.basics.host_memory import shortage_text
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.busiest_link import busiest_link, link_use, routes_over
 from simulator.engine.compiled.core import run
+from simulator.engine.compiled.deadlock import deadlock
 from simulator.engine.compiled.missing_times import refuse_missing_times
-from simulator.engine.compiled.playable import Playable
-from simulator.engine.compiled.prepared import REDUCED_FROM, Prepared, prepare
-from simulator.engine.compiled.stuck import deadlock
+from simulator.engine.compiled.prepared import REDUCED_FROM, CoreProgram, prepare
+from simulator.engine.compiled.sized_collective import SizedCollective
 from simulator.engine.compiled.timeline import TimelineWriter
 from simulator.engine.jitter import Jitter
 from simulator.engine.program_checks import check_program
 from simulator.engine.progress import stage
-from simulator.errors import SimulationError, TooLargeError
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 
-# Beyond so many transfers only the busiest link's use is reported, because busy times of all links would need every
-# transfer; when one is asked for, it is played for.
+# Above this number only the busiest link's use is reported, because busy times for every link need every transfer's
+# times. Logs requested later come from a second run.
 _MAX_BOOKED_TRANSFERS: Final = 2**19
-# What the core holds of a transfer while its collective is followed.
+# The core's memory for each transfer in a followed collective [B]: 8 for `ready`, 4 for `pending`.
 _BYTES_A_TRANSFER: Final = 12
-# Seen on one core (docs/speed.md): 0.2 us alone, 1 us and more where many share.
+# Measured on one core (docs/speed.md): 0.2 us for a flow alone, 1 us and more if many flows share.
 _SECONDS_A_SHARED_FLOW: Final = 0.5e-6
 
 
@@ -46,19 +47,22 @@ def execute(
     patient: bool = True,
     reduced_from: int = REDUCED_FROM,
 ) -> Timeline:
-    """Play a program to its end.
+    """Simulate a program.
 
-    Parameters and result are those of `engine.events.execute`, without payload; from `reduced_from` transfers on, ranks
-    that are alike are played once, and who is not `patient` is told where it would take hours.
+    Parameters and result equal those in `engine.events.execute`, without payload. From `reduced_from` transfers on, one
+    rank per class is simulated. Unless `patient`, a simulation longer than an hour is refused.
 
     Raises
     ------
     DeadlockError
+        As in the events engine.
     OutOfMemoryError
+        As in the events engine.
     ValueError
         As in the events engine.
     SimulationError
-        There is no core, this machine has too little memory, or who is not patient would wait for more than an hour.
+        The core is missing, this machine has too little memory, or the simulation takes over an hour and `patient` is
+        False.
     """
     check_program(program, cluster)
     prepared = prepare(program, cluster, jitter or Jitter(), reduced_from)
@@ -82,10 +86,10 @@ def execute(
     return writer.timeline(keep, links, limit_memory=limit_memory, allocator=allocator)
 
 
-def _refuse_larger_than_memory(prepared: Prepared) -> None:
+def _refuse_larger_than_memory(prepared: CoreProgram) -> None:
     """Raise TooLargeError if a single collective needs more memory than this machine has."""
     largest = max((own.rows.transfers for own, _ in _followed(prepared)), default=0)
-    short = lacking(largest * _BYTES_A_TRANSFER)
+    short = shortage_text(largest * _BYTES_A_TRANSFER)
     if short:
         raise TooLargeError(
             f"engine: a collective of {largest:.3g} transfers whose flows share links would have to be followed, which "
@@ -93,8 +97,8 @@ def _refuse_larger_than_memory(prepared: Prepared) -> None:
         )
 
 
-def _refuse_endless(prepared: Prepared) -> None:
-    """Raise SimulationError where following flows that share links would take more than an hour."""
+def _refuse_endless(prepared: CoreProgram) -> None:
+    """Raise SimulationError if flows that share links would take more than an hour."""
     transfers = sum(times * own.rows.transfers for own, times in _followed(prepared))
     hours = transfers * _SECONDS_A_SHARED_FLOW / 3600
     if hours > 1:
@@ -104,8 +108,8 @@ def _refuse_endless(prepared: Prepared) -> None:
         )
 
 
-def _followed(prepared: Prepared) -> Iterator[tuple[Playable, int]]:
-    """What may have to be followed by the clock, and how often it is played."""
+def _followed(prepared: CoreProgram) -> Iterator[tuple[SizedCollective, int]]:
+    """Yield each collective that may need the clock, and how often it is carried out."""
     for times, kind in zip(prepared.program.lists.times, prepared.kinds, strict=True):
         for own in kind.playables:
             if own is not None and not own.in_order:

@@ -1,10 +1,25 @@
-/* Links with flows on them, max-min fair.
+/* The fabric: flows on links, each flow at its max-min fair share.
  *
- * A flow whose links are free has them alone from its launch to its end and costs one event. Only when flows meet are
- * shares solved, once a moment, after all else that happens in it, and only for flows whose share a change can reach:
- * first those on links where a flow has come or gone; then, as long as the answer would not be fair to flows that were
- * left as they were, these too. An allocation is max-min fair if, and only if, every flow has a bottleneck: a full link
- * on which no flow is faster, or its own cap (Bertsekas & Gallager, "Data networks", 2nd ed. 1992, section 6.5.2).
+ * A flow whose links are free takes them for itself from launch to end and costs one event. Rates are solved only if
+ * flows meet, once per moment, after all other events of the moment. Example: one link of 10 B/s. Flow A of 100 B
+ * enters at t = 0, flow B of 30 B at t = 4.
+ *
+ *     t = 0    A takes the link: FLOW_ENDS at 10
+ *     t = 4    B finds the link taken. A is withdrawn with 60 B left; A and B join the link's members.
+ *              solve: 5 B/s each: SHARED_ENDS of B at 10, of A at 16
+ *     t = 10   B leaves. solve: A has 30 B left at 10 B/s: SHARED_ENDS of A at 13
+ *
+ * A solution opens only the rates that a change can affect. It starts with the flows on links where a flow has come or
+ * gone ("dirty" links) and keeps all other rates fixed. If the result is unfair to a fixed flow, or a fixed flow takes
+ * more than its fair share, the rate of this flow is opened too and the solution is repeated. Example: flow A takes
+ * link 1 (10 B/s), B takes links 1 and 2, C takes link 2 (20 B/s); rates are A 5, B 5, C 15.
+ *
+ *     A ends, link 1 is dirty: open B, keep C at 15.  Result: B 5, held back by link 2, where C has 15: unfair.
+ *     Open C too.                                     Result: B 10, C 10: fair.
+ *
+ * An allocation is max-min fair if, and only if, every flow has a bottleneck: a full link on which no flow is faster,
+ * or the flow's own rate cap (Bertsekas & Gallager, "Data networks", 2nd ed. 1992, section 6.5.2). `unfair` checks this
+ * condition, therefore the result equals a solution of all flows together.
  */
 #ifndef FABRIC_H
 #define FABRIC_H
@@ -15,26 +30,29 @@
 #include "clock.h"
 #include "problem.h"
 
-#define ENDS_TOGETHER 1e-14 /* these two: basics/tolerances.py */
+/* Both tolerances are explained in basics/tolerances.py. */
+#define ENDS_TOGETHER 1e-14
 #define SUM_OF_RATES 1e-12
-#define OWN_CAP (-1)
-/* More rounds of letting flows go than this, and all connected flows are solved at once. */
+#define OWN_CAP (-1) /* bottleneck of a flow that is held back by its own rate cap */
+/* After this many rounds of opening rates, all flows connected with the solution are opened at once. */
 #ifndef MOST_ROUNDS /* benchmarks/ablation.py sets it to 0 */
 #define MOST_ROUNDS 6
 #endif
 
+/* A flow is in one of three states: it has its links to itself; it waits for its enter event; it shares links. */
 typedef struct {
     double end, enter, nbytes;
-    double remaining, updated, rate; /* while it shares */
+    double remaining, updated, rate; /* while it shares links: bytes left at time `updated` [B] */
     int64_t route;
     int32_t row, repetition, instance;
-    int32_t bottleneck;              /* link that holds it back; OWN_CAP */
-    uint32_t version, free_since;    /* in which solution its rate was open last */
+    int32_t bottleneck; /* link that limits the rate, or OWN_CAP */
+    uint32_t version, free_since; /* free_since: last solution in which the rate was open */
 } Flow;
 
+/* Flows that share one link. */
 typedef struct {
-    int32_t *flow; /* flows on a link that share */
-    int32_t *leg;  /* and which leg of its route the link is to each */
+    int32_t *flow; /* flows on a link that share the link */
+    int32_t *leg; /* by member: index of the link in the flow's route */
     int32_t size, room;
 } Members;
 
@@ -42,27 +60,30 @@ typedef struct {
     const Problem *problem;
     Clock *clock;
     Flow *flows;
-    int32_t *spot; /* [flows x longest_route], where a flow stands among a link's members */
+    int32_t *spot; /* [flows x longest_route], index of a flow among the members of a link */
     int32_t flow_count, flow_room, *free_flows, free_count;
-    double *until; /* by link: end of the flow that has it alone; infinite while it is shared */
-    int32_t *holder;
+    double *until; /* by link: end of the flow that has it alone; infinite while the link is shared */
+    int32_t *holder; /* by link: the flow that has it alone; -1: none */
     Members *members;
-    int32_t *dirty, dirty_count; /* links whose flows changed */
+    int32_t *dirty, dirty_count; /* links whose members changed since the last solution */
     uint8_t *is_dirty;
     int solving, broken;
-    /* a solution: flows whose rates are open, the links that they take, and scratch by place among these */
+    /* A solution: its number, flows with open rates, the links that they take, and scratch arrays indexed by these
+     * links. */
     uint32_t solution, *link_seen;
     int32_t *open, *unfixed, open_count, open_room, *links, *link_place, link_count;
     double *room, *load, *share, *least_of_link, *least, *taken;
     uint8_t *fixed;
 } Fabric;
 
+/* Resize an array to `count` entries; on failure set `broken` and return the old array. */
 static void *grown(void *old, int64_t count, size_t size, int *broken) {
     void *made = realloc(old, (size_t)(count > 0 ? count : 1) * size);
     if (!made) *broken = 1;
     return made ? made : old;
 }
 
+/* Return 0 if memory is exhausted. */
 static int fabric_open(Fabric *fabric, const Problem *problem, Clock *clock) {
     memset(fabric, 0, sizeof *fabric);
     fabric->problem = problem;
@@ -121,6 +142,7 @@ static int32_t new_flow(Fabric *fabric) {
     return fabric->flow_count++;
 }
 
+/* Recycle a flow's number. The new version makes events of the old flow stale. */
 static void drop_flow(Fabric *fabric, int32_t flow) {
     fabric->flows[flow].version++;
     fabric->free_flows[fabric->free_count++] = flow;
@@ -130,7 +152,8 @@ static void flow_event(Fabric *fabric, double time, int what, int32_t flow) {
     if (!tell(fabric->clock, time, 0, what, flow, 0, fabric->flows[flow].version)) fabric->broken = 1;
 }
 
-/* Have the links alone until the end that follows. */
+/* Take all links of the route until the end that follows from the route's rate. The links are held from now on,
+ * although the bytes only flow after `enter`; a flow that arrives meanwhile withdraws this one. */
 static void take(Fabric *fabric, int32_t number) {
     const Problem *p = fabric->problem;
     Flow *flow = &fabric->flows[number];
@@ -142,7 +165,7 @@ static void take(Fabric *fabric, int32_t number) {
     flow_event(fabric, flow->end, FLOW_ENDS, number);
 }
 
-/* Take a flow off the links that it had alone; its event in the clock becomes stale. */
+/* Release links that a flow held for itself. Its scheduled end becomes stale. */
 static void withdraw(Fabric *fabric, int32_t number) {
     const Problem *p = fabric->problem;
     Flow *flow = &fabric->flows[number];
@@ -156,6 +179,7 @@ static void withdraw(Fabric *fabric, int32_t number) {
     }
 }
 
+/* Schedule a solution at the end of the present moment, unless one is scheduled already. */
 static void solve_soon(Fabric *fabric) {
     if (fabric->solving) return;
     fabric->solving = 1;
@@ -168,6 +192,7 @@ static void mark_dirty(Fabric *fabric, int32_t link) {
     fabric->dirty[fabric->dirty_count++] = link;
 }
 
+/* Add a flow to the members of all its links. Its rate is 0 until the solution at the end of the moment. */
 static void join(Fabric *fabric, int32_t number, double remaining) {
     const Problem *p = fabric->problem;
     Flow *flow = &fabric->flows[number];
@@ -197,6 +222,7 @@ static void join(Fabric *fabric, int32_t number, double remaining) {
     solve_soon(fabric);
 }
 
+/* Remove a flow from the members of its links. The last member fills the gap, and its `spot` is updated. */
 static void leave(Fabric *fabric, int32_t number) {
     const Problem *p = fabric->problem;
     Flow *flow = &fabric->flows[number];
@@ -216,7 +242,7 @@ static void leave(Fabric *fabric, int32_t number) {
     }
 }
 
-/* A flow that has entered, with bytes that remain: have the links alone, or share them with who is there. */
+/* Bring in a flow with `remaining` bytes that enters now: take the links if they are free, otherwise share them. */
 static void come_in(Fabric *fabric, int32_t number, double remaining) {
     const Problem *p = fabric->problem;
     Flow *flow = &fabric->flows[number];
@@ -224,6 +250,7 @@ static void come_in(Fabric *fabric, int32_t number, double remaining) {
     int alone = 1;
     for (int64_t leg = p->route_begin[flow->route]; leg < p->route_begin[flow->route + 1]; leg++) {
         int32_t link = p->route_link[leg];
+        /* The holder's end has passed: the link is free. */
         if (fabric->until[link] <= now) continue;
         if (fabric->members[link].size) {
             alone = 0;
@@ -232,9 +259,12 @@ static void come_in(Fabric *fabric, int32_t number, double remaining) {
         int32_t other = fabric->holder[link];
         Flow *holder = &fabric->flows[other];
         withdraw(fabric, other);
-        if (holder->enter > now) { /* it has not entered yet, and looks again when it does */
+        /* The holder's latency has not passed yet. It gives the link back and looks again at its own enter time. */
+        if (holder->enter > now) {
             flow_event(fabric, holder->enter, FLOW_ENTERS, other);
-        } else { /* of one that has only just entered all bytes are left, to the bit */
+        } else {
+            /* A holder that entered at this very moment keeps its exact size. A product of time and rate would differ
+             * in the last bit, and the result would depend on which of two simultaneous flows was first. */
             double left = (holder->end - now) * p->route_rate[holder->route];
             join(fabric, other, holder->enter == now ? holder->nbytes : left);
             alone = 0;
@@ -246,13 +276,13 @@ static void come_in(Fabric *fabric, int32_t number, double remaining) {
         join(fabric, number, remaining);
 }
 
-/* A flow's latency has passed. */
+/* The latency of a flow has passed. */
 static void enter(Fabric *fabric, int32_t number) {
     fabric->flows[number].enter = fabric->clock->now;
     come_in(fabric, number, fabric->flows[number].nbytes);
 }
 
-/* Send a flow that enters now or later: at once if its links are free, else it looks again when it enters. */
+/* Send a flow that enters now or later. Free links are taken at once; otherwise the flow looks again when it enters. */
 static void launch(Fabric *fabric, int32_t number) {
     const Problem *p = fabric->problem;
     Flow *flow = &fabric->flows[number];
@@ -268,7 +298,7 @@ static void launch(Fabric *fabric, int32_t number) {
     take(fabric, number);
 }
 
-/* Let a flow's rate be open; the links that it takes belong to the solution from now on. */
+/* Open the rate of a flow; its links belong to the solution from now on. */
 static void open_rate(Fabric *fabric, int32_t number) {
     const Problem *p = fabric->problem;
     Flow *flow = &fabric->flows[number];
@@ -291,7 +321,8 @@ static void open_all_on(Fabric *fabric, int32_t link) {
     for (int32_t k = 0; k < members->size; k++) open_rate(fabric, members->flow[k]);
 }
 
-/* What the flows whose rates stand leave of each link of the solution, and how much the open ones weigh there. */
+/* For each link of the solution, sum up the rates of fixed flows (`taken`) and the weights of open flows (`load`). The
+ * remaining capacity (`room`) is what open flows share. */
 static void leave_room(Fabric *fabric) {
     const Problem *p = fabric->problem;
     for (int32_t k = 0; k < fabric->link_count; k++) {
@@ -310,9 +341,17 @@ static void leave_room(Fabric *fabric) {
     }
 }
 
-/* Fair rates of the open flows. A link whose share is the least for each of its flows is their bottleneck, and so is a
- * flow's cap where it is no more than the shares of all its links; all of these are fixed in one pass. That is
- * progressive filling without an order among bottlenecks that do not touch. */
+/* Max-min fair rates of the open flows, by progressive filling.
+ *
+ * Each pass computes for each link its share = room / load, and for each flow the smallest share on its route or its
+ * cap, if that is smaller. A link that has the smallest share for every flow on it is the bottleneck of these flows; a
+ * flow's cap is its bottleneck if no share is smaller. All such flows are fixed in the same pass, because bottlenecks
+ * that have no flow in common do not influence each other.
+ *
+ *     links 1: 10 B/s, 2: 20 B/s, 3: 6 B/s; flows A: 1, B: 1 + 2, C: 2, D: 3, E: 3
+ *     pass 1: shares 5, 10, 3. Links 1 and 3 are bottlenecks: A = B = 5, D = E = 3.
+ *     pass 2: link 2 has 15 left for C alone: C = 15.
+ */
 static void fill(Fabric *fabric) {
     const Problem *p = fabric->problem;
     int32_t *open = fabric->unfixed, count = fabric->open_count;
@@ -357,13 +396,15 @@ static void fill(Fabric *fabric) {
             flow->rate = fabric->least[i];
             for (int64_t leg = p->route_begin[flow->route]; leg < p->route_begin[flow->route + 1]; leg++) {
                 int32_t k = fabric->link_place[p->route_link[leg]];
+                /* Rounding may leave a room slightly below zero. */
                 double room = fabric->room[k] - flow->rate * p->route_weight[leg];
                 fabric->room[k] = room > 0.0 ? room : 0.0;
                 fabric->load[k] -= p->route_weight[leg];
                 fabric->taken[k] += flow->rate * p->route_weight[leg];
             }
         }
-        if (left == count) { /* cannot be: some link or cap is the least of all */
+        /* Impossible: the smallest share or cap of all always fixes its flows. */
+        if (left == count) {
             fabric->broken = 1;
             return;
         }
@@ -371,9 +412,11 @@ static void fill(Fabric *fabric) {
     }
 }
 
-/* Open the rates of flows to which the solution would not be fair, or that are not fair to it; whether there are any.
- * On a link of the solution a flow whose rate stands is wronged if that link was its bottleneck, and is full no longer
- * or lets another flow be faster; and it wrongs the open flows that the link holds back if it is faster than they. */
+/* Open rates of fixed flows that the solution violates, and return 1 if there are any.
+ *
+ * A fixed flow on a link of the solution is opened in two cases. It can be faster: the link was its bottleneck, and the
+ * link is no longer full or carries a faster flow. It takes too much: the link holds back an open flow that is slower.
+ */
 static int unfair(Fabric *fabric) {
     int32_t open_before = fabric->open_count, links = fabric->link_count;
     for (int32_t k = 0; k < links; k++) {
@@ -397,6 +440,7 @@ static int unfair(Fabric *fabric) {
     return fabric->open_count > open_before;
 }
 
+/* Grow the scratch arrays to the number of flows. */
 static void make_room(Fabric *fabric) {
     if (fabric->open_room >= fabric->flow_room) return;
     fabric->open = grown(fabric->open, fabric->flow_room, sizeof(int32_t), &fabric->broken);
@@ -406,7 +450,7 @@ static void make_room(Fabric *fabric) {
     fabric->open_room = fabric->flow_room;
 }
 
-/* Shares have changed: new rates, and the events of the ends that follow. */
+/* Solve the rates that the moment's changes can affect, and schedule the ends of the flows concerned. */
 static void solve(Fabric *fabric) {
     fabric->solving = 0;
     make_room(fabric);
@@ -420,6 +464,8 @@ static void solve(Fabric *fabric) {
     fabric->dirty_count = 0;
     int rounds = 0;
     do {
+        /* The change reaches far: open the whole connected component. open_rate appends the links of each opened flow,
+         * thus link_count grows during this loop. */
         if (++rounds > MOST_ROUNDS)
             for (int32_t k = 0; k < fabric->link_count; k++) open_all_on(fabric, fabric->links[k]);
         leave_room(fabric);

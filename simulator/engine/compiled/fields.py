@@ -1,6 +1,6 @@
-"""The structs of `problem.h`, whose fields have the same names, and the arrays that fill them.
+"""The structs in problem.h as ctypes, with equal field names, and the arrays for their fields.
 
-Rule: knows names and types, and nothing of what they mean.
+Names and types only; problem.h explains the meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INT32: Final = "int32"
 _INT64: Final = "int64"
 _BYTE: Final = "uint8"
 _FLOAT: Final = "float64"
-# Every field of the C struct in its order, with the kind of number or what its entries are.
+# Every field in the C struct's order, with the type for the number or the array's entries.
 FIELDS: Final[dict[str, Any]] = {
     "links": int, "capacity": _FLOAT,
     "ranks": int, "list_of": _INT32, "speed": _FLOAT, "out_begin": _INT64,
@@ -54,6 +54,7 @@ FIELDS: Final[dict[str, Any]] = {
 
 
 def _c_type(kind: Any) -> Any:
+    """Return the field's ctypes type; arrays are passed by pointer."""
     return {int: ctypes.c_int64, float: ctypes.c_double}.get(kind, ctypes.c_void_p if isinstance(kind, str) else kind)
 
 
@@ -77,18 +78,18 @@ class ResultStruct(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What the core is given.
+    """Input of the core.
 
     Attributes
     ----------
     values : mapping of str to array or number
-        By field of problem.h.
+        Values by field of problem.h.
     out_begin : int array, shape (ranks,)
-        Where a rank's operations begin among the results.
+        First entry of each rank among the operations of the results.
     operations : int
-        Of all ranks.
+        Number of operations of all simulated ranks.
     logged : int
-        Transfers whose times are kept.
+        Number of transfers whose times are logged.
     """
 
     values: Mapping[str, Any]
@@ -98,12 +99,12 @@ class Problem:
 
     @property
     def transfers(self) -> int:
-        """How many are played at most, gates among them."""
+        """Number of simulated transfers, gates included."""
         shape = self.values["shape"]
         return int(self.values["shape_transfers"][shape[shape >= 0]].sum())
 
     def struct(self) -> ProblemStruct:
-        """The C struct; the arrays must outlive it."""
+        """Return the C struct, which borrows the arrays: keep the problem alive."""
         struct = ProblemStruct()
         for name, value in self.values.items():
             setattr(struct, name, value.ctypes.data if isinstance(value, np.ndarray) else value)
@@ -111,5 +112,5 @@ class Problem:
 
 
 def as_field(name: str, values: Any) -> npt.NDArray[Any]:
-    """Values in the type of a field, one behind the other in memory."""
+    """Return values in the field's type, contiguous in memory."""
     return np.ascontiguousarray(values, dtype=FIELDS[name])

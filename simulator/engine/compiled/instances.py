@@ -1,6 +1,7 @@
-"""Collectives of process groups as arrays: shapes of schedules, sizes, routes, and who takes part.
+"""How are collectives stored in arrays? Equal shapes, sizes, routes and groups are stored once.
 
-Rule: collectives that are alike in schedule, sizes, routes or ranks share these.
+An instance is one process group's collective: a row with indices into the tables for shapes, sizes, routings and
+groups.
 """
 
 from __future__ import annotations
@@ -15,38 +16,41 @@ import numpy.typing as npt
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.columns import Columns, Known, begins
 from simulator.engine.compiled.fields import FIELDS, IN_ORDER, TOGETHER
-from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.rows import Rows
 from simulator.engine.compiled.shape import shape_columns
+from simulator.engine.compiled.simulated_kinds import SimulatedKind
 from simulator.engine.routes import Routes
 
 
 def instances(
-    kinds: Sequence[PlayedKind],
+    kinds: Sequence[SimulatedKind],
     kind_of: Sequence[int],
     logged: Collection[int],
     tapped: Mapping[tuple[int, int], Ints],
     capacity: Floats,
 ) -> dict[str, Any]:
-    """Every collective, with what it shares with others: shape, sizes, routes, group.
+    """Return the fields in problem.h for instances, and for the tables shared by instances.
 
     Parameters
     ----------
-    kinds : sequence of PlayedKind
+    kinds : sequence of SimulatedKind
+        Simulated members of each kind.
     kind_of : sequence of int
-        By family the number of its kind.
+        Kind of each family.
     logged : collection of int
-        Numbers of instances whose transfers' times are kept.
+        Numbers of instances whose transfers are logged.
     tapped : mapping of (kind, member) to int array
-        Routes whose flows are noted.
-    capacity : float array
-        Of the fabric's links [B/s].
+        Routes whose flows are reported.
+    capacity : float array, shape (links,)
+        Capacity of the fabric's links [B/s].
     """
+    # Objects are identified by id: playables share them if they are equal.
     shapes, sizes, routings, groups = Known(), Known(), Known(), Known()
     by_kind: list[dict[str, npt.NDArray[Any]]] = []
     for number, kind in enumerate(kinds):
         rows = []
         for place, (op, own, group) in enumerate(zip(kind.members, kind.playables, kind.groups, strict=True)):
+            # -1 for closed-form collectives.
             row = {"shape": -1, "sizes": -1, "routing": -1, "flags": TOGETHER if op.together else 0, "lane": 0}
             row |= {"group": groups.number(group, partial(_same, group)), "transfers": 0}
             row |= {"played": op.duration is None}
@@ -58,6 +62,7 @@ def instances(
                 row["flags"] |= IN_ORDER if own.in_order else 0
                 row |= {"lane": own.lane, "transfers": own.rows.transfers}
             rows.append(row)
+        # Families with equal kinds have equal rows: columns are built once per kind and concatenated per family.
         columns = {name: np.array([row[name] for row in rows], np.int64) for name in _INSTANCE_COLUMNS}
         columns["startup"] = np.array([op.startup for op in kind.members])
         columns["duration"] = np.array([op.duration or 0.0 for op in kind.members])
@@ -69,6 +74,7 @@ def instances(
     transfers, played = values.pop("transfers"), values.pop("played")
     kept = np.zeros(len(transfers), np.bool_)
     kept[list(logged)] = True
+    # Closed-form collectives have no transfers to log.
     kept &= values["shape"] >= 0
     before = begins(np.where(kept, transfers, 0))
     return (
@@ -76,6 +82,7 @@ def instances(
         | {
             "log_begin": np.where(kept, before[:-1], -1),
             "logged": int(before[-1]),
+            # Only collectives with simulated transfers are counted, as in the events engine.
             "noise_number": np.cumsum(played) - played,
             "instances": len(transfers),
             "group_begin": begins(map(len, groups.things)),
@@ -92,10 +99,12 @@ _NO_TAPS: Final[Ints] = np.zeros(0, np.int64)
 
 
 def _same(thing: Any) -> Any:
+    """Return the argument; `partial(_same, thing)` is a maker without work."""
     return thing
 
 
 def _shapes(shapes: Sequence[tuple[Rows, Ints]]) -> dict[str, Any]:
+    """Concatenate the shapes' columns and shift their offsets accordingly."""
     columns = Columns()
     lengths: list[int] = []
     parts: list[int] = []
@@ -108,6 +117,7 @@ def _shapes(shapes: Sequence[tuple[Rows, Ints]]) -> dict[str, Any]:
     at = dict.fromkeys(_COUNTED, 0)
     for (rows, _), own in zip(shapes, made, strict=True):
         columns.add(**{name: own[name] for name in _SHAPE_COLUMNS})
+        # Counts become offsets that continue after the former shapes.
         for begin, count in _COUNTED.items():
             columns.add(**{begin: at[begin] + np.cumsum(own[count])})
             at[begin] += int(own[count].sum())
@@ -121,7 +131,7 @@ def _shapes(shapes: Sequence[tuple[Rows, Ints]]) -> dict[str, Any]:
     }
 
 
-# Columns of shapes that are put one behind the other, and offsets that are made of counts.
+# Shape columns to concatenate, and count columns to turn into cumulative offsets.
 _SHAPE_COLUMNS: Final = tuple(
     name
     for name in FIELDS
@@ -132,6 +142,7 @@ _COUNTED: Final = {"inner_begin": "inner_count", "outer_begin": "outer_count", "
 
 
 def _sizes(sizes: Sequence[tuple[Floats, bool]]) -> dict[str, Any]:
+    """Concatenate the sizes [B]."""
     return {
         "size_begin": begins(len(nbytes) for nbytes, _ in sizes)[:-1],
         "size_steady": [steady for _, steady in sizes],
@@ -140,14 +151,17 @@ def _sizes(sizes: Sequence[tuple[Floats, bool]]) -> dict[str, Any]:
 
 
 def _routings(routings: Sequence[tuple[Routes, Ints]], capacity: Floats) -> dict[str, Any]:
+    """Concatenate the routes, each restricted to links where flows can contend."""
     columns = Columns()
     empty = ("route_latency", "route_rate", "route_capped", "route_tapped", "route_link", "route_weight", "busy_link")
     columns.add(**dict.fromkeys(empty, ()), route_begin=0, busy_begin=0)
+    # First route of each routing.
     routes_before = [0]
     links = busy = longest = 0
     for routes, taps in routings:
         route, link, weight = routes.watched
         count = np.bincount(route, minlength=len(routes))
+        # Each route's tightest bound by contended links [B/s].
         own = np.full(len(routes), np.inf)
         np.minimum.at(own, route, capacity[link] / weight)
         tapped = np.zeros(len(routes), np.uint8)
@@ -157,7 +171,7 @@ def _routings(routings: Sequence[tuple[Routes, Ints]], capacity: Floats) -> dict
         columns.add(
             route_latency=routes.latency,
             route_rate=routes.rate,
-            # Without a link on which it can meet others, nothing but its rate bounds a flow.
+            # Without contended links a flow never shares, and its rate needs no cap.
             route_capped=(routes.rate < own) & (count > 0),
             route_tapped=tapped,
             route_link=link,

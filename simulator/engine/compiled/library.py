@@ -1,7 +1,6 @@
-"""The compiled core as a library: built at installation, or at first use in a checkout where a C compiler is there.
+"""The compiled core: a library built at installation, or at first use in a checkout with a C compiler.
 
-Rule: knows the C functions and nothing of what they play. Its name carries a hash of its sources, so that a library of
-other sources is never loaded.
+The file name contains a hash computed from the C sources; a library built from older sources is never loaded.
 """
 
 from __future__ import annotations
@@ -22,36 +21,39 @@ _NO_CORE: Final = (
     "engine: there is no compiled core, for no C compiler was there to build it; the events engine follows every "
     "transfer in Python, some 30 times slower (docs/speed.md)"
 )
-# No fused multiply-add: the core rounds after each operation, as Python does.
+# No fused multiply-add: the core must round after each operation, as Python does.
 _FLAGS: Final = ("-std=c11", "-O3", "-fPIC", "-shared", "-ffp-contract=off")
 
 
 def sources() -> tuple[Path, ...]:
-    """The C files, sorted."""
+    """Return the C files, sorted."""
     return tuple(sorted([*_FOLDER.glob("*.c"), *_FOLDER.glob("*.h")]))
 
 
 def library_path() -> Path:
-    """Where the library of just these sources lies, or would lie."""
+    """Return the path of the library for the present sources, existing or not."""
     digest = hashlib.sha256()
     for source in sources():
         digest.update(source.read_bytes())
+    # 16 hexadecimal digits: 64 bits.
     return _FOLDER / f"_core-{digest.hexdigest()[:16]}.so"
 
 
 def build() -> Path:
-    """Compile the core, and put it beside its sources in one step.
+    """Compile the core and move it next to its sources atomically.
 
     Raises
     ------
     OSError
-        No compiler (`CC`, cc, gcc or clang), or no writing here.
+        No compiler (`CC`, cc, gcc or clang) was found, or the folder is not writable.
     subprocess.CalledProcessError
-        The compiler refuses.
+        The compiler reports an error.
     """
     target = library_path()
+    # A rename is atomic: a second process never loads a half-written library.
     with tempfile.TemporaryDirectory(dir=_FOLDER) as folder:
         os.replace(compile_core(Path(folder) / "core.so"), target)
+    # Libraries for older sources are useless.
     for old in _FOLDER.glob("_core-*.so"):
         if old != target:
             old.unlink(missing_ok=True)
@@ -59,10 +61,10 @@ def build() -> Path:
 
 
 def compile_core(target: Path, *flags: str, source: Path | None = None) -> Path:
-    """Compile the core into a file, with more flags than usual; return the file.
+    """Compile the core into a file, with additional flags; return the file.
 
-    Benchmarks set constants ("-DSOLVE_FROM=0") so, and tests look for undefined behaviour
-    ("-fsanitize=address,undefined") or compile another `source` that includes a part of the core.
+    Benchmarks pass constants ("-DSOLVE_FROM=0"). Tests pass sanitizers ("-fsanitize=address,undefined") or another
+    `source` that includes core parts.
     """
     command = [*_compiler(), *_FLAGS, *flags, str(source or _FOLDER / "core.c"), "-o", str(target), "-lm"]
     subprocess.run(command, check=True, capture_output=True, text=True)
@@ -70,11 +72,12 @@ def compile_core(target: Path, *flags: str, source: Path | None = None) -> Path:
 
 
 def opened(path: Path) -> ctypes.CDLL:
-    """Return the library in a file, with the types of its functions."""
+    """Load a library file and declare its functions' types."""
     return _typed(ctypes.CDLL(str(path)))
 
 
 def _compiler() -> list[str]:
+    """Return the compiler's command."""
     if os.environ.get("CC"):
         return os.environ["CC"].split()
     for name in ("cc", "gcc", "clang"):
@@ -85,7 +88,7 @@ def _compiler() -> list[str]:
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The library, or None where there is none and none can be built."""
+    """Return the library; None if it is missing and cannot be built."""
     path = library_path()
     try:
         return opened(path if path.exists() else build())
@@ -94,16 +97,17 @@ def load() -> ctypes.CDLL | None:
 
 
 def is_there() -> bool:
-    """Whether there is a core."""
+    """Return True if a compiled core exists or could be built."""
     return load() is not None
 
 
 def engine_warnings(engine: str) -> tuple[str, ...]:
-    """What a user should be told, once, of the engine that was asked for."""
+    """Return warnings for the user about the requested engine, at most one."""
     return (_NO_CORE,) if engine == "auto" and not is_there() else ()
 
 
 def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
+    """Declare the library functions' types."""
     library.core_play.restype = ctypes.c_int32
     library.core_play.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     library.core_free.restype = None
@@ -112,7 +116,7 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def main() -> Any:
-    """`python -m simulator.engine.compiled.library`: build, and say where."""
+    """Run `python -m simulator.engine.compiled.library`: build the core and print its path."""
     sys.stdout.write(f"{build()}\n")
 
 

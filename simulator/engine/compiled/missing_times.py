@@ -1,22 +1,23 @@
-"""Refuses what the core has left without a time, though nothing is stuck: a defect of the core."""
+"""Refuses results without a time although the program ended: a defect of the core."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from simulator.basics.arrays import Floats
+from simulator.basics.errors import DefectError
 from simulator.engine.compiled.core import Times
 from simulator.engine.compiled.fields import Problem
-from simulator.engine.compiled.prepared import Prepared
-from simulator.errors import DefectError
+from simulator.engine.compiled.prepared import CoreProgram
 
 
-def refuse_missing_times(prepared: Prepared, problem: Problem, times: Times) -> None:
-    """Raise DefectError if an operation or a logged transfer has no finite time, though the program has ended."""
+def refuse_missing_times(prepared: CoreProgram, problem: Problem, times: Times) -> None:
+    """Raise DefectError if an operation or a logged transfer has no finite time although the program has ended."""
     if times.stuck:
         return
     operation = _first_missing(times.start, times.end)
     if operation is not None:
+        # Find the operation's rank, list and name for the message.
         ranks = np.repeat(np.arange(len(problem.out_begin)), np.diff([*problem.out_begin, problem.operations]))
         rank = int(ranks[operation])
         list_of = int(problem.values["list_of"][rank])
@@ -36,5 +37,6 @@ def refuse_missing_times(prepared: Prepared, problem: Problem, times: Times) -> 
 
 
 def _first_missing(begin: Floats, end: Floats) -> int | None:
+    """Return the first index without two finite times, or None."""
     missing = np.flatnonzero(~(np.isfinite(begin) & np.isfinite(end)))
     return int(missing[0]) if len(missing) else None

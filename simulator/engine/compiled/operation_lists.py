@@ -1,7 +1,4 @@
-"""Lists of operations as arrays: streams and their queues, what waits for what, which rank takes part where.
-
-Rule: ranks that share a list share its arrays.
-"""
+"""How are operation lists stored in arrays? Ranks with a common list share streams, queues, waits and memberships."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.columns import Columns, Known, begins
 from simulator.engine.compiled.fields import COLLECTIVE, KERNEL, MEMORY, ON_GPU, TAKES_SMS
-from simulator.engine.compiled.played_kinds import PlayedKind
+from simulator.engine.compiled.simulated_kinds import SimulatedKind
 from simulator.records.operation import Collective, Compute, Op
 
 _OP_COLUMNS: Final = (
@@ -24,18 +21,20 @@ _OP_COLUMNS: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """The ranks that are played, and their operations.
+    """The simulated ranks and their operations.
 
     Attributes
     ----------
     ops : sequence of sequence of Op
-        Lists of operations, each once.
+        The distinct lists of operations.
     family_at : sequence of sequence of int
-        For each operation of each list the number of its family; -1 for what is no collective.
+        Family of each operation of each list; -1 for operations that are no collectives.
     kind_of : sequence of int
-        By family the number of its kind.
+        Kind of each family.
     list_of : int array, shape (ranks,)
+        List of each simulated rank.
     speeds : float array, shape (ranks,)
+        Speed of each simulated rank, 1 for a healthy GPU.
     """
 
     ops: Sequence[Sequence[Op]]
@@ -45,13 +44,13 @@ class Lists:
     speeds: Floats
 
 
-def first_instances(lists: Lists, kinds: Sequence[PlayedKind]) -> Ints:
-    """By family the number of its first instance, and at last how many there are: a family's stand side by side."""
+def first_instances(lists: Lists, kinds: Sequence[SimulatedKind]) -> Ints:
+    """Return each family's first instance, then the total; instances in a family are consecutive."""
     return begins(len(kinds[kind].members) for kind in lists.kind_of)
 
 
-def operation_lists(lists: Lists, kinds: Sequence[PlayedKind]) -> dict[str, Any]:
-    """Lists of operations, and which rank takes part where in what."""
+def operation_lists(lists: Lists, kinds: Sequence[SimulatedKind]) -> dict[str, Any]:
+    """Return the fields in problem.h for operation lists and for memberships in groups."""
     columns, tables = Columns(), Known()
     table_of = [_table(tables, kind) for kind in kinds]
     first = first_instances(lists, kinds).tolist()
@@ -59,12 +58,14 @@ def operation_lists(lists: Lists, kinds: Sequence[PlayedKind]) -> dict[str, Any]
     queues: list[int] = []
     columns.add(**dict.fromkeys(_OP_COLUMNS, ()), after_begin=0)
     for ops, families in zip(lists.ops, lists.family_at, strict=True):
+        # Waits refer to names; the core needs places.
         place_of = {op.name: place for place, op in enumerate(ops)}
         if len(place_of) != len(ops):
             raise ValueError("a rank has two operations of one name")
         by_stream: dict[str, list[int]] = {}
         for place, op in enumerate(ops):
             by_stream.setdefault(op.stream, []).append(place)
+        # Streams are numbered in order of first appearance.
         numbers = {stream: at for at, stream in enumerate(by_stream)}
         kernels = [op if isinstance(op, Compute) else None for op in ops]
         own = [_operation(op) for op in ops]
@@ -86,6 +87,7 @@ def operation_lists(lists: Lists, kinds: Sequence[PlayedKind]) -> dict[str, Any]
     values = columns.values()
     table = np.array(tables.things, np.int32).reshape(-1, 2, len(lists.list_of))
     return values | {
+        # The column contains counts up to here, after a leading 0.
         "after_begin": np.cumsum(values["after_begin"]),
         "list_begin": begins(map(len, lists.ops)),
         "stream_begin": begins(streams),
@@ -95,13 +97,13 @@ def operation_lists(lists: Lists, kinds: Sequence[PlayedKind]) -> dict[str, Any]
     }
 
 
-def _table(tables: Known, kind: PlayedKind) -> int:
-    """Row of the membership tables for a kind's groups."""
+def _table(tables: Known, kind: SimulatedKind) -> int:
+    """Return the kind's row in the membership tables; kinds with equal groups share a row."""
     return tables.number((kind.which.tobytes(), kind.place.tobytes()), lambda: (kind.which, kind.place))
 
 
 def _operation(op: Op) -> tuple[int, int]:
-    """Kind and flags."""
+    """Return kind and flags of an operation."""
     if isinstance(op, Compute):
         return KERNEL, ON_GPU if op.on_gpu else 0
     if isinstance(op, Collective):
@@ -110,4 +112,5 @@ def _operation(op: Op) -> tuple[int, int]:
 
 
 def _contended(kernel: Compute) -> float:
+    """Return the kernel's duration beside communication [s]."""
     return kernel.duration if kernel.contended is None else kernel.contended

@@ -1,17 +1,24 @@
-"""Which ranks, transfers and links of a whole program behave alike, by colour refinement.
+"""Which ranks, rows and links behave alike? Colour refinement groups them into equivalence classes.
 
-The program is a graph. Its vertices are participants (ranks, servers, switches), rows of schedules, collectives and
-links; its edges say who sends what to whom, over which links, after which other rows. Vertices start with a colour of
-what they are (list of operations, speed, bytes, latency, capacity), and each pass mixes into every colour those of the
-neighbours. When no class splits any more, all vertices of a class have as many neighbours of each class by edges of
-each label. So whatever happens to one of a class happens to all of it at the same time: everything that decides it is
-of the same classes. Max-min fair shares may be solved on classes for the same reason [1]_.
+The program is a graph. Vertices are participants (ranks, servers, switches), schedule rows, collectives and links.
+Edges connect a row with its sender, receiver and links, with its predecessor on the channel, and with each row awaited
+by it. At first, a vertex's colour hashes its own properties (operation list, speed, bytes, latency, capacity). Each
+pass mixes the neighbours' colours into every vertex's colour. Refinement ends after the first pass without a split. Two
+vertices in a class then have equally many neighbours in each class, by edges with equal labels, and the same events
+happen to both at the same times. Max-min fair rates may be solved on classes for the same reason [1]_.
 
-Rule: a class is a proof, never a guess: what is not known to be alike (chunks that change their size from one
-repetition to the next) gives no partition.
+Example: three groups, two ranks each, run an all-reduce; rank 5 is slow::
 
-A program may have millions of rows. Those of collectives that stand alike among vertices of the same colours get the
-same colours, so they are refined once (`_Alike`).
+    groups           (0, 1)   (2, 3)   (4, 5)
+    first colours     a  a     a  a     a  b       rank 5 has a different speed
+    after pass 1      a  a     a  a     c  b       the partner of rank 4 is slow
+    after pass 2      a  a     a  a     c  b       no class has split: done
+
+Three ranks (0, 4 and 5) stand for six, and two groups stand for three.
+
+A class is a proof, never a guess. No partition is returned if equality is unknown, for example if chunks change size
+between repetitions. A program may have millions of rows, therefore rows are refined once per group if their
+collectives' surroundings have equal colours (`_Alike`).
 
 References
 ----------
@@ -34,23 +41,25 @@ from simulator.engine.colours import Colours, bits, different, mixed, summed
 from simulator.engine.compiled.rows import Rows
 from simulator.records.operation import Collective
 
-# One odd link sets its neighbours apart in the first pass, theirs in the second, and so on: more than 64 passes means
-# that classes are nearly single vertices.
+# A single unequal link splits its neighbours in the first pass, their neighbours in the second, and further ones later.
+# If 64 passes do not suffice, most classes have shrunk to single vertices.
 _MAX_PASSES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A collective of one process group, as the program's other collectives see it.
+    """A process group's collective, input to the refinement.
 
     Attributes
     ----------
     kind : int
-        Equal for collectives of groups that carry out the same operation.
+        Number of the operation; groups that carry out the same operation have the same kind.
     op : Collective
+        The operation.
     rows : Rows or None
-        None where the duration is given; then there are no routes either.
+        None if the duration is given in closed form; the collective then has no routes.
     routed : RoutedCollective or None
+        Routes of the transfers; None if the duration is given.
     """
 
     kind: int
@@ -61,18 +70,21 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Classes as numbers from 0.
+    """Classes of all vertices, numbered from 0.
 
     Attributes
     ----------
     rank : int array, shape (ranks,)
+        Class of each rank.
     auxiliary, row : tuple of int array
-        By collective: classes of its servers and switches, and of its rows.
+        For each collective, the classes of its servers and switches, and of its rows.
     collective : int array, shape (collectives,)
+        Class of each collective.
     link : int array, shape (links,)
+        Class of each link.
     weights : tuple of int array, int array, float array
-        A class of rows, a link that is the first of its class, and what all flows of the class of rows take together of
-        that link if each has a rate of 1; sorted by the class of rows.
+        Triples (class of rows, link, weight), sorted by class of rows. The link is the first of its class. The weight
+        is the capacity that all flows of the class of rows take of the link together at a rate of 1 each.
     """
 
     rank: Ints
@@ -84,20 +96,22 @@ class Partition:
 
 
 def equitable_partition(collectives: Sequence[Placed], ranks: Ints, capacity: Floats) -> Partition | None:
-    """The coarsest equitable partition.
+    """Return the program's coarsest equitable partition.
 
     Parameters
     ----------
     collectives : sequence of Placed
+        Collectives of the program, equal ones next to each other.
     ranks : int array, shape (ranks,)
-        Equal for ranks that have the same list of operations and the same speed.
-    capacity : float array
-        Of every link [B/s].
+        Equal numbers for ranks with the same list of operations and the same speed.
+    capacity : float array, shape (links,)
+        Capacity of each link [B/s].
 
     Returns
     -------
     Partition or None
-        None if refinement does not end soon or finds most ranks unlike, or if chunks change their sizes.
+        None if the refinement takes too many passes, if there are more than half as many classes as ranks, or if chunks
+        change size between repetitions.
     """
     if any(placed.routed is not None and not placed.routed.traffic.steady for placed in collectives):
         return None
@@ -106,7 +120,7 @@ def equitable_partition(collectives: Sequence[Placed], ranks: Ints, capacity: Fl
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """Edges among the rows of one schedule: who waits for whom, and a colour for how."""
+    """Labelled edges among a schedule's rows, from vertex to neighbour."""
 
     vertex: Ints
     neighbour: Ints
@@ -117,22 +131,24 @@ class _Edges:
         return _Edges(vertex, neighbour, label.astype(np.uint64))
 
     def seen(self, colours: Colours) -> Colours:
-        """By vertex the multiset of its neighbours' colours; the same for each line of `colours`."""
+        """Hash each vertex's multiset: its neighbours' colours, for each line in `colours`."""
         return _summed_by_line(self.vertex, mixed(colours[:, self.neighbour], self.label), colours.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
 class _Crossing:
-    """Where rows of collectives with the same routes, but for the numbers of links, can hold each other back.
+    """Links where equal collectives' rows can contend; the collectives differ only in link numbers.
+
+    A "place" indexes the contended links along a collective's routes, route after route.
 
     Attributes
     ----------
     links : int array, shape (collectives, places)
-        By place of a route that matters the link.
+        Link at each place.
     weight : float array, shape (places,)
-        What a flow at rate 1 takes of it.
+        Capacity that a flow of rate 1 takes of the link.
     row, place : int array, shape (crossings,)
-        A row that takes a place.
+        Pairs of a row and a place on the row's route.
     """
 
     links: Ints
@@ -143,23 +159,27 @@ class _Crossing:
 
 @dataclass(slots=True)
 class _Alike:
-    """Collectives of one kind and schedule, whose participants, links and latencies may be unlike.
+    """Collectives with equal kind and schedule; participants, links and latencies may differ.
 
-    Rows of collectives whose participants, links and routes have the same colours have the same colours themselves; so
-    rows are refined once for each such group.
+    Two collectives stay in a group while their participants, links and routes have equal colours. Equal surroundings
+    give equal row colours, therefore rows are refined once per group.
 
     Attributes
     ----------
     first : int
-        Number of the first collective; the others follow.
+        Number of the first collective; the numbers of the remaining collectives follow.
     members : int array, shape (collectives, participants)
-        Numbers among all ranks and, behind them, all servers and switches.
+        Numbers of the participants: ranks first, then all servers and switches of the program.
     rows : Rows or None
-        None where the duration is given.
+        None if the duration is given.
     crossing : _Crossing
+        Links where the rows can contend.
     group : int array, shape (collectives,)
-        Equal for collectives whose rows have had the same colours so far.
+        Group of each collective.
     colours : uint64 array, shape (groups, rows)
+        Colours of the rows of each group.
+    among : tuple of _Edges
+        Edges among the rows.
     """
 
     first: int
@@ -172,28 +192,30 @@ class _Alike:
 
     @property
     def own(self) -> slice:
-        """Its collectives among all."""
+        """Slice selecting these collectives in the program's numbering."""
         return slice(self.first, self.first + len(self.members))
 
     def split(self, participants: Colours, collectives: Colours, links: Colours) -> Ints:
-        """Set collectives apart whose surroundings are unlike; returns a collective of each group."""
+        """Split groups with unequal surroundings; return a representative collective for each group."""
         facts = mixed(self.group, collectives[self.own])
         for column in participants[self.members].T:
             facts = mixed(facts, column)
         if self.crossing.links.size:
             places = np.arange(self.crossing.links.shape[1])
+            # Links enter by multiset, each mixed with its place, because equal routes may use different link numbers.
             facts = mixed(facts, mixed(links[self.crossing.links], places).sum(axis=1, dtype=np.uint64))
         _, first, group = np.unique(facts, return_index=True, return_inverse=True)
         self.colours, self.group = self.colours[self.group[first]], group
         return first
 
     def mix(self, participants: Colours, collectives: Colours, links: Colours) -> None:
-        """Mix into each row's colour those of its neighbours."""
+        """Mix the neighbours' colours into each row's colour."""
         if self.rows is None:
             return
         first = self.split(participants, collectives, links)
         real = np.flatnonzero(~self.rows.is_gate)
         ends = participants[self.members[first]]
+        # Labels keep different edges apart: 1 sender, 2 receiver, 3 collective.
         mine = mixed(self.colours, mixed(collectives[self.own][first], 3)[:, None])
         for label, end in ((1, self.rows.src), (2, self.rows.dst)):
             mine[:, real] = mixed(mine[:, real], mixed(ends[:, end[real]], label))
@@ -206,7 +228,7 @@ class _Alike:
         self.colours = mine
 
     def to_participants(self, collectives: Colours, sums: Colours) -> None:
-        """Add to each participant's multiset the colours of its rows and of the collectives that it takes part in."""
+        """Add row colours and collective colours to each participant's multiset."""
         own = mixed(collectives[self.own], 6)[:, None]
         if self.rows is not None:
             real, width = np.flatnonzero(~self.rows.is_gate), self.members.shape[1]
@@ -216,7 +238,7 @@ class _Alike:
         np.add.at(sums, self.members, np.broadcast_to(own, self.members.shape))
 
     def to_links(self, sums: Colours) -> None:
-        """Add to each link's multiset the colours of the rows that take it."""
+        """Add row colours to the multiset for each link on a row's route."""
         crossing = self.crossing
         if crossing.links.size:
             seen = mixed(self.colours[:, crossing.row], bits(crossing.weight)[crossing.place])
@@ -225,7 +247,7 @@ class _Alike:
 
 
 def _summed_by_line(where: Ints, colours: Colours, size: int) -> Colours:
-    """By line of `colours`, shape (lines, places), what `summed` gives."""
+    """Apply `summed` to each line in `colours`, shape (lines, places)."""
     lines = len(colours)
     places = (np.arange(lines) * size)[:, None] + where
     return summed(places.ravel(), colours.ravel(), lines * size).reshape(lines, size)
@@ -233,17 +255,18 @@ def _summed_by_line(where: Ints, colours: Colours, size: int) -> Colours:
 
 @dataclass(slots=True)
 class _Graph:
-    """The colours so far.
+    """The program, with every vertex's present colour.
 
     Attributes
     ----------
     ranks : int
+        Number of ranks.
     alike : list of _Alike
-        All collectives, and the colours of their rows.
+        All collectives, with the colours of their rows.
     auxiliaries : list of slice
-        By collective its servers and switches among the participants.
+        For each collective, its servers and switches among the participants.
     participants, collectives, links : uint64 array
-        Participants are all ranks and, behind them, each collective's servers and switches.
+        Colours. Participants are all ranks, followed by the servers and switches of each collective.
     """
 
     ranks: int
@@ -255,6 +278,7 @@ class _Graph:
 
     @classmethod
     def of(cls, collectives: Sequence[Placed], ranks: Ints, capacity: Floats) -> _Graph:
+        """Build the graph; each vertex's first colour hashes its own properties."""
         alike, auxiliaries, facts, known = list[_Alike](), list[slice](), list[int](), dict[tuple[object, ...], int]()
         participants = len(ranks)
         for together in _alike(collectives):
@@ -262,6 +286,7 @@ class _Graph:
             op, servers = first.op, len(first.op.auxiliaries)
             traffic = None if first.routed is None else first.routed.traffic
             own = first.kind, id(traffic), op.startup, op.together, op.duration, len(op.group), servers
+            # Equal properties get equal numbers. A traffic's id is unique while the program lives.
             facts += [known.setdefault(own, len(known))] * count
             groups = np.array([placed.op.group for placed in together], np.int64)
             behind = participants + np.arange(count * servers).reshape(count, servers)
@@ -269,6 +294,7 @@ class _Graph:
             ends = (participants + servers * np.arange(count + 1)).tolist()
             auxiliaries += [slice(*pair) for pair in pairwise(ends)]
             participants = ends[-1]
+        # Servers and switches start with a common colour; only their rows separate them.
         who = np.concatenate([ranks, np.full(participants - len(ranks), -1)])
         colours = mixed(who, 0), mixed(np.array(facts, np.int64), 0), mixed(bits(capacity), 0)
         return cls(len(ranks), alike, auxiliaries, *colours)
@@ -276,13 +302,15 @@ class _Graph:
     def refined(self) -> Partition | None:
         """Refine until a pass splits no class.
 
-        A new colour depends on the old one, so classes only split: a pass that leaves their number leaves them all.
+        A new colour depends on the old colour, therefore classes only split. A pass with an unchanged number leaves
+        every class unchanged.
         """
         before = 0
         for _ in range(_MAX_PASSES):
             self._pass()
-            # Which class each is in takes four times as long, and is asked for once.
+            # Counting distinct colours takes a quarter of the time needed to number the classes, done once at the end.
             count = sum(map(different, (self.participants, self.collectives, self.links, self._rows())))
+            # A quotient with more than half of the ranks saves little.
             if 2 * different(self.participants[: self.ranks]) > self.ranks:
                 return None
             if count == before:
@@ -291,13 +319,15 @@ class _Graph:
         return None
 
     def _rows(self) -> Colours:
-        """The colours of all rows that are refined."""
+        """Return the row colours, group after group."""
         return np.concatenate([np.zeros(0, np.uint64), *(one.colours.ravel() for one in self.alike)])
 
     def _pass(self) -> None:
-        """Mix into each vertex's colour the multiset of its neighbours' colours."""
+        """Mix the neighbours' multiset into each vertex's colour."""
         for one in self.alike:
             one.mix(self.participants, self.collectives, self.links)
+        # Rows were updated first. Participants and links now see the new row colours, and collectives see the new
+        # participant colours, therefore a single pass carries a difference over several edges.
         at_participants, at_links = np.zeros_like(self.participants), np.zeros_like(self.links)
         for one in self.alike:
             one.to_participants(self.collectives, at_participants)
@@ -309,6 +339,7 @@ class _Graph:
         self.collectives = mixed(self.collectives, np.concatenate([np.zeros(0, np.uint64), *members]))
 
     def _partition(self) -> Partition:
+        """Number the classes."""
         participant, collective, link, row = (
             np.unique(colours, return_inverse=True)[1]
             for colours in (self.participants, self.collectives, self.links, self._rows())
@@ -316,21 +347,22 @@ class _Graph:
         ends = np.cumsum([one.colours.size for one in self.alike])[:-1]
         by_group = [own.reshape(one.colours.shape) for one, own in zip(self.alike, np.split(row, ends), strict=True)]
         rows = tuple(own[group] for one, own in zip(self.alike, by_group, strict=True) for group in one.group.tolist())
-        # Ranks' classes are numbered from 0, for they are the ranks of what is played.
+        # Rank classes are numbered without servers and switches, because these numbers become the quotient's ranks.
         rank = np.unique(self.participants[: self.ranks], return_inverse=True)[1]
         auxiliary = tuple(participant[own] for own in self.auxiliaries)
         return Partition(rank, auxiliary, rows, collective, link, self._class_weights(by_group, link))
 
     def _class_weights(self, by_group: Sequence[Ints], link_class: Ints) -> tuple[Ints, Ints, Floats]:
-        """For each link that is the first of its class, what each class of rows takes of it together."""
+        """Return triples (row class, link, weight) for each class's first link."""
         first = np.zeros(len(link_class), np.bool_)
         first[np.unique(link_class, return_index=True)[1]] = True
         pairs, weights = [np.zeros(0, np.int64)], [np.zeros(0)]
         for one, classes in zip(self.alike, by_group, strict=True):
             crossing = one.crossing
             who, at = np.nonzero(first[crossing.links])
-            # Of each first link that is taken the rows that take it.
+            # Rows that take each of these links.
             which, place = rows_with_keys(crossing.place, at)
+            # A representative flow may stand for many: rows in the same class on the same link add up their weights.
             rows = classes[one.group[who[which]], crossing.row[place]]
             pairs.append(rows * len(first) + crossing.links[who, at][which])
             weights.append(crossing.weight[crossing.place[place]])
@@ -340,11 +372,12 @@ class _Graph:
 
 
 def _with_rows(number: int, members: Ints, together: Sequence[Placed]) -> _Alike:
-    """Collectives that are alike, with their rows in the colours of what they are."""
+    """Return equal collectives with their rows' first colours."""
     rows, routed = together[0].rows, [placed.routed for placed in together if placed.routed is not None]
     if rows is None:
         nothing = _Crossing(np.zeros((len(members), 0), np.int64), np.zeros(0), *np.zeros((2, 0), np.int64))
         return _Alike(number, members, None, nothing, np.zeros(len(members), np.int64), np.zeros((1, 0), np.uint64), ())
+    # The first groups contain collectives with equal route latencies and rates.
     route = route_of_rows(rows, routed[0])
     latency, rate = (bits(np.array([getattr(own.routes, name) for own in routed])) for name in ("latency", "rate"))
     unlike = mixed(mixed(latency, rate), np.arange(latency.shape[1])).sum(axis=1, dtype=np.uint64)
@@ -352,6 +385,7 @@ def _with_rows(number: int, members: Ints, together: Sequence[Placed]) -> _Alike
     real = np.flatnonzero(~rows.is_gate)
     colours = np.tile(mixed(rows.round_of, 8), (len(first), 1))
     carried = bits(np.concatenate([np.zeros(0), *(part.nbytes for part in routed[0].traffic.parts)]))
+    # A transfer's first colour hashes round, bytes, latency and rate, a gate's first colour only the round.
     for column in (carried, latency[first][:, route[real]], rate[first][:, route[real]]):
         colours[:, real] = mixed(colours[:, real], column)
     colours[:, rows.is_gate] = mixed(colours[:, rows.is_gate], 9)
@@ -359,17 +393,22 @@ def _with_rows(number: int, members: Ints, together: Sequence[Placed]) -> _Alike
 
 
 def _crossing(rows: Rows, route: Ints, routed: Sequence[RoutedCollective]) -> _Crossing:
-    """Where the rows of collectives that watch the same places of their routes cross links."""
+    """Return where rows cross contended links; every route in `routed` has them at the same places."""
     taken_route, _, weight = routed[0].routes.watched
     links = np.array([own.routes.watched[1] for own in routed], np.int64).reshape(len(routed), len(weight))
     real = np.flatnonzero(~rows.is_gate)
     which, place = rows_with_keys(taken_route, route[real])
+    # Sorted by place, for rows_with_keys.
     order = np.argsort(place, kind="stable")
     return _Crossing(links, weight, real[which[order]], place[order])
 
 
 def _among(rows: Rows) -> tuple[_Edges, ...]:
-    """Edges among rows; along a channel colours go both ways, so that classes of rows make chains as rows do."""
+    """Return the edges among rows.
+
+    Edges along a channel carry colours in both directions, therefore row classes form chains like the rows themselves.
+    Wait edges carry colours from the awaited row to the waiting row.
+    """
     real, leaves = np.flatnonzero(~rows.is_gate), np.flatnonzero(rows.exit >= 0)
     edges = []
     along = real, rows.next[real], 10 + rows.next_shift[real]
@@ -384,10 +423,11 @@ def _among(rows: Rows) -> tuple[_Edges, ...]:
 
 
 def _alike(collectives: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
-    """Neighbours that differ in their groups, and in links and latencies of their routes alone."""
+    """Yield runs with neighbouring collectives that differ only in groups, route links and route latencies."""
 
     def facts(placed: Placed) -> tuple[object, ...]:
         op, traffic = placed.op, None if placed.routed is None else id(placed.routed.traffic)
+        # Equal lengths, because members form a rectangular array.
         sizes = len(op.group), len(op.auxiliaries)
         watched = None
         if placed.routed is not None and placed.routed.routes.can_contend:
@@ -399,14 +439,21 @@ def _alike(collectives: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
 
 
 def route_of_rows(rows: Rows, routed: RoutedCollective) -> Ints:
-    """By row its route's number; of gates 0."""
+    """Return each row's route number; 0 for gates."""
     route = np.zeros(len(rows), np.int64)
     route[~rows.is_gate] = np.concatenate([np.zeros(0, np.int64), *(part.route_of for part in routed.traffic.parts)])
     return route
 
 
 def rows_with_keys(key: Ints, wanted: Ints) -> tuple[Ints, Ints]:
-    """All rows of a rising column that have one of the wanted keys: which wanted entry it is, and the row."""
+    """Find the rows whose key is wanted, in a sorted column: index in `wanted`, and row.
+
+    Examples
+    --------
+    >>> which, row = rows_with_keys(np.array([1, 1, 4, 7]), np.array([7, 1]))
+    >>> which.tolist(), row.tolist()
+    ([0, 1, 1], [3, 0, 1])
+    """
     low, high = np.searchsorted(key, wanted, "left"), np.searchsorted(key, wanted, "right")
     count = high - low
     which = np.repeat(np.arange(len(wanted)), count)

@@ -1,6 +1,6 @@
-"""A program made ready for the core: ranks and collectives as they are, or one of each class where they are alike.
+"""Prepares a program for the core: with every rank, or with one rank per class if ranks are alike.
 
-Rule: decides what is played in place of what; plays nothing.
+This module decides which rank, collective and row represents another; the simulation itself happens in `core`.
 """
 
 from __future__ import annotations
@@ -17,35 +17,39 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
 from simulator.engine.compiled.fields import Problem
 from simulator.engine.compiled.operation_lists import Lists, first_instances
-from simulator.engine.compiled.playable import Playable, PlayableMaker
-from simulator.engine.compiled.played_kinds import PlayedKind, all_played
 from simulator.engine.compiled.problem import problem_of
 from simulator.engine.compiled.quotient import Quotient, reduce_by_symmetry
+from simulator.engine.compiled.simulated_kinds import SimulatedKind, all_played
+from simulator.engine.compiled.sized_collective import SizedCollective, SizedCollectiveMaker
 from simulator.engine.jitter import Jitter
 from simulator.engine.progress import stage
 from simulator.records.operation import Collective
 from simulator.records.program import Program
 
-# From so many transfers on it pays to look for what is alike: fewer are played in less time (0.1 s).
+# Below this number of transfers, simulating every rank (0.1 s) is faster than searching for equal ranks.
 REDUCED_FROM: Final = 200_000
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """A program, where its collectives lie, and what is played in its place.
+class CoreProgram:
+    """A program with its routes and, if ranks are alike, its quotient.
 
     Attributes
     ----------
     program : Program
+        The whole program.
     cluster : Cluster
+        The cluster with links and GPUs.
     jitter : Jitter
+        Noise on kernels and latencies.
     routed : sequence of tuple of RoutedCollective or None
-        By kind of family its members' routes; None where the duration is given.
-    capacity : float array
-        Of the fabric's links [B/s].
-    maker : PlayableMaker
+        For each kind, the routes of the members of its first family; None if the duration is given.
+    capacity : float array, shape (links,)
+        Capacity of the fabric's links [B/s].
+    maker : SizedCollectiveMaker
+        Cache of rows, bytes and playables.
     quotient : Quotient or None
-        None where every rank is played.
+        None if every rank is simulated.
     """
 
     program: Program
@@ -53,49 +57,51 @@ class Prepared:
     jitter: Jitter
     routed: Sequence[tuple[RoutedCollective | None, ...]]
     capacity: Floats
-    maker: PlayableMaker
+    maker: SizedCollectiveMaker
     quotient: Quotient | None
 
     @cached_property
     def lists(self) -> Lists:
-        """The ranks that are played, and their operations."""
+        """Return the simulated ranks and their operations."""
         own, ranks = self.program.lists, len(self.program.ranks)
         first = np.arange(ranks) if self.quotient is None else self.quotient.first_rank
+        # A cluster without stragglers has no list of speeds.
         speeds = np.array(self.cluster.speeds[:ranks] or np.ones(ranks))
         list_of = np.array(own.list_of, np.int64)[first]
         return Lists(own.lists, own.family_at, own.kind_of, list_of, speeds[first])
 
     @cached_property
-    def kinds(self) -> Sequence[PlayedKind]:
-        """What is played, by kind of family."""
+    def kinds(self) -> Sequence[SimulatedKind]:
+        """Return each kind's simulated members."""
         every = enumerate(zip(self.program.lists.kinds, self.routed, strict=True))
         return [self._played(number, members, routed) for number, (members, routed) in every]
 
     def _played(
         self, number: int, members: Sequence[Collective], routed: Sequence[RoutedCollective | None]
-    ) -> PlayedKind:
+    ) -> SimulatedKind:
+        """Return a kind's simulated members."""
         if self.quotient is not None:
             return self.quotient.played(number, members)
         playables = [None if own is None else self.maker.make(op, own) for op, own in zip(members, routed, strict=True)]
         return all_played(members, playables, len(self.program.ranks))
 
     def problem(self, logged: Collection[int] = (), tapped: Mapping[tuple[int, int], Ints] | None = None) -> Problem:
-        """For the core; parameters are those of `problem_of`."""
+        """Return the core's input; parameters: see `problem_of`."""
         return problem_of(self.lists, self.kinds, self.capacity, self.jitter, logged=logged, tapped=tapped)
 
     @cached_property
     def first_instance(self) -> Ints:
-        """By family the number of its first instance, and at last how many there are."""
+        """Return each family's first instance, then the total."""
         return first_instances(self.lists, self.kinds)
 
     @property
     def instances(self) -> range:
-        """Numbers of all collectives that are played."""
+        """Return the numbers given to simulated collectives."""
         return range(int(self.first_instance[-1]))
 
     @property
     def transfers(self) -> int:
-        """Of the whole program."""
+        """Number of transfers in the whole program."""
         return sum(
             times * sum(len(own.traffic) for own in routed if own is not None)
             for times, routed in zip(self.program.lists.times, self.routed, strict=True)
@@ -103,52 +109,60 @@ class Prepared:
 
     @cached_property
     def played_rank(self) -> Ints:
-        """By rank the played rank that has its times."""
+        """Return each rank's representative among the simulated ranks."""
         return np.arange(len(self.program.ranks)) if self.quotient is None else self.quotient.partition.rank
 
     def played_member(self, kind: int, member: int) -> int:
-        """Which of a kind's played members has a member's times."""
+        """Return the index of the simulated member with the given member's times."""
         return member if self.quotient is None else self.quotient.played_member(kind, member)
 
     def played_routes(self, kind: int) -> Mapping[int, RoutedCollective]:
-        """By member of a kind where it goes, of those whose transfers are played."""
+        """Return the kind's routes by member, without closed-form members."""
         return {member: own for member, own in enumerate(self.routed[kind]) if own is not None}
 
-    def played_playable(self, kind: int, member: int) -> Playable:
-        """What is played in the place of a member whose transfers are."""
+    def played_playable(self, kind: int, member: int) -> SizedCollective:
+        """Return the playable simulated for a member.
+
+        Raises
+        ------
+        ValueError
+            The member has a given duration, hence no transfers.
+        """
         playable = self.kinds[kind].playables[self.played_member(kind, member)]
         if playable is None:
             raise ValueError(f"{self.kinds[kind].members[0].name!r} has a given duration, and no transfers")
         return playable
 
     def played_rows(self, kind: int, member: int, routed: RoutedCollective) -> Ints:
-        """By row of a collective's schedule, gates left out, the row of the playable that has its times."""
+        """Return, for each row in a collective's schedule, the playable's row with its times; gates are omitted."""
         rows = self.maker.rows(routed)
         if self.quotient is None:
             return np.flatnonzero(~rows.is_gate)
         return self.quotient.played_rows(kind, member)[~rows.is_gate]
 
 
-def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: int = REDUCED_FROM) -> Prepared:
-    """Route a program's collectives and, from so many transfers on, look for what is alike."""
+def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: int = REDUCED_FROM) -> CoreProgram:
+    """Route a program's collectives, and search for equal ranks if there are at least `reduced_from` transfers."""
     stage("finding routes")
     capacity = np.array(capacities(cluster))
     routed = _routed(program, cluster, capacity)
-    prepared = Prepared(program, cluster, jitter, routed, capacity, PlayableMaker(cluster.remember), None)
-    # Every rank draws noise of its own.
+    prepared = CoreProgram(program, cluster, jitter, routed, capacity, SizedCollectiveMaker(cluster.remember), None)
+    # With noise every rank draws different factors, so no two ranks are alike.
     if prepared.transfers >= reduced_from and not jitter.compute and not jitter.latency:
         stage("looking for what is alike")
         speeds = cluster.speeds[: len(program.ranks)]
         quotient = reduce_by_symmetry(program, routed, prepared.maker.rows, speeds, capacity)
+        # The quotient is None if too many ranks differ; every rank is then simulated.
         return replace(prepared, quotient=quotient)
     return prepared
 
 
 def _routed(program: Program, cluster: Cluster, capacity: Floats) -> list[tuple[RoutedCollective | None, ...]]:
-    """Routes by kind of family and member; None where the duration is given."""
+    """Return routes by kind and member; None if the duration is given."""
     lists = program.lists
     each = [(op, times) for members, times in zip(lists.kinds, lists.times, strict=True) for op in members]
     played = [(op, times) for op, times in each if op.duration is None]
+    # Closed-form collectives take no links.
     ops, times = [op for op, _ in played], [count for _, count in played]
     routed = iter(route_collectives(cluster, ops, capacity.tolist(), times=times))
     return [tuple(next(routed) if op.duration is None else None for op in members) for members in lists.kinds]

@@ -1,8 +1,23 @@
-/* What the core plays and what it gives back: flat arrays, filled in by problem.py; fields.py has the same names.
+/* Input and output of the core: flat arrays, filled in by problem.py; fields.py lists the same names and types.
  *
- * Times are in seconds, sizes in bytes, rates in bytes per second. "Rows" are the transfers of a schedule's rounds, a
- * repeated round written once; a transfer is a row and a repetition. A gate is a row without a route: it ends in the
- * moment in which all that it waits for has ended, so that N transfers can wait for the same M without N x M entries.
+ * Times are in seconds, sizes in bytes, rates in bytes per second.
+ *
+ * A "row" is one transfer of a schedule's round. A repeated round is written once, thus a transfer is a pair
+ * (row, repetition). A "gate" is a row without a route: it ends together with the last of its awaited transfers. With a
+ * gate, N transfers wait for the same M transfers with N + M entries instead of N x M.
+ *
+ * Example: ring all-reduce over ranks 0, 1, 2, 3. Its three rounds are carried out 1, 2 and 3 times, thus 12 rows stand
+ * for 24 transfers:
+ *
+ *     part 0, times 1:  row 0: 0 -> 1   row 1: 1 -> 2   row  2: 2 -> 3   row  3: 3 -> 0    send the own chunk
+ *     part 1, times 2:  row 4: 0 -> 1   row 5: 1 -> 2   row  6: 2 -> 3   row  7: 3 -> 0    add and hand on
+ *     part 2, times 3:  row 8: 0 -> 1   row 9: 1 -> 2   row 10: 2 -> 3   row 11: 3 -> 0    hand on the sums
+ *
+ *     inner pair (row 4, row 5, shift 1): repetition i + 1 of row 5 waits for repetition i of row 4.
+ *     outer pair (row 0 at 0, row 5 at 0): repetition 0 of row 5 waits for repetition 0 of row 0.
+ *     ring_behind[row 5] = row 4.
+ *
+ * Offsets follow one convention: entries of item i are [begin[i], begin[i + 1]).
  */
 #ifndef PROBLEM_H
 #define PROBLEM_H
@@ -10,100 +25,116 @@
 #include <stdint.h>
 
 enum OpKind { KERNEL, COLLECTIVE, MEMORY };
+/* ON_GPU: a slow GPU stretches the kernel. TAKES_SMS: kernels of the rank run slower while the collective lasts. */
 enum OpFlag { ON_GPU = 1, TAKES_SMS = 2 };
-enum CollectiveFlag { TOGETHER = 1, IN_ORDER = 2 }; /* IN_ORDER: its own flows do not contend, and no rank is done before all have come */
+/* TOGETHER: no rank starts before every rank has reached the collective. IN_ORDER: the collective's own flows do not
+ * contend, and no rank is done before the last rank has reached it; such a collective may be computed without a clock.
+ */
+enum CollectiveFlag { TOGETHER = 1, IN_ORDER = 2 };
 enum Outcome { PLAYED = 0, NO_MEMORY = 1, STUCK = 2, STOPPED = 3, OUT_OF_ORDER = 4 };
 
-/* Called now and then with the time played and the events so far; anything but 0 stops the play. */
-
 typedef struct {
-    /* the fabric */
+    /* The fabric: links of the cluster, then the HBM of each rank. */
     int64_t links;
-    const double *capacity;
+    const double *capacity;      /* [links] */
 
-    /* ranks: each plays one of the lists of operations */
+    /* Ranks. Each rank runs one of the lists of operations. */
     int64_t ranks;
     const int32_t *list_of;      /* [ranks] */
     const double *speed;         /* [ranks], 1 for a healthy GPU */
-    const int64_t *out_begin;    /* [ranks], where a rank's times begin in `start` and `end` */
+    const int64_t *out_begin;    /* [ranks], first entry of the rank in `start` and `end` */
 
-    /* lists: their operations, and the queue of each of their streams */
+    /* Lists: the operations of each list, and one queue per stream. */
     const int64_t *list_begin;   /* [lists + 1], into the operations */
     const int64_t *stream_begin; /* [lists + 1], into the streams */
     const int64_t *queue_begin;  /* [streams + 1], into `queue` */
     const int32_t *queue;        /* places in the list, in order of issue */
 
-    /* operations */
+    /* Operations. A "place" is the index of an operation in its list. */
     const uint8_t *op_kind, *op_flags;
-    const int32_t *op_stream;    /* which of the list's streams */
-    const double *op_alone, *op_contended; /* of kernels, without and beside communication */
+    const int32_t *op_stream;    /* index among the streams of the list */
+    const double *op_alone, *op_contended; /* kernels: duration without and beside communication */
     const int64_t *after_begin;  /* [operations + 1] */
-    const int32_t *after;        /* places in the list */
-    const int32_t *op_instance;  /* of collectives: number of the first instance, */
-    const int32_t *op_member;    /* and row of the membership tables */
-    const int32_t *member_group; /* [tables x ranks], to be added to op_instance */
-    const int32_t *member_place; /* [tables x ranks], which participant of it the rank is */
+    const int32_t *after;        /* places of operations that must end first */
+    /* Collectives. The instance of rank r is op_instance + member_group[op_member][r]. */
+    const int32_t *op_instance;  /* first instance of the collective's family */
+    const int32_t *op_member;    /* row of the two membership tables */
+    const int32_t *member_group; /* [tables x ranks], index of the rank's group in the family */
+    const int32_t *member_place; /* [tables x ranks], participant number of the rank in its group */
 
-    /* instances: a collective of one process group */
+    /* Instances. An instance is a collective of one process group. */
     int64_t instances;
-    const int32_t *shape, *sizes, *routing, *group; /* -1 for shape, sizes and routing where the duration is given */
-    const uint8_t *flags;
+    /* Indices into the tables below; shape, sizes and routing are -1 if the duration is given in closed form. */
+    const int32_t *shape, *sizes, *routing, *group;
+    const uint8_t *flags;        /* of enum CollectiveFlag */
     const double *startup, *duration;
-    const int32_t *noise_number;
-    const int32_t *lane;         /* instances of one lane never contend with each other; -1: of none */
-    const int64_t *log_begin;    /* where the transfers' enters and ends are written; -1: nowhere */
+    const int32_t *noise_number; /* number under which the instance draws its latencies */
+    const int32_t *lane;         /* two instances of one lane never contend; -1: the instance belongs to no lane */
+    const int64_t *log_begin;    /* first entry in `enter` and `through`; -1: transfers are not logged */
 
-    /* groups of ranks */
+    /* Process groups. */
     const int64_t *group_begin;  /* [groups + 1] */
     const int32_t *group_rank;
 
-    /* shapes of schedules */
+    /* Shapes. A shape is a schedule without sizes and links, shared by equal collectives. */
     const int32_t *participants; /* [shapes], ranks, then servers and switches */
-    const int64_t *shape_transfers, *shape_slots; /* gates included; slots of a play in order */
+    /* [shapes] each: transfers and gates, and slots of an in-order computation. */
+    const int64_t *shape_transfers, *shape_slots;
     const int64_t *shape_row;    /* [shapes + 1], into the rows */
-    const int64_t *initial_begin;/* [shapes + 1], into the initial lists' offsets: one list a participant */
+    /* Rows whose first repetition waits for no transfer, in one list per participant that starts them. */
+    const int64_t *initial_begin;/* [shapes + 1], into initial_list */
     const int64_t *initial_list; /* [initial offsets], into `initial` */
-    const int32_t *initial;      /* rows whose first repetition waits for no transfer, by the rank that lets it start */
+    const int32_t *initial;
 
-    /* rows; `row` numbers within a shape are relative to its first row */
-    const int32_t *row_src, *row_dst, *row_route; /* -1 for gates */
-    const int64_t *row_base, *row_stride;         /* number of the first repetition, and from one to the next */
-    const int64_t *row_log, *row_log_stride;      /* the same as the schedule numbers them, without gates */
-    const int64_t *row_slot, *row_slot_stride;    /* the same for a play in order */
-    const int32_t *row_times, *row_waits;
-    const uint8_t *row_follows;                   /* whether another is before the first repetition on the channel */
-    const int32_t *row_next, *row_next_shift;     /* which comes next on the channel, in this repetition or the next */
-    const int32_t *row_exit;                      /* and which after the last repetition; -1: none */
-    const int32_t *row_noise, *row_noise_stride;  /* how many transfers of its sender are before it */
+    /* Rows. Row numbers in the columns below are relative to the first row of the shape. */
+    const int32_t *row_src, *row_dst, *row_route; /* route -1: the row is a gate */
+    /* Three numberings of transfers: number of repetition i = base + i * stride. */
+    const int64_t *row_base, *row_stride;         /* all transfers and gates of the shape */
+    const int64_t *row_log, *row_log_stride;      /* transfers without gates: the schedule's own numbers */
+    const int64_t *row_slot, *row_slot_stride;    /* slots of an in-order computation; one slot per row of a ring */
+    const int32_t *row_times, *row_waits;         /* repetitions; transfers awaited by each, without its channel */
+    /* Channels are FIFOs. Within a round the next row sends in the same repetition (shift 0) or the next (shift 1). */
+    const uint8_t *row_follows;                   /* 1: another row precedes the first repetition on the channel */
+    const int32_t *row_next, *row_next_shift;
+    const int32_t *row_exit;                      /* next row after the last repetition, in a later round; -1: none */
+    /* Transfers of the same sender before the first repetition, and added by each repetition: indices of noise. */
+    const int32_t *row_noise, *row_noise_stride;
+    /* Waits inside a round: repetition i + inner_shift of inner_row waits for repetition i of this row. */
     const int64_t *inner_begin;                   /* [rows + 1] */
-    const int32_t *inner_row, *inner_shift;       /* who waits for it, so many repetitions later */
+    const int32_t *inner_row, *inner_shift;
+    /* Waits between rounds: repetition outer_times of outer_row waits for repetition outer_at of this row. */
     const int64_t *outer_begin;                   /* [rows + 1] */
-    const int32_t *outer_at, *outer_row, *outer_times; /* who waits for its repetition `outer_at`, and in which */
+    const int32_t *outer_at, *outer_row, *outer_times;
+
+    /* Parts: the rounds of a shape with their repetitions. */
     const int64_t *shape_part;                    /* [shapes + 1], into the parts */
     const int32_t *part_row, *part_rows, *part_times;
-    const uint8_t *part_ring;                     /* 1: rows only hand on what the ring's row behind brought; 2: in the
-                                                     first repetition too, from the same rows of the round before */
-    const uint8_t *part_moves;                    /* whether what a row of a ring carries moves on with the chunk */
-    const int32_t *ring_behind;                   /* [rows], that row */
+    /* 0: no ring. 1: from the second repetition on, each row only hands on the chunk of the ring's row behind. 2: the
+     * first repetition does so too, with the chunks of the same rows of the round before. */
+    const uint8_t *part_ring;
+    const uint8_t *part_moves;                    /* 1: a chunk keeps its size on its way round the ring */
+    const int32_t *ring_behind;                   /* [rows], the row whose chunk this row hands on */
 
-    /* sizes */
+    /* Sizes of transfers [B]. */
     const int64_t *size_begin;   /* [sizes], into `nbytes` */
-    const uint8_t *size_steady;  /* one number a row, or one a transfer */
+    const uint8_t *size_steady;  /* 1: one number per row; 0: one number per transfer */
     const double *nbytes;
 
-    /* routings: routes with the links on which flows can hold each other back */
+    /* Routings: the routes of a collective, with only the links on which flows can hold each other back. */
     const int64_t *routing_route;/* [routings], into the routes */
     const double *route_latency, *route_rate;
+    /* Capped: route_rate is below capacity / weight of every link of the route, thus a bound of its own. Tapped: times
+     * of the route's flows are reported in `tap`. */
     const uint8_t *route_capped, *route_tapped;
     const int64_t *route_begin;  /* [routes + 1], into the links */
     const int32_t *route_link;
-    const double *route_weight;
+    const double *route_weight;  /* capacity of the link taken by a flow of rate 1: 1, or 3 for a reduction in HBM */
     int64_t longest_route;
-    const int64_t *busy_begin;   /* [routings + 1], into the links that matter of all of a routing's routes, each once */
+    const int64_t *busy_begin;   /* [routings + 1], into busy_link: the distinct links of a routing */
     const int32_t *busy_link;
 
-    /* noise */
-    const double *noise_compute, *noise_latency; /* tables of factors (noise.py); NULL: none */
+    /* Noise: tables of factors (noise.py); NULL: no noise. */
+    const double *noise_compute, *noise_latency;
     uint64_t seed;
     const int64_t *noise_rank;   /* [ranks], number under which a rank draws */
 } Problem;
@@ -111,10 +142,10 @@ typedef struct {
 typedef struct {
     double *start, *end;         /* of operations, by rank and place in its list */
     double *enter, *through;     /* of logged transfers */
-    double *tap;                 /* (enter, end, instance) of transfers on tapped routes; freed with core_free */
+    double *tap;                 /* triples (enter, end, instance) of flows on tapped routes; core_free frees them */
     int64_t taps, tap_room;
     int64_t events, followed, in_order;
-    /* Another thread reads how far the play is, and asks it to stop. */
+    /* A second thread reads these while the core runs, and sets `stop` to end the simulation early. */
     volatile int64_t ended;      /* operations */
     volatile double now;
     volatile int32_t stop;

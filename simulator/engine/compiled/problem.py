@@ -1,6 +1,6 @@
-"""A program on a cluster as the flat arrays that the core plays.
+"""Writes a program into the flat arrays read by the core.
 
-Rule: only a change of form: what is played and in whose place has been decided before (`prepared`).
+Only the form changes; `prepared` has decided before which ranks and collectives are simulated.
 """
 
 from __future__ import annotations
@@ -14,40 +14,43 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.fields import FIELDS, Problem, as_field
 from simulator.engine.compiled.instances import instances
 from simulator.engine.compiled.operation_lists import Lists, operation_lists
-from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.rows import starts
+from simulator.engine.compiled.simulated_kinds import SimulatedKind
 from simulator.engine.jitter import Jitter
 from simulator.engine.noise import factor_table
 
 
 def problem_of(
     lists: Lists,
-    kinds: Sequence[PlayedKind],
+    kinds: Sequence[SimulatedKind],
     capacity: Floats,
     jitter: Jitter,
     *,
     logged: Collection[int] = (),
     tapped: Mapping[tuple[int, int], Ints] | None = None,
 ) -> Problem:
-    """Write down for the core what it plays.
+    """Return the core's input.
 
     Parameters
     ----------
     lists : Lists
-    kinds : sequence of PlayedKind
-        Of all families of the program.
-    capacity : float array
-        Of the fabric's links [B/s].
+        Simulated ranks and their operations.
+    kinds : sequence of SimulatedKind
+        Simulated members of each kind.
+    capacity : float array, shape (links,)
+        Capacity of the fabric's links [B/s].
     jitter : Jitter
+        Noise on kernels and latencies.
     logged : collection of int
-        Instances whose transfers' times are kept, numbered as `first_instances` says.
+        Instances whose transfers are logged, numbered as in `first_instances`.
     tapped : mapping of (kind, member) to int array
-        Routes of collectives whose flows are noted.
+        Routes whose flows are reported.
     """
     ranks = len(lists.list_of)
     values: dict[str, Any] = {"links": len(capacity), "capacity": capacity, "ranks": ranks}
     values |= operation_lists(lists, kinds)
     values |= instances(kinds, lists.kind_of, logged, tapped or {}, capacity)
+    # Operations of each simulated rank.
     lengths = np.diff(values["list_begin"])[lists.list_of]
     values |= {
         "list_of": lists.list_of,
@@ -57,6 +60,7 @@ def problem_of(
         "noise_rank": np.arange(ranks),
     }
     tables = {"noise_compute": jitter.compute, "noise_latency": jitter.latency}
+    # Absent fields stay NULL in the struct, which means no noise.
     values |= {name: factor_table(sigma) for name, sigma in tables.items() if sigma}
     total = values.pop("logged")
     arrays = {name: as_field(name, value) for name, value in values.items() if isinstance(FIELDS[name], str)}

@@ -1,7 +1,15 @@
-"""A program with one rank, row and link for each class, played in place of the whole.
+"""How does one rank per class replace the whole program? The quotient has a single rank, row and link per class.
 
-Whatever a row does, the first of its class does too: it is sent from a class of participants to another, waits for
-classes of rows, and takes of the first link of each class what all flows of its class take there together.
+Each class's first member stands for the class. A quotient row connects participant classes and waits for row classes.
+On each link it weighs like the flows of its class together.
+
+Example: ranks 0 to 3 in a node send over an uplink with 40 B/s at the same time::
+
+    program                              quotient
+    rank 0 ---+                          rank 0 --- weight 4 --- uplink, 40 B/s
+    rank 1 ---+--- uplink, 40 B/s
+    rank 2 ---+                          rate = 40 / 4 = 10 B/s, as each flow of the program
+    rank 3 ---+
 """
 
 from __future__ import annotations
@@ -16,42 +24,44 @@ from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.compiled.columns import begins
 from simulator.engine.compiled.partition import Partition, Placed, equitable_partition, route_of_rows, rows_with_keys
-from simulator.engine.compiled.playable import Playable, carried_by_row, may_be_in_order
-from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.rows import Rows
+from simulator.engine.compiled.simulated_kinds import SimulatedKind
+from simulator.engine.compiled.sized_collective import SizedCollective, carried_by_row, may_be_in_order
 from simulator.engine.routes import Routes
 from simulator.records.operation import Collective
 from simulator.records.program import Program
 
 
 @dataclass(frozen=True, eq=False)
-class Reduced:
+class Representative:
     """The collective that stands for its class.
 
     Attributes
     ----------
-    playable : Playable
+    playable : SizedCollective
+        The collective with one row for each class of rows.
     of_class : int array, shape (reduced rows,)
-        The class of each of its rows.
+        Class of each row of `playable`.
     """
 
-    playable: Playable
+    playable: SizedCollective
     of_class: Ints
 
 
 @dataclass(frozen=True, eq=False)
 class Quotient:
-    """Which rank, collective and row stands for which.
+    """Map from ranks, collectives and rows of a program to their representatives.
 
     Attributes
     ----------
     partition : Partition
+        Classes of all vertices.
     collectives : sequence of Placed
-        The members of one family of each kind, kind behind kind.
+        Members of the first family of each kind, kind after kind.
     first : int array, shape (kinds + 1,)
-        By kind the number of its first member, and at last how many there are.
-    capacity : float array
-        Of every link [B/s].
+        Number of the first member of each kind, then the number of all members.
+    capacity : float array, shape (links,)
+        Capacity of each link [B/s].
     """
 
     partition: Partition
@@ -65,16 +75,16 @@ class Quotient:
 
     @cached_property
     def first_rank(self) -> Ints:
-        """By class of ranks its first rank."""
+        """Return each rank class's first rank."""
         return np.unique(self.partition.rank, return_index=True)[1]
 
     @cached_property
     def representative(self) -> Ints:
-        """By collective the first of its class."""
+        """Return each collective's representative: its class's first collective."""
         return np.unique(self.partition.collective, return_index=True)[1][self.partition.collective]
 
-    def played(self, kind: int, members: Sequence[Collective]) -> PlayedKind:
-        """One member for each class of a kind's collectives."""
+    def played(self, kind: int, members: Sequence[Collective]) -> SimulatedKind:
+        """Return the kind with a single member per collective class."""
         numbers = self._played_numbers(kind)
         first, chosen = int(self.first[kind]), numbers.tolist()
         groups = [tuple(self.ranks_of(number).tolist()) for number in chosen]
@@ -83,40 +93,42 @@ class Quotient:
         group_of = np.full(len(self.partition.rank), -1)
         for number, op in enumerate(members):
             group_of[list(op.group)] = number
+        # For each rank class, the member that contains its first rank; -1 if none does.
         member = group_of[self.first_rank]
         there = np.flatnonzero(member >= 0)
+        # Each simulated rank joins its own collective's representative, at its class's place in the group.
         own = self.representative[first + member[there]]
         which[there] = np.searchsorted(numbers, own)
         for rank_class, number in zip(there.tolist(), own.tolist(), strict=True):
             place[rank_class] = np.searchsorted(self.ranks_of(number), rank_class)
-        return PlayedKind([members[number - first] for number in chosen], groups, playables, which, place)
+        return SimulatedKind([members[number - first] for number in chosen], groups, playables, which, place)
 
     def _played_numbers(self, kind: int) -> Ints:
-        """Numbers of the collectives that stand for a kind's, rising."""
+        """Return the kind's representatives, by rising number."""
         if kind not in self._numbers:
             self._numbers[kind] = np.unique(self.representative[self.first[kind] : self.first[kind + 1]])
         return self._numbers[kind]
 
     def played_member(self, kind: int, member: int) -> int:
-        """Which of a kind's played members stands for a member."""
+        """Return the index of the simulated member that represents the given member."""
         own = self.representative[self.first[kind] + member]
         return int(np.searchsorted(self._played_numbers(kind), own))
 
     def played_rows(self, kind: int, member: int) -> Ints:
-        """By row of a collective the row that is played in its place."""
+        """Return, for each row in a collective, the simulated row that represents it."""
         number = int(self.first[kind]) + member
         reduced = self.reduced[int(self.representative[number])]
         return reduced_rows(reduced.of_class, self.partition.row[number])
 
     def ranks_of(self, number: int) -> Ints:
-        """Classes of the ranks that take part in a collective; rising."""
+        """Return the sorted rank classes taking part in a collective."""
         if number not in self._ranks:
             self._ranks[number] = np.unique(self.partition.rank[list(self.collectives[number].op.group)])
         return self._ranks[number]
 
     @cached_property
-    def reduced(self) -> dict[int, Reduced]:
-        """What is played, by number of the collective."""
+    def reduced(self) -> dict[int, Representative]:
+        """Return the simulated collectives by number."""
         reduced = {}
         for number in np.unique(self.representative).tolist():
             placed = self.collectives[number]
@@ -124,53 +136,65 @@ class Quotient:
                 reduced[number] = self._reduce(number, placed.rows, placed.routed)
         return reduced
 
-    def _reduce(self, number: int, whole: Rows, routed: RoutedCollective) -> Reduced:
+    def _reduce(self, number: int, whole: Rows, routed: RoutedCollective) -> Representative:
+        """Build the representative for a collective class."""
         classes = self.partition.row[number]
+        # Classes are sorted by first row, which keeps rounds in order.
         first = np.sort(np.unique(classes, return_index=True)[1])
         of_class = classes[first]
         rows, route_of = self._shape(number, whole, first, reduced_rows(of_class, classes))
         real = ~rows.is_gate
         nbytes = self._carried.of(whole, routed, first)
         routes = self._routes(routed, of_class[real], route_of_rows(whole, routed)[first[real]])
+        # The representative stands for several groups on a stream. Computing without the clock is allowed only if these
+        # groups never contend with each other (wide lane) and the collective's own flows never contend.
         alone = routed.wide_lane and not routed.contends and may_be_in_order(self.collectives[number].op)
-        return Reduced(Playable(rows, route_of, nbytes, True, routes, alone, routed.lane), of_class)
+        return Representative(SizedCollective(rows, route_of, nbytes, True, routes, alone, routed.lane), of_class)
 
     def _shape(self, number: int, whole: Rows, first: Ints, new: Ints) -> tuple[Rows, Ints]:
-        """The first rows of all classes, and each one's route; the same object for collectives of one shape."""
+        """Return each class's first row and its route; collectives with equal shape share the objects."""
         participant, ranks = self._participants(number), len(self.ranks_of(number))
+        # Collectives with equal rows and equal classes share a shape, hence the core's arrays too.
         key = id(whole), ranks, first.tobytes(), new.tobytes(), participant.tobytes()
         if key not in self._shapes:
             rows = _reduced(whole, ranks, participant, first, new)
             route_of = np.zeros(len(rows), np.int64)
+            # Each transfer class has its own route (`_routes`).
             route_of[~rows.is_gate] = np.arange(int((~rows.is_gate).sum()))
             self._shapes[key] = rows, route_of
         return self._shapes[key]
 
     def _participants(self, number: int) -> Ints:
-        """By participant of a collective the participant that stands for it."""
+        """Return each participant's representative: ranks first, then servers and switches."""
         ranks, auxiliary = self.ranks_of(number), self.partition.auxiliary[number]
+        # A group may contain several ranks in a class; they share a representative.
         own = self.partition.rank[list(self.collectives[number].op.group)]
         behind = np.unique(auxiliary, return_inverse=True)[1]
         return np.concatenate([np.searchsorted(ranks, own), len(ranks) + behind])
 
     def _routes(self, routed: RoutedCollective, of_class: Ints, route: Ints) -> Routes:
-        """A route for each class of transfers: what all of the class take of the first link of each class."""
+        """Build a route for each transfer class.
+
+        A route takes the first link in each link class, with the total weight of the transfer class there.
+        """
         row_class, link, weight = self.partition.weights
         own, place = rows_with_keys(row_class, of_class)
         link, weight = link[place], weight[place]
         rate = routed.routes.rate[route]
-        # The rate is each flow's of the class; as one they take `weight` times as much, so a link may bound it sooner.
+        # `rate` belongs to each single flow. The class's flows together take `weight` times more, therefore a link may
+        # be a tighter bound than the route's own rate.
         np.minimum.at(rate, own, self.capacity[link] / weight)
         return Routes(own, link, weight, routed.routes.latency[route], rate, np.ones(len(own), np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """What chosen rows carry [B]: one array for collectives of one traffic."""
+    """Cache for chosen rows' bytes [B]: equal traffic shares an array."""
 
     known: dict[tuple[int, bytes], Floats] = field(default_factory=dict)
 
     def of(self, rows: Rows, routed: RoutedCollective, chosen: Ints) -> Floats:
+        """Return the chosen rows' bytes [B]."""
         key = id(routed.traffic), chosen.tobytes()
         if key not in self.known:
             self.known[key] = carried_by_row(rows, routed)[chosen]
@@ -178,7 +202,8 @@ class _Carried:
 
 
 def _reduced(rows: Rows, ranks: int, participant: Ints, first: Ints, new: Ints) -> Rows:
-    """The first rows of all classes among so many ranks; `new` gives each row's number among them."""
+    """Return each class's first row; `new` maps every row to its class's row."""
+    # Only waits by first rows are kept, because a first row's waits stand for its class.
     is_first = np.zeros(len(rows), np.bool_)
     is_first[first] = True
 
@@ -203,7 +228,7 @@ def _reduced(rows: Rows, ranks: int, participant: Ints, first: Ints, new: Ints) 
 
 
 def reduced_rows(of_class: Ints, classes: Ints) -> Ints:
-    """By row of a collective of the class the row that is played in its place."""
+    """Return, for each row in a class's collective, the simulated row that represents it."""
     order = np.argsort(of_class)
     return np.asarray(order[np.searchsorted(of_class[order], classes)])
 
@@ -211,7 +236,7 @@ def reduced_rows(of_class: Ints, classes: Ints) -> Ints:
 def _first_pairs(
     rows: Rows, is_first: Bools, new: Ints
 ) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints, Ints]]:
-    """Pairs inside rounds and between them whose waiter is the first of its class, renamed, each once."""
+    """Return the waits of the first rows, inside and between rounds, renumbered and without duplicates."""
     awaited, waiter, shift = (column[is_first[rows.inner[1]]] for column in rows.inner)
     inner = np.unique(np.stack([new[awaited], new[waiter], shift]), axis=1)
     awaited, at, waiter, times = (column[is_first[rows.outer[2]]] for column in rows.outer)
@@ -226,21 +251,23 @@ def reduce_by_symmetry(
     speeds: Sequence[float],
     capacity: Floats,
 ) -> Quotient | None:
-    """Find what stands for what; None where ranks are not alike.
+    """Return the program's quotient, or None if too many ranks differ.
 
-    Ranks of one list have families of the same kinds at the same places, so one family of each kind tells them apart
-    as well as all do.
+    Ranks with a common list take part in families with equal kinds at equal places. A single family per kind therefore
+    separates ranks just like the whole program does.
 
     Parameters
     ----------
     program : Program
+        The whole program.
     routed : sequence of sequence of RoutedCollective or None
-        By kind and member, as in Prepared.
+        Routes by kind and member, as in `Prepared`.
     rows : callable (RoutedCollective) -> Rows
+        Returns the rows of a collective's schedule.
     speeds : sequence of float
-        By rank, as in Cluster.
-    capacity : float array
-        Of every link [B/s].
+        Speed of each rank, as in `Cluster`; empty if all ranks are healthy.
+    capacity : float array, shape (links,)
+        Capacity of each link [B/s].
     """
     kinds = program.lists.kinds
     placed = [
@@ -249,9 +276,10 @@ def reduce_by_symmetry(
         for op, lies in zip(members, own, strict=True)
     ]
     lists = np.array(program.lists.list_of)
+    # Two ranks may only be alike if list and speed are equal.
     facts = np.stack([lists, np.array(speeds or np.ones(len(lists)))])
     partition = equitable_partition(placed, np.unique(facts, axis=1, return_inverse=True)[1].ravel(), capacity)
     return None if partition is None else Quotient(partition, placed, begins(map(len, kinds)), capacity)
 
 
-__all__ = ["Quotient", "Reduced", "reduce_by_symmetry", "reduced_rows"]
+__all__ = ["Quotient", "Representative", "reduce_by_symmetry", "reduced_rows"]

@@ -1,8 +1,15 @@
-"""The rows of a schedule's rounds as a graph: who follows whom on channels, who waits for whom.
+"""How do a schedule's transfers depend on each other? Rows form a graph, with a repeated round written once.
 
-Rule: structure alone, no bytes, no links, no times. A repeated round is written once. What waits for a row inside its
-own round is told by how many repetitions later (`inner`); what crosses from one round to another is told singly
-(`outer`). Where many transfers wait for the same ones, a gate stands between: a row without a route.
+Rows have no bytes, no links and no times. Waits inside a round are pairs with a shift in repetitions (`inner`); waits
+between rounds are pairs between single repetitions (`outer`). If many transfers wait for the same transfers, they share
+a gate: a row without a route.
+
+Example: an all-gather ring over 3 ranks has two rounds. In the first, each rank sends its own chunk; the second,
+carried out once, hands on the received chunk::
+
+    row   0: 0 -> 1   1: 1 -> 2   2: 2 -> 0     round 0
+    row   3: 0 -> 1   4: 1 -> 2   5: 2 -> 0     round 1, row 4 waits for row 0 (outer), row 5 for 1, row 3 for 2
+    exit  3           4           5             next row on the same channel
 """
 
 from __future__ import annotations
@@ -22,31 +29,33 @@ _NONE: Ints = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of all rounds, round behind round, a round's gates before its transfers.
+    """A schedule's rows, round after round; in each round the gates come first.
 
     Attributes
     ----------
     ranks, participants : int
-        Of the group; with servers and switches behind them.
+        Ranks of the group; participants are ranks, servers and switches.
     times : int array, shape (rounds,)
-        How often each round is repeated.
+        Repetitions of each round.
     round_of : int array, shape (rows,)
-        Rising.
+        Round of each row, rising.
     is_gate : bool array, shape (rows,)
+        True for rows without a route.
     src, dst : int array, shape (rows,)
         Participants; 0 for gates.
     next, next_shift : int array, shape (rows,)
-        Who comes next on the channel, and in which repetition: in the same one (0) or the next (1); -1 for gates.
+        Next row on the channel within the round: in the same repetition (shift 0) or the following repetition (shift
+        1); -1 for gates.
     exit : int array, shape (rows,)
-        Who comes next after the last repetition, in a later round; -1: nobody.
+        Next row on the channel after the last repetition, in a later round; -1 if there is none.
     follows : bool array, shape (rows,)
-        Whether another row is before the first repetition on the channel.
+        True if another row precedes the first repetition on the channel.
     moves : bool array, shape (rounds,)
-        Of a ring's round whether what a row carries is what the row behind carried a repetition before.
+        True for rings where each row carries the chunks that the row behind carried one repetition earlier.
     inner : (awaited, waiter, shift), int arrays
-        The waiter's repetition i + shift waits for the awaited one's repetition i, where both are there.
+        Repetition i + shift of the waiter waits for repetition i of the awaited row, if the round has both repetitions.
     outer : (awaited, at, waiter, times), int arrays
-        The waiter's repetition `times` waits for the awaited one's repetition `at`.
+        Repetition `times` of the waiter waits for repetition `at` of the awaited row.
     """
 
     ranks: int
@@ -69,41 +78,41 @@ class Rows:
 
     @cached_property
     def lengths(self) -> Ints:
-        """By round: rows, gates among them."""
+        """Rows in each round, gates included."""
         return np.bincount(self.round_of, minlength=len(self.times))
 
     @cached_property
     def transfer_lengths(self) -> Ints:
-        """By round: rows without gates."""
+        """Rows in each round, gates excluded."""
         return np.bincount(self.round_of[~self.is_gate], minlength=len(self.times))
 
     @cached_property
     def first(self) -> Ints:
-        """By round its first row."""
+        """First row in each round."""
         return starts(self.lengths)
 
     @cached_property
     def log_base(self) -> Ints:
-        """By round the schedule's number of its first transfer."""
+        """The schedule's number for each round's first transfer."""
         return starts(self.transfer_lengths * self.times)
 
     @cached_property
     def place(self) -> Ints:
-        """By row its place in the round; transfers are counted without gates."""
+        """Each row's place in its round; gates and transfers are counted separately."""
         place = np.arange(len(self)) - self.first[self.round_of]
         gates = (self.lengths - self.transfer_lengths)[self.round_of]
         return np.where(self.is_gate, place, place - gates)
 
     @cached_property
     def transfers(self) -> int:
-        """How many there are, repetitions counted."""
+        """Number of transfers, repetitions included."""
         return int((self.transfer_lengths * self.times).sum())
 
     @cached_property
     def waits(self) -> Ints:
-        """By row for how many others each repetition waits, its channel left out.
+        """Number of transfers awaited by each repetition, the channel excluded.
 
-        Every pair holds in all repetitions, so it is counted in the last one.
+        The number is equal in every repetition, therefore the last repetition's pairs are counted.
         """
         last = self.times[self.round_of] - 1
         count = np.bincount(self.inner[1][self.inner[2] <= last[self.inner[1]]], minlength=len(self))
@@ -112,27 +121,34 @@ class Rows:
 
     @cached_property
     def ring(self) -> Bools:
-        """By round whether its rows, from the second repetition on, hand on what one other row brought before."""
+        """Return which rounds are rings, shape (rounds,).
+
+        From the second repetition on, a ring's row waits for its own channel and for exactly one row, one repetition
+        earlier.
+        """
         of, rounds = self.round_of, len(self.times)
         ring = self.times > 1
+        # A ring's row has a channel to itself: next[row] == row.
         alone = (self.next == np.arange(len(self))) & (self.next_shift == 1) & (self.waits == 1) & ~self.is_gate
         ring[of[~alone]] = False
         ring[of[self.inner[0][self.inner[2] != 1]]] = False
         ring &= np.bincount(of[self.inner[1]], minlength=rounds) == self.lengths
-        # Nobody outside may ask for any repetition but the last.
+        # Later rounds may only wait for the last repetition: the repetitions between are never stored for them.
         early = self.outer[1] != self.times[of[self.outer[0]]] - 1
         ring[of[self.outer[0][early]]] = False
         return ring
 
     @cached_property
     def joined(self) -> Bools:
-        """By round of a ring whether its first repetition goes on from the round before like all others."""
+        """Return which rings continue the round before without a break, shape (rounds,)."""
         joined = self.ring.copy()
         for number in np.flatnonzero(self.ring).tolist():
             first, length, before = int(self.first[number]), int(self.lengths[number]), number - 1
             if number == 0 or self.lengths[before] != length:
                 joined[number] = False
                 continue
+            # Conditions: the round before has equally many rows; each row waits for the last repetition at
+            # behind[row]'s place in that round; and each row follows the row at its own place on the channel.
             own, last = np.arange(first, first + length), int(self.first[before])
             mine = self.outer[2][(self.outer[2] >= first) & (self.outer[2] < first + length)]
             pairs = np.stack([self.outer[0], self.outer[1]])[:, np.isin(self.outer[2], own)]
@@ -144,18 +160,20 @@ class Rows:
 
     @cached_property
     def behind(self) -> Ints:
-        """By row of a ring whose chunk it hands on."""
+        """Return, for each row in a ring, the row whose chunk it hands on."""
         behind = np.zeros(len(self), np.int64)
         behind[self.inner[1]] = self.inner[0]
         return behind
 
 
 def rows_of(traffic: Traffic) -> Rows:
-    """Write the rounds of a traffic's schedule as rows."""
+    """Return the rows for a traffic's schedule."""
     return _RowsWriter(traffic).rows()
 
 
 class _RowsWriter:
+    """Converts a schedule's rounds into rows."""
+
     def __init__(self, traffic: Traffic) -> None:
         self.schedule = traffic.schedule
         self.repeats = [part.repeat for part in traffic.parts]
@@ -186,7 +204,7 @@ class _RowsWriter:
         )
 
     def _moves(self, inner: tuple[Ints, Ints, Ints]) -> Bools:
-        """By round; where rows wait for one other each."""
+        """Return for each round whether chunks keep their sizes on their way from row to row."""
         behind = np.full(len(self.round_of), -1)
         behind[inner[1]] = inner[0]
         moves = np.zeros(len(self.rounds), np.bool_)
@@ -197,21 +215,24 @@ class _RowsWriter:
         return moves
 
     def _column(self, name: str) -> Ints:
+        """Return a round column extended to rows; 0 for gates."""
         column = np.zeros(len(self.round_of), np.int64)
         columns = [np.broadcast_to(getattr(own, name), len(own)) for own in self.rounds]
         column[~self.is_gate] = np.concatenate([_NONE, *columns])
         return column
 
     def _channels(self, channel: Ints) -> tuple[Ints, Ints, Ints, Bools]:
-        """Who comes next on each row's channel, how much later, who after the last time, and who follows another."""
+        """Return next row on the channel, its shift, next row after the last repetition, and `follows`."""
         rows = np.flatnonzero(~self.is_gate)
+        # Rows sorted by channel, in schedule order within a channel: each FIFO's queue.
         order = rows[np.argsort(channel[rows], kind="stable")]
         after = np.append(order[1:], -1)[: len(order)]
         same = np.zeros(len(order), np.bool_)
         same[:] = channel[after] == channel[order]
         same[-1:] = False
         near: Bools = np.logical_and(same, self.round_of[after] == self.round_of[order])
-        # The round's first row on this channel: where a run of near ones begins.
+        # Within a round, a channel's last row is followed by its first row in the next repetition. A run with `near`
+        # rows begins at this first row.
         begins = np.ones(len(order), np.bool_)
         begins[1:] = ~near[:-1]
         first = order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
@@ -224,14 +245,14 @@ class _RowsWriter:
         return following, shift, leaving, follows
 
     def _waits(self) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints, Ints]]:
-        """Pairs inside rounds and pairs between them."""
+        """Return the pairs inside rounds, and the pairs between rounds."""
         waiters, numbers, gates, gated = [_NONE], [_NONE], [_NONE], [_NONE]
         for number, own in enumerate(self.rounds):
             row, column = np.nonzero(own.after >= 0)
             waiters.append(self.first[number] + row)
             numbers.append(own.after[row, column].astype(np.int64))
             if own.gate is not None:
-                # A gate that waits for nothing holds nobody back.
+                # A gate without awaited transfers holds nothing back.
                 holds = np.flatnonzero(np.any(own.after >= 0, axis=1)[own.gate])
                 gates.append(self.first[number] + own.gate[holds])
                 gated.append(self.first[number] + self.gates[number] + holds)
@@ -239,8 +260,9 @@ class _RowsWriter:
         gate, held = np.concatenate(gates), np.concatenate(gated)
         where = self.round_of[waiter]
         length, times, before = self.transfers[where], self.times[where], on - self.numbers[where]
-        # From one repetition to the next the number waited for moves on by a round, so the pair does not change inside
-        # the round; the first repetitions may wait for rounds before.
+        # `before` is the awaited number relative to the round's first number. Awaited numbers rise by the round's
+        # length with each repetition, so the pair of rows stays the same inside the round. The first `shift`
+        # repetitions wait for earlier rounds instead.
         shift = -(before // length)
         inside = shift < times
         awaited = self.first[where] + self.gates[where] + before % length
@@ -249,6 +271,7 @@ class _RowsWriter:
             np.concatenate([waiter[inside], held]),
             np.concatenate([shift[inside], np.zeros(len(gate), np.int64)]),
         )
+        # An outer pair for each waiter and each early repetition.
         early = np.clip(shift, 0, times)
         pair = np.repeat(np.arange(len(waiter)), early)
         repetition = np.arange(len(pair)) - np.repeat(starts(early), early)
@@ -259,11 +282,17 @@ class _RowsWriter:
 
 
 def starts(lengths: Ints) -> Ints:
-    """Where each of some stretches begins that lie one behind the other."""
+    """Return the start offset of each segment, given segment lengths (exclusive cumulative sum).
+
+    Examples
+    --------
+    >>> starts(np.array([3, 1, 2])).tolist()
+    [0, 3, 4]
+    """
     return np.asarray(np.cumsum(lengths) - lengths)
 
 
 def by_key(columns: tuple[npt.NDArray[Any], ...]) -> Any:
-    """Columns in the order of the first one."""
+    """Sort columns by the first column, stably."""
     order = np.argsort(columns[0], kind="stable")
     return tuple(column[order] for column in columns)

@@ -1,7 +1,7 @@
-"""Rows as the core numbers them: the columns of a shape in problem.h, worked out from the graph of rows.
+"""How does the core number rows? A shape's columns in problem.h are computed from the row graph.
 
-Rule: numbers and offsets alone. The core counts transfers and gates together, the schedule transfers only; a play in
-order needs one slot for each row of a ring, however often it goes round.
+The core counts transfers and gates together, the schedule counts transfers only. An in-order computation stores a
+single slot for each row in a ring, whatever its number of repetitions.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 def shape_columns(rows: Rows) -> Columns:
-    """The columns of a shape by their names in problem.h; offsets are counted from the shape's own first row."""
+    """Return the columns of a shape by their names in problem.h; offsets count from the shape's first row."""
     of, times = rows.round_of, rows.times
     place = np.arange(len(rows)) - rows.first[of]
+    # A ring needs a slot per row, any other round a slot per transfer.
     slots = np.where(rows.ring, 1, times) * rows.lengths
+    # The core looks waits up by the awaited row.
     inner, outer = by_key(rows.inner), by_key(rows.outer)
     noise, noise_stride = _sent_before(rows)
     initial = _initial(rows)
@@ -55,6 +57,7 @@ def shape_columns(rows: Rows) -> Columns:
         "part_row": rows.first,
         "part_rows": rows.lengths,
         "part_times": times,
+        # 0: no ring, 1: ring, 2: ring continuing the round before.
         "part_ring": rows.ring.astype(np.uint8) + rows.joined,
         "part_moves": rows.moves,
         "ring_behind": rows.behind,
@@ -64,10 +67,10 @@ def shape_columns(rows: Rows) -> Columns:
 
 
 def _sent_before(rows: Rows) -> tuple[Ints, Ints]:
-    """How many transfers of its sender are before each row's first repetition, and from one repetition to the next."""
+    """Return how many transfers the sender has before each row's first repetition, and per repetition."""
     own = np.flatnonzero(~rows.is_gate)
     rounds = len(rows.times)
-    # By sender, then by round: so many rows in it, each as often as the round is repeated.
+    # A key for each pair (sender, round), with the pair's row count.
     key, which, count = np.unique(rows.src[own] * rounds + rows.round_of[own], return_inverse=True, return_counts=True)
     sent = starts(count * rows.times[key % rounds]) if rounds else count
     first_of_sender = np.searchsorted(key, key // max(rounds, 1) * rounds)
@@ -81,7 +84,10 @@ def _sent_before(rows: Rows) -> tuple[Ints, Ints]:
 
 
 def _initial(rows: Rows) -> tuple[Ints, Ints]:
-    """Rows that wait for no transfer, by the rank whose start they need: the sender, or who takes from a server."""
+    """Return rows without awaited transfers, by the rank that starts them.
+
+    The sender starts its row, or the receiver if a server sends.
+    """
     free = np.flatnonzero(~rows.is_gate & (rows.waits == 0) & ~rows.follows)
     by = np.where(rows.src[free] < rows.ranks, rows.src[free], rows.dst[free])
     order = np.argsort(by, kind="stable")

@@ -1,10 +1,11 @@
-/* Streams run one operation at a time, in order; kernels run slower while a collective of their rank is in flight. */
+/* Streams run one operation at a time, in order. Kernels run slower while a collective of their rank is in flight. */
 #ifndef STREAMS_H
 #define STREAMS_H
 #include "play.h"
 
 /* ---- kernels, slowed beside communication ---- */
 
+/* Schedule the end of a stream's kernel at the present pace [s per kernel]; the earlier end becomes stale. */
 static void time_kernels(Play *play, int32_t rank, int32_t stream) {
     Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
     double pace = play->in_flight[rank] ? kernels->slowed : kernels->alone;
@@ -13,6 +14,14 @@ static void time_kernels(Play *play, int32_t rank, int32_t stream) {
     happen(play, play->clock.now + left * pace, KERNEL_ENDS, rank, stream, kernels->version);
 }
 
+/* Count a collective of a rank in (+1) or out (-1). If the first one begins or the last one ends, all running kernels
+ * of the rank change their pace:
+ *
+ *     alone = 2 s, slowed = 4 s, a collective is in flight from t = 1 to t = 2
+ *     t = 0: left 1.00, end expected at 2
+ *     t = 1: left 0.50, end expected at 1 + 0.50 * 4 = 3
+ *     t = 2: left 0.25, end expected at 2 + 0.25 * 2 = 2.5
+ */
 static void communicate(Play *play, int32_t rank, int change) {
     const Problem *p = play->p;
     int was = play->in_flight[rank] > 0;
@@ -24,12 +33,14 @@ static void communicate(Play *play, int32_t rank, int change) {
         Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
         if (!kernels->running) continue;
         double pace = was ? kernels->slowed : kernels->alone;
+        /* A pace of 0 means that the kernel takes no time: nothing is left. */
         kernels->left -= pace > 0.0 ? (now - kernels->since) / pace : kernels->left;
         kernels->since = now;
         time_kernels(play, rank, stream);
     }
 }
 
+/* Start a kernel. Stragglers and noise stretch both durations alike. */
 static void start_kernels(Play *play, int32_t rank, int32_t stream, int32_t place, int64_t op) {
     const Problem *p = play->p;
     double speed = p->op_flags[op] & ON_GPU ? p->speed[rank] : 1.0, noise = 1.0;
@@ -47,6 +58,7 @@ static void start_kernels(Play *play, int32_t rank, int32_t stream, int32_t plac
 
 /* ---- streams of operations ---- */
 
+/* Record the end of an operation and free its stream. */
 static void end_op(Play *play, int32_t rank, int32_t place, int64_t op) {
     const Problem *p = play->p;
     int64_t at = p->out_begin[rank] + place;
@@ -57,7 +69,7 @@ static void end_op(Play *play, int32_t rank, int32_t place, int64_t op) {
     if (p->op_kind[op] == COLLECTIVE && p->op_flags[op] & TAKES_SMS) communicate(play, rank, -1);
 }
 
-/* The operation that a stream is at has ended. */
+/* End the operation in progress on a stream, then start all operations of the rank that have become free to start. */
 static void stream_done(Play *play, int32_t rank, int32_t stream) {
     const Problem *p = play->p;
     int64_t own = p->stream_begin[p->list_of[rank]] + stream;

@@ -1,1 +1,1 @@
-"""The kinds of findings, one a file; a file's FINDING has its name."""
+"""The kinds of findings, a module each; a module's FINDING has the module's name."""

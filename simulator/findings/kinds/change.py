@@ -1,25 +1,26 @@
-"""How does each setting differ from the baseline, under the condition that is shown and over all of them?"""
+"""How does each setting differ from the baseline, under the shown condition and over every condition?"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from simulator.findings.comparison import Comparison, Row
-from simulator.findings.found import Finding, Found
-from simulator.findings.words import joined, listed
-from simulator.report.numbers.measures import SAME, Measure, for_reports
-from simulator.report.tables.setting_text import labelled
-from simulator.scenario.records import Asked
+from simulator.findings.comparison import Comparison, Row, key_of
+from simulator.findings.found import Finding, FindingResult
+from simulator.findings.text import capital, clauses, join_list, joined, predicates
+from simulator.records.measures import SAME, Measure, for_reports
+from simulator.records.setting_text import labelled
+from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL = {"collective": ("time",), "training": ("time", "memory")}
-# Changes of so many settings in several measures are told as a list whose head names the measures.
+# From this many settings on, only the best setting has a clause; changes of the other settings become a list.
 _LIST = 3
-# A change that differs over the conditions by less than this is told for the shown one alone.
+# A change that varies by less than this over the conditions is reported for the shown condition alone.
 _ALIKE = 0.05
 
 
-def find(compared: Comparison, asked: Asked) -> Found | None:
-    """Tell changes from the baseline; None where fewer than two settings were played."""
+def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
+    """Report changes from the baseline; None if fewer than two settings were simulated."""
     condition = compared.shown_condition
     rows = compared.under(condition)
     first = next((row for row in rows if row.setting == compared.settings[0]), None)
@@ -28,20 +29,15 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
         return None
     reports = [row.report for row in rows if row.report is not None]
     names = asked.of or _USUAL[compared.kind]
+    # Times of steps with different numbers of tokens are compared per token instead (for_reports).
     wanted = list(dict.fromkeys(for_reports(compared.measure(name), reports) for name in names))
+    # Comparing needs a value in every report.
     told = [measure for measure in wanted if all(measure.value(report) is not None for report in reports)]
     if not told:
         return None
-    as_list = len(told) > 1 and len(others) >= _LIST
-    changes = [(compared.name(row.setting), _changes(first, row, told, as_list=as_list)) for row in others]
-    values = listed([measure.text(measure.value(first.report) or 0.0) for measure in told])
-    where = labelled(condition)
-    place = f" at {where}" if where else ""
-    fits = "" if first.fits else ", which does not fit"
-    head = f", {listed([measure.noun for measure in told])} change" if as_list else ""
-    sentences = [f"Against {compared.name(first.setting)}{place} ({values}{fits}){head}: {joined(changes)}"]
+    sentences = _sentences(compared, first, others, told, labelled(condition))
     if len(compared.conditions) > 1:
-        # Of the first measure all, of others what changes its sign.
+        # State the range of the first measure; mention another measure only if its change has both signs.
         texts = (_over_conditions(compared, measure, flips=measure is not told[0]) for measure in told)
         sentences += [text for text in texts if text]
     numbers = {
@@ -51,30 +47,72 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
         "conditions": len(compared.conditions),
         "over_all": [row for measure in told for row in _ranges(compared, measure)],
     }
-    return Found("change", tuple(sentences), numbers, _spoken(rows, first, told[0]))
+    return FindingResult("change", tuple(sentences), numbers, _spoken(rows, first, told[0]))
+
+
+def _sentences(compared: Comparison, first: Row, others: list[Row], told: list[Measure], where: str) -> list[str]:
+    """Write a clause for each setting; of many settings for the best, and a list of changes for the rest."""
+    place = f"With {where}, " if where else ""
+    baseline = compared.name(first.setting)
+    best = _ordered(others, told[0])[0]
+    in_words = others if len(others) < _LIST else [best]
+    texts = [(compared.name(row.setting), _predicate(first, row, told, baseline)) for row in in_words]
+    sentences = [place + clauses(texts)]
+    rest = [(compared.name(row.setting), _signs(first, row, told)) for row in others if row not in in_words]
+    if rest:
+        nouns = capital(join_list([measure.noun for measure in told]))
+        sentences.append(f"{nouns} of the other settings vs {baseline}: {joined(rest, ' ')}")
+    return sentences
+
+
+def _ordered(rows: Sequence[Row], measure: Measure) -> list[Row]:
+    """Return the points that fit (all points if none fits), the best first."""
+    fitting = [row for row in rows if row.fits] or list(rows)
+    # Small or large values may be good.
+    sign = 1 if measure.best == "least" else -1
+    return sorted(fitting, key=lambda row: sign * (measure.value(row.report or {}) or 0.0))
 
 
 def _spoken(rows: tuple[Row, ...], first: Row, measure: Measure) -> tuple[int, ...]:
-    """The best of those that fit, the baseline, and the worst."""
-    fitting = [row for row in rows if row.fits] or list(rows)
-    sign = 1 if measure.best == "least" else -1
-    ordered = sorted(fitting, key=lambda row: sign * (measure.value(row.report or {}) or 0.0))
+    """Return the best point that fits, the baseline, and the worst."""
+    ordered = _ordered(rows, measure)
     return tuple(dict.fromkeys((ordered[0].index, first.index, ordered[-1].index)))
 
 
-def _changes(first: Row, row: Row, told: list[Measure], *, as_list: bool) -> str:
+def _predicate(first: Row, row: Row, told: list[Measure], baseline: str) -> str:
+    """Write a setting's change in every measure: 'takes 6 % less time than ddp (47 ms instead of 50 ms)'."""
+    parts = []
+    for number, measure in enumerate(told):
+        before, after = (measure.value(one.report or {}) or 0.0 for one in (first, row))
+        # The first change names the baseline; the others refer to the same setting.
+        parts.append((measure.verb, _compared(measure, after, before, baseline if number == 0 else "")))
+    lacks = ", but does not fit in memory" if row.fits is False else ""
+    other = f"; {baseline} does not fit in memory" if not first.fits else ""
+    return f"{predicates(parts)}{lacks}{other}"
+
+
+def _compared(measure: Measure, after: float, before: float, baseline: str) -> str:
+    """Write the change of a value, and both values."""
+    values = measure.amount_text(after), measure.amount_text(before)
+    # A change relative to 0 is undefined: write the values.
+    if before == 0 and after != 0:
+        return f"{measure.text(after)} instead of {values[1]}"
+    change = measure.change_text(after, before)
+    if change.startswith("the same "):
+        return f"{change}{f' as {baseline}' if baseline else ''} ({values[0]})"
+    link = "of" if "x the " in change else "than"
+    return f"{change}{f' {link} {baseline}' if baseline else ''} ({values[0]} instead of {values[1]})"
+
+
+def _signs(first: Row, row: Row, told: list[Measure]) -> str:
+    """Write a setting's changes with their signs: '-65 % and +5.4 %'."""
     before, after = first.report or {}, row.report or {}
-    texts = [
-        (measure.sign_text if as_list else measure.change_text)(
-            measure.value(after) or 0.0, measure.value(before) or 0.0
-        )
-        for measure in told
-    ]
-    lacks = "" if row.fits else ", and does not fit"
-    return listed(texts) + lacks
+    texts = [measure.sign_text(measure.value(after) or 0.0, measure.value(before) or 0.0) for measure in told]
+    return join_list(texts) + ("" if row.fits else " (does not fit in memory)")
 
 
 def _numbers(first: Row, row: Row, told: list[Measure]) -> dict[str, Any]:
+    """Return a setting's values and changes as plain data."""
     return {
         "setting": dict(row.setting),
         "point": row.index,
@@ -85,17 +123,19 @@ def _numbers(first: Row, row: Row, told: list[Measure]) -> dict[str, Any]:
 
 
 def _change(first: Row, row: Row, measure: Measure) -> float | None:
+    """Return the relative change of a measure; None if a value is missing or the baseline is 0."""
     before, after = measure.value(first.report or {}), measure.value(row.report or {})
     return after / before - 1 if before and after is not None else None
 
 
 def _ranges(compared: Comparison, measure: Measure) -> list[dict[str, Any]]:
-    """Of each setting the least and the greatest change over the conditions."""
+    """Return each setting's smallest and largest change over the conditions."""
     ranges = []
     for setting in compared.settings[1:]:
         found = []
         for condition in compared.conditions:
             first, row = compared.row(compared.settings[0], condition), compared.row(setting, condition)
+            # A point that does not fit has no real speed.
             change = _change(first, row, measure) if first.fits and row.fits else None
             found += [(change, condition)] if change is not None else []
         if found:
@@ -110,20 +150,31 @@ def _ranges(compared: Comparison, measure: Measure) -> list[dict[str, Any]]:
 
 
 def _over_conditions(compared: Comparison, measure: Measure, *, flips: bool) -> str:
-    """Where a change differs over the conditions: from what to what; or only where it changes its sign, or is none."""
-    texts = []
+    """Write the ranges of changes that vary over the conditions; with `flips`, only ranges with both signs."""
+    order = [key_of(condition) for condition in compared.conditions]
+    ranges: list[tuple[str, list[tuple[str, str]]]] = []
     for one in _ranges(compared, measure):
         apart = one["most"] - one["least"] > _ALIKE
         if apart and (not flips or _sign(one["least"]) != _sign(one["most"])):
-            ends = [
-                f"{measure.change_text(1 + one[end], 1.0)} ({labelled(one[f'{end}_at'])})" for end in ("least", "most")
-            ]
-            texts.append((compared.name(one["setting"]), " to ".join(ends)))
-    several = "both" if len(compared.conditions) == 2 else f"all {len(compared.conditions)}"
-    return f"Over {several} conditions: {joined(texts)}" if texts else ""
+            # Both ends in the order of the conditions: from 2 GPUs to 8 GPUs.
+            ends = sorted(("least", "most"), key=lambda end: order.index(key_of(one[f"{end}_at"])))
+            texts = [(measure.sign_text(1 + one[end], 1.0), labelled(one[f"{end}_at"])) for end in ends]
+            ranges.append((compared.name(one["setting"]), texts))
+    if not ranges:
+        return ""
+    # Several settings whose ends have the same conditions share the text of the conditions.
+    shared = {tuple(where for _, where in ends) for _, ends in ranges}
+    common = f" ({' to '.join(next(iter(shared)))})" if len(shared) == 1 < len(ranges) else ""
+    told = [
+        (name, " to ".join(change if common else f"{change} ({where})" for change, where in ends))
+        for name, ends in ranges
+    ]
+    head = f"Change of {measure.noun} vs {compared.name(compared.settings[0])}"
+    return f"{head} over {len(compared.conditions)} conditions{common}: {joined(told, ' ')}"
 
 
 def _sign(change: float) -> int:
+    """Return -1, 0 or 1; changes too small to be written count as 0."""
     return (change > SAME) - (change < -SAME)
 
 

@@ -1,4 +1,4 @@
-"""How much does one axis, swept or compared, change each setting, against the first value of the axis?"""
+"""How much does an axis, swept or compared, change each setting, relative to the axis's first value?"""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from simulator.findings.comparison import Comparison, Settings, key_of
-from simulator.findings.found import Finding, Found
-from simulator.findings.words import listed
-from simulator.report.numbers.measures import SAME, Measure, for_reports
-from simulator.report.tables.setting_text import label, labelled
-from simulator.scenario.records import Asked
+from simulator.findings.found import Finding, FindingResult
+from simulator.findings.text import clause, join_list
+from simulator.records.measures import SAME, Measure, for_reports
+from simulator.records.setting_text import label, labelled
+from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL: Final = {"collective": ("time",), "training": ("time",)}
-# Of a numeric axis with more values than this only the last is told.
+# For a numeric axis with more values than this, only the last value is reported.
 _MOST_VALUES: Final = 3
-# Of more values than these those are told that change most.
+# With more values than this, only the largest changes are reported.
 _MOST_TOLD: Final = 4
-# More conditions beside the axis than these are told for the shown one alone.
+# With more conditions beside the axis than this, only the shown condition is reported.
 _MOST_CONDITIONS: Final = 3
 
 
-def find(compared: Comparison, asked: Asked) -> Found | None:
-    """Tell the effect of an axis; None where it has one value that was played."""
+def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
+    """Report the effect of an axis; None if only a single value was simulated."""
     axes = {**compared.scenario.sweep, **compared.scenario.compare}
     key = asked.along if asked.along in axes else next(iter(axes), None)
     if key is None:
         return None
     names = asked.of or _USUAL[compared.kind]
     values = _values(compared, key)
+    # The first value is the reference.
     told: Sequence[Any] = (
         values[1:] if len(values) <= _MOST_VALUES + 1 or key not in compared.numeric_axes else values[-1:]
     )
@@ -45,22 +46,22 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     kept = [sentence for sentence in sentences if sentence]
     if not kept:
         return None
-    # The picture is of the condition that other findings show too, where there is a choice.
+    # Prefer the condition shown by other findings for pictures.
     shown = [one for one in changes if one["fixed"].items() <= compared.shown_condition.items()] or changes
     worst = max(shown, key=lambda one: abs(one["change"]))
     start = next((one["from_point"] for one in changes if one["point"] == worst["point"]), worst["point"])
-    return Found("effect", tuple(kept), {"along": key, "changes": changes}, (worst["point"], start))
+    return FindingResult("effect", tuple(kept), {"along": key, "changes": changes}, (worst["point"], start))
 
 
 def _largest(values: Sequence[Any], changes: list[dict[str, Any]]) -> list[Any]:
-    """The values that change most, in their order."""
+    """Return the values with the largest changes, in their order."""
     most = [max((abs(one["change"]) for one in changes if one["value"] == value), default=0.0) for value in values]
     chosen = sorted(range(len(values)), key=lambda i: -most[i])[:_MOST_TOLD]
     return [values[i] for i in sorted(chosen)]
 
 
 def _values(compared: Comparison, key: str) -> Sequence[Any]:
-    """The values of an axis, that of the baseline first."""
+    """Return the values of an axis, the baseline's first."""
     scenario = compared.scenario
     values = {**scenario.compare, **scenario.sweep}[key]
     first = scenario.baseline.get(key, values[0])
@@ -68,26 +69,28 @@ def _values(compared: Comparison, key: str) -> Sequence[Any]:
 
 
 def _beside(all_of: Sequence[Settings], key: str) -> list[Settings]:
-    """Settings, or conditions, without what the axis says of them, each once."""
+    """Return settings, or conditions, without the axis's key, each once."""
     without = ({k: v for k, v in one.items() if k != key} for one in all_of)
     return list({key_of(one): one for one in without}.values())
 
 
 def _fixed(compared: Comparison, key: str) -> list[Settings]:
-    """Conditions beside the axis: all of few, of many the shown one."""
+    """Return the conditions beside the axis: all if few, else the shown condition."""
     fixed = _beside(compared.conditions, key)
     return fixed if len(fixed) <= _MOST_CONDITIONS else _beside([compared.shown_condition], key)
 
 
 def _rows(compared: Comparison, measure: Measure, key: str, fixed: Settings) -> list[dict[str, Any]]:
-    """Each setting's change at each value against the first."""
+    """Return each setting's change at each value relative to the first value."""
     found = []
     values = _values(compared, key)
     for setting in _beside(compared.settings, key):
         rows = [compared.row_of({**setting, **fixed, key: value}) for value in values]
         known = [row for row in rows if row.report is not None]
+        # Without the first value there is no reference.
         if not known or rows[0].report is None:
             continue
+        # Times of steps with different numbers of tokens are compared per token instead.
         own = for_reports(measure, [row.report for row in known if row.report is not None])
         before = own.value(rows[0].report)
         for row, value in zip(rows[1:], values[1:], strict=True):
@@ -105,26 +108,30 @@ def _rows(compared: Comparison, measure: Measure, key: str, fixed: Settings) -> 
 
 
 def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str, Any]]) -> str:
+    """Write the changes at a value of the axis."""
     texts: dict[str, list[str]] = {}
     own = [one for one in changes if one["value"] == value]
-    # Both are told where there are several, also of those that are left out.
+    # Name settings (and conditions) only if several exist, including omitted ones.
     several = [len(_beside(all_of, key)) > 1 for all_of in (compared.settings, compared.conditions)]
-    # Who is changed most stands first.
+    # The largest change first.
     for one in sorted(own, key=lambda one: -abs(one["change"])):
         parts = [f"with {compared.name(one['setting'])}"] if several[0] else []
         parts += [f"at {labelled(one['fixed'])}"] if several[1] else []
         measure = compared.measure(one["measure"])
-        lacks = "" if one["fits"] else ", which does not fit,"
+        lacks = "" if one["fits"] else " (does not fit in memory)"
         texts.setdefault(" ".join(parts), []).append(measure.change_text(one["after"], one["before"]) + lacks)
+    # Settings with the same text share it.
     where: dict[str, list[str]] = {}
     for name, said in texts.items():
         where.setdefault(", ".join(said), []).append(name)
     if not where:
         return ""
-    told = (f"{text} {listed(names)}".rstrip(" ,") for text, names in where.items())
+    told = (f"{text} {join_list(names)}".rstrip(" ,") for text, names in where.items())
     first, at = (label(key, one) for one in (_values(compared, key)[0], value))
-    nothing = " changes nothing" if all(abs(one["change"]) <= SAME for one in own) else ""
-    return f"{at}{nothing} against {first}: {'; '.join(told)}"
+    # State plainly that an option has no effect, before the list of equal values.
+    nothing = all(abs(one["change"]) <= SAME for one in own)
+    head = clause(at, f"has no effect vs {first}") if nothing else f"{at} vs {first}"
+    return f"{head}: {'; '.join(told)}"
 
 
 FINDING = Finding("effect", find)

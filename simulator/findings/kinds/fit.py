@@ -1,4 +1,4 @@
-"""Which settings fit into a GPU's memory, with how much to spare, and up to which value of an axis?"""
+"""Which settings fit in a GPU's memory, how much memory is left, and which values of an axis still fit?"""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from functools import partial
 from typing import Any
 
 from simulator.basics.units import format_memory
-from simulator.findings.along import Axis, axis_of, sign_changes
 from simulator.findings.comparison import Comparison, Row, Settings
-from simulator.findings.found import Finding, Found
-from simulator.findings.words import at_text, bracket_text, bracketed, joined
-from simulator.report.numbers.measures import Report
-from simulator.report.tables.setting_text import labelled
-from simulator.scenario.records import Asked
+from simulator.findings.crossovers import Axis, axis_of, sign_changes
+from simulator.findings.found import Finding, FindingResult
+from simulator.findings.text import at_text, bracket_text, bracketed, clauses
+from simulator.records.measures import Report
+from simulator.records.setting_text import labelled
+from simulator.scenario.answer_spec import FindingSpec
 
 
-def find(compared: Comparison, asked: Asked) -> Found | None:
-    """Tell what fits; None where nothing was played."""
+def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
+    """Report what fits; None if nothing was simulated."""
     axis = axis_of(compared, asked.along, asked.between) if asked.along else None
+    # A numeric axis has a limit to search for; without an axis, list each setting.
     if axis is not None:
         return _along(compared, axis)
     condition = compared.shown_condition
@@ -35,52 +36,63 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
         for row in rows
     ]  # fmt: skip
     where = labelled(condition)
-    sentence = (f"{where}: " if where else "") + (texts[0][1] if len(texts) == 1 else joined(texts))
-    return Found("fit", (sentence,), {"condition": dict(condition), "fits": numbers}, tuple(row.index for row in rows))
+    # A single unnamed setting is called "the job".
+    if not rows[0].setting:
+        texts = [(f"{'the' if where else 'The'} job", texts[0][1])]
+    sentence = (f"With {where}, " if where else "") + clauses(texts)
+    return FindingResult(
+        "fit", (sentence,), {"condition": dict(condition), "fits": numbers}, tuple(row.index for row in rows)
+    )
 
 
 def _text(row: Row) -> str:
+    """Write whether a point fits: peak of allocations, reserved memory, capacity and shortfall."""
     report: Report = row.report or {}
     peak, reserved, capacity = (report[f"{k}_bytes"] for k in ("peak_memory", "peak_reserved", "capacity"))
-    held = format_memory(peak)
-    kept = f", {format_memory(reserved)} with the holes between them" if reserved > 1.005 * peak else ""
-    of = f"{'fits, ' if row.fits else ''}allocations peak at {held}{kept}, of {format_memory(capacity)}"
-    return of if row.fits else f"does not fit, lacks {format_memory(report['shortfall_bytes'])}; {of}"
+    # Mention the allocator's reserved memory only if fragmentation adds more than 0.5 %.
+    kept = f", reserved memory with fragmentation {format_memory(reserved)}" if reserved > 1.005 * peak else ""
+    held = f"peak memory {format_memory(peak)}{kept}"
+    if row.fits:
+        return f"fits in {format_memory(capacity)} ({held})"
+    return f"does not fit in {format_memory(capacity)}: {format_memory(report['shortfall_bytes'])} are missing ({held})"
 
 
-def _along(compared: Comparison, axis: Axis) -> Found | None:
-    """Up to which value each setting fits."""
+def _along(compared: Comparison, axis: Axis) -> FindingResult | None:
+    """Report each setting's largest fitting value on the axis."""
     texts, numbers = [], []
     for setting in compared.settings:
         fixed = {k: v for k, v in compared.shown_condition.items() if k != axis.key}
         places = sign_changes(partial(_excess, compared, {**setting, **fixed}, axis), axis)
+        # The first place from which on the setting exceeds the memory.
         ends = next((bracket for bracket, now in places if now), None)
         last = _excess(compared, {**setting, **fixed}, axis, axis.numbers[-1])
         name = compared.name(setting)
         if ends is not None:
             kept = bracketed(ends)
-            texts.append((name, f"no longer fits from {bracket_text(axis.key, kept)} on"))
+            texts.append((name, f"does not fit from {bracket_text(axis.key, kept)} on"))
             numbers.append({"setting": dict(setting)} | kept)
         elif last is not None:
             until = at_text(axis.key, axis.numbers[-1], exact=True)
-            texts.append((name, f"fits up to {until}" if last <= 0 else "never fits"))
+            texts.append((name, f"fits up to {until}" if last <= 0 else "does not fit at any value"))
             numbers.append({"setting": dict(setting), "at": None, "last": axis.numbers[-1], "fits": last <= 0})
     if not texts:
         return None
     fixed = {k: v for k, v in compared.shown_condition.items() if k != axis.key}
     where = labelled(fixed)
     spoken = tuple(row.index for row in compared.under(compared.shown_condition))
-    told = f"{where}: {joined(texts, ' ')}" if where else joined(texts, " ")
-    return Found("fit", (told,), {"along": axis.key, "fixed": fixed, "places": numbers}, spoken)
+    told = f"With {where}, {clauses(texts)}" if where else clauses(texts)
+    return FindingResult("fit", (told,), {"along": axis.key, "fixed": fixed, "places": numbers}, spoken)
 
 
 def _excess(compared: Comparison, at: Settings, axis: Axis, number: int) -> float | None:
-    """ln of what is needed over what there is; positive where it does not fit."""
+    """Return ln of the needed over the available memory; positive if the point does not fit."""
     report: dict[str, Any] | Report | None = compared.known({**at, **axis.settings(number)})
     if report is None:
         return None
     capacity, lacking = report["capacity_bytes"], report["shortfall_bytes"]
+    # With fragmentation a point may lack memory although its peak is below the capacity: prefer the shortfall.
     excess = math.log((capacity + lacking if lacking else report["peak_memory_bytes"]) / capacity)
+    # The sign must agree with `fits`, also at the very limit.
     return max(excess, 1e-12) if not report["fits"] else min(excess, -1e-12)
 
 

@@ -1,4 +1,4 @@
-"""What did real trainings learn, how far apart are they at the end, and what did their checks see?"""
+"""How do real trainings differ: their last losses, their ends, and the findings of their checks?"""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.findings.comparison import Comparison, Row
-from simulator.findings.found import Finding, Found
-from simulator.findings.words import joined, listed
-from simulator.scenario.records import Asked
+from simulator.findings.found import Finding, FindingResult
+from simulator.findings.text import clause, join_list, joined
+from simulator.scenario.answer_spec import FindingSpec
 
-# Last losses that differ by more than this share show on a curve.
+# Last losses that differ by more than 0.5 % are visible on a curve.
 _SHOWS = 0.005
 
 
-def find(compared: Comparison, asked: Asked) -> Found | None:
-    """Tell what was learned; None where nothing trained."""
+def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
+    """Report the results of training; None if nothing trained."""
     rows = [row for row in compared.rows if row.report is not None and row.report.get("learning")]
     if not rows:
         return None
@@ -24,7 +24,7 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     sentences = [_losses(compared, rows, facts)]
     if lowest is not None:
         loss = compared.measure("loss").value(lowest.report or {}) or 0.0
-        sentences.insert(0, f"{compared.name(lowest.setting)} ends lowest, at a loss of {loss:.4g}")
+        sentences.insert(0, clause(compared.name(lowest.setting), f"has the lowest last loss ({loss:.4g})"))
     if any(one["seen"] for one in facts):
         sentences.append(_seen(compared, rows, facts))
     times = _times(compared, rows, facts)
@@ -32,12 +32,16 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
         sentences.append(times)
     apart = max((one["apart"] or 0.0 for one in facts if not one["shows"]), default=0.0)
     numbers = {"runs": facts, "most_apart": apart}
+    # Pictures show the lowest loss and the fastest run first.
     leading = [row for row in (lowest, _first(rows, facts)) if row is not None]
-    return Found("learned", tuple(sentences), numbers, tuple(dict.fromkeys(row.index for row in [*leading, *rows])))
+    return FindingResult(
+        "learned", tuple(sentences), numbers, tuple(dict.fromkeys(row.index for row in [*leading, *rows]))
+    )
 
 
 def _lowest(rows: list[Row], facts: list[dict[str, Any]]) -> Row | None:
-    """The run that ends at the lowest loss, where runs that have come to their end differ so that a curve shows it."""
+    """Return the run with the lowest last loss, if complete runs differ visibly."""
+    # A stopped run's loss belongs to an earlier step, hence is not comparable.
     known = [(one["last_loss"], row) for row, one in zip(rows, facts, strict=True) if _ended(one)]
     if len(known) < 2:
         return None
@@ -46,20 +50,22 @@ def _lowest(rows: list[Row], facts: list[dict[str, Any]]) -> Row | None:
 
 
 def _first(rows: list[Row], facts: list[dict[str, Any]]) -> Row | None:
-    """The run that is through its steps first."""
+    """Return the first run to complete its steps."""
     known = [(one["ended_s"], row) for row, one in zip(rows, facts, strict=True) if _ended(one) and one["ended_s"]]
     return min(known, key=lambda one: one[0])[1] if known else None
 
 
 def _ended(one: Mapping[str, Any]) -> bool:
-    """Whether a run took all its steps and ends at a number."""
+    """Return True if a run took all its steps and ends at a finite loss."""
     return not one["stopped"] and one["last_loss"] is not None
 
 
 def _facts(row: Row, first: Row) -> dict[str, Any]:
+    """Return a run's results relative to the first run, as plain data."""
     learning, baseline = (one.report or {} for one in (row, first))
     own, other = learning["learning"], baseline["learning"]
     losses = own["losses"]
+    # A run stopped in its first step has no loss at all.
     last = losses[-1] if losses else None
     first_last = other["losses"][-1] if other["losses"] else None
     apart = abs(last - first_last) if last is not None and first_last is not None else None
@@ -72,71 +78,70 @@ def _facts(row: Row, first: Row) -> dict[str, Any]:
 
 
 def _shows(apart: float | None, first_last: float | None, last: float | None, *, stopped: bool) -> bool:
-    """Whether the loss curve shows it: no number, an early end, or a loss that lies elsewhere."""
+    """Return True if the loss curve shows a difference: NaN, an early end, or another last loss."""
     if stopped or last is None or apart is None or not first_last:
         return True
     return apart > _SHOWS * abs(first_last)
 
 
 def _losses(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
+    """Write the last losses: visible differences, and runs that end at the same loss."""
     texts = []
     for row, one in zip(rows, facts, strict=True):
         texts.append((compared.name(row.setting), _end(one)))
     shown = [text for text, one in zip(texts, facts, strict=True) if one["shows"]]
     alike = [name for (name, _), one in zip(texts[1:], facts[1:], strict=True) if not one["shows"]]
-    # A colon: "no fault ends at ..." would say the opposite of what is meant.
-    first = f"{texts[0][0]}: {texts[0][1]}"
-    if len(rows) == 1:
-        return first
-    parts = [first]
-    if shown:
-        parts.append(f"the loss shows {joined(shown, ', which ')}" if alike else joined(shown, " "))
+    parts = [joined([texts[0], *shown], " ")]
     if alike:
         most = max(one["apart"] or 0.0 for one in facts if not one["shows"])
-        same = "to the last digit" if most == 0 else f"within {most:.2g}"
-        parts.append(f"{_few(alike)} end{'s' if len(alike) == 1 else ''} there too, {same}")
-    return "; ".join(parts)
+        same = "exactly" if most == 0 else f"within {most:.2g}"
+        parts.append(f"{_few(alike)} equal to {texts[0][0]} {same}")
+    return f"Last loss: {'; '.join(parts)}"
 
 
 def _end(one: Mapping[str, Any]) -> str:
+    """Write how a run ends."""
     if one["stopped"]:
-        return f"stops before step {one['steps']}"
+        return f"none (stopped before step {one['steps']})"
     if one["last_loss"] is None:
-        return "ends at NaN"
-    skipped = f", {one['skipped']} steps skipped" if one["skipped"] else ""
-    return f"ends at a loss of {one['last_loss']:.4g}{skipped}"
+        return "NaN"
+    skipped = f" ({one['skipped']} steps skipped)" if one["skipped"] else ""
+    return f"{one['last_loss']:.4g}{skipped}"
 
 
 def _few(names: list[str]) -> str:
-    return listed(names) if len(names) <= 5 else f"all {len(names)} others"
+    """Write up to five names, else their number."""
+    return join_list(names) if len(names) <= 5 else f"the other {len(names)} runs"
 
 
 def _seen(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
+    """Write the checks' findings by run, and the runs without findings."""
     texts = [
-        (compared.name(row.setting), "by " + listed([f"{check} (step {step})" for check, step in one["seen"].items()]))
+        (compared.name(row.setting), join_list([f"{check} (step {step})" for check, step in one["seen"].items()]))
         for row, one in zip(rows, facts, strict=True)
         if one["seen"]
     ]
     unseen = [compared.name(r.setting) for r, one in zip(rows[1:], facts[1:], strict=True) if not one["seen"]]
-    nobody = f"; {listed(unseen)} by no check" if unseen else ""
-    return f"checks saw {joined(texts, ' ')}{nobody}"
+    nobody = f"; no check detected {join_list(unseen)}" if unseen else ""
+    return f"Detected faults: {joined(texts, ' by ')}{nobody}"
 
 
 def _times(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
-    """Who is through first, where all took as many steps in unlike times."""
+    """Write the first and the last run to complete, if times differ."""
     whole = [
         (one["ended_s"], row) for row, one in zip(rows, facts, strict=True) if one["ended_s"] and not one["stopped"]
     ]
     if len(whole) < 2:
         return ""
     (soonest, first), (latest, last) = min(whole, key=lambda w: w[0]), max(whole, key=lambda w: w[0])
+    # Times within 0.1 % are not worth a sentence.
     if latest - soonest <= 1e-3 * latest:
         return ""
     measure = compared.measure("time")
     steps = next(one["steps"] for row, one in zip(rows, facts, strict=True) if row is first)
     return (
-        f"{compared.name(first.setting)} has done its {steps} steps first, after {measure.text(soonest)}; "
-        f"{compared.name(last.setting)} last, after {measure.text(latest)}"
+        f"{clause(compared.name(first.setting), f'completes {steps} steps first')}, after {measure.text(soonest)}; "
+        f"{clause(compared.name(last.setting), 'completes last')}, after {measure.text(latest)}"
     )
 
 

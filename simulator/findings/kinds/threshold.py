@@ -1,4 +1,4 @@
-"""From which value of an axis on is a setting worse than the baseline by a margin, or no longer so?"""
+"""From which value of an axis on is a setting worse than the baseline by a margin, or no longer worse?"""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simulator.findings.along import Axis, axis_of, changes, log_ratio
 from simulator.findings.comparison import Comparison, Settings, key_of
-from simulator.findings.found import Finding, Found
+from simulator.findings.crossovers import Axis, axis_of, changes, log_ratio
+from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
-from simulator.findings.words import bracket_text, bracketed, listed
-from simulator.report.numbers.measures import Measure, for_reports, percent_text
-from simulator.report.tables.setting_text import label, labelled
-from simulator.scenario.records import Asked
+from simulator.findings.text import bracket_text, bracketed, clause, join_list
+from simulator.records.measures import Measure, for_reports, percent_text
+from simulator.records.setting_text import label, labelled
+from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL = ("time",)
-# ln of ratios that differ by less from 0 are those of equal values.
+# Log ratios closer to 0 than this belong to equal values.
 _EQUAL = 1e-9
 
 
-def find(compared: Comparison, asked: Asked) -> Found | None:
-    """Tell thresholds of every setting against the baseline, a sentence for each measure and setting."""
+def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
+    """Report the thresholds of every setting against the baseline, a sentence per measure and setting."""
     key = asked.along or ""
     axis = axis_of(compared, key, asked.between)
     if axis is None or len(compared.settings) < 2:
@@ -32,6 +32,7 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     sentences: list[str] = []
     for name in asked.of or _USUAL:
         measure = for_reports(compared.measure(name), reports)
+        # Settings that differ only in the axis's own key would repeat the same search.
         for setting in _apart(compared.settings[1:], key):
             told = [
                 _told(compared, measure, setting, _playable(compared, setting, axis, fixed), fixed, asked.margin)
@@ -42,14 +43,14 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
             sentences += _together([text for text, _ in known])
     if not found:
         return None
-    return Found(
+    return FindingResult(
         "threshold", tuple(sentences), {"along": key, "margin": asked.margin, "places": found},
         tuple(row.index for row in rows[:2]),
     )  # fmt: skip
 
 
 def _fixed(compared: Comparison, key: str) -> list[Settings]:
-    """The conditions beside the axis."""
+    """Return the conditions without the axis's key, each once."""
     fixed: list[Settings] = []
     for condition in compared.conditions:
         one = {k: v for k, v in condition.items() if k != key}
@@ -59,31 +60,32 @@ def _fixed(compared: Comparison, key: str) -> list[Settings]:
 
 
 def _together(told: Sequence[tuple[str, str]]) -> list[str]:
-    """One sentence for what is said of several places."""
+    """Return a sentence per statement, listing its places."""
     places: dict[str, list[str]] = {}
     for said, at in told:
         places.setdefault(said, []).append(at)
-    return [f"{said} {listed(_merged(own))}" for said, own in places.items()]
+    return [f"{said} {join_list(_merged(own))}" for said, own in places.items()]
 
 
 def _merged(texts: Sequence[str]) -> list[str]:
-    """Places with their conditions; conditions of one place stand together."""
+    """Write places with their conditions; conditions of the same place are grouped."""
     conditions: dict[str, list[str]] = {}
     for text in texts:
         at, _, where = text.partition(" (")
         conditions.setdefault(at, []).append(where.removesuffix(")"))
-    return [f"{at} ({listed(own)})" if own[0] else at for at, own in conditions.items()]
+    return [f"{at} ({join_list(own)})" if own[0] else at for at, own in conditions.items()]
 
 
 def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
-    """Settings that differ in more than what the axis says."""
+    """Return the settings that differ in more than the axis's key."""
+    # Reversed twice: the first of several settings that are equal without the axis's key remains.
     return list({key_of(_without(setting, key)): setting for setting in reversed(settings)}.values())[::-1]
 
 
 def _told(
     compared: Comparison, measure: Measure, setting: Settings, axis: Axis, fixed: Settings, margin: float
 ) -> tuple[tuple[str, str], dict[str, Any]] | None:
-    """What is said and where, and the numbers; None where the axis changes nothing for the setting."""
+    """Return statement, place and numbers; None if the axis does not affect the setting."""
     pair = (setting, compared.settings[0])
     ratios = {
         number: ratio
@@ -112,15 +114,17 @@ def _told(
 
 
 def _ends(measure: Measure, ratios: Mapping[int, float]) -> list[dict[str, float]]:
-    """How much worse or better it is at the two ends of the axis; nothing where it is the same everywhere."""
+    """Return how much worse or better the setting is at both ends of the axis; empty if equal everywhere."""
     if all(abs(ratio) <= _EQUAL for ratio in ratios.values()):
         return []
     sign = 1 if measure.best == "least" else -1
     ends = dict.fromkeys((min(ratios), max(ratios)))
+    # The log ratio is positive for "worse"; turn it into the change of the measure itself.
     return [{"at": number, "change": math.expm1(sign * ratios[number])} for number in ends]
 
 
 def _ends_text(compared: Comparison, measure: Measure, axis: Axis, ends: Sequence[Mapping[str, float]]) -> str:
+    """Write the changes at both ends of the axis."""
     texts = [
         f"{measure.change_text(1 + end['change'], 1.0)} at {label(axis.key, axis.settings(int(end['at']))[axis.key])}"
         for end in ends
@@ -129,7 +133,7 @@ def _ends_text(compared: Comparison, measure: Measure, axis: Axis, ends: Sequenc
 
 
 def _lacking(compared: Comparison, setting: str, key: str) -> str:
-    """Which of the scenario's own points that are compared do not fit, unless another finding tells."""
+    """Write the compared points that do not fit, unless the finding "fit" reports them."""
     if any(asked.finding == "fit" for asked in compared.scenario.answer):
         return ""
     lacking: dict[str, list[str]] = {}
@@ -137,20 +141,24 @@ def _lacking(compared: Comparison, setting: str, key: str) -> str:
         if key_of(row.setting) in (setting, key_of(compared.settings[0])) and row.report is not None and not row.fits:
             at = labelled(row.condition)
             lacking.setdefault(compared.name(row.setting), []).append(at)
-    return "".join(f"; {name} does not fit at {listed(where)}" for name, where in lacking.items())
+    return "".join(f"; {clause(name, 'does not fit')} with {join_list(where)}" for name, where in lacking.items())
 
 
 def _without(setting: Settings, key: str) -> Settings:
-    """A setting without what the axis says: a mapping of options loses that option."""
+    """Return a setting without the axis's key; a mapping of options loses this option."""
     around, _, name = key.rpartition(".")
     value = setting.get(around)
     return {**setting, around: {k: v for k, v in value.items() if k != name}} if isinstance(value, dict) else setting
 
 
 def _playable(compared: Comparison, setting: Settings, axis: Axis, fixed: Settings) -> Axis:
-    """The axis up to where the setting can be played: more servers than workers on workers cannot, say."""
+    """Return the axis up to the last value that can be simulated for the setting.
+
+    Example: a parameter server on workers cannot have more servers than workers.
+    """
     numbers = list(axis.numbers)
     while len(numbers) > 1 and compared.known({**setting, **fixed, **axis.settings(numbers[-1])}) is None:
+        # Halve the last value until a point can be simulated, or the value before is reached.
         shorter = numbers[-1] // 2
         numbers = [*numbers[:-1], *([shorter] if shorter > numbers[-2] else [])]
     return Axis(axis.key, tuple(numbers))
@@ -165,24 +173,23 @@ def _sentence(
     ratios: dict[int, float],
     margin: float,
 ) -> tuple[str, str]:
+    """Return the statement and its place."""
     name, baseline = names
-    less = "more" if measure.best == "least" else "less"
-    by = f"over {percent_text(margin)} " if margin else ""
-    worse = f"takes {by}{less} {measure.noun} than {baseline}"
-    near = (
-        f"within {percent_text(margin)} of {baseline}'s {measure.noun}, or ahead," if margin else f"ahead of {baseline}"
-    )
+    more = "more" if measure.best == "least" else "less"
+    than = f"{more} {measure.noun} than {baseline}"
+    worse = f"{measure.verb} over {percent_text(margin)} {than}" if margin else f"{measure.verb} {than}"
+    near = f"{measure.verb} at most {percent_text(margin)} {than}" if margin else f"{measure.verb} no {than}"
     ends = (axis.settings(number)[axis.key] for number in (axis.numbers[0], axis.numbers[-1]))
     first, last = (label(axis.key, end) for end in ends)
     if not places and all(abs(ratio) <= _EQUAL for ratio in ratios.values()):
-        return f"{name} takes the same {measure.noun} as {baseline}", f"from {first} to {last}"
+        return clause(name, f"{measure.verb} the same {measure.noun} as {baseline}"), f"from {first} to {last}"
     if not places:
-        stays = worse if next(iter(ratios.values())) > math.log1p(margin) else f"stays {near}"
-        return f"{name} {stays}", f"from {first} to {last}"
-    said = [worse if now else f"is {near}" for _, now in places]
+        stays = worse if next(iter(ratios.values())) > math.log1p(margin) else near
+        return clause(name, stays), f"from {first} to {last}"
+    said = [worse if now else near for _, now in places]
     at = [f"from {bracket_text(axis.key, bracketed(one))} on" for one, _ in places]
     before = "".join(f"{text} {where}, and " for text, where in zip(said[:-1], at[:-1], strict=True))
-    return f"{name} {before}{said[-1]}", at[-1]
+    return clause(name, f"{before}{said[-1]}"), at[-1]
 
 
 FINDING = Finding("threshold", find)

@@ -1,1 +1,1 @@
-"""A timeline in numbers: summaries of a collective and of a step, use of links, allocations behind a peak."""
+"""A timeline in numbers: summaries of a collective and of a step, link use, allocations behind a memory peak."""

@@ -1,7 +1,7 @@
-"""Which link holds a run up, and what do the two directions of its cable carry?
+"""Which link is a run's bottleneck, and how much do its cable's two directions carry?
 
-Rule: the bottleneck is the link whose bytes take longest at its bandwidth. Where the other direction of the same cable
-sends at other times, as a parameter server first receives and then sends, both belong to the answer.
+The bottleneck is the link whose bytes take longest at its bandwidth. If the cable's other direction sends at other
+times (a parameter server first receives, then sends), both directions belong to the answer.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simulator.records.measures import arrays_text, percent_text
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.link_use import cable_time, reverse_of
-from simulator.report.numbers.measures import arrays_text, percent_text
 
-# Time of the other direction alone, relative to the bottleneck's own, from which on the directions take turns.
+# Directions take turns if the other direction adds at least this share to the bottleneck's time.
 _TURN: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The link whose bytes take longest at its bandwidth, and the same cable's link in the other direction.
+    """The bottleneck link with the longest bandwidth time, and the opposite link.
 
     Attributes
     ----------
     link : str
         'src->dst'.
     bytes : float
-        Carried [B].
+        Bytes carried [B].
     busy_fraction : float
-        Share of the time with at least one flow on it.
+        Share of the time with at least one flow on the link.
     bandwidth_time_s : float
-        Time that its bytes take at its bandwidth [s].
+        Time of its bytes at its bandwidth [s].
     reverse_bytes : float
-        Carried in the other direction [B]; 0 also in runs so large that one link alone is booked.
+        Bytes carried in the other direction [B]; 0 also in runs so large that only a single link is recorded.
     reverse_time_s : float
-        Time that these bytes take at that direction's bandwidth [s].
+        Time of these bytes at the other direction's bandwidth [s].
     cable_time_s : float
-        Time in which either direction sends at its bandwidth [s]: more than bandwidth_time_s where the two take turns.
-        The rest of the time is latencies and waiting.
+        Time in which either direction sends at its bandwidth [s]: more than bandwidth_time_s if the directions take
+        turns. The rest of the time is latency and waiting.
     end : str
         The rank's or server's vertex at the cable, which sends and receives over it; else the link's source.
     """
@@ -54,66 +54,71 @@ class Bottleneck:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether the other direction sends while this one does not."""
+        """Return True if the other direction sends while this direction does not."""
         return self.cable_time_s > (1 + _TURN) * self.bandwidth_time_s
 
     @property
     def outgoing(self) -> bool:
-        """Whether the bottleneck leads away from `end`."""
+        """Return True if the bottleneck leads away from `end`."""
         return self.link.startswith(f"{self.end}->")
 
     @property
     def parts(self) -> dict[str, float]:
-        """The cable's time, cut into sending and receiving of `end` where these take turns [s]."""
+        """The cable's time, split into sending and receiving of `end` if these take turns [s]."""
         own, other = ("sending", "receiving") if self.outgoing else ("receiving", "sending")
         if not self.takes_turns:
             return {own: self.cable_time_s}
+        # Overlapping time counts for the bottleneck's own direction.
         return {own: self.bandwidth_time_s, other: self.cable_time_s - self.bandwidth_time_s}
 
     @staticmethod
     def of(told: Mapping[str, Any]) -> Bottleneck:
-        """The record of a report's `bottleneck`."""
+        """Build the record from a report's `bottleneck`."""
         return Bottleneck(**told)
 
 
 def bottleneck(timeline: Timeline) -> Bottleneck | None:
-    """The link whose bytes take longest at its bandwidth; of equal ones the first."""
+    """Return the link whose bytes take longest at its bandwidth; ties go to the first link."""
     if not timeline.links or timeline.end <= 0:
         return None
+    # Busy time alone would mislead: a slow flow keeps a wide link busy all the time.
     busiest = max(timeline.links, key=lambda use: use.nbytes / use.bandwidth)
     at_bandwidth = busiest.nbytes / busiest.bandwidth
     back = next((use for use in timeline.links if use.name == reverse_of(busiest.name)), None)
     return Bottleneck(
         link=busiest.name,
         bytes=busiest.nbytes,
+        # Rounding may bring a link that is always busy slightly above 1.
         busy_fraction=min(busiest.busy / timeline.end, 1.0),
         bandwidth_time_s=at_bandwidth,
         reverse_bytes=0.0 if back is None else back.nbytes,
         reverse_time_s=0.0 if back is None else back.nbytes / back.bandwidth,
+        # Without logs the cable's time is unknown (0); the time of the bottleneck's own bytes is a lower bound.
         cable_time_s=at_bandwidth if back is None else max(at_bandwidth, cable_time(timeline, busiest.name)),
         end=_participant(timeline, busiest.name),
     )
 
 
 def _participant(timeline: Timeline, link: str) -> str:
-    """The end of a link that takes part in collectives; its source where both ends or neither do."""
+    """Return the participating end of a link; the source if both ends or neither participate."""
     source, _, destination = link.partition("->")
-    # Of a run so large that one link alone is booked every log would have to be played once more.
+    # Very large runs record a single link; reading their logs would simulate every transfer again.
     logs = timeline.logs if len(timeline.links) > 1 else ()
     participants = {vertex for log in logs for vertex in log.vertices}
     return destination if destination in participants and source not in participants else source
 
 
 def turns_text(busiest: Bottleneck, end: float, whole: str = "the time", nbytes: int = 0) -> str:
-    """Say what the cable's end receives and sends, and for which shares of the time until `end` [s].
+    """Write how much the cable's end receives and sends, and for which shares of the time until `end` [s].
 
     Examples
     --------
     >>> turns_text(Bottleneck("b->a", 4.0, 0.5, 1.0, 4.0, 1.0, 2.0, "b"), 2.0, nbytes=1)
-    'receives 4 times the array for 50 % of the time and sends 4 times the array for 50 %'
+    'receives 4x the array for 50 % of the time and sends 4x the array for 50 %'
     """
     own = (busiest.bytes, busiest.bandwidth_time_s)
     back = (busiest.reverse_bytes, busiest.reverse_time_s)
+    # Which direction is the bottleneck does not matter for the reader, so start with receiving.
     received, sent = (back, own) if busiest.outgoing else (own, back)
     shares = [percent_text(seconds / end) for _, seconds in (received, sent)]
     arrays = [f"{arrays_text(carried / nbytes)} " if nbytes else "" for carried, _ in (received, sent)]

@@ -1,4 +1,4 @@
-"""Finds records that hold no number: a NaN or an infinity in a report or in links' use is a defect of the simulator."""
+"""Finds numbers that are not finite: NaN or infinity in a report or in link use is a defect of the simulator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulator.records.timeline import LinkUse
 
 
 def not_finite(document: Any, name: str = "report") -> Iterator[str]:
-    """Yield which numbers of plain data are not finite, with their keys.
+    """Yield the numbers in plain data that are not finite, with their keys.
 
     Examples
     --------
@@ -19,6 +19,7 @@ def not_finite(document: Any, name: str = "report") -> Iterator[str]:
     """
     if isinstance(document, float) and not isfinite(document):
         yield f"{name} is {document}"
+    # Extend the key on the way down: "report.stages[0].idle".
     elif isinstance(document, Mapping):
         for key, value in document.items():
             yield from not_finite(value, f"{name}.{key}")
@@ -28,7 +29,7 @@ def not_finite(document: Any, name: str = "report") -> Iterator[str]:
 
 
 def unusable_links(links: Iterable[LinkUse]) -> Iterator[str]:
-    """Yield which links' use is not finite."""
+    """Yield the links with a use that is not finite."""
     for use in links:
         if not (isfinite(use.nbytes) and isfinite(use.busy)):
             yield f"link {use.name} carries {use.nbytes} B and is busy for {use.busy} s"

@@ -1,6 +1,6 @@
-"""How much traffic did each link carry, and when: bytes, bandwidth over time and busy time, from played transfers.
+"""How much traffic does each link carry, and when: bytes, bandwidth over time and busy time, from simulated transfers?
 
-Rule: arithmetic on whole columns, never a loop over transfers, of which there may be millions.
+Computed on whole columns, never in a loop over the (perhaps millions of) transfers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from simulator.basics.arrays import Array, Bools, Floats, Ints
 from simulator.basics.intervals import lengths_by_key
 from simulator.records.timeline import LinkUse, Timeline, TransferLog
 
-# Transfers expanded over the links of their routes at once: bounds the memory that this takes, and costs no time.
+# Transfers expanded over the links of their routes at once: limits the memory and costs no time.
 _AT_ONCE: Final = 2**18
 
 
-# From this share of its bandwidth on the bottleneck holds up what runs; below, latencies and waiting hold it up more.
+# A link with at least this bandwidth share counts as the bottleneck; below, latency and waiting dominate.
 HOLDS_UP: Final = 0.45
 
 
@@ -35,9 +35,9 @@ class LinkTraffic:
     names : tuple of str
         'src->dst'.
     bandwidths : float array, shape (links,)
-        [B/s]; nan where the timeline does not name the link.
+        [B/s]; NaN if the timeline does not name the link.
     edges : float array, shape (bins + 1,)
-        Borders of the time bins [s].
+        Edges of the time bins [s].
     rates : float array, shape (links, bins)
         Mean rate in each bin [B/s].
     nbytes : float array, shape (links,)
@@ -55,20 +55,21 @@ class LinkTraffic:
     busy: Floats
 
     def __len__(self) -> int:
+        """Return the number of links."""
         return len(self.numbers)
 
 
 def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | None = None) -> LinkTraffic:
-    """Spread the bytes of every transfer evenly over its time, on each link of its route.
+    """Spread every transfer's bytes evenly over its time, on each link along its route.
 
     Parameters
     ----------
     timeline : Timeline
-        Its logs; one that kept none gives zero links.
+        Timeline with logs; without logs the result has zero links.
     bins : int
         Equal parts of the time from 0 to the timeline's end, at least 1.
     links : collection of str, optional
-        Only these, by name; all where it is left out.
+        Names of the links to consider; all if omitted.
 
     Returns
     -------
@@ -82,13 +83,21 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
 
     Notes
     -----
-    A flow that fills several bins adds its rate to a row of differences where its first whole bin begins, and takes it
-    away where the last one ends; one running sum then gives all bins of all flows.
+    A flow of 10 B/s from 0.5 s to 3.5 s, with bins of 1 s (see `_spread`):
+
+        bin              0     1     2     3
+        carried [B]      5                 5      parts of the flow's first and last bin
+        slope [B/s]           +10         -10     differences between whole bins
+        running sum            10    10           rate in bins filled by the flow
+
+    A single running sum per link then gives every flow's whole bins.
     """
     if bins < 1:
         raise ValueError(f"got {bins} bins; must be at least 1")
     numbers = np.array([n for n in _links(timeline.logs) if links is None or _name(timeline, n) in links], np.int64)
+    # Logs may reach beyond the timeline's end.
     end = max([timeline.end, *(float(log.end.max()) for log in timeline.logs if len(log))], default=0.0)
+    # A run without duration still needs bins of positive width.
     edges = np.linspace(0.0, end if end > 0.0 else 1.0, bins + 1)
     carried = np.zeros((len(numbers), bins))
     slope = np.zeros((len(numbers), bins + 1))
@@ -100,7 +109,7 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
         _spread(link, size, enter, ended, edges, carried, slope, flows)
         uses.append((link, enter, ended))
     width = edges[1] - edges[0]
-    # Where no flow fills the bin its rate is zero exactly, not what rounding left of the differences.
+    # In bins without a flow the rate is exactly zero, instead of the rounding error of the differences.
     whole = np.where(np.cumsum(flows, axis=1) > 0, np.cumsum(slope, axis=1), 0.0)[:, :bins]
     names = tuple(_name(timeline, n) for n in numbers.tolist())
     return LinkTraffic(
@@ -115,10 +124,11 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
 
 
 def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
-    """Bytes and busy time of every link that carried anything, by link number.
+    """Return bytes and busy time of every link that carried anything, by link number.
 
-    An engine that noted them itself is believed; otherwise they are added up from its transfers.
+    If the engine has recorded the link use, return its record; else sum over the transfers.
     """
+    # The engine has recorded link use itself.
     if timeline.links:
         return timeline.links
     numbers = np.array(_links(timeline.logs), np.int64)
@@ -134,7 +144,7 @@ def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
 
 
 def reverse_of(name: str) -> str:
-    """Name of the same cable's link in the other direction.
+    """Return the name of the opposite link.
 
     Examples
     --------
@@ -146,14 +156,16 @@ def reverse_of(name: str) -> str:
 
 
 def cable_time(timeline: Timeline, link: str) -> float:
-    """Time in which a cable sends at its bandwidth in one direction or in both [s]: integral of the larger share used.
+    """Return the time during which a cable sends at its bandwidth, in either direction or both [s].
 
-    Directions that take turns add up; directions that send at the same time count once.
+    This is the integral of the larger used share of both directions. Directions that take turns add up; directions that
+    send at the same time count once. A server that receives for 1 s and then sends for 1 s, both at full bandwidth,
+    uses its cable for 2 s; a ring that does both at the same time uses it for 1 s.
 
     Parameters
     ----------
     timeline : Timeline
-        With logs.
+        Timeline with logs.
     link : str
         Either of the cable's two links.
     """
@@ -163,41 +175,48 @@ def cable_time(timeline: Timeline, link: str) -> float:
     if not flows:
         return 0.0
     row, size, enter, end = (np.concatenate(column) for column in zip(*flows, strict=True))
+    # Transfers without duration carry no bytes over time.
     lasting = end > enter
     row, size, enter, end = row[lasting], size[lasting], enter[lasting], end[lasting]
+    # Between two neighbouring moments every rate is constant.
     times, place = np.unique(np.concatenate([enter, end]), return_inverse=True)
+    # Rate over bandwidth, constant during the flow.
     share = size / (end - enter) / np.array([timeline.link_bandwidths[n] for n in numbers.tolist()])[row]
     steps = np.zeros((len(numbers), len(times)))
+    # Each flow adds its bandwidth share at its start and removes the share at its end; moments may coincide.
     np.add.at(steps, (np.concatenate([row, row]), place), np.concatenate([share, -share]))
+    # The running sum gives each direction's share; the maximum is over the two directions.
     used_share = np.cumsum(steps, axis=1)[:, :-1].max(axis=0, initial=0.0)
     return float((used_share * np.diff(times)).sum())
 
 
 def used(use: LinkUse, end: float) -> float:
-    """Share of a link's bandwidth that it used until a time [s], 0 to 1: bytes over what it could have carried."""
+    """Return the share of a link's bandwidth used until a time [s], 0 to 1: bytes over the possible bytes."""
     if end <= 0.0 or not use.bandwidth > 0.0:
         return 0.0
+    # Rounding may bring a link that is always busy slightly above 1.
     return min(1.0, use.nbytes / (use.bandwidth * end))
 
 
 def _name(timeline: Timeline, number: int) -> str:
+    """Return a link's name, or "link 7" if the timeline has no name for link 7."""
     return timeline.link_names.get(number, f"link {number}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """Transfers of several logs in one table, and the routes of them all.
+    """Transfers from several logs in a single table, with their routes.
 
     Attributes
     ----------
     links : int array
         Link numbers of every route, route after route.
     starts, hops : int array, shape (routes,)
-        Where each route begins in `links`, and how many links it has.
+        Start of each route in `links`, and its number of links.
     route : int array, shape (transfers,)
-        The route of each transfer that carries anything.
+        Route of each transfer that carries anything.
     nbytes, enter, end : float array, shape (transfers,)
-        [B], [s], [s]
+        Bytes [B]; start of the flow [s]; end [s].
     """
 
     links: Ints
@@ -210,7 +229,7 @@ class _Joined:
 
 
 def _joined(logs: Iterable[TransferLog]) -> Iterator[_Joined]:
-    """Join logs until there are `_AT_ONCE` transfers: numpy takes as long for a few numbers as for thousands."""
+    """Join logs up to `_AT_ONCE` transfers: numpy takes as long for a few numbers as for thousands."""
     few: list[TransferLog] = []
     count = 0
     for log in logs:
@@ -224,11 +243,14 @@ def _joined(logs: Iterable[TransferLog]) -> Iterator[_Joined]:
 
 
 def _one_table(logs: Sequence[TransferLog]) -> _Joined:
-    # Logs of one collective, played again and again, share their routes.
+    """Join several logs into a single table."""
+    # Repetitions of a collective share their route table; join each table once.
     tables = list({id(log.routes): log.routes for log in logs}.values())
+    # Route numbers and link positions of each table move up by the sizes of the tables before.
     first_link = np.cumsum([0, *(len(table.link) for table in tables)])
     first_route = dict(zip(map(id, tables), np.cumsum([0, *map(len, tables)]).tolist(), strict=False))
     starts = [table.begin[:-1] + offset for table, offset in zip(tables, first_link, strict=False)]
+    # Transfers of zero bytes pay latency but use no bandwidth.
     carries = np.concatenate([log.nbytes > 0 for log in logs])
     routes = (log.route_of + offset if (offset := first_route[id(log.routes)]) else log.route_of for log in logs)
     route, nbytes, enter, end = (
@@ -252,15 +274,16 @@ def _one_table(logs: Sequence[TransferLog]) -> _Joined:
 
 
 def _carrying(columns: Sequence[Array], carries: Bools) -> Array:
-    """Join the columns of logs and keep the rows of transfers that carry something; a large log is not copied twice."""
+    """Join columns of logs and keep the rows that carry bytes; a large log is not copied twice."""
     joined = columns[0] if len(columns) == 1 else np.concatenate(columns)
     return joined if carries.all() else joined[carries]
 
 
 def _links(logs: Sequence[TransferLog]) -> list[int]:
-    """Numbers of the links on the routes of transfers that carry anything, rising."""
+    """Return the rising numbers of links that carry bytes."""
     used: list[Ints] = [np.zeros(0, np.int64)]
     for all_of in _joined(logs):
+        # Mark routes first: a route table may hold routes that no transfer with bytes takes.
         carries = np.zeros(len(all_of.starts), np.bool_)
         carries[all_of.route] = True
         used.append(np.unique(all_of.links[np.repeat(carries, all_of.hops)]))
@@ -268,17 +291,20 @@ def _links(logs: Sequence[TransferLog]) -> list[int]:
 
 
 def _flows(logs: Sequence[TransferLog], numbers: Ints) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-    """Every transfer on every link of its route, in batches: the link's row, bytes, when it enters and when it ends."""
+    """Yield every transfer on every link along its route, in batches: link row, bytes, start and end."""
     for all_of in _joined(logs):
         wanted = np.isin(all_of.links, numbers)
         if not wanted.any():
             continue
+        # Row -1 marks links that are not asked for.
         rows = np.where(wanted, np.searchsorted(numbers, all_of.links), -1)
+        # A transfer over h links becomes h rows; batches keep these arrays small.
         for begin in range(0, len(all_of.route), _AT_ONCE):
             chosen = np.arange(begin, min(begin + _AT_ONCE, len(all_of.route)))
             route = all_of.route[chosen]
             hops = all_of.hops[route]
             transfer = np.repeat(chosen, hops)
+            # Position within the route: 0 1 2, 0 1, 0 1 2 for routes with 3, 2 and 3 links.
             within = np.arange(len(transfer)) - np.repeat(np.cumsum(hops) - hops, hops)
             link = rows[np.repeat(all_of.starts[route], hops) + within]
             kept = link >= 0
@@ -292,15 +318,18 @@ def _spread(
 ) -> None:  # fmt: skip
     """Add flows to the bins.
 
-    What falls into a flow's first and last bin goes to `carried` [B]. The bins between it fills: there its rate goes to
-    `slope` [B/s], and 1 to `flows`, as differences from bin to bin.
+    The parts in a flow's first and last bin go to `carried` [B]. For whole bins in between, the rate goes to `slope`
+    [B/s] and 1 to `flows`, as differences between bins (example in `link_traffic`).
     """
     bins = len(edges) - 1
+    # A flow that starts on an edge belongs to the bin behind it; a flow that ends on an edge, to the bin before.
     first = np.clip(np.searchsorted(edges, enter, "right") - 1, 0, bins - 1)
     last = np.clip(np.searchsorted(edges, end, "left") - 1, first, bins - 1)
+    # Also covers flows without duration, whose rate would be infinite.
     in_one_bin = first == last
     _add(carried, link[in_one_bin], first[in_one_bin], size[in_one_bin])
     link, size, enter, end, first, last = (column[~in_one_bin] for column in (link, size, enter, end, first, last))
+    # From here on every flow spans at least two bins, so its duration is positive.
     rate = size / (end - enter)
     _add(carried, link, first, rate * (edges[first + 1] - enter))
     _add(carried, link, last, rate * (end - edges[last]))
@@ -311,13 +340,14 @@ def _spread(
 
 
 def _add(table: npt.NDArray[Any], row: Ints, column: Ints, value: npt.NDArray[Any]) -> None:
-    """table[row, column] += value, repeated places added up."""
+    """Add values at table[row, column]; repeated places accumulate."""
+    # bincount is faster than np.add.at for millions of numbers.
     total = np.bincount(row * table.shape[1] + column, value, table.size)
     table += total.reshape(table.shape).astype(table.dtype)
 
 
 def _busy(uses: Sequence[tuple[Ints, Floats, Floats]], links: int) -> Floats:
-    """Time with at least one flow on each link, from batches of (link, start, end) [s]."""
+    """Return the time with at least one flow on each link, from batches of (link, start, end) [s]."""
     if not uses:
         return np.zeros(links)
     link, enter, end = (np.concatenate(columns) for columns in zip(*uses, strict=True))

@@ -1,4 +1,4 @@
-"""Which of a rank's memory samples does a picture need: where they are too many to be seen, the highest of each bin?"""
+"""Which memory samples does a picture need? With too many samples, the highest per time bin."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from simulator.records.timeline import MemorySample
 
 
 def thinned(samples: Sequence[MemorySample], end: float, most: int) -> list[MemorySample]:
-    """At most one sample a bin of time, the highest, where there are more than `most`; and always the last.
+    """Keep the highest sample per time bin if there are more than `most`, and always the last sample.
 
     Parameters
     ----------
     samples : sequence of MemorySample
-        Of one rank, in order.
+        Samples of a rank, in order.
     end : float
-        Until when the last one holds [s].
+        End of the last sample's validity [s].
     most : int
-        Bins.
+        Number of bins.
     """
     if len(samples) <= most:
         return list(samples)
+    # A run without duration has a single bin.
     width = (end - samples[0].time) / most or 1.0
     highest: dict[int, MemorySample] = {}
     for sample in samples:
         place = int((sample.time - samples[0].time) / width)
         if place not in highest or sample.nbytes > highest[place].nbytes:
             highest[place] = sample
-    # What is held at the end is what the last sample has, not the highest of the last bin.
+    # The last sample shows the memory at the end, even if its bin has a higher sample.
     kept = list(highest.values())
     return kept if kept[-1] is samples[-1] else [*kept, samples[-1]]

@@ -1,12 +1,12 @@
-"""How far is a collective from a measured one where nobody has measured the network, so that links alone are known?
+"""How far is a simulated collective from a measured collective on an unmeasured network, known only by its links?
 
 Rule: nothing is assumed. The errors are those of every measured collective of the catalog, simulated as if no
 collective of any machine had been measured: catalog/measured/network_errors.csv, written by `python -m
-simulator.calibration.machines.page`.
+tools.validation.machines_page`.
 
-Such a collective pays nothing to start and fills its links. That is a best case: measured ones take longer, the more
-so the shorter they are. Each sweep therefore counts with the row that takes about as long as the collective in
-question, and all sweeps of a source together count as much as those of any other source.
+Without measured constants a collective pays no start-up and fills its links. This is a best case: measured collectives
+take longer, short ones in particular. Each sweep therefore contributes the row with the most similar duration, and all
+sweeps of a source together have the weight of any other source.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TABLE: Final = FOLDER / "network_errors.csv"
 
 @dataclass(frozen=True, slots=True)
 class NetworkError:
-    """One measured collective.
+    """A measured collective.
 
     Attributes
     ----------
     source, sweep : str
-        Where it was measured, and with which others.
+        Source of the measurement, and the sweep it belongs to.
     seconds : float
-        By the links' ratings alone [s].
+        Time by the links' ratings alone [s].
     error : float
         ln(measured / simulated).
     """
@@ -45,34 +45,38 @@ class NetworkError:
 
 
 def error_size(seconds: float, share: float, errors: Sequence[NetworkError] | None = None) -> float:
-    """The size of error, as a logarithm, that this share of measured collectives of about such a length stay below.
+    """Return the error size (logarithm) that a share of similarly long measured collectives do not exceed.
 
     Parameters
     ----------
     seconds : float
-        What a collective takes by the links' ratings alone [s].
+        Time of a collective by the links' ratings alone [s].
     share : float
         Above 0, at most 1.
     errors : sequence of NetworkError, optional
-        Other ones than the shipped.
+        Errors to use instead of the shipped ones.
     """
+    # A row per sweep: the one with the most similar duration.
     nearest: dict[str, NetworkError] = {}
     for one in errors or shipped():
         other = nearest.get(one.sweep)
         if other is None or _apart(one.seconds, seconds) < _apart(other.seconds, seconds):
             nearest[one.sweep] = one
     counts = Counter(one.source for one in nearest.values())
+    # A laboratory with many sweeps must not outweigh other sources.
     weights = [1 / counts[one.source] for one in nearest.values()]
+    # Sizes of errors: an interval is symmetric (in the logarithm).
     return weighted_quantile([abs(one.error) for one in nearest.values()], weights, share)
 
 
 def _apart(one: float, other: float) -> float:
+    """Return the distance between two durations, as a logarithm."""
     return abs(math.log(one / other))
 
 
 @cache
 def shipped() -> tuple[NetworkError, ...]:
-    """Those of the catalog."""
+    """Return the errors of the catalog."""
     return tuple(
         NetworkError(row["source"], row["sweep"], float(row["seconds"]), float(row["error"]))
         for row in read_table(TABLE.name)

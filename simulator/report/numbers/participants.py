@@ -1,6 +1,6 @@
-"""Which transfers does each participant of the collectives send and receive: ranks, servers, switches that add?
+"""Which transfers does each participant of the collectives send and receive: ranks, servers, reducing switches?
 
-Rule: reads the logs of a timeline; a rank is a number, any other participant its vertex's name.
+Read from a timeline's logs. A rank is a number, any other participant a vertex name.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from simulator.basics.intervals import outside
 from simulator.records.timeline import Timeline, TransferLog
 
 Participant = int | str
-# Share of the time in which a participant must receive without sending, so that receiving has a lane of its own.
+# Receiving gets its own lane if a participant receives without sending for at least this share of the time.
 _APART: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The transfers of one participant in one direction, by their start.
+    """A participant's transfers in a single direction, by start.
 
     Attributes
     ----------
     direction : {"sends", "receives"}
     start, end : float array, shape (transfers,)
-        When bytes begin to flow, and when the last is through [s].
+        Start of the flow, and arrival of the last byte [s].
     names : tuple of str
-        Collective and peer of each: 'all_reduce: to gpu1'.
+        Collective and peer of each transfer: 'all_reduce: to gpu1'.
     """
 
     direction: str
@@ -41,26 +41,24 @@ class Traffic:
 
     @property
     def intervals(self) -> list[tuple[float, float]]:
-        """(start, end) of each transfer."""
+        """(start, end) of each transfer [s]."""
         return list(zip(self.start.tolist(), self.end.tolist(), strict=True))
 
 
 def traffic(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[Participant, list[Traffic]]:
-    """What each participant sends, and what it receives where it does so while it sends nothing.
+    """Return each participant's sends, and receives that happen while nothing is sent.
 
-    A rank of a ring receives while it sends, so that one lane tells of both. A parameter server first receives, and
-    then sends.
+    A ring rank receives while it sends: a single lane shows both. A parameter server first receives, then sends.
 
     Parameters
     ----------
-    timeline : Timeline
     groups : mapping of collective's name to ranks
-        Collectives that are looked at; others are left out.
+        Collectives to consider.
 
     Returns
     -------
     dict
-        Ranks in rising order, then servers and switches by name; only participants that take part in a transfer.
+        Ranks in rising order, then servers and switches by name; only participants with at least one transfer.
     """
     parts: dict[Participant, dict[str, list[tuple[Floats, Floats, list[str]]]]] = {}
     for log in timeline.logs:
@@ -72,25 +70,30 @@ def traffic(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[Par
             ("receives", log.transfers.dst, log.transfers.src, "from"),
         ):
             for place, rows in _rows_of(own):
+                # Schedules number the group's ranks first, then servers and switches.
                 who = group[place] if place < len(group) else log.vertices[place]
                 parts.setdefault(who, {}).setdefault(direction, []).append(_columns(log, rows, peer, way))
+    # Ranks (numbers) before vertices (names); Python cannot compare numbers with names.
     order = sorted(parts, key=lambda who: (isinstance(who, str), who))
     return {who: _shown({way: _joined(way, own) for way, own in parts[who].items()}, timeline.end) for who in order}
 
 
 def _rows_of(places: npt.NDArray[np.int32]) -> list[tuple[int, Ints]]:
-    """The rows of each place, by place."""
+    """Return the rows of each participant, by participant number."""
+    # A stable sort keeps each participant's transfers in their original order.
     order = np.argsort(places, kind="stable")
     found, begins = np.unique(places[order], return_index=True)
     return list(zip(found.tolist(), np.split(order, begins[1:]), strict=True))
 
 
 def _columns(log: TransferLog, rows: Ints, peer: npt.NDArray[np.int32], way: str) -> tuple[Floats, Floats, list[str]]:
+    """Return the columns start, end and names for the given rows of a log."""
     names = [f"{log.collective}: {way} {log.vertices[other]}" for other in peer[rows].tolist()]
     return log.enter[rows], log.end[rows], names
 
 
 def _joined(direction: str, parts: Sequence[tuple[Floats, Floats, list[str]]]) -> Traffic:
+    """Join the transfers of several collectives, sorted by start."""
     start, end = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
     names = [name for part in parts for name in part[2]]
     order = np.lexsort((end, start))
@@ -98,7 +101,9 @@ def _joined(direction: str, parts: Sequence[tuple[Floats, Floats, list[str]]]) -
 
 
 def _shown(both: Mapping[str, Traffic], end: float) -> list[Traffic]:
+    """Return the directions to show: receives only if they happen while nothing is sent."""
     sends, receives = both.get("sends"), both.get("receives")
+    # A participant that only sends, or only receives, has a single lane.
     if sends is None or receives is None:
         return [one for one in (sends, receives) if one is not None]
     apart = outside(receives.intervals, sends.intervals) > _APART * end

@@ -1,17 +1,23 @@
-"""How far may a prediction be from what will be measured? Intervals from the errors of measured runs like it.
+"""How far may a prediction be from a measurement? Intervals from the errors of similar measured runs.
 
 Rule: nothing is assumed of how errors are distributed; they are those of catalog/measured/residuals.csv, written by
-`python -m simulator.calibration.training_runs.page`. Each run has two: as played with all constants, and as if its
+`python -m tools.validation.training_page`. Each run has two: as played with all constants, and as if its
 source had never been seen. The second stand for a framework or a chip of which no run was measured.
 
-A measured value lies within the prediction divided and multiplied by e^h, where h is the size of error that 80 (95) %
-of the weights stay below. Runs weigh by how like they are, and all runs of a source together as much as any other's:
-what one laboratory measured often is not more than one laboratory's.
+A measured value lies within the prediction divided and multiplied by e^h; 80 (95) % of the weights have errors up to h.
+Similar runs weigh more. Each source has the same total weight, because many runs from a laboratory are still a single
+laboratory's. Example:
 
-Where no collective of a machine was measured, a step's exposed communication may take e^n times as long: n is the size
-of error that as many of the measured collectives stay below if they are simulated in the same way (network_errors.py).
-A share s of the step is exposed, so that the step may take 1 + s (e^n - 1) times as long. The two errors have nothing
-to do with each other, so that their logarithms add up as squares do.
+    run   |error|  source  traits that differ   weight before / after dividing by the source's runs
+    1     0.02     A       0                    1.00  / 0.50
+    2     0.10     A       1                    0.75  / 0.38
+    3     0.30     B       2                    0.56  / 0.56
+    Total weight 1.44: errors up to 0.10 have 61 % of it, so the 80 % interval needs h = 0.30.
+
+Without a measured collective on a machine, a step's exposed communication may take e^n times as long: n is the size of
+error that the same share of measured collectives, simulated in the same way, do not exceed (network_errors.py). With an
+exposed share s, the step may take 1 + s (e^n - 1) times as long. The two errors are independent, so their logarithms
+add in squares.
 """
 
 from __future__ import annotations
@@ -30,21 +36,21 @@ from simulator.report.numbers.network_errors import error_size
 Quantity = Literal["time", "memory"]
 SHARES: Final = (0.8, 0.95)
 TABLE: Final = FOLDER / "residuals.csv"
-# What each way in which a run is unlike the predicted one leaves of its weight: much, for what few runs say of each
-# other is little (with 0.25 runs of sources that were left out fall into 80 % intervals less often than said).
+# Weight factor for each trait that differs between a run and the prediction. A large factor, because few runs say
+# little about each other: with 0.25, runs of omitted sources fall into 80 % intervals less often than stated.
 _UNLIKE: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What makes runs alike.
+    """Traits by which runs are similar.
 
     Attributes
     ----------
     framework, chip : str
         "nanotron"; "h100".
     eight_bit, cut, nodes : bool
-        Whether matmuls take eight bits, a model is cut over ranks, several nodes take part.
+        Matmuls use eight bits; the model is cut over ranks; several nodes take part.
     """
 
     framework: str
@@ -56,34 +62,35 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class UnmeasuredNetwork:
-    """What a step owes to a network of which no collective was measured.
+    """A step's share of communication over a network without a measured collective.
 
     Attributes
     ----------
     exposed : float
-        Share of the step that is communication which nothing hides.
+        Share of the step that is exposed communication.
     seconds : float
-        What a collective of the step takes, the long ones counting most [s].
+        Duration of the step's collectives, weighted by duration [s].
     """
 
     exposed: float
     seconds: float
 
     def error(self, share: float) -> float:
-        """How far the whole step may be off by it, as a logarithm, in this share of cases."""
+        """Return the whole step's error (logarithm), not exceeded in this share of cases."""
+        # ln(1 + s (e^n - 1)).
         return math.log1p(self.exposed * math.expm1(error_size(self.seconds, share)))
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """One measured run: ln(measured / predicted).
+    """A measured run: ln(measured / predicted).
 
     Attributes
     ----------
     source : str
-    traits : Traits
+        Source of the measurement.
     own, unseen : mapping of quantity to float
-        With all constants, and as if the source had never been seen; memory is missing where it was not measured.
+        Errors with all constants, and as if the source had never been seen; without memory if not measured.
     """
 
     source: str
@@ -94,21 +101,21 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class PredictionInterval:
-    """Factors on a prediction, for each of SHARES: the measured value lies in between as often.
+    """Factors on a prediction for each of SHARES: the share of cases with a measured value in between.
 
     Attributes
     ----------
     width : tuple of float
         e^h for each share, above 1.
     carried_over : bool
-        Whether no run of this framework or of this chip was measured.
+        True if no run of this framework or of this chip was measured.
     """
 
     width: tuple[float, ...]
     carried_over: bool
 
     def around(self, name: str, value: float) -> dict[str, float]:
-        """Lower and upper ends, as columns of a table: NAME_80_low, NAME_80_high, NAME_95_low, NAME_95_high."""
+        """Return lower and upper ends as columns of a table: NAME_80_low, NAME_80_high, NAME_95_low, NAME_95_high."""
         ends: dict[str, float] = {}
         for share, width in zip(SHARES, self.width, strict=True):
             ends |= {f"{name}_{100 * share:.0f}_low": value / width, f"{name}_{100 * share:.0f}_high": value * width}
@@ -123,33 +130,40 @@ def prediction_interval(
     network: UnmeasuredNetwork | None = None,
     unseen: bool = False,
 ) -> PredictionInterval:
-    """The interval of a prediction.
+    """Return the interval of a prediction.
 
     Parameters
     ----------
     traits : Traits
+        Traits of the predicted run.
     quantity : {"time", "memory"}
         A rate has the interval of its time.
     residuals : sequence of Residual, optional
-        Other ones than the shipped.
+        Errors to use instead of the shipped ones.
     network : UnmeasuredNetwork, optional
-        What the step owes to a network that was not measured; memory owes it nothing.
+        Communication over an unmeasured network; does not affect memory.
     unseen : bool
-        As if nobody had seen this framework.
+        If True, treat the framework as never measured.
     """
+    # Memory was not measured in every run.
     pool = [one for one in residuals or shipped() if quantity in one.own]
     known = {one.traits.framework for one in pool}, {one.traits.chip for one in pool}
     carried = unseen or traits.framework not in known[0] or traits.chip not in known[1]
+    # An unknown framework or chip takes the larger errors from fits without the run's source.
     errors = [abs((one.unseen if carried else one.own)[quantity]) for one in pool]
     counts = Counter(one.source for one in pool)
+    # Similar runs count more; each source counts once.
     weights = [_likeness(one.traits, traits) / counts[one.source] for one in pool]
+    # Memory does not depend on the network.
     more = [0.0 if network is None or quantity == "memory" else network.error(share) for share in SHARES]
     halves = (weighted_quantile(errors, weights, share) for share in SHARES)
+    # Independent errors: the squares of the logarithms add.
     widths = (math.exp(math.hypot(half, by)) for half, by in zip(halves, more, strict=True))
     return PredictionInterval(tuple(widths), carried)
 
 
 def _likeness(one: Traits, other: Traits) -> float:
+    """Return a run's weight: 0.75 for every differing trait."""
     unlike = (
         one.framework != other.framework,
         one.chip != other.chip,
@@ -162,13 +176,15 @@ def _likeness(one: Traits, other: Traits) -> float:
 
 @cache
 def shipped() -> tuple[Residual, ...]:
-    """Those of the catalog."""
+    """Return the measured runs of the catalog."""
     return tuple(map(_residual, read_table(TABLE.name)))
 
 
 def _residual(row: dict[str, str]) -> Residual:
+    """Build a measured run from a row of the catalog."""
     traits = Traits(row["framework"], row["chip"], row["eight_bit"] == "1", row["cut"] == "1", row["nodes"] == "1")
     columns = {"own": ("time", "memory"), "unseen": ("unseen_time", "unseen_memory")}
+    # Empty cells are quantities that were not measured.
     found = {
         kind: {name.removeprefix("unseen_"): float(row[name]) for name in names if row[name]}
         for kind, names in columns.items()

@@ -1,6 +1,6 @@
-"""Which algorithm is fastest at which size and on how many workers, where does one overtake another, and by how much?
+"""Which algorithm is fastest at which size and number of workers, by how much, and with which crossovers?
 
-Rule: times of a sweep's points in, crossings and a sentence out; nothing is drawn here.
+Takes the times of a sweep's points, and returns crossovers and a sentence; draws nothing.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from itertools import combinations, pairwise
 from typing import Final, Literal
 
 from simulator.basics.units import format_bytes, format_time
-from simulator.report.numbers.measures import factor_text
+from simulator.records.measures import factor_text
 
 Axis = Literal["world_size", "nbytes"]
 Place = tuple[int, int]
 
 _AXES: Final[tuple[Axis, Axis]] = ("world_size", "nbytes")
 _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-# Times that differ by less than this share are equal: the engine's own precision against the closed forms.
+# Times that differ by less than this share are equal: the engine's precision against closed forms.
 _EQUAL: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
-    """One run of a sweep.
+    """A run of a sweep.
 
     Attributes
     ----------
     algorithm : str
-        The algorithm, or any text that names one line of the picture.
+        The algorithm, or any text that names a line of the picture.
     world_size : int
         Ranks.
     nbytes : int
-        The array at one rank [B].
+        Size of the array on a rank [B].
     time : float
-        Simulated [s].
+        Simulated time [s].
     predicted : float or None
-        The closed form's time [s], where one is exact.
+        The closed form's time [s], if it is exact.
     """
 
     algorithm: str
@@ -50,24 +50,24 @@ class ScalingPoint:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Where one algorithm overtakes another.
+    """A crossover: an algorithm overtakes another.
 
     Attributes
     ----------
     before, after : str
-        The faster of the two below `at`, and above it.
+        The faster algorithm below `at`, and above it.
     along : {"world_size", "nbytes"}
-        What varies along the two lines.
+        Quantity that varies along the two lines.
     fixed : int
-        The value of the other, which is the same for both lines.
+        Value of the other quantity, equal for both lines.
     at : float
-        Where they cross: ranks, or [B].
+        Place of the crossover: ranks, or [B].
     time : float
-        What both take there [s].
+        Time of both algorithms there [s].
     leads : bool
-        Whether the two are the fastest of all there, so that the winner itself changes.
+        True if the two are the fastest of all there, so that the winner changes.
     searched : bool
-        Whether the place was searched for by playing, to 2 %; else it is interpolated on logarithmic axes.
+        True if the place was found by simulating points in between, to 2 %; False if interpolated on logarithmic axes.
     """
 
     before: str
@@ -80,45 +80,46 @@ class Crossing:
     searched: bool = False
 
     def text(self) -> str:
-        """Say where: '38 KiB (64 GPUs)' or '12 GPUs (64 KiB)'."""
+        """Write the place: '38 KiB (64 GPUs)' or '12 GPUs (64 KiB)'."""
         fixed = _gpus(self.fixed) if self.along == "nbytes" else format_bytes(self.fixed)
         return f"{self.place()} ({fixed})"
 
     def place(self) -> str:
-        """Say where along its own axis, with as many digits as it deserves."""
+        """Write the place along the axis, with a justified number of digits."""
         if self.along == "world_size":
             return f"{self.at:.2g} GPUs"
         unit, factor = next(((u, f) for u, f in _SIZES if self.at >= f), ("B", 1))
+        # An interpolated place deserves two digits, a searched place three.
         digits = 3 if self.searched else 2
         return f"{float(f'{self.at / factor:.{digits}g}'):g} {unit}"
 
 
 def crossings(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) -> tuple[Crossing, ...]:
-    """Find where lines of two algorithms cross, at each fixed size and each fixed number of workers.
+    """Find the crossovers of two algorithms at each fixed size and each fixed number of workers.
 
     Parameters
     ----------
-    points : iterable of ScalingPoint
     known : sequence of Crossing
-        Places that were found by playing points in between; they stand for those that are interpolated here.
+        Crossovers found by simulating points in between; they replace the interpolated ones.
 
     Returns
     -------
     tuple of Crossing
-        By axis, fixed value and place.
+        Sorted by axis, fixed value and place.
 
     Raises
     ------
     ValueError
-        A time that is not positive, or the same setting twice.
+        A time is not positive, or a setting occurs twice.
 
     Notes
     -----
-    Between two neighbouring runs ln(t_a / t_b) is taken as linear in ln x; where it is zero, the lines cross.
+    Between two neighbouring runs ln(t_a / t_b) is taken as linear in ln x; the lines cross at its zero.
     """
     table = by_place(points)
     crossed: list[Crossing] = []
     for along in _AXES:
+        # A grid of sizes and workers has lines in both directions: each row and each column.
         for fixed, line in _lines(table, along).items():
             names = list(dict.fromkeys(name for _, times in line for name in times))
             for first, second in combinations(names, 2):
@@ -129,12 +130,13 @@ def crossings(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) ->
 
 
 def by_place(points: Iterable[ScalingPoint]) -> dict[Place, dict[str, float]]:
-    """Times by algorithm, at each (world size, size)."""
+    """Return the times by algorithm, at each (world size, size)."""
     table: dict[Place, dict[str, float]] = {}
     for point in points:
         if not 0.0 < point.time < math.inf:
             raise ValueError(f"{point.algorithm}: got time {point.time!r} s; must be positive and finite")
         times = table.setdefault((point.world_size, point.nbytes), {})
+        # Two runs of the same setting would make a line ambiguous.
         if point.algorithm in times:
             place = place_text((point.world_size, point.nbytes))
             raise ValueError(f"{point.algorithm} stands twice at {place}; give the lines different names")
@@ -143,6 +145,7 @@ def by_place(points: Iterable[ScalingPoint]) -> dict[Place, dict[str, float]]:
 
 
 def _lines(table: Mapping[Place, dict[str, float]], along: Axis) -> dict[int, list[tuple[int, dict[str, float]]]]:
+    """Return the lines along an axis by the fixed value of the other axis, with rising positions."""
     lines: dict[int, list[tuple[int, dict[str, float]]]] = {}
     for place in sorted(table):
         moving, fixed = place if along == "world_size" else (place[1], place[0])
@@ -153,30 +156,37 @@ def _lines(table: Mapping[Place, dict[str, float]], along: Axis) -> dict[int, li
 def _pair(
     line: Sequence[tuple[int, dict[str, float]]], first: str, second: str, along: Axis, fixed: int
 ) -> list[Crossing]:
+    """Find the crossovers of two algorithms along a line."""
+    # Comparing needs a run of both algorithms.
     measured = [(x, times) for x, times in line if first in times and second in times]
-    # At places where both are equal neither leads, so they are left out here; one between two leads is the crossing.
+    # Places where both are equal have no leader; one between two leads is itself the crossover.
     with_leader = [(x, times) for x, times in measured if not _equal(times[first], times[second])]
     crossed: list[Crossing] = []
     for (x0, left), (x1, right) in pairwise(with_leader):
         d0, d1 = math.log(left[first] / left[second]), math.log(right[first] / right[second])
+        # The same algorithm leads on both sides.
         if d0 * d1 > 0:
             continue
         tied = [(x, times) for x, times in measured if x0 < x < x1]
+        # Zero of the straight line through (ln x0, d0) and (ln x1, d1).
         share = d0 / (d0 - d1)
         at = float(tied[0][0]) if tied else math.exp(math.log(x0) + share * (math.log(x1) - math.log(x0)))
+        # Interpolate the time geometrically, as the axes are logarithmic.
         time = tied[0][1][first] if tied else left[first] * (right[first] / left[first]) ** share
         before, after = (first, second) if d0 < 0 else (second, first)
+        # The old leader must be the fastest overall on the left, the new leader on the right.
         leads = _equal(left[before], min(left.values())) and _equal(right[after], min(right.values()))
         crossed.append(Crossing(before, after, along, fixed, at, time, leads))
     return crossed
 
 
 def _equal(a: float, b: float) -> bool:
+    """Return True if two times are equal within the engine's precision."""
     return math.isclose(a, b, rel_tol=_EQUAL)
 
 
 def finding(points: Iterable[ScalingPoint]) -> str:
-    """Say in one sentence which algorithm won where, and by how much.
+    """Write a sentence about winners, places and leads.
 
     Examples
     --------
@@ -187,20 +197,23 @@ def finding(points: Iterable[ScalingPoint]) -> str:
 
 
 def headline(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) -> str:
-    """Say the same in fewer words, for a title; `known` are crossings that were searched for, see `crossings`."""
+    """Write the finding in fewer words, for a title; `known` are searched crossovers, see `crossings`."""
     return _sentence(list(points), short=True, known=known)
 
 
 def _sentence(points: list[ScalingPoint], *, short: bool, known: Sequence[Crossing] = ()) -> str:
+    """Write the finding: equal times, a winner everywhere, or a shared lead."""
     table = by_place(points)
     if not table:
-        return "nothing was run"
+        return "no run to compare"
     names = list(dict.fromkeys(point.algorithm for point in points))
     if len(names) == 1:
         return _alone(names[0], table)
+    # Only places with at least two algorithms can be compared.
     contested = {place: times for place, times in table.items() if len(times) > 1}
     if not contested:
-        return "no two lines share a setting, so nothing can be compared"
+        return "no comparison: no two lines share a number of GPUs and an array size"
+    # Algorithms that are the fastest, or tied, at every contested place.
     unbeaten = [
         name
         for name in names
@@ -211,12 +224,14 @@ def _sentence(points: list[ScalingPoint], *, short: bool, known: Sequence[Crossi
         return f"{who} take equal times {_where(contested)}"
     if unbeaten:
         others = [name for name in names if name not in unbeaten[1:]]
+        # Unbeaten algorithms have equal times everywhere, so the first represents the rest below.
         tied = f"{_listed(unbeaten)} take equal times; " if len(unbeaten) > 1 else ""
         return tied + _everywhere(unbeaten[0], others, contested, short=short)
     return _shared_lead(names, contested, crossings(points, known), short=short)
 
 
 def _alone(name: str, table: Mapping[Place, dict[str, float]]) -> str:
+    """Write the only algorithm's range of times."""
     ordered = sorted((times[name], place) for place, times in table.items())
     (least, first), (most, last) = ordered[0], ordered[-1]
     if first == last:
@@ -225,10 +240,13 @@ def _alone(name: str, table: Mapping[Place, dict[str, float]]) -> str:
 
 
 def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, float]], *, short: bool) -> str:
+    """Write by how much an algorithm beats the others everywhere."""
+    # Lead over the second fastest at each place.
     leads = [min(t for other, t in times.items() if other != name) / times[name] for times in table.values()]
+    # A title has no room for each loser: give the range of leads over the second fastest.
     if short and len(names) > 2 and len(table) > 1 and not any(_equal(lead, 1.0) for lead in leads):
         ahead = f"{factor_text(min(leads))} to {factor_text(max(leads))}"
-        return f"{name}: fastest everywhere, ahead of the next by {ahead}; the lead never changes"
+        return f"{name} is fastest everywhere, ahead of the runner-up by {ahead}"
     parts: list[str] = []
     for other in names:
         ratios = sorted((times[other] / times[name], place) for place, times in table.items() if other in times)
@@ -241,29 +259,33 @@ def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, flo
         elif short:
             parts.append(f"{other} everywhere, by {factor_text(least)} to {factor_text(most)}")
         elif ties == len(ratios):
-            parts.append(f"{other} nowhere: equal at all {ties}")
+            parts.append(f"{other} nowhere (equal in all {ties} conditions)")
         elif ties:
-            parts.append(f"{other} by up to {factor_text(most)} ({place_text(far)}), equal at {ties} of {len(ratios)}")
+            parts.append(
+                f"{other} by up to {factor_text(most)} ({place_text(far)}), equal in {ties} of {len(ratios)} conditions"
+            )
         else:
             span = f"{factor_text(least)} ({place_text(near)}) to {factor_text(most)} ({place_text(far)})"
             parts.append(f"{other} everywhere, by {span}")
     if len(table) == 1:
         return f"{name} beats {_listed(parts)}"
-    end = "no crossing" if len(names) == 2 else "the lead never changes"
-    return f"{name} beats {_listed(parts)}; {end}"
+    return f"{name} beats {_listed(parts)}; no crossover"
 
 
 def _shared_lead(
     names: list[str], table: Mapping[Place, dict[str, float]], crossed: Sequence[Crossing], *, short: bool
 ) -> str:
+    """Write how many places each algorithm wins, and where the lead changes."""
     wins: dict[str, list[tuple[float, Place]]] = {name: [] for name in names}
     ties = 0
     for place, times in table.items():
+        # Only the gap between the two fastest decides a place.
         (best, name), (second, _) = sorted((time, name) for name, time in times.items())[:2]
         if _equal(best, second):
             ties += 1
         else:
             wins[name].append((second / best, place))
+    # The algorithm with most wins first.
     order = sorted((name for name in names if wins[name]), key=lambda name: -len(wins[name]))
     parts: list[str] = []
     for name in order:
@@ -276,35 +298,39 @@ def _shared_lead(
 
 
 def _changes(crossed: Sequence[Crossing], most: int) -> str:
-    """Say who overtakes whom, and the range of places; along size where sizes differ, else along workers."""
+    """Write the lead changes with their range of places; along size if sizes differ, else along workers."""
     along: Axis = "nbytes" if any(c.along == "nbytes" for c in crossed) else "world_size"
     pairs: dict[tuple[str, str], list[Crossing]] = {}
     for crossing in crossed:
         if crossing.along == along:
             pairs.setdefault((crossing.after, crossing.before), []).append(crossing)
     if not pairs:
-        return "the lead never changes along one axis"
+        return "no crossover along a single axis"
     changes: list[str] = []
+    # Pairs with the most crossovers first; a title names one pair, a sentence three.
     for (after, before), places in sorted(pairs.items(), key=lambda item: -len(item[1]))[:most]:
         first, last = places[0], places[-1]
         until = "" if first is last else f" to {last.text()}"
-        changes.append(f"{after} overtakes {before} at {first.text()}{until}")
-    more = f" (and {len(pairs) - most} more)" if len(pairs) > most else ""
+        changes.append(f"{after} beats {before} above {first.text()}{until}")
+    more = f" (and {len(pairs) - most} more crossovers)" if len(pairs) > most else ""
     return _listed(changes) + more
 
 
 def place_text(place: Place) -> str:
-    """Say a setting: '2 GPUs, 256 MiB'."""
+    """Write a setting: '2 GPUs, 256 MiB'."""
     return f"{_gpus(place[0])}, {format_bytes(place[1])}"
 
 
 def _gpus(count: int) -> str:
+    """Write a number of GPUs."""
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
 def _where(table: Mapping[Place, object]) -> str:
+    """Write the only place, or "everywhere"."""
     return f"({place_text(next(iter(table)))})" if len(table) == 1 else "everywhere"
 
 
 def _listed(words: Sequence[str]) -> str:
+    """Join words as a list: 'a, b and c'."""
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]

@@ -1,6 +1,6 @@
-"""How fast was a collective, and what held it up: time, bus bandwidth, bytes and the bottleneck of a played one.
+"""How fast is a collective, and which part limits it: time, bus bandwidth, bytes and the bottleneck?
 
-Rule: reads the timeline and the plan, never asks a model or an engine. Report keys, and only they, carry units.
+Reads the timeline and the plan, never a model or an engine. Only report keys carry units.
 """
 
 from __future__ import annotations
@@ -12,53 +12,56 @@ import numpy as np
 
 from simulator.basics.units import format_bandwidth, format_time
 from simulator.collectives.algorithm import REDUCING
-from simulator.collectives.expected import Verdict
 from simulator.collectives.plan import Plan
+from simulator.payload.judge import Verdict
+from simulator.records.measures import arrays_text
 from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.timeline import Timeline, TransferLog
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck, turns_text
+from simulator.report.numbers.headline import HasHeadline
 from simulator.report.numbers.link_use import HOLDS_UP, link_uses
-from simulator.report.numbers.measures import arrays_text
-from simulator.report.numbers.shown import Shown
 
-# Between the sources of several constants.
+# Separator between several sources of constants.
 BETWEEN: Final = " | "
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CollectiveReport(Shown):
-    """What came out of a collective.
+class CollectiveReport(HasHeadline):
+    """Report of a collective.
 
     Attributes
     ----------
     time_s : float
         From the start to the end of the last rank [s].
     algbw, busbw : float or None
-        Array size over time, and that times the operation's factor, as nccl-tests defines them [B/s]; None for no time.
+        Array size over time, and this times the operation's factor, as defined by nccl-tests [B/s]; None if the time is
+        0.
     transfers : int
+        Number of transfers.
     wire_bytes : int
         Each transfer counted once, however many links it crosses [B].
     input_bytes_per_rank, result_bytes_per_rank : int
-        Of the rank that has most [B].
+        On the rank with most [B].
     peak_buffer_bytes : int
-        Most that a rank holds of parts that wait to be added [B].
+        Most bytes on a rank that wait to be added [B].
     wrong : int or None
-        Elements unlike the replay in the played order; None without payload.
+        Elements that differ from a replay in the simulated order; None without payload.
     max_abs_error : float or None
-        From the exact result.
+        Largest difference from the exact result.
     overflowed : int or None
         Elements whose exact result the dtype cannot hold.
     predicted_s : float or None
-        The closed form, where one is exact [s].
+        Closed form, if it is exact [s].
     algorithm, why : str
-        What ran, and why that.
+        Algorithm, and the reason for choosing it.
     constants : str or None
-        Where the machine's constants were measured, with " | " between several; None where there are none: then links
-        carry all that they are rated at and nothing is paid to start, which is a best case.
+        Sources of the machine's measured constants, separated by " | ". None without measurements: links then carry
+        their full rating and start-up is free, which is a best case.
     bottleneck : Bottleneck or None
+        The most used link, if any link is recorded.
     because : str
-        One sentence: what held it up.
+        A sentence about the limiting part.
     """
 
     time_s: float
@@ -81,7 +84,7 @@ class CollectiveReport(Shown):
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
-        """The figures that are looked at first, in words."""
+        """The most important figures, in words."""
         return (
             ("time", format_time(self.time_s)),
             ("bus bandwidth", "-" if self.busbw is None else format_bandwidth(self.busbw)),
@@ -90,12 +93,12 @@ class CollectiveReport(Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return plain data for JSON."""
         return asdict(self)
 
 
 def busbw_factor(operation: str, world_size: int) -> float:
-    """Bus bandwidth over algorithm bandwidth.
+    """Return bus bandwidth over algorithm bandwidth.
 
     Source: nccl-tests, doc/PERFORMANCE.md.
 
@@ -105,32 +108,34 @@ def busbw_factor(operation: str, world_size: int) -> float:
     1.75
     """
     n = world_size
+    # Each ring rank sends (n - 1) / n of the array for reducing, and again for gathering.
     if operation == "all_reduce":
         return 2 * (n - 1) / n
     return 1.0 if operation in ("broadcast", "reduce") else (n - 1) / n
 
 
 def with_link_use(timeline: Timeline) -> Timeline:
-    """The timeline, with what each link carried and how long it was busy."""
+    """Return the timeline with bytes and busy time of each link."""
     return replace(timeline, links=link_uses(timeline))
 
 
 def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_form: bool = True) -> CollectiveReport:
-    """Compute the report of a played collective.
+    """Compute the report of a simulated collective.
 
     Parameters
     ----------
-    plan : Plan
     timeline : Timeline
-        With link use.
+        Timeline with link use.
     verdict : Verdict or None
         None without payload.
     exact_form : bool
-        Whether the plan's prediction holds for what was played: not with jitter.
+        True if the plan's prediction holds for this run; False with jitter.
     """
     ops = list(plan.program.collectives().values())
     operation, world_size = ops[0].schedule.operation, len(ops[0].group)
+    # Fusion may give several collectives, one per buffer; sizes add.
     nbytes, time = sum(op.nbytes for op in ops), timeline.end
+    # A collective of a single rank takes no time.
     algbw = nbytes / time if time > 0 else None
     busiest = bottleneck(timeline)
     return CollectiveReport(
@@ -139,8 +144,10 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
         busbw=algbw * busbw_factor(operation, world_size) if algbw is not None else None,
         transfers=timeline.transfers,
         wire_bytes=int(sum(sent.nbytes for sent in timeline.sent)),
+        # A gather starts from parts of the array, a scatter ends with parts.
         input_bytes_per_rank=sum(_share(op, ("all_gather", "gather")) for op in ops),
         result_bytes_per_rank=sum(_share(op, ("reduce_scatter", "scatter")) for op in ops),
+        # Only sums in rank order buffer parts; other orders add on arrival.
         peak_buffer_bytes=max(
             (
                 _peak_buffer(op, timeline.logs[n])
@@ -162,38 +169,43 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
 
 
 def _share(op: Collective, parts: tuple[str, ...]) -> int:
-    """Bytes of the whole array, or of its largest part for operations that begin or end with parts."""
+    """Return the bytes of the whole array, or of its largest part for the given operations."""
     if op.schedule.operation not in parts:
         return op.nbytes
     return -(-op.elements // len(op.group)) * op.itemsize
 
 
 def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str:
+    """Write which part limits the collective: a link's bandwidth, or latency and waiting."""
     if busiest is None:
-        return "only latency: no link carries any bytes"
+        return "Bottleneck: latency; no link carries any bytes"
+    # The busiest cable's time at its bandwidth, as a share of the run.
     full = busiest.cable_time_s / timeline.end
     holds = full >= HOLDS_UP
+    bottleneck_text = "Bottleneck: " if holds else "Bottleneck: latency and waiting; "
     if busiest.takes_turns:
-        why = "its bandwidth holds" if holds else "latencies and waiting hold"
-        return f"{busiest.end} {turns_text(busiest, timeline.end, nbytes=nbytes)}: {why} the collective up"
-    load = f"{busiest.link} carries {arrays_text(busiest.bytes / nbytes)}" if nbytes else busiest.link
+        return f"{bottleneck_text}{busiest.end} {turns_text(busiest, timeline.end, nbytes=nbytes)}"
+    carries = f", carries {arrays_text(busiest.bytes / nbytes)}" if nbytes else ""
     if holds:
-        return (
-            f"{load} and is busy {100 * busiest.busy_fraction:.0f} % of the time: its bandwidth holds the collective up"
-        )
-    return f"{load}, {100 * full:.0f} % of what it could: latencies and waiting hold the collective up, not bandwidth"
+        return f"{bottleneck_text}link {busiest.link}, {100 * busiest.busy_fraction:.0f} % busy{carries}"
+    return f"{bottleneck_text}the busiest link, {busiest.link}, uses {100 * full:.0f} % of its bandwidth{carries}"
 
 
 def _peak_buffer(op: Collective, log: TransferLog) -> int:
-    """Most bytes that one rank buffers where a sum is formed in rank order.
+    """Return the most bytes that a rank buffers if a sum is formed in rank order.
 
-    There no part can be added before all parts of its chunk are there. So each part counts from when it begins to
-    arrive until the last part for its chunk has arrived.
+    Adding must wait for the chunk's last part. Each part therefore counts from the start of its transfer until this
+    arrival.
+
+        part from rank 1   [arrives]------ waits ------|
+        part from rank 2            [arrives]-- waits -|
+        part from rank 3                      [arrives]|  last: all are added, the buffer is free
     """
     if not log.transfers.reduce.any():
         return 0
     transfers = log.transfers
     rows = np.flatnonzero(transfers.reduce)
+    # A group is a chunk at a receiver; `last` is the last part's arrival.
     key = transfers.dst[rows].astype(np.int64) * op.schedule.chunks + transfers.first[rows]
     _, group = np.unique(key, return_inverse=True)
     last = np.full(int(group.max()) + 1, -np.inf)
@@ -203,8 +215,9 @@ def _peak_buffer(op: Collective, log: TransferLog) -> int:
         mine = transfers.dst[rows] == rank
         begins, ends, size = log.enter[rows][mine], last[group[mine]], log.nbytes[rows][mine]
         moments = np.concatenate([begins, ends])
+        # Running sum of buffered bytes: plus at a transfer's start, minus when its chunk is complete.
         change = np.concatenate([size, -size])
-        # At one moment what is freed goes before what comes.
+        # At equal times, count frees before arrivals.
         order = np.lexsort((change, moments))
         peak = max(peak, float(np.cumsum(change[order]).max()))
     return int(peak)

@@ -1,6 +1,13 @@
-"""How fast was a training step, and what held it up: step time, tokens/s, MFU, exposed communication, peak memory.
+"""How fast is a training step, and which part limits it: step time, tokens/s, MFU, exposed communication, peak memory?
 
-Rule: reads the timeline and the plan, never asks a model or an engine. Report keys, and only they, carry units.
+Reads the timeline and the plan, never a model or an engine. Only report keys carry units. A rank's time splits as
+follows:
+
+    time            0123456789
+    compute         ####..##..      compute_time_s = 6
+    communication   ..###..##.      comm_time_s = 5
+    exposed         ....#...#.      exposed_comm_time_s = 2: communication without compute
+    idle            .....#...#      bubble_time_s = 2: neither
 """
 
 from __future__ import annotations
@@ -13,116 +20,83 @@ from typing import Any
 from simulator.basics.intervals import Interval, length, outside
 from simulator.basics.units import format_memory, format_time
 from simulator.cluster.cluster import Cluster
+from simulator.records.learning import Learning
+from simulator.records.measures import share_text
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
-from simulator.report.numbers.measures import share_text
+from simulator.report.numbers.headline import HasHeadline
 from simulator.report.numbers.prediction_intervals import Traits, UnmeasuredNetwork, prediction_interval
-from simulator.report.numbers.shown import Shown
 from simulator.report.numbers.summary import BETWEEN
 from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.plan import StepPlan
 from simulator.step.streams import HOST_COPIES, dimension_of
 
 
-@dataclass(frozen=True, slots=True)
-class Learning:
-    """What a real training measured of itself, one number for each step.
-
-    Attributes
-    ----------
-    losses, gradient_norms, loss_scales : tuple of float
-        Norms before they are clipped.
-    skipped : tuple of int
-        Steps that were not taken for an overflow, by one rank at least.
-    ended_s : tuple of float
-        When a step was over, on average over ranks [s].
-    staleness : tuple of float
-        Updates by others between a gradient's parameters and its own update, on average; 0 where all wait.
-    seen : dict of check to step
-        Checks that found something wrong, with the first step in which they did.
-    stopped : str
-        Why there are fewer steps than were asked for, and which rank waits for which; empty otherwise.
-    losses_by_rank : tuple of tuple of float
-        A row a step, a column a rank: the mean over its micro-batches; not a number for a worker that waits for nobody
-        and was at none in that step.
-    optimizer_steps : tuple of int
-        How many the optimizer had taken when a step was over: those that were skipped do not count, and a server that
-        waits for nobody takes one for each worker's gradient.
-    """
-
-    losses: tuple[float, ...]
-    gradient_norms: tuple[float, ...]
-    loss_scales: tuple[float, ...]
-    skipped: tuple[int, ...]
-    ended_s: tuple[float, ...] = ()
-    staleness: tuple[float, ...] = ()
-    seen: dict[str, int] = field(default_factory=dict)
-    stopped: str = ""
-    losses_by_rank: tuple[tuple[float, ...], ...] = ()
-    optimizer_steps: tuple[int, ...] = ()
-
-
 @dataclass(frozen=True, slots=True, repr=False)
-class TrainingReport(Shown):
-    """What came out of a training step.
+class TrainingReport(HasHeadline):
+    """Report of a training step.
 
     Attributes
     ----------
     step_time_s : float
-        Of the rank that ends last [s].
+        Time of the rank that ends last [s].
     tokens_per_s, tokens_per_s_per_gpu : float
+        Throughput of all GPUs, and per GPU [1/s].
     mfu, hfu : float
-        Model FLOPs utilization, and hardware FLOPs utilization, which counts recomputation too: FLOPs over what all
-        GPUs could have done at their dense peak; full attention counted (PaLM, appendix B).
+        Model FLOPs utilisation, and hardware FLOPs utilisation, which also counts recompute: FLOPs over the dense peak
+        of all GPUs, with full attention (PaLM, appendix B).
     model_flops_per_s_per_gpu : float
-        What `mfu` is a share of a GPU's dense peak of; to be compared where matmuls are of unlike precision [FLOP/s].
+        Numerator of `mfu`, for comparing steps with different matmul precision [FLOP/s].
     compute_time_s, comm_time_s, exposed_comm_time_s, bubble_time_s : float
-        Unions of spans: kernels, and what the host's processors compute; collectives and copies; collectives and copies
-        during which nothing was computed; neither, which is idle time [s]. All are of the rank that ends last; of a
-        pipeline, whose stages end at different times and wait for each other, they are the mean over the first rank of
-        each stage.
+        Unions of spans: kernels and the host's computing; collectives and copies; collectives and copies without
+        concurrent compute; neither (idle) [s]. All on the rank that ends last. With a pipeline, whose stages end at
+        different times and wait for each other, the mean over the first rank of each stage.
     recompute_time_s, optimizer_time_s : float
-        Parts of compute_time_s; of the optimizer's, which may run on the host, what no kernel of the passes hides [s].
+        Parts of compute_time_s; for the optimizer, which may run on the host, the part not hidden by kernels of the
+        passes [s].
     peak_memory_bytes : int
-        Of the rank that needs most [B].
+        On the rank with most [B].
     peak_memory_by_category : dict of str to int
-        What it was made of [B].
+        Its categories [B].
     peak_reserved_bytes : int
-        Most that an allocator held from the device, fragments and cached segments included [B].
+        Most bytes that an allocator holds from the device, including fragments and cached segments [B].
     fits : bool
+        True if the step fits in memory.
     shortfall_bytes : int
-        What is missing; 0 where it fits [B].
+        Missing memory; 0 if it fits [B].
     closed_form_collectives, played_collectives : int
+        Collectives timed by a closed form; collectives whose transfers were simulated.
     bottleneck : Bottleneck or None
+        The most used link, if any link is recorded.
     because : str
+        A sentence about the limiting part.
     exposed_comm_time_by_kind : dict of str to float
-        Parts of exposed_comm_time_s by what ran; where several did, the one that is exposed longest [s].
+        Parts of exposed_comm_time_s by kind; overlapping kinds count for the kind that is exposed longest [s].
     comm_time_by_dimension, exposed_comm_time_by_dimension : dict of str to float
-        Communication by what it is for (tp, cp, ep, pp, dp, and copies to the host): all of each, hidden or not; and
-        parts of exposed_comm_time_s [s].
+        Communication by dimension of parallelism (tp, cp, ep, pp, dp, and copies to the host): all of it, hidden or
+        exposed; and parts of exposed_comm_time_s [s].
     host_memory_bytes : int
-        Model states that a rank keeps in its host's memory [B].
+        Model states of a rank in its host's memory [B].
     capacity_bytes : int
-        Of the GPU that needs most [B].
+        Capacity of the GPU with the highest peak [B].
     peak_memory_by_stage : tuple of int
-        Most that each pipeline stage holds, its first rank followed, in order; empty without a pipeline [B].
+        Peak of each pipeline stage, on its first recorded rank, in order; empty without a pipeline [B].
     idle_time_by_stage : tuple of float
-        How long the first rank of each pipeline stage computes and communicates nothing, in order: the stage's bubble,
-        of which bubble_time_s is the mean; empty without a pipeline [s].
+        Idle time of the first rank of each pipeline stage, in order: the stage's bubble, of which bubble_time_s is the
+        mean; empty without a pipeline [s].
     intervals : dict of str to float
-        Of step_time_s, tokens_per_s and peak_memory_bytes the ends between which so many per cent of measured runs
-        like this one lie: step_time_s_80_low, step_time_s_80_high, step_time_s_95_low, ...; see `prediction_intervals`.
+        Prediction intervals of step_time_s, tokens_per_s and peak_memory_bytes: step_time_s_80_low,
+        step_time_s_80_high, step_time_s_95_low, ...; see `prediction_intervals`.
     carried_over : bool
-        Whether no run of this framework, or of this chip, was measured: the intervals are wider then.
+        True if no run of this framework or chip was measured; the intervals are wider then.
     learning : Learning or None
-        Of a real training.
+        Results of a real training.
     algorithms : dict of str to str
-        Algorithms of each operation, by the dimension of parallelism that it is for: {"dp all_gather": "multi_ring"}.
+        Algorithms of each operation by dimension of parallelism: {"dp all_gather": "multi_ring"}.
     constants : str or None
-        Where the machine's constants of these collectives were measured, with " | " between several. None where there
-        are none: then links carry all that they are rated at and nothing is paid to start, which is a best case, and
-        the intervals are wider by what that share of the step owes to it.
+        Sources of the machine's measured constants, separated by " | ". None without measurements: links then carry
+        their full rating and start-up is free, which is a best case, and the intervals are wider.
     """
 
     step_time_s: float
@@ -161,7 +135,7 @@ class TrainingReport(Shown):
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
-        """The figures that are looked at first, in words."""
+        """The most important figures, in words."""
         return (
             ("step", format_time(self.step_time_s)),
             ("tokens/s", f"{self.tokens_per_s:,.0f}"),
@@ -172,9 +146,10 @@ class TrainingReport(Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON, which has no infinity and no nan: they become None."""
+        """Return plain data for JSON, with None for infinity and NaN."""
         document = asdict(self)
         learning = document["learning"] or {}
+        # Losses and norms are infinite or NaN after an overflow.
         for key in ("losses", "gradient_norms"):
             if key in learning:
                 learning[key] = _finite(learning[key])
@@ -184,17 +159,18 @@ class TrainingReport(Shown):
 
 
 def _finite(values: Iterable[float]) -> tuple[float | None, ...]:
+    """Replace numbers that are not finite by None."""
     return tuple(value if isfinite(value) else None for value in values)
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What one rank did, and when: its spans by where they ran.
+    """A rank's spans by place: GPU, host, network.
 
     Attributes
     ----------
     kernels, host : tuple of Span
-        On the GPU's compute stream; on its host's processors.
+        On the GPU's compute stream; on the host's processors.
     communication : tuple of Span
         Collectives and copies.
     """
@@ -205,21 +181,21 @@ class _Work:
 
     @property
     def compute(self) -> list[Interval]:
-        """When something was computed, by the GPU or for it."""
+        """Intervals in which the GPU or the host computes."""
         return [*_times(self.kernels), *_times(self.host)]
 
     @property
     def passes(self) -> list[Interval]:
-        """When the forward or the backward pass ran."""
+        """Intervals of forward and backward passes."""
         return _times(span for span in self.kernels if span.kind != "optimizer")
 
     def of_kind(self, kind: str) -> list[Interval]:
-        """When a kind of work ran, on whatever stream."""
+        """Return the intervals for a kind of work, from any stream."""
         return _of((*self.kernels, *self.host, *self.communication), kind)
 
 
 def first_of_stages(plan: StepPlan, known: Iterable[int] | None = None) -> list[int]:
-    """The first rank of each pipeline stage, of all ranks or of those that are known; none without a pipeline."""
+    """Return each pipeline stage's first rank, among all (or the known) ranks; empty without a pipeline."""
     cut, ranks = plan.step.parallelism, len(plan.program.ranks)
     if cut.pp < 2:
         return []
@@ -231,13 +207,15 @@ def first_of_stages(plan: StepPlan, known: Iterable[int] | None = None) -> list[
 
 
 def _works(plan: StepPlan, timeline: Timeline) -> list[_Work]:
-    """Work of the ranks whose mean is reported: the first rank of each pipeline stage, or the rank that ends last."""
+    """Return the reported ranks' work: each pipeline stage's first rank, or the last rank to end."""
     spans = by_rank(timeline.spans)
     told = first_of_stages(plan) or ([] if timeline.last_rank is None else [timeline.last_rank])
+    # A timeline without spans counts as a rank without work.
     return [_work_of(spans[rank]) for rank in told] or [_work_of(())]
 
 
 def _work_of(spans: Sequence[Span]) -> _Work:
+    """Sort a rank's spans by stream; the host issuing kernels is neither compute nor communication."""
     return _Work(
         kernels=tuple(span for span in spans if span.stream == "compute"),
         host=tuple(span for span in spans if span.stream == HOST),
@@ -246,18 +224,21 @@ def _work_of(spans: Sequence[Span]) -> _Work:
 
 
 def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> TrainingReport:
-    """Compute the report of a played step."""
-    # Where workers do not wait for each other several steps were played: what is reported is one step's share.
+    """Compute the report of a simulated step."""
+    # Asynchronous workers' steps are simulated together; the report is a single step's share.
     time, ranks, rounds = timeline.end, cluster.world_size, plan.step.rounds
     works = _works(plan, timeline)
     parts = _means([_parts(work, time) for work in works])
     peak = timeline.peak
     if peak is None:
-        raise ValueError("the timeline holds no memory, so it is not a training step's")
+        raise ValueError("the timeline has no memory samples and is no training step")
     capacity = cluster.gpus[peak.rank].hbm_bytes
+    # MFU compares with the dense peak in the matmuls' dtype.
     available = ranks * cluster.gpus[0].peak_flops[plan.step.precision.matmul]
     steps = _steps_per_s(timeline, ranks, rounds)
+    # The prediction interval depends on how similar the measured runs are.
     traits = _traits(plan, cluster)
+    # Computed once, because the prediction interval and the report both need it.
     exposed_by = [_exposed(work, _dimension) for work in works]
     times = prediction_interval(traits, network=_unmeasured(plan, works, _means(exposed_by), time))
     return TrainingReport(
@@ -276,12 +257,13 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         peak_memory_bytes=peak.nbytes,
         peak_memory_by_category=dict(peak.by_category),
         peak_reserved_bytes=max(timeline.reserved.values(), default=peak.nbytes),
+        # Fragmentation may exceed the capacity although the allocations fit.
         fits=not timeline.short_of_memory,
         shortfall_bytes=_shortfall(timeline, peak.nbytes, capacity),
         closed_form_collectives=plan.closed_forms,
         played_collectives=plan.played,
         bottleneck=bottleneck(timeline),
-        because=_because(time, parts, _room(timeline, peak.nbytes / capacity)),
+        because=_because(time, parts, _room(timeline, peak.nbytes, capacity)),
         exposed_comm_time_by_kind=_shared([_exposed(work, lambda span: span.kind) for work in works], rounds),
         comm_time_by_dimension=_shared([_by_dimension(work) for work in works], rounds),
         exposed_comm_time_by_dimension=_shared(exposed_by, rounds),
@@ -301,7 +283,8 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
 def _unmeasured(
     plan: StepPlan, works: Sequence[_Work], exposed: Mapping[str, float], time: float
 ) -> UnmeasuredNetwork | None:
-    """What the step owes to collectives that nobody has measured; None where some were, or there are none."""
+    """Return the step's share of unmeasured communication; None if collectives were measured, or there are none."""
+    # Copies to the host and servers' updates are not collectives of the network.
     lengths = [
         span.end - span.start
         for work in works
@@ -311,46 +294,50 @@ def _unmeasured(
     if plan.constants or not lengths:
         return None
     share = sum(seconds for dimension, seconds in exposed.items() if dimension != HOST_COPIES) / time
+    # Mean duration weighted by duration: long collectives make up most of the exposed time.
     return UnmeasuredNetwork(min(share, 1.0), sum(one * one for one in lengths) / sum(lengths))
 
 
 def _peak_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[int, ...]:
-    """Peak memory of each pipeline stage: of its first rank whose memory was followed [B]."""
+    """Return each pipeline stage's peak memory, on its first recorded rank [B]."""
     samples = by_rank(timeline.memory)
     return tuple(max(sample.nbytes for sample in samples[rank]) for rank in first_of_stages(plan, samples))
 
 
 def _idle_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[float, ...]:
-    """How long the first rank of each pipeline stage does nothing [s]."""
+    """Return each pipeline stage's idle time, on its first rank [s]."""
     return tuple(max(timeline.end - timeline.at_work[rank], 0.0) for rank in first_of_stages(plan))
 
 
 def _parts(work: _Work, time: float) -> dict[str, float]:
-    """Times of one rank's work in a step of so many seconds, by what it does [s]."""
+    """Return a rank's times by kind of work, in a step of `time` seconds [s]."""
     compute, comm, kernels = work.compute, _times(work.communication), _times(work.kernels)
     return {
         "compute": length(compute),
         "communication": length(comm),
         "exposed communication": outside(comm, compute),
+        # Rounding must not give a negative idle time.
         "idle": max(time - length([*compute, *comm]), 0.0),
         "recompute": length(work.of_kind("recompute")),
+        # An update on the host may overlap passes; only the rest lengthens the step.
         "optimizer": outside(work.of_kind("optimizer"), work.passes),
         "kernels": length(kernels),
-        "the host's update": outside(compute, kernels),
+        "host update": outside(compute, kernels),
     }
 
 
 def _means(of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each time over ranks; a rank that does not name one has none of it."""
+    """Return the mean of each time over ranks; a rank without an entry counts as 0."""
     names = dict.fromkeys(name for own in of_ranks for name in own)
     return {name: sum(own.get(name, 0.0) for own in of_ranks) / len(of_ranks) for name in names}
 
 
 def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
-    """What makes measured runs like this one."""
+    """Return the traits for finding similar measured runs."""
     step, cut = plan.step, plan.step.parallelism
     return Traits(
         framework=step.framework.name,
+        # "h100_sxm" and "h100_pcie" are the same chip.
         chip=cluster.gpus[0].name.split("_")[0],
         eight_bit=is_eight_bit(step.precision.matmul),
         cut=cut.size > 1 or cut.experts.ranks > 1,
@@ -359,9 +346,10 @@ def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
 
 
 def _steps_per_s(timeline: Timeline, ranks: int, rounds: int) -> float:
-    """Steps of all ranks together [1/s]; ranks that do not wait for each other go each at a pace of their own."""
+    """Return the combined steps per second [1/s]."""
     if rounds == 1:
         return 1 / timeline.end
+    # Asynchronous workers progress at different speeds: average their rates.
     ends: dict[int, float] = {}
     for span in timeline.spans:
         ends[span.rank] = max(ends.get(span.rank, 0.0), span.end)
@@ -369,10 +357,11 @@ def _steps_per_s(timeline: Timeline, ranks: int, rounds: int) -> float:
 
 
 def _exposed(work: _Work, kind_of: Callable[[Span], str]) -> dict[str, float]:
-    """Exposed time of each kind of communication, longest first; where two overlap it counts for the longer [s]."""
+    """Return the exposed time of each kind of communication, longest first; overlaps count for the longer kind [s]."""
     covered, kinds = work.compute, _sorted_out(work.communication, kind_of)
     alone = {kind: outside(times, covered) for kind, times in kinds.items()}
     exposed: dict[str, float] = {}
+    # Once a kind is counted, its intervals hide later kinds, so the parts sum to the whole exposed time.
     for kind in sorted(alone, key=lambda kind: (-alone[kind], kind)):
         exposed[kind] = outside(kinds[kind], covered)
         covered += kinds[kind]
@@ -380,15 +369,17 @@ def _exposed(work: _Work, kind_of: Callable[[Span], str]) -> dict[str, float]:
 
 
 def _by_dimension(work: _Work) -> dict[str, float]:
-    """Time in which something was under way for each dimension of parallelism [s]."""
+    """Return the time with communication in flight, by dimension of parallelism [s]."""
     return {name: length(own) for name, own in _sorted_out(work.communication, _dimension).items()}
 
 
 def _dimension(span: Span) -> str:
+    """Return a span's dimension of parallelism."""
     return dimension_of(span.stream)
 
 
 def _sorted_out(spans: Iterable[Span], kind_of: Callable[[Span], str]) -> dict[str, list[Interval]]:
+    """Return the intervals of spans by kind."""
     kinds: dict[str, list[Interval]] = {}
     for span in spans:
         kinds.setdefault(kind_of(span), []).append((span.start, span.end))
@@ -396,13 +387,13 @@ def _sorted_out(spans: Iterable[Span], kind_of: Callable[[Span], str]) -> dict[s
 
 
 def _shared(of_ranks: Sequence[Mapping[str, float]], rounds: int) -> dict[str, float]:
-    """One step's share of the ranks' mean times, longest first [s]."""
+    """Return a step's share of the ranks' mean times, longest first [s]."""
     means = _means(of_ranks)
     return {kind: means[kind] / rounds for kind in sorted(means, key=lambda kind: (-means[kind], kind))}
 
 
 def _shortfall(timeline: Timeline, peak: int, capacity: int) -> int:
-    """How much memory is missing [B]: for the allocations, or, where only fragments are too much, for the segments."""
+    """Return the missing memory [B]: of allocations, or, if only fragmentation exceeds the capacity, of segments."""
     if not timeline.short_of_memory:
         return 0
     if peak > capacity:
@@ -411,23 +402,28 @@ def _shortfall(timeline: Timeline, peak: int, capacity: int) -> int:
 
 
 def _times(spans: Iterable[Span]) -> list[Interval]:
+    """Return the intervals of spans."""
     return [(span.start, span.end) for span in spans]
 
 
 def _of(spans: Iterable[Span], kind: str) -> list[Interval]:
+    """Return the intervals of the given kind."""
     return _times(span for span in spans if span.kind == kind)
 
 
 def _because(time: float, parts: Mapping[str, float], room: str) -> str:
-    names = ("kernels", "the host's update", "exposed communication", "idle")
-    texts = {name: share_text(parts[name] / time) for name in names}
-    told = ", ".join(f"{text} {name}" for name, text in texts.items() if text != share_text(0.0))
-    return f"{told}; {room}"
+    """Write the parts of the step's time and the memory's state."""
+    names = {"kernels": "compute", "host update": "host update", "exposed communication": "exposed communication",
+             "idle": "idle"}  # fmt: skip
+    shares = {word: share_text(parts[name] / time) for name, word in names.items()}
+    # Parts below 0.05 % are omitted.
+    told = ", ".join(f"{word} {text}" for word, text in shares.items() if text != share_text(0.0))
+    return f"{told[:1].upper()}{told[1:]}; {room}"
 
 
-def _room(timeline: Timeline, share: float) -> str:
-    """Say how full the GPU's memory is; allocations that fit may still not fit with the fragments between them."""
-    peak = f"memory peaks at {100 * share:.0f} % of the GPU's"
+def _room(timeline: Timeline, peak: int, capacity: int) -> str:
+    """Write how full the GPU's memory is; allocations that fit may still exceed the capacity with fragmentation."""
+    used = f"peak memory {format_memory(peak)} of {format_memory(capacity)} ({100 * peak / capacity:.0f} %)"
     if not timeline.short_of_memory:
-        return peak
-    return f"{peak}, so it does not fit" if share > 1 else f"{peak} and fragments take the rest, so it does not fit"
+        return used
+    return f"{used}, does not fit" if peak > capacity else f"{used}, does not fit because of fragmentation"

@@ -1,1 +1,1 @@
-"""A timeline in pictures: one file a plot."""
+"""A timeline in pictures: a module per plot."""

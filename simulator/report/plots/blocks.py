@@ -1,7 +1,15 @@
-"""How is a large network folded: levels of switches over blocks (pods, groups, nodes, GPUs), few of many drawn?
+"""How is a large network folded? Levels of switches above blocks (pods, groups, nodes), a few drawn, the rest counted.
 
-Rule: computes what is drawn and where; topology.py draws. Levels are hops from the leaves, which are nodes where the
-cluster has several, and GPUs otherwise.
+Computes places only; topology.py draws. Levels are hops from the leaves, which are nodes in clusters with several
+nodes, else GPUs.
+
+A network of 8 equivalent blocks of GPUs below two core switches, with 2 blocks drawn and 6 counted:
+
+        core0        core1              level 2
+      +---------+  +---------+
+      |  leaf0  |  |  leaf1  |    +6    level 1
+      | g g g g |  | g g g g |          level 0: GPUs
+      +---------+  +---------+
 """
 
 from __future__ import annotations
@@ -19,20 +27,20 @@ if TYPE_CHECKING:
 
 Place = tuple[float, float]
 
-# Of alike things so many are drawn, the others counted.
+# This many of equivalent things are drawn; the rest is counted.
 _MOST_GPUS: Final = 4
 _MOST_BLOCKS: Final = 2
 _MOST_SWITCHES: Final = 12
-# Width of a row of leaves that cables join directly, in widths of a vertex.
+# Width of a row of leaves joined directly by cables, in vertex widths.
 _ROW: Final = 36.0
-# Room between blocks, and of the count of those left out, in widths of a vertex.
+# Room between blocks, and for the count of omitted blocks, in widths of a vertex.
 _GAP: Final = 0.6
 _COUNT: Final = 1.6
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What is not folded further: a GPU, or a node with all that belongs to it, laid out from (0, 0) on.
+    """The smallest unit of folding: a GPU, or a node with its vertices, laid out from (0, 0) on.
 
     Attributes
     ----------
@@ -40,7 +48,7 @@ class Leaf:
     label : str
         Empty for a GPU, which has no box.
     hidden : str
-        What of it is not drawn.
+        Text about its omitted vertices.
     """
 
     at: Mapping[str, Place]
@@ -49,7 +57,7 @@ class Leaf:
 
     @property
     def width(self) -> float:
-        """From the first vertex to the end of the last."""
+        """Width from the first vertex to the end of the last."""
         return max(x for x, _ in self.at.values()) + 1.0
 
     @property
@@ -67,7 +75,7 @@ class Drawing:
     at : dict of vertex to place
     boxes : list of (left, low, right, high, label)
     counts : list of (place, text)
-        Of what is alike and not drawn.
+        Numbers of equivalent things that are not drawn.
     """
 
     at: dict[str, Place] = field(default_factory=dict)
@@ -77,16 +85,18 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Switches of one level, above the blocks that they join.
+    """Switches on a level, above their blocks.
 
     Attributes
     ----------
     level : int
+        Hops from the leaves.
     own : tuple of str
-        Empty for a leaf.
+        The switches; empty for a leaf.
     hidden : int
         Switches of the level that are not drawn.
     children : tuple of _Block
+        Blocks below.
     more : int
         Children that are not drawn.
     leaf : str
@@ -107,13 +117,14 @@ def folded(graph: Graph, leaves: Mapping[str, Leaf]) -> Drawing:
     Parameters
     ----------
     graph : networkx.Graph
-        Undirected; a leaf is a single vertex of it.
+        Undirected; a leaf is a single vertex.
     leaves : mapping of vertex to Leaf
-        In the order in which they stand.
+        Leaves from left to right.
     """
     import networkx as nx
 
     hops = nx.multi_source_dijkstra_path_length(graph, set(leaves))
+    # Vertices without a path to a leaf are not drawn.
     level = {vertex: int(hops[vertex]) for vertex in graph if vertex in hops}
     order = {name: place for place, name in enumerate(leaves)}
     gpus = all(len(leaf.at) == 1 for leaf in leaves.values())
@@ -131,13 +142,12 @@ class _Folder:
 
     Attributes
     ----------
-    graph : networkx.Graph
     level : mapping of vertex to hops from the nearest leaf
     order : mapping of leaf to its place
     most_leaves : int
-        That are drawn of those at one switch.
+        Leaves drawn per switch.
     most_joined : int
-        Leaves that are drawn of those that cables join directly: there the cables are the structure.
+        Leaves drawn if cables join leaves directly: there the cables are the structure.
     """
 
     graph: Graph
@@ -147,7 +157,7 @@ class _Folder:
     most_joined: int
 
     def fold(self, vertices: set[str], most_blocks: int) -> _Block:
-        """Fold connected vertices; of alike blocks below the highest switches so many are drawn."""
+        """Fold connected vertices; below the highest switches, draw `most_blocks` of equivalent blocks."""
         import networkx as nx
 
         level = self.level
@@ -155,30 +165,34 @@ class _Folder:
         if top == 0 and len(vertices) == 1:
             return _Block(0, leaf=next(iter(vertices)))
         tops = sorted((v for v in vertices if level[v] == top > 0), key=natural)
+        # Switches are joined with each other, like a dragonfly's: fold by group.
         groups = _groups(self.graph, tops) if top == 1 else []
         if top == 0:
-            # Leaves that cables join directly: there is no switch to take away, so all would be one part again.
+            # Leaves joined directly by cables: without switches to remove, the leaves would stay a single part for
+            # ever.
             parts = [{vertex} for vertex in vertices]
         elif groups:
             parts, tops = [self._with_leaves(group) for group in groups], []
         else:
+            # Without the highest switches the network falls apart into equivalent blocks.
             parts = [set(part) for part in nx.connected_components(self.graph.subgraph(vertices - set(tops)))]
         parts.sort(key=lambda part: min((self.order[v] for v in part if v in self.order), default=len(self.order)))
         few = self.most_leaves * most_blocks // _MOST_BLOCKS
         most = self.most_joined if top == 0 else few if all(len(part) == 1 for part in parts) else most_blocks
-        # One more than that is drawn instead of counted, where there is room.
+        # If only one part would be hidden, draw it: a count takes the same room.
         shown = parts if len(parts) <= most + (most_blocks > 1) else parts[:most]
-        # Where several blocks stand beside each other there is room for one of each kind in them.
+        # Beside each other, blocks have room for a single inner block of each kind.
         inside = most_blocks if len(shown) == 1 else 1
         children = tuple(self._group(part) if groups else self.fold(part, inside) for part in shown)
         own = tuple(tops[:_MOST_SWITCHES])
         return _Block(top, own, len(tops) - len(own), children, len(parts) - len(shown))
 
     def _with_leaves(self, switches: Sequence[str]) -> set[str]:
+        """Return switches with their own leaves."""
         return {*switches, *(v for switch in switches for v in self.graph[switch] if self.level[v] == 0)}
 
     def _group(self, vertices: set[str]) -> _Block:
-        """A group: each of its switches over its own leaves."""
+        """Fold a group: each switch stands above its leaves."""
         switches = sorted((v for v in vertices if self.level[v] == 1), key=natural)
         shown = switches[:_MOST_GPUS]
         children = []
@@ -190,36 +204,41 @@ class _Folder:
 
 
 def _groups(graph: Graph, switches: Sequence[str]) -> list[list[str]]:
-    """Switches that are all joined with each other, as in a group of a dragonfly; empty where there are none."""
+    """Return groups of completely joined switches, like a dragonfly's; empty if none."""
     import networkx as nx
 
     among = graph.subgraph(switches)
     if not among.number_of_edges():
         return []
     left, groups = set(switches), []
+    # Take the largest cliques first; a switch belongs to a single group.
     for clique in sorted(nx.find_cliques(among), key=lambda c: (-len(c), sorted(map(natural, c)))):
         if len(clique) > 2 and left.issuperset(clique):
             groups.append(sorted(clique, key=natural))
             left -= set(clique)
+    # Every switch must belong to a group, else the network is no dragonfly.
     return groups if not left and len(groups) > 1 else []
 
 
 def _place(
     block: _Block, left: float, height: float, leaves: Mapping[str, Leaf], drawing: Drawing, *, outermost: bool = False
 ) -> float:
-    """Place a block from `left` on; its width."""
+    """Place a block from `left` on, and return its width."""
     if block.leaf:
         return _place_leaf(leaves[block.leaf], left, drawing)
     right, drawn = left, len(drawing.boxes)
     for child in block.children:
+        # Single GPUs stand close together, blocks have a gap.
         right += _place(child, right, height, leaves, drawing) + (0.0 if child.leaf and _small(leaves, child) else _GAP)
     if block.more:
         below = max((child.level for child in block.children), default=0)
+        # The count of hidden blocks stands beside the drawn blocks, at half height.
         middle = (height + below) / 2 if below or height else 0.0
         drawing.counts.append(((right + _COUNT / 2 - 0.5, middle), f"+{block.more:,}"))
         right += _COUNT
     width = max(right - left, 1.0 * len(block.own))
     if block.own:
+        # Spread the block's switches evenly above its children.
         step = width / len(block.own)
         places = {v: (left + (i + 0.5) * step - 0.5, height + 1.2 * block.level) for i, v in enumerate(block.own)}
         drawing.at |= places
@@ -228,6 +247,7 @@ def _place(
     composite = any(not child.leaf for child in block.children) or len(block.own) > 1
     if not outermost and composite:
         top = height + 1.2 * max([block.level if block.own else 1, *(c.level for c in block.children)])
+        # The box must enclose the boxes of the children.
         inside = drawing.boxes[drawn:]
         low, end = (
             min([-0.6, *(b[1] - 0.25 for b in inside)]),
@@ -238,10 +258,12 @@ def _place(
 
 
 def _small(leaves: Mapping[str, Leaf], block: _Block) -> bool:
+    """Return True if a leaf is a single vertex."""
     return len(leaves[block.leaf].at) == 1
 
 
 def _place_leaf(leaf: Leaf, left: float, drawing: Drawing) -> float:
+    """Place a leaf's vertices and box from `left` on, and return its width."""
     drawing.at |= {vertex: (left + x, y) for vertex, (x, y) in leaf.at.items()}
     if leaf.label:
         low = min(y for _, y in leaf.at.values())

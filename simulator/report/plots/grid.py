@@ -1,6 +1,6 @@
-"""Is a network of GPUs alone a grid or torus, and where do its GPUs stand then?
+"""Is a network of GPUs alone a grid or torus, and at which places do the GPUs stand?
 
-Rule: it is one only if its links are exactly those of a grid whose GPUs are numbered row by row.
+A network counts as a torus only if its links equal a grid's links, with GPUs numbered row by row.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ if TYPE_CHECKING:
     Graph = nx.Graph[str]
 
 Place = tuple[float, float]
-# Distance between two layers of a grid of three dimensions.
+# Distance between two layers of a three-dimensional grid.
 _GAP = 1.6
 
 
 def dimensions(graph: Graph, order: Sequence[str]) -> tuple[int, ...]:
-    """Lengths of a torus of two or three dimensions, the slowest first; empty where it is none.
+    """Return the lengths of a torus with two or three dimensions, the slowest first; empty if the graph is no torus.
 
     Parameters
     ----------
     graph : networkx.Graph
         Undirected.
     order : sequence of str
-        Its GPUs by number; the graph has nothing else.
+        The graph's GPUs by number; the graph has no other vertices.
     """
     number = {vertex: place for place, vertex in enumerate(order)}
     if len(number) != len(graph):
         return ()
     links = {frozenset((number[a], number[b])) for a, b in graph.edges}
+    # Try every factorisation: 12 GPUs may be 3 x 4 or 4 x 3.
     for lengths in _factors(len(order)):
         if links == _links(lengths):
             return lengths
@@ -41,26 +42,35 @@ def dimensions(graph: Graph, order: Sequence[str]) -> tuple[int, ...]:
 
 
 def _factors(count: int) -> Iterator[tuple[int, ...]]:
-    """Ways to write a number as a product of two or three numbers from 3 on."""
+    """Yield the ways to write a number as a product of two or three numbers, each at least 3.
+
+    Examples
+    --------
+    >>> list(_factors(12))
+    [(3, 4), (4, 3)]
+    """
     divisors = [d for d in range(3, count + 1) if count % d == 0]
     for number in (2, 3):
         yield from (lengths for lengths in product(divisors, repeat=number) if prod(lengths) == count)
 
 
 def _links(lengths: Sequence[int]) -> set[frozenset[int]]:
+    """Return the links of a torus with these lengths, between GPUs numbered row by row."""
     strides = [prod(lengths[i + 1 :]) for i in range(len(lengths))]
     links = set()
     for at in product(*map(range, lengths)):
         here = sum(a * s for a, s in zip(at, strides, strict=True))
         for axis, (length, stride) in enumerate(zip(lengths, strides, strict=True)):
+            # The neighbour after the last in a row is the first of the row (wrap-around).
             links.add(frozenset((here, here + ((at[axis] + 1) % length - at[axis]) * stride)))
     return links
 
 
 def grid_places(lengths: Sequence[int], order: Sequence[str]) -> dict[str, Place]:
-    """Rows below each other; the layers of three dimensions side by side, in as many rows as make a square."""
+    """Place rows below each other; the layers of three dimensions side by side, in an almost square arrangement."""
     *layers, rows, columns = lengths
     count = prod(layers)
+    # Layers per row, chosen for an almost square drawing.
     across = max(1, round((count * rows / columns) ** 0.5)) if count > 1 else 1
     at: dict[str, Place] = {}
     for number, vertex in enumerate(order):

@@ -1,7 +1,7 @@
-"""Where do the vertices of a cluster stand in a drawing, and which of a large cluster are drawn?
+"""At which places do a cluster's vertices stand in a drawing, and which vertices are drawn?
 
-Rule: computes places only; topology.py draws. A torus is a grid, a few GPUs round a switch a round table, a machine of
-nodes boxes below their network, and any other network levels of switches over what they join.
+Computes places only; topology.py draws. A torus becomes a grid; a few GPUs around a switch, a circle; a machine of
+nodes, boxes below their network; any other network, levels of switches above the vertices that they join.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ Place = tuple[float, float]
 T = TypeVar("T")
 
 _CIRCLE_UP_TO: Final = 16
-_PART_OF_A_NODE: Final = 120  # more seats do not fit round one table
-_ROUND_UP_TO: Final = 40  # vertices round a table whose names can be read
+# A drawing around a single GPU has no room for more vertices.
+_PART_OF_A_NODE: Final = 120
+# Names around a circle stay readable up to this number of vertices.
+_ROUND_UP_TO: Final = 40
 _CLOUD_UP_TO: Final = 200
 _GRID_UP_TO: Final = 1024
-# Of a node with more vertices than these the first GPUs are drawn, with what is nearest to them.
+# Of a node with more vertices than this, only the first GPUs with their nearest vertices are drawn.
 _WHOLE_NODE: Final = 60
 _GPUS_OF_A_NODE: Final = 4
 
@@ -44,7 +46,7 @@ class Layout:
         Places, boxes and counts.
     shape : {"grid", "round", "levels"}
     note : str
-        What is not drawn; empty where all is.
+        Text about omitted vertices; empty if everything is drawn.
     """
 
     drawing: Drawing
@@ -63,6 +65,7 @@ def layout(cluster: Cluster) -> Layout:
     gpus = _gpus(cluster, kinds)
     if len(gpus) == len(graph):
         return _of_gpus(cluster, graph, kinds, gpus)
+    # A star: every vertex is joined with the same hub and with nothing else.
     hubs = [v for v in graph if kinds[v] != "gpu" and graph.degree(v) == len(graph) - 1]
     if hubs and len(graph) <= _ROUND_UP_TO and graph.number_of_edges() == len(graph) - 1:
         return Layout(Drawing(places(graph, kinds, gpus)), "round")
@@ -72,13 +75,13 @@ def layout(cluster: Cluster) -> Layout:
     drawing = _of_nodes(cluster, graph, kinds, nodes) if len(nodes) > 1 else _of_switches(graph, gpus)
     whole = len(drawing.at) == len(graph)
     note = (
-        f"+n: n more that are alike; {len(drawing.at):,} of {len(graph):,} vertices are drawn, and the links among them"
+        f"+n: n more equal vertices; drawn: {len(drawing.at):,} of {len(graph):,} vertices and the links between them"
     )
     return Layout(drawing, "levels", "" if whole else note)
 
 
 def gpus_by_node(cluster: Cluster) -> list[Sequence[str]]:
-    """GPUs of each node, also of nodes that no rank uses, which come last."""
+    """Return the GPUs of each node; nodes without ranks come last."""
     used = set(cluster.ranks)
     nodes: Sequence[Sequence[str]] = cluster.graph.graph.get("nodes") or [
         [cluster.ranks[rank] for rank in node] for node in cluster.nodes
@@ -87,37 +90,38 @@ def gpus_by_node(cluster: Cluster) -> list[Sequence[str]]:
 
 
 def _gpus(cluster: Cluster, kinds: Mapping[str, str]) -> list[str]:
-    """GPUs by rank, then those that no rank uses."""
+    """Return the GPUs by rank, then GPUs without a rank."""
     ranks = set(cluster.ranks)
     return [*cluster.ranks, *sorted((v for v, kind in kinds.items() if kind == "gpu" and v not in ranks), key=natural)]
 
 
 def _of_gpus(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], gpus: Sequence[str]) -> Layout:
+    """Return the drawing of a network without other vertices: a grid for a torus, else a circle or cloud."""
     by_number = sorted(gpus, key=natural)
     lengths = dimensions(graph, by_number) if len(gpus) <= _GRID_UP_TO else ()
     if lengths:
         size = " x ".join(map(str, lengths))
-        layers = "; each GPU of a layer is joined with its like of the next" if len(lengths) > 2 else ""
-        note = f"torus of {size}: short lines at the edges come back on the other side{layers}"
+        layers = "; each GPU is linked with the same GPU of the next layer" if len(lengths) > 2 else ""
+        note = f"torus of {size}: short lines at an edge continue at the opposite edge{layers}"
         return Layout(Drawing(grid_places(lengths, by_number)), "grid", note)
     chosen, _ = selected(cluster, _CLOUD_UP_TO)
-    note = (
-        "" if len(chosen) == len(graph) else f"{len(chosen)} of {len(graph):,} GPUs are drawn: those nearest to rank 0"
-    )
+    note = "" if len(chosen) == len(graph) else f"drawn: the {len(chosen)} of {len(graph):,} GPUs nearest to rank 0"
     part: Graph = graph.subgraph(chosen)
     return Layout(Drawing(places(part, kinds, [gpu for gpu in gpus if gpu in chosen])), "round", note)
 
 
 def _of_switches(graph: Graph, gpus: Sequence[str]) -> Drawing:
+    """Return the drawing of a network with GPUs as leaves."""
     return folded(graph, {gpu: Leaf({gpu: (0.0, 0.0)}) for gpu in gpus})
 
 
 def _of_nodes(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], nodes: Sequence[Sequence[str]]) -> Drawing:
-    """Draw each node as one leaf of the network that joins the nodes."""
+    """Return the drawing of a network with nodes as leaves."""
     import networkx as nx
 
     own, _ = _by_node(graph, nodes)
     node_of = {vertex: f"node {number}" for number, vertices in own.items() for vertex in vertices}
+    # Contract each node to a single vertex; vertices that belong to no node stay.
     between: Graph = nx.Graph()
     between.add_nodes_from(node_of.get(v, v) for v in graph)
     between.add_edges_from(
@@ -132,11 +136,12 @@ def _of_nodes(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], nodes: S
 
 
 def _node(part: Graph, kinds: Mapping[str, str], number_of: Mapping[str, int], label: str) -> Leaf:
-    """The tiers of one node; of a large one those of its first GPUs."""
+    """Return a node's tiers; for a large node, only the first GPUs' tiers."""
     gpus = sorted((v for v in part if kinds[v] == "gpu"), key=lambda v: (number_of.get(v, len(number_of)), natural(v)))
     hidden = ""
     if len(part) > _WHOLE_NODE:
         few = gpus[:_GPUS_OF_A_NODE]
+        # Keep the vertices nearest to a drawn GPU.
         near = _nearest(part, {gpu: gpu for gpu in gpus})
         hidden = f"{len(few)} of {len(gpus)} GPUs"
         part, gpus = part.subgraph([v for v in part if near.get(v, frozenset()) & set(few)]), few
@@ -146,19 +151,19 @@ def _node(part: Graph, kinds: Mapping[str, str], number_of: Mapping[str, int], l
 
 
 def selected(cluster: Cluster, most: int) -> tuple[set[str], int]:
-    """Choose the vertices to draw: the first nodes with all that belongs to them, and what joins them.
+    """Choose the vertices to draw: the first nodes with their vertices, and the switches that join them.
 
     Parameters
     ----------
-    cluster : Cluster
     most : int
-        Vertices, about.
+        Approximate number of vertices.
 
     Returns
     -------
     vertices : set of str
+        Vertices to draw.
     nodes : int
-        How many nodes are drawn whole; all of them where nothing is left out, none where the first is too large.
+        Number of nodes drawn completely; all if nothing is omitted, 0 if the first node is too large.
     """
     if len(cluster.graph) <= most:
         return set(cluster.graph), len(gpus_by_node(cluster))
@@ -173,13 +178,14 @@ def selected(cluster: Cluster, most: int) -> tuple[set[str], int]:
             return _around(cluster, gpus[number][0], _PART_OF_A_NODE), 0
         chosen.update(vertices)
         nodes = number + 1
+    # Fill up with shared vertices (switches) next to the chosen nodes.
     room = [vertex for vertex, near in shared.items() if any(node < nodes for node in near)]
     chosen.update(room[: max(0, most - len(chosen))])
     return chosen, nodes
 
 
 def _around(cluster: Cluster, vertex: str, most: int) -> set[str]:
-    """The vertices nearest to one, by hops; for a node larger than the page, such as a star of a thousand GPUs."""
+    """Return the vertices nearest to a vertex, by hops; for nodes larger than the page (a star of a thousand GPUs)."""
     reached = {vertex: None}
     front = [vertex]
     while front and len(reached) < most:
@@ -190,7 +196,7 @@ def _around(cluster: Cluster, vertex: str, most: int) -> set[str]:
 
 
 def _by_node(graph: Graph, nodes: Sequence[Sequence[str]]) -> tuple[dict[int, list[str]], dict[str, frozenset[int]]]:
-    """Assign vertices to the node whose GPUs are fewest hops away.
+    """Assign vertices to the node with the nearest GPUs (fewest hops).
 
     Parameters
     ----------
@@ -203,7 +209,7 @@ def _by_node(graph: Graph, nodes: Sequence[Sequence[str]]) -> tuple[dict[int, li
     -------
     own : dict of node number to list of vertices
     shared : dict of vertex to node numbers
-        Vertices that are equally near to several nodes, or joined with none.
+        Vertices equally near to several nodes, or joined with none.
     """
     near = _nearest(graph, {gpu: number for number, node in enumerate(nodes) for gpu in node})
     own: dict[int, list[str]] = {number: [] for number in range(len(nodes))}
@@ -218,9 +224,11 @@ def _by_node(graph: Graph, nodes: Sequence[Sequence[str]]) -> tuple[dict[int, li
 
 
 def _nearest(graph: Graph, owner: Mapping[str, T]) -> dict[str, frozenset[T]]:
-    """For each vertex the owners of those vertices that are fewest hops away."""
+    """Return, for each vertex, the owners of the owned vertices with the fewest hops."""
     near = {vertex: frozenset({own}) for vertex, own in owner.items()}
     front = list(near)
+    # Breadth-first search from all owned vertices at once; a vertex reached by several owners in the same step belongs
+    # to each.
     while front:
         reached: dict[str, frozenset[T]] = {}
         for vertex in front:
@@ -233,7 +241,7 @@ def _nearest(graph: Graph, owner: Mapping[str, T]) -> dict[str, frozenset[T]]:
 
 
 def places(graph: Graph, kinds: Mapping[str, str], order: Sequence[str]) -> dict[str, Place]:
-    """Place every vertex: a circle round a hub, a circle, a cloud, or tiers with the GPUs in the lowest but one.
+    """Place every vertex: a circle around a hub, a circle, a cloud, or tiers with the GPUs near the bottom.
 
     Parameters
     ----------
@@ -241,7 +249,7 @@ def places(graph: Graph, kinds: Mapping[str, str], order: Sequence[str]) -> dict
         Undirected.
     kinds : mapping of vertex to kind
     order : sequence of str
-        GPUs by rank, the order in which they stand.
+        GPUs by rank, from left to right.
     """
     rest = [vertex for vertex in graph if kinds[vertex] != "gpu"]
     hubs = [vertex for vertex in rest if graph.degree(vertex) == len(graph) - 1]
@@ -251,19 +259,22 @@ def places(graph: Graph, kinds: Mapping[str, str], order: Sequence[str]) -> dict
     if rest:
         return _tiers(graph, kinds, order)
     degrees = {degree for _, degree in graph.degree()}
+    # Few GPUs, a ring (degree 2 everywhere), or a complete network.
     if len(order) <= _CIRCLE_UP_TO or degrees <= {2} or degrees == {len(graph) - 1}:
         return _circle(seats)
     import networkx as nx
 
+    # Any other network of GPUs: forces between neighbours; the seed makes the drawing reproducible.
     cloud = nx.spring_layout(graph, seed=0, iterations=300)
     return {vertex: (float(x), float(y)) for vertex, (x, y) in cloud.items()}
 
 
 def _circle(vertices: Sequence[str]) -> dict[str, Place]:
+    """Place vertices on a circle, from the top clockwise."""
     from math import cos, pi, sin
 
     angle = 2 * pi / max(1, len(vertices))
-    # Two stand side by side; a rounded zero keeps them exactly level.
+    # Two vertices stand side by side; rounding keeps them exactly level.
     first = -pi / 2 if len(vertices) == 2 else 0.0
     turns = [first + i * angle for i in range(len(vertices))]
     return {vertex: (round(sin(t), 9), round(cos(t), 9)) for vertex, t in zip(vertices, turns, strict=True)}
@@ -272,15 +283,17 @@ def _circle(vertices: Sequence[str]) -> dict[str, Place]:
 def _tiers(graph: Graph, kinds: Mapping[str, str], order: Sequence[str]) -> dict[str, Place]:
     """Place vertices in tiers by hops from the nearest GPU.
 
-    A vertex that joins only GPUs which also reach other vertices (an NVLink switch beside network cards) stands below
+    A vertex joined only with GPUs that also reach other vertices (an NVLink switch beside network cards) stands below
     the GPUs.
     """
     level = _levels(graph, kinds)
     x = {vertex: float(i) for i, vertex in enumerate(order)}
     placed = {vertex: (x[vertex], 0.0) for vertex in order}
     width = max(1, len(order) - 1)
+    # Nearest tiers first: a tier's neighbours towards the GPUs already have places.
     for tier in sorted(set(level.values()) - {0}, key=lambda tier: (abs(tier), tier)):
         members = [vertex for vertex in graph if level[vertex] == tier]
+        # Standing at the mean place of neighbours keeps cables short.
         wanted = {
             vertex: _middle([placed[other][0] for other in graph[vertex] if other in placed]) for vertex in members
         }
@@ -291,6 +304,7 @@ def _tiers(graph: Graph, kinds: Mapping[str, str], order: Sequence[str]) -> dict
 
 
 def _levels(graph: Graph, kinds: Mapping[str, str]) -> dict[str, int]:
+    """Return each vertex's hops from the nearest GPU; -1 for the tier below the GPUs."""
     level = {vertex: 0 for vertex in graph if kinds[vertex] == "gpu"}
     front = list(level)
     while front:
@@ -299,6 +313,7 @@ def _levels(graph: Graph, kinds: Mapping[str, str]) -> dict[str, int]:
             level[other] = level[front[0]] + 1
         front = list(dict.fromkeys(reached))
     for vertex in graph:
+        # A vertex without a path to a GPU.
         level.setdefault(vertex, 1)
         others = any(kinds[far] != "gpu" and far != vertex for near in graph[vertex] for far in graph[near])
         if kinds[vertex] != "gpu" and others and all(kinds[near] == "gpu" for near in graph[vertex]):
@@ -307,15 +322,17 @@ def _levels(graph: Graph, kinds: Mapping[str, str]) -> dict[str, int]:
 
 
 def _middle(values: Sequence[float]) -> float:
+    """Return the mean, 0 for no values."""
     return sum(values) / len(values) if values else 0.0
 
 
 def _spaced(wanted: Sequence[float], width: float) -> list[float]:
-    """Keep an order, with at least a step between neighbours, near to the wanted places."""
+    """Space places at least a step apart in the same order, near the wanted places."""
+    # Narrower steps if the tier is much longer than the row of GPUs.
     step = min(1.0, 2.0 * width / max(1, len(wanted)))
     places: list[float] = []
     for place in wanted:
         places.append(max(place, places[-1] + step) if places else place)
-    # The loop above pushes places to the right only; moving all back by the mean push centres them on the wanted ones.
+    # The loop above moves places to the right only; shifting back by the mean displacement centres them.
     shift = _middle([place - want for place, want in zip(places, wanted, strict=True)])
     return [place - shift for place in places]

@@ -1,7 +1,7 @@
-"""What does a plot's file declare: its name in scenario files, the kinds of scenario it is of, what it is drawn from?
+"""How does a plot's module declare itself? By its data source and its drawing function.
 
-Rule: one class for each thing that a plot may be drawn from: all points compared, one point's timeline, a schedule. A
-plot that needs something else adds a class here, and says in `results/pictures.py` where that comes from.
+There is a class for each data source: all compared points, a point's timeline, a schedule. A plot with another source
+adds a class here, and `results/pictures.py` supplies the data.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 
 
 class Throughput(NamedTuple):
-    """How fast one point of a training sweep is.
+    """Speed of a point in a training sweep.
 
     Attributes
     ----------
     line : str
-        What it has in common with others but their number of GPUs.
+        Settings shared with points that differ only in the number of GPUs.
     gpus : int
+        Number of GPUs.
     tokens_per_s, mfu : float
+        Throughput of all GPUs [tokens/s]; model FLOPs utilisation.
     low, high : float or None
-        Between these 80 % of measured runs lie [tokens/s]; None where nothing is known.
+        80 % prediction interval [tokens/s]; None if unknown.
     """
 
     line: str
@@ -40,19 +42,19 @@ class Throughput(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """All points of a scenario that were played.
+class ComparedPoints:
+    """All simulated points of a scenario.
 
     Attributes
     ----------
     rows : sequence of (label, report)
-        Each report as plain data, as report.json has it.
+        Reports as plain data, as in report.json.
     times : sequence of ScalingPoint
-        Of collectives: time by algorithm, workers and size.
+        Collectives: time by algorithm, workers and size.
     crossings : sequence of Crossing
-        Of collectives: where the lead changes, as it was searched for.
+        Collectives: searched crossovers.
     throughputs : sequence of Throughput
-        Of training steps on clusters of several sizes; empty where there is one size.
+        Training steps on clusters of several sizes; empty for a single size.
     """
 
     rows: Sequence[tuple[str, Mapping[str, Any]]]
@@ -63,17 +65,16 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class CloseUp:
-    """One point, played again to be looked at.
+    """A point, simulated again for a closer look.
 
     Attributes
     ----------
-    timeline : Timeline
     capacity : float
         HBM of a GPU [B].
     groups : mapping of a collective's name to ranks, or None
-        Where lanes are to name them.
+        Given if lanes name the ranks.
     slow : tuple of int
-        Ranks that are slower than others by the scenario's word: they are always among those drawn.
+        Stragglers declared by the scenario, which are always drawn.
     """
 
     timeline: Timeline
@@ -84,18 +85,7 @@ class CloseUp:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot of some kinds of scenario.
-
-    Attributes
-    ----------
-    name : str
-        In scenario files (`plots: [...]`).
-    of : tuple of str
-        "collective", "training".
-    """
-
-    name: str
-    of: tuple[str, ...]
+    """Declared by a plot's module as PLOT; the plot's name in scenario files is the module's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +94,23 @@ class ComparisonPlot(Plot):
 
     Attributes
     ----------
-    figures : function (Comparison) -> mapping of file name to figure
-        Empty where there is nothing to compare.
+    figures : function (ComparedPoints) -> mapping of file name to figure
+        Empty if there is nothing to compare.
     """
 
-    figures: Callable[[Comparison], Mapping[str, Figure]]
+    figures: Callable[[ComparedPoints], Mapping[str, Figure]]
 
 
 @dataclass(frozen=True, slots=True)
 class CloseUpPlot(Plot):
-    """A plot of one played point.
+    """A plot of a single simulated point.
 
     Attributes
     ----------
     figure : function (CloseUp) -> figure or None
-        None where there is nothing to see, or too much.
+        None if there is nothing to see, or too much.
     links : bool
-        Whether it shows links: the point is then played without closed forms, which are on no link.
+        If True, the plot shows links: the point is simulated without closed forms, which use no link.
     """
 
     figure: Callable[[CloseUp], Figure | None]

@@ -1,6 +1,6 @@
-"""How are points named without names that lie on each other: in a column beside the axes, a thin line to each point.
+"""How are points named without overlapping names? In a column beside the axes, with a thin line to each point.
 
-Rule: names stand in the order of their points' heights, at least a line apart, as near to their points as that allows.
+Names follow the order of the points' heights, at least a line apart and close to their points.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from simulator.report.plots import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Height that a name needs [inch].
+# Height of a name [inch].
 LINE = 0.17
 
 
@@ -25,9 +25,7 @@ class NamedPoint:
     Attributes
     ----------
     x, y : float
-        In data coordinates.
-    text : str
-    bold : bool
+        Data coordinates.
     """
 
     x: float
@@ -37,14 +35,14 @@ class NamedPoint:
 
 
 def spaced(wanted: Sequence[float], step: float) -> list[float]:
-    """Places between 0 and 1 in the given order, a step apart where they fit, near to the wanted ones.
+    """Return places between 0 and 1 in the given order, a step apart if possible, near the wanted places.
 
     Parameters
     ----------
     wanted : sequence of float
         Rising.
     step : float
-        Made smaller where so many steps do not fit.
+        Reduced if there are too many places.
 
     Examples
     --------
@@ -57,7 +55,7 @@ def spaced(wanted: Sequence[float], step: float) -> list[float]:
     places: list[float] = []
     for place in wanted:
         places.append(max(place, places[-1] + step) if places else max(place, 0.0))
-    # What was pushed beyond the end goes back, and pushes what is below it.
+    # Places pushed beyond the end move back, and push the places below them.
     limit = 1.0
     for number in range(len(places) - 1, -1, -1):
         places[number] = min(places[number], limit)
@@ -66,7 +64,7 @@ def spaced(wanted: Sequence[float], step: float) -> list[float]:
 
 
 def name_points(axes: Axes, points: Sequence[NamedPoint], height: float) -> None:
-    """Write names beside axes whose limits are set already, and which are so high [inch]."""
+    """Write names beside axes of the given height [inch] with final limits."""
     low, high = axes.get_ylim()
     order = sorted(points, key=lambda point: (point.y, -point.x, point.text))
     places = spaced([(point.y - low) / (high - low) for point in order], LINE / height)

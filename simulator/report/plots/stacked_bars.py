@@ -1,6 +1,6 @@
-"""How are bars that are cut into parts drawn: one row a bar, the parts of one name in one colour, from left to right?
+"""How are bars with parts drawn? A row per bar, the parts from left to right, equal names in equal colours.
 
-Rule: parts that are nowhere above 0 are not drawn and not named.
+Parts that are 0 in every bar are neither drawn nor named.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ def stacked_bars(
 
     Parameters
     ----------
-    axes : matplotlib.axes.Axes
     bars : sequence of mapping of name to length
     names : sequence of str
-        In the order in which parts follow each other.
+        Names in the order of the parts.
     colours : mapping of name to colour
     longest : float, optional
-        Length of the whole axis, by which it is judged which parts have room for a number; the longest bar's otherwise.
+        Length of the whole axis, for judging which parts have room for a number; by default the longest bar.
     number : function (length) -> str, optional
-        What is written into parts that have room for it.
+        Text for parts with enough room.
 
     Returns
     -------
     list of float
-        The length of each bar.
+        Length of each bar.
     """
     starts = [0.0] * len(bars)
     whole = longest or max((sum(bar.values()) for bar in bars), default=0.0)
@@ -58,5 +57,6 @@ def stacked_bars(
                 axes.text(start + length / 2, row, number(length), ha="center", va="center", fontsize=8.5,
                           color=style.text_on(colours[name]))  # fmt: skip
         starts = [start + length for start, length in zip(starts, lengths, strict=True)]
+    # Inverted: row 0 is the top.
     axes.set_ylim(len(bars) - 0.5, -0.5)
     return starts

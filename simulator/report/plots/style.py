@@ -1,7 +1,6 @@
 """How does every figure look (colours, fonts, axes), and how is it written to disk as PNG and SVG?
 
-Rule: figures are made with matplotlib's objects, never with pyplot, so nothing global is left behind; equal figures
-give equal bytes.
+Figures use matplotlib's objects, never pyplot, so they leave nothing global behind; equal figures give equal bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Annotation, Text
 
-# Okabe & Ito, "Color Universal Design", 2008: eight colours that people with any common colour blindness tell apart.
+# Okabe & Ito, "Color Universal Design", 2008: eight colours, distinguishable with any common colour blindness.
 BLACK: Final = "#000000"
 ORANGE: Final = "#E69F00"
 SKY: Final = "#56B4E9"
@@ -34,7 +33,7 @@ GREY: Final = "#767676"
 PALE: Final = "#E4E4E4"
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-# Darker and paler shades, for kinds that stand beside those above.
+# Darker and paler shades, for kinds beside those above.
 RUST: Final = "#8C2D04"
 CORAL: Final = "#F2A07B"
 WINE: Final = "#6B2F55"
@@ -46,8 +45,8 @@ SLATE: Final = "#40566B"
 DARK: Final = "#4D4D4D"
 LIGHT: Final = "#ABABAB"
 
-# What is drawn has one colour in every figure. Sums are red, copies of what is already added up purple;
-# kinds that share a colour are never in one figure.
+# A thing has the same colour in every figure. Sums are red, copies of complete sums purple; kinds that share a colour
+# never appear in the same figure.
 OPERATIONS: Final = {
     "forward": BLUE,
     "backward": ORANGE,
@@ -76,8 +75,8 @@ OPERATIONS: Final = {
     "issue": LIGHT,
     "idle": PALE,
 }
-REST: Final = "all others"
-# In the order in which they are stacked: what stays allocated below, what comes and goes above.
+REST: Final = "other"
+# In stacking order: long-lived memory at the bottom, temporary memory at the top.
 MEMORY: Final = {
     "parameters": BLUE,
     "optimizer": GREEN,
@@ -93,19 +92,21 @@ MEMORY: Final = {
 DIMENSIONS: Final = {"dp": VERMILION, "tp": PURPLE, "pp": BLACK, "cp": SKY, "ep": WINE, "host": LIGHT}
 _OWN: Final = {**OPERATIONS, **MEMORY, **DIMENSIONS}
 
-# How much paler than the palette the shades are that follow when it is used up.
+# Paleness of further shades, after the palette is used up.
 _PALENESS: Final = (0.45, 0.7)
 SMALLEST_TEXT: Final = 8.0
 TITLE_SIZE: Final = 12.0
 _POINT_SIZE: Final = 9.5
-# Width of a letter of bold text, the widest there is, over its size.
+# Width of a bold letter (the widest) relative to the font size.
 _LETTER: Final = 0.63
+# Matches the space between a number and its unit.
 _NUMBER_AND_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[KMGT]?i?B|[nmu]?s)\b|%)")
 _NO_BREAK: Final = "\u00a0"
 _DPI: Final = 150
 _SETTINGS: Final[dict[str, Any]] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so every machine draws the same letters
+    # DejaVu Sans comes with matplotlib, so every machine draws the same letters.
+    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.5,
     "axes.titlesize": 10.0,
     "axes.labelsize": 9.5,
@@ -119,6 +120,7 @@ _SETTINGS: Final[dict[str, Any]] = {
     "axes.axisbelow": True,
     "grid.color": "#D0D0D0",
     "grid.linewidth": 0.6,
+    # Without a fixed salt, ids in SVG files would differ between runs.
     "svg.hashsalt": "simulator",
     "svg.fonttype": "path",
 }
@@ -126,7 +128,7 @@ _SETTINGS: Final[dict[str, Any]] = {
 
 @contextmanager
 def applied() -> Iterator[None]:
-    """Apply the style while a figure is made, whatever the user's own matplotlib settings are."""
+    """Apply the style while a figure is made, independently of the user's own matplotlib settings."""
     import matplotlib
     from cycler import cycler
 
@@ -138,19 +140,19 @@ def applied() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Make an empty figure that arranges its panels by itself; sizes in inches."""
+    """Return an empty figure with automatic arrangement of panels; sizes in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
 
 
 def set_title(figure: Figure, text: str) -> None:
-    """Write the finding above a figure, on as many lines as its width needs."""
+    """Write the finding above a figure, wrapped to the figure's width."""
     figure.suptitle(_wrapped(figure, text, TITLE_SIZE), x=0.01, ha="left", fontweight="bold", fontsize=TITLE_SIZE)
 
 
 def set_point(figure: Figure, text: str) -> None:
-    """Write below a figure's title which point it shows, smaller.
+    """Write the shown point below a figure's title, in smaller letters.
 
     Raises
     ------
@@ -161,13 +163,14 @@ def set_point(figure: Figure, text: str) -> None:
     if title is None:
         raise ValueError("the figure has no title; call set_title first")
     point = _wrapped(figure, text, _POINT_SIZE)
-    # The layout leaves room for the title alone: empty lines below it are the room for the point.
+    # The layout reserves room for the title alone: append empty lines to the title as room for the point.
     lines = math.ceil((point.count("\n") + 1) * _POINT_SIZE / TITLE_SIZE)
     title.set_text(title.get_text() + "\n" * lines)
     figure.add_artist(_annotation(point, title))
 
 
 def _annotation(text: str, title: Text) -> Annotation:
+    """Return a text that is attached to the title but ignored by the layout."""
     from matplotlib.text import Annotation
 
     drawn = Annotation(text, (0.0, 0.0), xycoords=title, ha="left", va="bottom", fontsize=_POINT_SIZE, color=DARK)
@@ -176,15 +179,15 @@ def _annotation(text: str, title: Text) -> Annotation:
 
 
 def _wrapped(figure: Figure, text: str, size: float) -> str:
-    """On as many lines as the figure's width needs at a size [pt]."""
+    """Wrap a text to the figure's width at a size [pt]."""
     columns = max(24, int(figure.get_figwidth() * 72 / (size * _LETTER)))
-    # A number and its unit stay on one line.
+    # Keep a number and its unit on the same line.
     together = _NUMBER_AND_UNIT.sub(_NO_BREAK, text)
     return textwrap.fill(together, columns, break_on_hyphens=False).replace(_NO_BREAK, " ")
 
 
 def percent(share: float) -> str:
-    """A share in per cent, as all pictures write it.
+    """Write a share in per cent, in the pictures' common format.
 
     Examples
     --------
@@ -195,7 +198,7 @@ def percent(share: float) -> str:
 
 
 def time_axis(axes: Axes, end: float) -> None:
-    """Label a time axis in the unit that fits an end [s]."""
+    """Label a time axis in a unit suitable for its end [s]."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)) if end >= f), ("ns", 1e-9))
@@ -205,12 +208,12 @@ def time_axis(axes: Axes, end: float) -> None:
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """Give each name a colour, as different as eight colours allow.
+    """Assign a colour to each name, with the greatest possible contrast.
 
     Parameters
     ----------
     names : iterable of str
-        In the order of importance. Operations, kinds of memory and dimensions of parallelism get their own.
+        Names in order of importance. Operations, kinds of memory and dimensions of parallelism have fixed colours.
 
     Returns
     -------
@@ -227,6 +230,7 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     wanted = list(dict.fromkeys(names))
     chosen = {name: _OWN[name] for name in wanted if name in _OWN}
     shades = (shade for paleness in (0.0, *_PALENESS) for shade in (paler(c, paleness) for c in PALETTE))
+    # Fixed colours in use are not given to other names.
     free = [shade for shade in shades if shade not in chosen.values()]
     rest = [name for name in wanted if name not in chosen]
     chosen.update((name, free[i % len(free)]) for i, name in enumerate(rest))
@@ -234,19 +238,19 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 
 def every_colour() -> frozenset[str]:
-    """Every colour that bars, areas, lines and points may have, '#RRGGBB'."""
+    """Return every possible colour of bars, areas, lines and points, '#RRGGBB'."""
     shades = (paler(colour, paleness) for colour in PALETTE for paleness in (0.0, *_PALENESS))
     return frozenset({*shades, *_OWN.values(), GREY, PALE, WHITE})
 
 
 def paler(colour: str, paleness: float) -> str:
-    """Mix a colour with white; 0 leaves it, 1 is white."""
+    """Mix a colour with white: 0 keeps the colour, 1 gives white."""
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * paleness):02X}" for part in parts)
 
 
 def text_on(colour: str) -> str:
-    """Black or white, whichever can be read on a colour.
+    """Return black or white, whichever is readable on a colour.
 
     Examples
     --------
@@ -259,16 +263,16 @@ def text_on(colour: str) -> str:
 
 
 def save(figure: Figure, folder: Path | str, name: str, *, svg: bool = False) -> Path:
-    """Write a figure as NAME.png (150 dpi), and as NAME.svg where that is asked for; equal bytes for equal figures.
+    """Write a figure as NAME.png (150 dpi), and as NAME.svg if requested; equal figures give equal bytes.
 
     Parameters
     ----------
-    figure : matplotlib.figure.Figure
     folder : path
-        Made where it does not exist.
+        Created if necessary.
     name : str
-        Without suffix.
+        Name without suffix.
     svg : bool
+        If True, also write the SVG.
 
     Returns
     -------
@@ -281,10 +285,10 @@ def save(figure: Figure, folder: Path | str, name: str, *, svg: bool = False) ->
     target.mkdir(parents=True, exist_ok=True)
     png = target / f"{name}.png"
     with applied():
-        # The canvas draws once; `Figure.savefig` would draw twice, to ask for the size of what it draws.
+        # The canvas draws once; `Figure.savefig` would draw twice, to measure first.
         canvas: Any = FigureCanvasAgg(figure)
         canvas.print_png(png, metadata={"Software": None})
-        # Arranged once and for all: each further pass would move things by a hair, and the bytes with them.
+        # Arrange only once: each further pass would move things slightly, and change the bytes.
         figure.set_layout_engine("none")
         if svg:
             figure.savefig(target / f"{name}.svg", dpi=_DPI, metadata={"Date": None, "Creator": None})

@@ -1,6 +1,6 @@
-"""How long does one collective take under each of several settings: a bar each, the fastest named.
+"""How long does a collective take under each of several settings? A bar each, with the fastest named.
 
-Rule: for sweeps in which neither ranks nor sizes vary; the bars share one axis from 0, so lengths are times.
+For sweeps with a constant number of ranks and a constant size; the bars share an axis from 0, so lengths are times.
 """
 
 from __future__ import annotations
@@ -16,41 +16,42 @@ from simulator.report.plots import style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Letters on a line of a label.
+# Letters per line of a label.
 _LABEL: Final = 45
-# More bars than these cannot be compared.
+# More bars cannot be compared.
 _MOST: Final = 40
-# Times that differ by less are called equal.
+# Times that differ by less than this share are equal.
 _EQUAL: Final = 1e-9
 
 
 def finding(points: Sequence[ScalingPoint]) -> str:
-    """Say which setting is fastest, and how much longer the slowest takes.
+    """Write which setting is fastest, and how much longer the slowest takes.
 
     Examples
     --------
     >>> finding([ScalingPoint("ring", 8, 1024, 2e-3), ScalingPoint("tree", 8, 1024, 1e-3)])
-    'tree is fastest: 1 ms; ring takes longest: 2 ms, 2.0x'
+    'tree is fastest (1 ms); ring is slowest (2 ms, 2.0x)'
     """
     best, worst = min(points, key=lambda p: p.time), max(points, key=lambda p: p.time)
     equal = [point.algorithm for point in points if point.time <= best.time * (1 + _EQUAL)]
     if len(equal) == len(points):
         return f"all {len(points)} settings take {format_time(best.time)}"
     others = len(equal) - 1
-    first = f"{best.algorithm} and {others} more are fastest" if others else f"{best.algorithm} is fastest"
-    slow = f"{worst.algorithm} takes longest: {format_time(worst.time)}, {worst.time / best.time:.1f}x"
-    return f"{first}: {format_time(best.time)}; {slow}"
+    first = f"{best.algorithm} and {others} more settings are fastest" if others else f"{best.algorithm} is fastest"
+    slow = f"{worst.algorithm} is slowest ({format_time(worst.time)}, {worst.time / best.time:.1f}x)"
+    return f"{first} ({format_time(best.time)}); {slow}"
 
 
 def time_by_setting(points: Sequence[ScalingPoint]) -> Figure:
-    """Draw the bars, the fastest forty where there are more."""
+    """Draw the bars, the fastest forty if there are more."""
     ranked = sorted(range(len(points)), key=lambda place: (points[place].time, place))
+    # The fastest, in the scenario's order.
     shown = [points[place] for place in sorted(ranked[:_MOST])]
     longest = max(point.time for point in shown)
     with style.applied():
         fig = style.new_figure(9.0, 1.6 + 0.38 * len(shown))
         axes = fig.subplots()
-        axes.barh(range(len(shown)), [point.time for point in shown], height=0.7, color=style.BLUE, label="played")
+        axes.barh(range(len(shown)), [point.time for point in shown], height=0.7, color=style.BLUE, label="simulated")
         for row, point in enumerate(shown):
             axes.text(1.01, row, format_time(point.time), transform=axes.get_yaxis_transform(), va="center")
         known = [(point.predicted, row) for row, point in enumerate(shown) if point.predicted is not None]

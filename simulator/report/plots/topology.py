@@ -1,7 +1,6 @@
-"""What does a cluster look like: its GPUs, switches, cards and hosts, and the bandwidth of the links between them?
+"""How does a cluster look? A drawing of GPUs, switches, cards and hosts, with the links' bandwidth.
 
-Rule: the graph that is drawn is the one that is routed; both directions of a cable are one line, thicker for more
-bandwidth.
+The drawn graph is the routed graph. Both directions of a cable are a single line, thicker for more bandwidth.
 """
 
 from __future__ import annotations
@@ -24,10 +23,11 @@ if TYPE_CHECKING:
 
 _LABELLED_EDGES_UP_TO: Final = 24
 _MOST_CLASSES: Final = 8
-_WIDEST: Final = 18.0  # [inch]
-# Width and height that a vertex takes in each shape [inch].
+# Maximum width of a figure [inch].
+_WIDEST: Final = 18.0
+# Width and height of a vertex in each shape [inch].
 _UNITS: Final = {"grid": (0.42, 0.42), "levels": (0.62, 0.85)}
-# Shape and colour by kind, so that either alone tells them apart.
+# Marker and colour by kind; either alone distinguishes the kinds.
 _LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "gpu": ("s", style.BLUE),
     "nic": ("D", style.YELLOW),
@@ -37,17 +37,12 @@ _LOOKS: Final[Mapping[str, tuple[str, str]]] = {
 }
 _PLURAL: Final = {"gpu": "GPU", "nic": "NIC", "switch": "switche"}
 
-# Bandwidth one way and back [B/s], latency [s], kinds of both ends.
+# Bandwidth in both directions [B/s], latency [s], kinds of both ends.
 _Class = tuple[float, float, float, str]
 
 
 def figure(cluster: Cluster) -> Figure:
-    """Draw a cluster by its structure; what is alike is drawn a few times and counted, and a note says so.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    """
+    """Draw a cluster by its structure; of equivalent parts a few are drawn and the rest is counted in a note."""
     arranged = layout(cluster)
     at = arranged.drawing.at
     kinds = {vertex: str(cluster.graph.nodes[vertex]["kind"]) for vertex in at}
@@ -66,7 +61,7 @@ def figure(cluster: Cluster) -> Figure:
 
 
 def _drawn_edges(cluster: Cluster, arranged: Layout) -> list[tuple[str, str]]:
-    """Cables whose both ends are drawn, once each; of a torus those between neighbours on the page."""
+    """Return cables with both ends drawn, once each; for a torus, only cables between neighbours on the page."""
     import networkx as nx
 
     at = arranged.drawing.at
@@ -77,6 +72,7 @@ def _drawn_edges(cluster: Cluster, arranged: Layout) -> list[tuple[str, str]]:
 
 
 def _boxes(axes: Axes, drawing: Drawing) -> None:
+    """Draw the blocks' boxes and the counts of hidden parts."""
     from matplotlib.patches import Rectangle
 
     for left, low, right, high, label in drawing.boxes:
@@ -88,6 +84,7 @@ def _boxes(axes: Axes, drawing: Drawing) -> None:
 
 
 def _limits(axes: Axes, arranged: Layout) -> None:
+    """Set the limits of the axes."""
     if arranged.shape == "round":
         axes.set_aspect("equal")
         axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2))
@@ -97,7 +94,7 @@ def _limits(axes: Axes, arranged: Layout) -> None:
 
 
 def _extent(arranged: Layout) -> tuple[float, float, float, float]:
-    """Left, low, right and high edge of what is drawn, in widths and heights of a vertex."""
+    """Return the left, low, right and high edge of the drawing, in widths and heights of a vertex."""
     drawing = arranged.drawing
     xs = [x for x, _ in drawing.at.values()] + [x for (x, _), _ in drawing.counts]
     ys = [y for _, y in drawing.at.values()]
@@ -108,7 +105,7 @@ def _extent(arranged: Layout) -> tuple[float, float, float, float]:
 
 
 def finding(cluster: Cluster) -> str:
-    """Say what a cluster consists of and what its links carry."""
+    """Write a cluster's parts and its links' bandwidth."""
     counts = Counter(str(kind) for _, kind in cluster.graph.nodes(data="kind"))
     parts = [_counted(counts[kind], kind) for kind in (*_LOOKS, *sorted(set(counts) - set(_LOOKS))) if counts[kind]]
     nodes = len(gpus_by_node(cluster))
@@ -118,19 +115,20 @@ def finding(cluster: Cluster) -> str:
     if not rates:
         links = "no links"
     elif len(rates) == 1:
-        links = f"every link {format_bandwidth(rates[0])} each way"
+        links = f"every link {format_bandwidth(rates[0])} per direction"
     else:
-        links = f"links of {format_bandwidth(rates[0])} to {format_bandwidth(rates[-1])} each way"
+        links = f"links of {format_bandwidth(rates[0])} to {format_bandwidth(rates[-1])} per direction"
     return f"{cluster.name}: {', '.join(parts)}; {links}"
 
 
 def _counted(count: int, kind: str) -> str:
+    """Write a number of vertices with their kind."""
     singular = {"gpu": "GPU", "nic": "NIC"}.get(kind, kind)
     return f"{count} {singular}" if count == 1 else f"{count} {_PLURAL.get(kind, kind)}s"
 
 
 def _size(arranged: Layout) -> tuple[float, float]:
-    """Width and height of the figure [inch]."""
+    """Return width and height of the figure [inch]."""
     if arranged.shape == "round":
         side = min(12.0, max(6.0, 1.2 * math.sqrt(len(arranged.drawing.at))))
         return side, side + (1.0 if len(arranged.drawing.at) > 3 else -2.0)
@@ -140,6 +138,7 @@ def _size(arranged: Layout) -> tuple[float, float]:
 
 
 def _edges(axes: Axes, cluster: Cluster, arranged: Layout, edges: Sequence[tuple[str, str]]) -> dict[_Class, str]:
+    """Draw the cables by class, and return the colours of the classes for the legend."""
     from matplotlib.collections import LineCollection
 
     at = arranged.drawing.at
@@ -157,7 +156,7 @@ def _edges(axes: Axes, cluster: Cluster, arranged: Layout, edges: Sequence[tuple
     if arranged.shape == "round" and len(edges) <= _LABELLED_EDGES_UP_TO:
         for (a, b), c in classes.items():
             inner, outer = sorted((at[a], at[b]), key=lambda place: math.hypot(*place))
-            # Where cables meet in the middle their labels stand further out.
+            # Where cables meet in the middle, their labels stand further out.
             share = 0.72 if math.hypot(*inner) < 0.1 else 0.5
             x, y = (p + share * (q - p) for p, q in zip(inner, outer, strict=True))
             axes.text(x, y, _rate(c), fontsize=8.0, ha="center", va="center", zorder=2,
@@ -166,11 +165,11 @@ def _edges(axes: Axes, cluster: Cluster, arranged: Layout, edges: Sequence[tuple
 
 
 def _stubs(cluster: Cluster, at: Mapping[str, Place], wanted: _Class) -> list[list[Place]]:
-    """Beginnings of the cables of a torus that come back on the other side of a row or a column."""
+    """Return the beginnings of a torus's wrap-around cables, as short lines at the edges."""
     stubs = []
     for a, b in cluster.graph.edges:
         (x0, y0), (x1, y1) = at[a], at[b]
-        # Between layers of a third dimension nothing lies in one row or column and one step apart.
+        # Wrap-around cables stay within a row or a column; cables between layers do not.
         in_line = (y0 == y1) != (x0 == x1)
         far = abs(x0 - x1) + abs(y0 - y1)
         if in_line and far > 1.0 and float(far).is_integer() and _class(cluster, a, b) == wanted:
@@ -180,7 +179,7 @@ def _stubs(cluster: Cluster, at: Mapping[str, Place], wanted: _Class) -> list[li
 
 
 def _path_between(a: Place, b: Place, tiered: bool) -> list[Place]:
-    """A straight line; within a tier an arc, so that it does not run through those between."""
+    """Return a straight line; within a tier an arc, to avoid crossing the vertices in between."""
     (x0, y0), (x1, y1) = sorted((a, b))
     if not tiered or y0 != y1 or x1 - x0 <= 1.0:
         return [a, b]
@@ -190,6 +189,7 @@ def _path_between(a: Place, b: Place, tiered: bool) -> list[Place]:
 
 
 def _class(cluster: Cluster, a: str, b: str) -> _Class:
+    """Return a cable's class: bandwidths, latency and kinds of ends."""
     there, back = cluster.graph.get_edge_data(a, b), cluster.graph.get_edge_data(b, a)
     rates = sorted((float(edge["bandwidth"]) if edge else 0.0 for edge in (there, back)), reverse=True)
     ends = sorted((str(cluster.graph.nodes[a]["kind"]), str(cluster.graph.nodes[b]["kind"])), key=_rank_of_kind)
@@ -197,23 +197,26 @@ def _class(cluster: Cluster, a: str, b: str) -> _Class:
 
 
 def _rank_of_kind(kind: str) -> tuple[int, str]:
+    """Return a sort key: known kinds in their order, then others by name."""
     known = list(_LOOKS)
     return (known.index(kind) if kind in known else len(known)), kind
 
 
 def _rate(c: _Class) -> str:
+    """Write a cable's bandwidth, both directions if they differ."""
     if c[0] == c[1]:
         return format_bandwidth(c[0])
     return f"{format_bandwidth(c[0])} / {format_bandwidth(c[1])}" if c[1] else f"{format_bandwidth(c[0])} one way"
 
 
 def _width(c: _Class, order: Sequence[_Class]) -> float:
-    """Width of a line in points: 1 for the narrowest link, 4 for the widest, by logarithm."""
+    """Return the width of a line in points: 1 for the narrowest link, 4 for the widest, by logarithm."""
     low, high = min(o[0] for o in order), max(o[0] for o in order)
     return 1.4 if low == high else 1.0 + 3.0 * math.log(c[0] / low) / math.log(high / low)
 
 
 def _vertices(axes: Axes, cluster: Cluster, kinds: Mapping[str, str], arranged: Layout) -> None:
+    """Draw the vertices with ranks or names."""
     at = arranged.drawing.at
     rank = {vertex: str(number) for number, vertex in enumerate(cluster.ranks)}
     for kind in dict.fromkeys(kinds.values()):
@@ -227,14 +230,14 @@ def _vertices(axes: Axes, cluster: Cluster, kinds: Mapping[str, str], arranged: 
             axes.text(x, y, rank[vertex], fontsize=8.0, color="white", ha="center", va="center", zorder=4,
                       fontweight="bold")  # fmt: skip
         elif kinds[vertex] != "gpu":
-            # In a box the node's name stands above already.
+            # The box names the node already, so omit the prefix.
             axes.annotate(vertex.rpartition("/")[2], (x, y), xytext=(0, -9 - 10 * (vertex in lower)),
                           textcoords="offset points", fontsize=8.0, ha="center", va="top", zorder=4,
                           bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.4})  # fmt: skip
 
 
 def _lower(at: Mapping[str, Place]) -> set[str]:
-    """Every other vertex of a tier: their names stand lower, so that long ones do not run into each other."""
+    """Return every second vertex per tier; writing these names lower keeps long names from overlapping."""
     tiers: dict[float, list[str]] = {}
     for vertex in sorted(at, key=lambda vertex: at[vertex][0]):
         tiers.setdefault(round(at[vertex][1], 6), []).append(vertex)
@@ -242,12 +245,13 @@ def _lower(at: Mapping[str, Place]) -> set[str]:
 
 
 def _legend(fig: Figure, counts: Mapping[str, int], classes: Mapping[_Class, str], note: str, gpu: str) -> None:
+    """Draw the legend: vertex kinds, cable classes, and the note."""
     from matplotlib.lines import Line2D
 
     handles = []
     for kind in sorted(counts, key=_rank_of_kind):
         marker, colour = _LOOKS.get(kind, ("h", style.PURPLE))
-        name = f"{gpu} (its rank)" if kind == "gpu" else {"nic": "NIC"}.get(kind, kind)
+        name = f"{gpu} (number: rank)" if kind == "gpu" else {"nic": "NIC"}.get(kind, kind)
         handles.append(
             Line2D(
                 [],

@@ -1,1 +1,1 @@
-"""Numbers as tables: for a terminal, in nccl-tests' form, as CSV."""
+"""Numbers as tables: for a terminal, in nccl-tests' format, as CSV."""

@@ -1,7 +1,7 @@
-"""How do columns stand within a width: side by side, folded at spaces, or in several tables below each other?
+"""How are columns laid out within a width: side by side, folded at spaces, or in several tables below each other?
 
-Rule: turns cells into lines and leaves none of them out. A cell is folded before a table is split, and no word is ever
-broken: a word that is wider than a line makes that line wider.
+Turns cells into lines without omitting any. Cells are folded before a table is split, and words are never broken: a
+word wider than a line makes the line wider.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _GAP: Final = "  "
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, and how what stands below it is written.
+    """A heading, and the way its cells are written.
 
     Attributes
     ----------
     heading : str
-        Folded at spaces where the width is short.
+        Folded at spaces if the width is short.
     left : bool
-        Whether it is text, at the left of the column; figures stand at the right.
+        True for text, aligned left; figures are aligned right.
     folds : bool
-        Whether cells may be folded at spaces too.
+        True if cells may be folded at spaces too.
     """
 
     heading: str = ""
@@ -35,7 +35,7 @@ class Column:
 
 
 def text_columns(*headings: str) -> list[Column]:
-    """Columns of text that may be folded."""
+    """Return foldable text columns."""
     return [Column(heading, left=True, folds=True) for heading in headings]
 
 
@@ -52,15 +52,15 @@ def laid_out(
     Parameters
     ----------
     columns : sequence of Column
-        If no heading says anything there is no line of headings.
+        If every heading is empty, there is no line of headings.
     rows : sequence of sequence of str
         A cell for each column.
     width : int or None
-        Characters that a line may have; None for as many as it takes.
+        Characters of a line; None: unlimited.
     keys : sequence of int
-        Places of the columns that name a row: they are repeated where a table is split.
+        Indices of the columns that name a row; they are repeated if a table is split.
     indent : str
-        Before every line.
+        Text before every line.
 
     Examples
     --------
@@ -85,10 +85,11 @@ def laid_out(
     least = [_least(column, rows, i, folds=column.folds) for i, column in enumerate(columns)]
     room = None if width is None else width - len(indent)
     lines: list[str] = []
+    # Folding is enough: keep a single table.
     if room is None or _total(least) <= room:
         groups = [list(range(len(columns)))]
     else:
-        # What is split need not be folded as well, but for a cell that is too wide for a table of its own.
+        # A split table need not fold cells as well, except a cell too wide for its own table.
         groups = list(_groups([_least(column, rows, i, folds=False) for i, column in enumerate(columns)], room, keys))
     for group in groups:
         widths = _shrunk([natural[i] for i in group], [least[i] for i in group], room)
@@ -101,16 +102,17 @@ def laid_out(
 
 
 def _least(column: Column, rows: Sequence[Sequence[str]], place: int, *, folds: bool) -> int:
-    """The least width of a column: that of its longest word, or of its widest cell where cells are not folded."""
+    """Return a column's smallest width: the longest word, or the widest cell if cells are not folded."""
     cells = [row[place] for row in rows]
     words = [word for cell in cells for word in cell.split()] if folds else cells
     return max(map(len, (*column.heading.split(), *words)), default=0)
 
 
 def _groups(least: Sequence[int], room: int, keys: Sequence[int]) -> Iterator[list[int]]:
-    """Columns that stand side by side; after the first group the keys stand before the others."""
+    """Yield groups of columns that fit side by side; later groups start with the key columns."""
     group: list[int] = []
     for i in range(len(least)):
+        # A group must hold at least one column besides the keys, however wide.
         if set(group) - set(keys) and _total([least[j] for j in (*group, i)]) > room:
             yield group
             group = [key for key in keys if key < i]
@@ -119,14 +121,16 @@ def _groups(least: Sequence[int], room: int, keys: Sequence[int]) -> Iterator[li
 
 
 def _total(widths: Sequence[int]) -> int:
+    """Return the width of columns side by side."""
     return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def _shrunk(natural: Sequence[int], least: Sequence[int], room: int | None) -> list[int]:
-    """Widths that fit: what is widest gives first, down to its least."""
+    """Return widths that fit: the widest column shrinks first, down to its smallest width."""
     widths = list(natural)
     while room is not None and _total(widths) > room:
         able = [i for i, width in enumerate(widths) if width > least[i]]
+        # Every column is at its smallest width: the line stays too wide.
         if not able:
             break
         widths[max(able, key=lambda i: widths[i])] -= 1
@@ -134,10 +138,12 @@ def _shrunk(natural: Sequence[int], least: Sequence[int], room: int | None) -> l
 
 
 def _lines(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of a row, with folded cells on several lines."""
     folded = [
         [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
         for cell, width in zip(cells, widths, strict=True)
     ]
+    # Cells with fewer lines are continued with empty ones.
     for pieces in zip_longest(*folded, fillvalue=""):
         placed = zip(columns, pieces, widths, strict=True)
         yield _GAP.join(piece.ljust(width) if column.left else piece.rjust(width) for column, piece, width in placed)

@@ -1,6 +1,6 @@
-"""How are measured sizes and times read from a CSV file, whatever its columns are called?
+"""How are measured sizes and times read from a CSV file with arbitrary column names?
 
-Rule: a column's name says what it is, and its ending in which unit; nothing is guessed from the numbers.
+A column's name gives its meaning, and the name's ending the unit; nothing is guessed from the numbers.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from simulator.basics import units
-from simulator.errors import ScenarioError, in_lines
+from simulator.basics.errors import ScenarioError, in_lines
 from simulator.report.tables.nccl_table import DTYPES, MOST_SIZE, REDUCTIONS, NcclRow, Timing, count_of
 
-# Factor to SI of each spelling; names are compared in lower case, with _ for whatever is no letter or digit.
+# Factor to SI of each spelling. Names are compared in lower case, with _ for anything except letters and digits.
 _SIZE: Final = {
     "size": 1, "size_bytes": 1, "bytes": 1, "nbytes": 1, "size_b": 1, "message_size": 1, "message_bytes": 1,
     "size_kib": 2**10, "size_mib": 2**20, "size_gib": 2**30, "size_kb": 10**3, "size_mb": 10**6, "size_gb": 10**9,
@@ -27,21 +27,23 @@ _TIME: Final = {
 }  # fmt: skip
 _ALGBW: Final = {"algbw": 1e9, "algbw_gbps": 1e9, "algbw_gb_s": 1e9, "alg_bw": 1e9}
 _BUSBW: Final = {"busbw": 1e9, "busbw_gbps": 1e9, "busbw_gb_s": 1e9, "bus_bw": 1e9}
+# Column endings: out of place, in place.
 _OUT: Final = ("", "_oop", "_out_of_place")
 _IN: Final = ("_ip", "_in_place", "_inplace")
 
 
 def is_remark(line: str) -> bool:
-    """Whether a line is empty or a comment."""
+    """Return True if a line is empty or a comment."""
     return not line.strip() or line.lstrip().startswith("#")
 
 
 def looks_like_csv(text: str) -> bool:
-    """Whether the first line that is no comment has columns called size and time."""
+    """Return True if the first line that is no comment has size and time columns."""
     for line in text.splitlines():
         if not is_remark(line):
             try:
                 names = [_plain(name) for name in _split(line)]
+            # Not a CSV line, for example a cell with more than 131072 characters.
             except ValueError:
                 return False
             return len(names) > 1 and _column(names, _SIZE, _OUT) is not None
@@ -54,19 +56,19 @@ def parse_csv(text: str, source: str = "<text>", bus_factor: float | None = None
     Parameters
     ----------
     text : str
-        With a header line. Needed: a size (size, size_bytes, bytes, size_mib, ...) and a time (time, time_us, time_ms,
-        time_s, time_us_oop, ...; a bare `time` is in microseconds), or else a bandwidth (algbw, busbw; GB/s). Read
-        where they are there: count, type or dtype, redop, root, wrong, and in-place times (time_us_ip, ...). All else
-        is passed over.
+        Text with a header line. Required: a size (size, size_bytes, bytes, size_mib, ...) and a time (time, time_us,
+        time_ms, time_s, time_us_oop, ...; a bare `time` is in microseconds), or else a bandwidth (algbw, busbw; GB/s).
+        Read if present: count, type or dtype, redop, root, wrong, and in-place times (time_us_ip, ...). Other columns
+        are ignored.
     source : str
         The file's name, for errors.
     bus_factor : float, optional
-        Bus bandwidth over size / time; needed where a table has neither a time nor algbw.
+        Bus bandwidth over size / time; required if a table has neither a time nor algbw.
 
     Raises
     ------
     ScenarioError
-        A column or a value is missing or wrong: one message line for each fault, with its line's number.
+        A column or a value is missing or wrong: a message line for each fault, with its line number.
     """
     lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if not is_remark(line)]
     if not lines:
@@ -78,9 +80,10 @@ def parse_csv(text: str, source: str = "<text>", bus_factor: float | None = None
             raise ScenarioError(
                 f"{source}:{lines[0][0]}: got columns {', '.join(names)}; must have a {what}: one of {', '.join(table)}"
             )
+    # Bus bandwidth alone gives a time only with the operation's factor.
     if bus_factor is None and _column(names, _TIME | _ALGBW, _OUT) is None:
         raise ScenarioError(
-            f"{source}:{lines[0][0]}: has bus bandwidth and no time; give world_size and operation, which relate them"
+            f"{source}:{lines[0][0]}: has bus bandwidth and no time; give world_size and operation to compute the time"
         )
     rows: list[NcclRow] = []
     faults: list[str] = []
@@ -88,6 +91,7 @@ def parse_csv(text: str, source: str = "<text>", bus_factor: float | None = None
     for number, line in lines[1:]:
         try:
             cells = [cell.strip() for cell in _cells(line, delimiter)]
+            # Collect every faulty line: a user wants to see every fault at once.
             if len(cells) != len(names):
                 raise ValueError(f"got {len(cells)} columns; must be {len(names)}, as in the header")
             rows.append(_row(dict(zip(names, cells, strict=True)), names, bus_factor))
@@ -101,26 +105,31 @@ def parse_csv(text: str, source: str = "<text>", bus_factor: float | None = None
 
 
 def _plain(name: str) -> str:
+    """Return a column name in lower case with _ for other characters."""
     return re.sub(r"[^a-z0-9]+", "_", name.strip().lower()).strip("_")
 
 
 def _delimiter(line: str) -> str:
+    """Return the most frequent delimiter of a line."""
     return max(",;\t", key=line.count)
 
 
 def _split(line: str) -> list[str]:
+    """Split a line at its most frequent delimiter."""
     return _cells(line, _delimiter(line))
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
+    """Split a line at a delimiter."""
     try:
         return next(csv.reader([line], delimiter=delimiter))
-    except csv.Error as error:  # a cell of more than 131072 letters
+    # The csv module refuses cells of more than 131072 characters.
+    except csv.Error as error:
         raise ValueError(f"{error}; is it the right file?") from error
 
 
 def _column(names: Sequence[str], table: Mapping[str, float], endings: Sequence[str]) -> tuple[str, float] | None:
-    """The first column that a table knows, with its factor to SI."""
+    """Return the first column with a known spelling, and its factor to SI."""
     for stem, factor in table.items():
         for ending in endings:
             if stem + ending in names:
@@ -129,7 +138,9 @@ def _column(names: Sequence[str], table: Mapping[str, float], endings: Sequence[
 
 
 def _row(cells: Mapping[str, str], names: Sequence[str], bus_factor: float | None) -> NcclRow:
+    """Read a row."""
     size = _number(cells, _column(names, _SIZE, _OUT))
+    # Bytes are whole numbers; a fraction means a wrong column or unit.
     if size is None or size > MOST_SIZE or size != int(size):
         raise ValueError(f"size: got {size}; must be a whole number of bytes, at most 1 PiB")
     out = _timing(cells, names, _OUT, "wrong", size, bus_factor)
@@ -153,10 +164,12 @@ def _timing(
     size: float,
     bus_factor: float | None,
 ) -> Timing | None:
+    """Read a row's out-of-place or in-place figures; None without a time."""
     algbw = _number(cells, _column(names, _ALGBW, endings))
     busbw = _number(cells, _column(names, _BUSBW, endings))
     time = _number(cells, _column(names, _TIME, endings))
     if _column(names, _TIME, endings) is None:
+        # Without a time column, compute the time from a bandwidth.
         rate = algbw if algbw is not None else None if busbw is None or not bus_factor else busbw / bus_factor
         time = size / rate if rate else None
     if time is None:
@@ -168,6 +181,7 @@ def _timing(
 
 
 def _number(cells: Mapping[str, str], column: tuple[str, float] | None, least: float = 0.0) -> float | None:
+    """Read a number in SI; None if the column is missing or empty."""
     if column is None or cells[column[0]] in ("", "-", "N/A", "nan"):
         return None
     name, factor = column
@@ -177,6 +191,7 @@ def _number(cells: Mapping[str, str], column: tuple[str, float] | None, least: f
         raise ValueError(f"{name}: got {cells[name]!r}; must be a number") from error
     if not (math.isfinite(value) and value >= least):
         raise ValueError(f"{name}: got {cells[name]!r}; must be {least:g} or more, and finite")
+    # Absurd magnitudes would overflow later computations.
     if not units.within(abs(value * factor)):
-        raise ValueError(f"{name}: got {cells[name]!r}; larger or smaller than anything that is measured")
+        raise ValueError(f"{name}: got {cells[name]!r}; outside the range of measured values")
     return value * factor

@@ -1,4 +1,4 @@
-"""How is a file with a measured sweep read, be it a log of nccl-tests or a CSV file?"""
+"""How is a file with a measured sweep read? As a log of nccl-tests, or as a CSV file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def read(path: Path | str) -> tuple[NcclRow, ...]:
     Raises
     ------
     ScenarioError
-        The file cannot be read, holds no rows, or a row is broken: with its line.
+        The file cannot be read, holds no rows, or a row is broken; with its line.
     """
     return parse(read_text(path, most=MOST_DATA), str(path))
 
 
 def parse(text: str, source: str, bus_factor: float | None = None) -> tuple[NcclRow, ...]:
-    """The same from text; `bus_factor` is bus bandwidth over size / time, for tables that have no other figure."""
+    """Read rows from text; `bus_factor` is bus bandwidth over size / time, for tables without other figures."""
     return parse_csv(text, source, bus_factor) if looks_like_csv(text) else parse_table(text, source)

@@ -1,6 +1,6 @@
-"""How is the table of nccl-tests written, as its programs print it, and read back from their logs?
+"""How is the table of nccl-tests written and read? In the format of its programs, also from their logs.
 
-Rule: records hold seconds and B/s, the text microseconds and GB/s (10^9 B/s).
+Records hold seconds and B/s, the text microseconds and GB/s (10^9 B/s).
 
 The columns are those of github.com/NVIDIA/nccl-tests (doc/PERFORMANCE.md): `algbw` is size / time, `busbw` is algbw
 times the operation's factor, `size` is the whole array.
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from simulator.basics import units
-from simulator.errors import ScenarioError, in_lines
+from simulator.basics.errors import ScenarioError, in_lines
 
-# nccl-tests' names for dtypes and reductions, and ours; further spellings come last, since the first one is written.
+# Names of dtypes and reductions in nccl-tests, and ours. Further spellings come last, because the first is written.
 DTYPES: Final = {
     "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "fp8_e4m3": "float8_e4m3fn",
     "fp8_e5m2": "float8_e5m2", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "int8": "int8", "uint8": "uint8",
@@ -28,14 +28,14 @@ REDUCTIONS: Final = {"sum": "sum", "prod": "product", "max": "max", "min": "min"
 _SPELLED: Final = {ours: theirs for theirs, ours in reversed(DTYPES.items())}
 _REDUCTION_SPELLED: Final = {ours: theirs for theirs, ours in REDUCTIONS.items()}
 
-# Size, count and type: nothing else in a log has two whole numbers before a word like these. What stands before
-# them ("0: ", "[1,0]<stdout>: ") is the launcher's.
+# Size, count and type: nothing else in a log has two whole numbers before such a word. Text before them ("0: ",
+# "[1,0]<stdout>: ") comes from the launcher.
 _ROW: Final = re.compile(r"(?<![\w.])(\d+)\s+(\d+)\s+([A-Za-z]\w*)((?:\s+\S+)*)\s*$")
 _PREFIX: Final = re.compile(r"^\s*(?:\S*[:\]>|]\s+)?#")
-# Largest array that is read [B]: as in a scenario, elements can be counted in 64 bits.
+# Largest array [B]: as in a scenario, elements are counted in 64 bits.
 MOST_SIZE: Final = 2**50
 _MOST_DIGITS: Final = 18
-# Of the columns before the times: what stands above them, behind the sign of a comment, and nccl-tests' own widths.
+# Headings of the columns before the times, behind the comment sign, and nccl-tests' own widths.
 _HEADINGS: Final = ((" size", "count", "type", "redop", "root"), (" (B)", "(elements)", "", "", ""))
 _WIDTHS: Final = (13, 12, 9, 6, 6)
 _EXAMPLE: Final = "8 2 float sum -1 15.31 0.00 0.00 0"
@@ -43,16 +43,16 @@ _EXAMPLE: Final = "8 2 float sum -1 15.31 0.00 0.00 0"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One measurement.
+    """A measurement.
 
     Attributes
     ----------
     time : float
         [s]
     algbw, busbw : float or None
-        [B/s]; None where the text does not say.
+        [B/s]; None if the text does not say.
     wrong : int or None
-        Elements unlike the expected ones; None where it was not checked.
+        Wrong elements; None if not checked.
     """
 
     time: float
@@ -63,24 +63,25 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class NcclRow:
-    """One line of the table.
+    """A line of the table.
 
     Attributes
     ----------
     size : int
-        The whole array [B].
+        Size of the whole array [B].
     count : int or None
-        Elements as nccl-tests counts them: of the whole array for all_reduce, of one rank's part for all_gather,
+        Elements as counted by nccl-tests: of the whole array for all_reduce, of a rank's part for all_gather,
         reduce_scatter and all_to_all.
     dtype : str
-        Our name ("float32"); empty where the text does not say.
+        Our name ("float32"); empty if the text does not say.
     redop : str
         Our name ("sum", "average"), or "none".
     root : int
-        -1 for operations without one.
+        -1 for operations without a root.
     time, algbw, busbw, wrong
         Out of place; see `Timing`.
     in_place : Timing or None
+        In-place figures.
     """
 
     size: int
@@ -106,12 +107,12 @@ def write_table(rows: Sequence[NcclRow], *, comment: str = "", width: int | None
     Parameters
     ----------
     rows : sequence of NcclRow
-        The in-place columns are there where any row has them.
+        In-place columns are written if any row has them.
     comment : str
-        Lines to be set before the header, each behind "# ".
+        Lines before the header, each behind "# ".
     width : int, optional
-        Characters that a line should have: comments are folded, and where nccl-tests' own columns are too wide those
-        before the times are as narrow as what is in them.
+        Preferred line width: comments are folded, and if nccl-tests' own columns are too wide, the columns before the
+        times become as narrow as their contents.
 
     Returns
     -------
@@ -127,6 +128,7 @@ def write_table(rows: Sequence[NcclRow], *, comment: str = "", width: int | None
     has_in_place = any(row.in_place for row in rows)
     lines = [piece for line in comment.splitlines() for piece in _comment(line, width)]
     leading = [_leading(row) for row in rows]
+    # Only the columns before the times can shrink.
     widths = _leading_widths(leading, None if width is None else width - len(_timing(None)) * (1 + has_in_place))
     lines += _header(has_in_place, widths)
     for row, cells in zip(rows, leading, strict=True):
@@ -137,12 +139,13 @@ def write_table(rows: Sequence[NcclRow], *, comment: str = "", width: int | None
 
 
 def _comment(line: str, width: int | None) -> list[str]:
+    """Fold a comment line, each piece behind "# "."""
     folded = textwrap.wrap(line, width - 2, break_long_words=False, break_on_hyphens=False) if width else [line]
     return [f"# {piece}".rstrip() for piece in folded or [""]]
 
 
 def _leading(row: NcclRow) -> tuple[str, ...]:
-    """What stands before the times."""
+    """Return the cells before the times."""
     count = "-" if row.count is None else str(row.count)
     dtype = _SPELLED.get(row.dtype, row.dtype or "-")
     redop = _REDUCTION_SPELLED.get(row.redop, row.redop or "none")
@@ -150,17 +153,20 @@ def _leading(row: NcclRow) -> tuple[str, ...]:
 
 
 def _leading_widths(rows: Sequence[tuple[str, ...]], room: int | None) -> tuple[int, ...]:
-    """nccl-tests' own widths; as narrow as what is in the columns where those are more than there is room for."""
+    """Return nccl-tests' own widths, or the narrowest widths if these do not fit."""
     if room is None or len(_aligned(("",) * 5, _WIDTHS)) <= room:
         return _WIDTHS
+    # As narrow as headings and cells allow.
     return tuple(max(map(len, column)) for column in zip(*_HEADINGS, *rows, strict=True))
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Join cells, aligned right."""
     return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 
 
 def _header(has_in_place: bool, widths: Sequence[int]) -> list[str]:
+    """Return the three header lines."""
     columns = f"  {'time':>8}  {'algbw':>6}  {'busbw':>6}  {'#wrong':>5}"
     units = f"  {'(us)':>8}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>5}"
     first, second = (f"#{_aligned(headings, widths)[1:]}" for headings in _HEADINGS)
@@ -171,10 +177,11 @@ def _header(has_in_place: bool, widths: Sequence[int]) -> list[str]:
 
 
 def _timing(timing: Timing | None) -> str:
+    """Write the four figures of a measurement."""
     if timing is None:
         return f"  {'-':>8}  {'-':>6}  {'-':>6}  {'-':>5}"
     us = timing.time * 1e6
-    # As many digits as nccl-tests gives: about four that count.
+    # About four significant digits, like nccl-tests.
     time = f"{us:.2f}" if us < 100 else f"{us:.1f}" if us < 10_000 else f"{us:.0f}"
     algbw, busbw = ("-" if rate is None else f"{rate / 1e9:.2f}" for rate in (timing.algbw, timing.busbw))
     wrong = "-" if timing.wrong is None else str(timing.wrong)
@@ -182,7 +189,9 @@ def _timing(timing: Timing | None) -> str:
 
 
 def _footer(rows: Sequence[NcclRow]) -> list[str]:
+    """Return the footer: wrong elements and mean bus bandwidth."""
     timings = [t for row in rows for t in (row.out_of_place, row.in_place) if t is not None]
+    # There is no verdict without a check.
     checked = [t.wrong for t in timings if t.wrong is not None]
     verdict = f"{sum(checked)} {'OK' if sum(checked) == 0 else 'FAILED'}" if checked else "- not checked"
     rates = [t.busbw for t in timings if t.busbw is not None]
@@ -191,12 +200,12 @@ def _footer(rows: Sequence[NcclRow]) -> list[str]:
 
 
 def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
-    """Read the rows out of what an nccl-tests program printed, whatever a launcher wrote around them.
+    """Read the rows from the output of an nccl-tests program, ignoring a launcher's additions.
 
     Parameters
     ----------
     text : str
-        Lines may begin with a launcher's prefix; in-place columns, `#wrong`, `redop` and `root` may be missing, as in
+        Lines may begin with a launcher's prefix. In-place columns, `#wrong`, `redop` and `root` may be missing, as in
         other versions; wrong may be N/A.
     source : str
         The file's name, for errors.
@@ -204,7 +213,7 @@ def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
     Raises
     ------
     ScenarioError
-        The text has no row at all, or a line begins like a row but its other columns are not a row's: with its number.
+        The text has no row, or a line begins like a row but its other columns are wrong; with its line number.
     """
     rows: list[NcclRow] = []
     faults: list[str] = []
@@ -212,6 +221,7 @@ def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
         if _PREFIX.match(line):
             continue
         match = _ROW.search(line)
+        # An unknown dtype with few columns behind it: prose with two numbers by chance.
         if match is None or (match[3] not in DTYPES and len(match[4].split()) < 3):
             continue
         try:
@@ -220,7 +230,7 @@ def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
                 raise ValueError(f"got {match[1][:60]} B in {match[2][:60]} elements; must be at most 1 PiB")
             rows.append(_row(size, count, match[3], match[4].split()))
         except ValueError as error:
-            # A word that is no dtype, and no table behind it: some other line of the log.
+            # An unknown dtype without figures behind it: an unrelated line in the log.
             if match[3] in DTYPES:
                 faults.append(f"{source}:{number}: {error}; a row reads like '{_EXAMPLE}'")
     if faults:
@@ -231,15 +241,16 @@ def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
 
 
 def holds_rows(text: str) -> bool:
-    """Whether any line looks like a row of the table."""
+    """Return True if any line looks like a row of the table."""
     lines = (line for line in text.splitlines() if not _PREFIX.match(line))
     return any((match := _ROW.search(line)) is not None and match[3] in DTYPES for line in lines)
 
 
 def _row(size: int, count: int, dtype: str, rest: list[str]) -> NcclRow:
+    """Read a row from its columns after the type."""
     redop, numbers = ("none", rest) if not rest or _is_number(rest[0]) else (rest[0], rest[1:])
     root = -1
-    # Three or four figures (time, algbw, busbw, #wrong), once or twice; one more in front of them is the root.
+    # Three or four figures (time, algbw, busbw, #wrong), once or twice; an additional figure in front is the root.
     if len(numbers) in (5, 7, 9) or (len(numbers) == 4 and "." in numbers[3] and "e" not in numbers[3]):
         root, numbers = _whole(numbers[0], "root"), numbers[1:]
     if len(numbers) not in (3, 4, 6, 8):
@@ -256,36 +267,40 @@ def _row(size: int, count: int, dtype: str, rest: list[str]) -> NcclRow:
 
 
 def _is_number(text: str) -> bool:
+    """Return True if a text is a decimal number."""
     return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) is not None
 
 
 def _whole(text: str, column: str) -> int:
+    """Read a whole number."""
     if re.fullmatch(r"-?\d+", text) is None:
         raise ValueError(f"{column}: got {text!r}; must be a whole number")
     return int(text)
 
 
 def _parse_timing(columns: Sequence[str]) -> Timing | None:
+    """Read a measurement's figures; None if missing."""
     if all(text in ("-", "N/A") for text in columns[:3]):
         return None
     time, algbw, busbw = (_figure(text, name) for text, name in zip(columns, ("time", "algbw", "busbw"), strict=False))
     wrong = columns[3] if len(columns) > 3 else "N/A"
     if wrong not in ("-", "N/A") and not _is_number(wrong):
         raise ValueError(f"#wrong: got {wrong!r}; must be a whole number or N/A")
-    # Old versions of nccl-tests print the largest error there, which is no count.
+    # Old versions of nccl-tests print the largest error in this column, which is no count.
     return Timing(time / 1e6, algbw * 1e9, busbw * 1e9, count_of(wrong))
 
 
 def _figure(text: str, column: str) -> float:
+    """Read a figure of 0 or more."""
     if not _is_number(text) or float(text) < 0:
         raise ValueError(f"{column}: got {text!r}; must be a number, 0 or more")
     if not units.within(float(text)):
-        raise ValueError(f"{column}: got {text!r}; larger or smaller than anything that is measured")
+        raise ValueError(f"{column}: got {text!r}; outside the range of measured values")
     return float(text)
 
 
 def count_of(text: str) -> int | None:
-    """A count as it is written; None where it is no count that anything has.
+    """Return a count as written; None if the text is no plausible count.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Which full table does a run print: a row for each point, and a column for each figure?
+"""Which full table does a run print? A row for each point, and a column for each figure.
 
-Rule: turns reports into rows of text; printing is the command line's business.
+Turns reports into rows of text for the command line.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.sections import SECTIONS
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
+from simulator.records.measures import interval_width, share_text
+from simulator.records.setting_text import label, setting_text
 from simulator.report.numbers.bottleneck import Bottleneck
-from simulator.report.numbers.measures import interval_width, share_text
-from simulator.report.tables.setting_text import label, setting_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A heading, and what stands below it."""
+    """A heading, and the function for its cells."""
 
     heading: str
     cell: Callable[[Row], str]
@@ -31,7 +31,7 @@ class _Column:
 
 
 def _within(report: Row) -> str:
-    """How far measured runs like this one lie from their predictions, four in five of them."""
+    """Write the 80 % prediction interval of a step's time."""
     width = interval_width(report)
     return "-" if width is None else f"±{100 * width:.0f} %"
 
@@ -40,14 +40,14 @@ _COLLECTIVE: Final = (
     _Column("time", lambda r: format_time(r["time_s"])),
     _Column("closed form", lambda r: _or_dash(r["predicted_s"], format_time)),
     _Column("busbw", lambda r: _or_dash(r["busbw"], format_bandwidth)),
-    _Column("on the wire", lambda r: format_bytes(r["wire_bytes"])),
+    _Column("bytes sent", lambda r: format_bytes(r["wire_bytes"])),
     _Column("wrong", lambda r: _or_dash(r["wrong"], str)),
     _Column("max error", lambda r: _or_dash(r["max_abs_error"], "{:.2g}".format)),
     _Column("busiest link", lambda r: _or_dash(r["bottleneck"], _busiest), left=True),
 )
 _TRAINING: Final = (
     _Column("step", lambda r: format_time(r["step_time_s"])),
-    _Column("80 % within", _within),
+    _Column("uncertainty (80 %)", _within),
     _Column("tokens/s", lambda r: f"{r['tokens_per_s']:,.0f}"),
     _Column("MFU", lambda r: share_text(r["mfu"])),
     _Column("exposed comm", lambda r: share_text(r["exposed_comm_time_s"] / r["step_time_s"])),
@@ -60,26 +60,26 @@ _LEARNING: Final = (
     _TRAINING[0],
     _Column("steps", lambda r: str(len(r["learning"]["losses"]))),
     _Column("last loss", lambda r: _last(r["learning"]["losses"])),
-    _Column("skipped", lambda r: str(len(r["learning"]["skipped"]))),
-    _Column("others between", lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
-    _Column("seen by", lambda r: _seen(r["learning"]["seen"]), left=True),
+    _Column("skipped steps", lambda r: str(len(r["learning"]["skipped"]))),
+    _Column("mean staleness", lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
+    _Column("detected by", lambda r: _seen(r["learning"]["seen"]), left=True),
     *_TRAINING[-2:],
 )
-# Axes whose values are words rather than numbers, so that they are aligned to the left.
+# Axes with words as values, aligned left.
 _WORDS: Final = ("algorithm", "topology", "dtype", "strategy", "sharding", "checkpointing", "model", "faults")
-# Characters that rich puts round a cell: a space on each side and a line.
+# Characters that rich adds to a cell: a space on each side and a line.
 _FRAME: Final = 3
 
 
 def points_tables(points: Sequence[Row], width: int) -> list[Table]:
-    """Reports of collectives or of training steps as rich tables, one below the other.
+    """Return reports as rich tables (collectives or training steps), for printing below each other.
 
     Parameters
     ----------
     points : sequence of mapping
-        With settings, engine, report and perhaps error, as in report.json.
+        Dicts with settings, engine, report and perhaps error, as in report.json.
     width : int
-        Characters a line has; columns that do not fit beside the others stand in a further table, behind the settings.
+        Characters of a line; columns that do not fit side by side go to a further table, behind the settings.
     """
     axes = list(dict.fromkeys(key for point in points for key in point["settings"]))
     leading = [[_setting(axis, point["settings"].get(axis)) for axis in axes] for point in points]
@@ -89,13 +89,14 @@ def points_tables(points: Sequence[Row], width: int) -> list[Table]:
     )
     cells = [_cells(point, columns) for point in points]
     names = [axis.rpartition(".")[2].replace("_", " ") for axis in axes]
+    # Settings are repeated in every table, so each has this much less room.
     axes_width = sum(max(len(name), *(len(row[i]) for row in leading)) + _FRAME for i, name in enumerate(names))
     groups = _fitting(columns, cells, width - axes_width - 1)
     return [_table(axes, names, leading, group, cells) for group in groups]
 
 
 def _setting(axis: str, value: Any) -> str:
-    """A setting below the name of its axis; of a whole section with the names of its keys."""
+    """Write a setting below its axis's name; a whole section also names its keys."""
     return label(axis, value) if axis in SECTIONS else setting_text(value)
 
 
@@ -106,6 +107,7 @@ def _table(
     shown: Sequence[_Column],
     cells: Sequence[Mapping[str, str]],
 ) -> Table:
+    """Build a rich table from a group of columns."""
     from rich.table import Table
 
     table = Table(header_style="bold")
@@ -115,6 +117,7 @@ def _table(
         table.add_column(column.heading, justify="left" if column.left else "right", overflow="fold")
     before: Sequence[str] = []
     for row, cell in zip(leading, cells, strict=True):
+        # A line separates groups with the same value of the first axis.
         if before and row[0] != before[0] and len(axes) > 1:
             table.add_section()
         before = row
@@ -123,7 +126,7 @@ def _table(
 
 
 def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
-    """Columns for what was played: a collective, a step, or real training; the axes decide where every point failed."""
+    """Return the columns for collectives, steps or real training; if every point failed, the axes decide."""
     if not any("step_time_s" in report for report in reports):
         return _TRAINING if not reports and training else _COLLECTIVE
     learned = reports and all(report["learning"] for report in reports)
@@ -131,23 +134,26 @@ def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
 
 
 def _last(losses: Sequence[float | None]) -> str:
+    """Write the last loss."""
     return "-" if not losses else "NaN" if losses[-1] is None else f"{losses[-1]:.5g}"
 
 
 def _mean(values: Sequence[float]) -> float:
+    """Return the mean, 0 for no values."""
     return sum(values) / len(values) if values else 0.0
 
 
 def _seen(seen: Mapping[str, int]) -> str:
-    """Checks that found something wrong, with the step in which they did."""
+    """Write the checks that found something, with the step."""
     return ", ".join(f"{check} ({step})" for check, step in seen.items()) or "-"
 
 
 def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], room: int) -> list[list[_Column]]:
-    """The columns in groups that fit into so many characters each."""
+    """Split the columns into groups that fit in the room."""
     widths = {c.heading: max(len(c.heading), *(len(cell[c.heading]) for cell in cells)) + _FRAME for c in columns}
     groups: list[list[_Column]] = [[]]
     for column in columns:
+        # A column wider than the room gets a separate group.
         if groups[-1] and sum(widths[one.heading] for one in [*groups[-1], column]) > room:
             groups.append([])
         groups[-1].append(column)
@@ -155,6 +161,7 @@ def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], roo
 
 
 def _cells(point: Row, columns: Sequence[_Column]) -> dict[str, str]:
+    """Return the cells of a point; a failed point shows its error in the last column."""
     report = point["report"]
     if report is not None:
         return {column.heading: column.cell(report) for column in columns}
@@ -165,13 +172,15 @@ def _cells(point: Row, columns: Sequence[_Column]) -> dict[str, str]:
 
 
 def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
+    """Write a value, or "-" if missing."""
     return "-" if value is None else text(value)
 
 
 def _busiest(link: Row) -> str:
-    """The busiest link and its busy share; of a cable whose directions take turns both directions."""
+    """Write the busiest link and its busy share; both directions if they take turns."""
     busiest = Bottleneck.of(link)
     if not busiest.takes_turns:
         return f"{busiest.link} {busiest.busy_fraction:.0%}"
+    # The report has the other direction's time but not its busy share: scale by the times.
     back = busiest.busy_fraction * busiest.reverse_time_s / busiest.bandwidth_time_s
     return f"{busiest.link} {busiest.busy_fraction:.0%}, back {back:.0%}"

@@ -1,17 +1,16 @@
-"""How is a timeline written as Kineto traces, one a rank, for Perfetto (ui.perfetto.dev) and Holistic Trace Analysis?
+"""How is a timeline written as Kineto traces, one per rank, for Perfetto (ui.perfetto.dev) and Holistic Trace Analysis?
 
-Rule: spans get the names that those tools look for, our own names stay in `args`, and no time is changed beyond
-rounding to nanoseconds.
+Spans get the names that these tools look for, our own names are stored in `args`, and times are only rounded to
+nanoseconds.
 
-What the readers need, and where each was found:
+Requirements of the readers, with their sources:
 
 - Holistic Trace Analysis 0.5 finds a file's rank by `"rank": ` with white space behind the colon, so JSON is not
-  written compactly; it takes kernels named nccl... for communication, Memcpy... for memory, all others for
-  computation; GPU streams must have numbers above 0; a kernel must have a launch with the same correlation, inside a
-  ProfilerStep.
-- It rounds starts up and ends down to whole microseconds; HTA_DISABLE_NS_ROUNDING=1 keeps shorter ones exact. It
-  leaves out the last ProfilerStep of several unless include_last_profiler_step=True.
-- Perfetto nests what lies on one track, so each stream, which runs one operation at a time, is a track of its own.
+  written compactly. It takes kernels named nccl... for communication, Memcpy... for memory, all others for computation.
+  GPU streams must have numbers above 0. A kernel must have a launch with the same correlation, inside a ProfilerStep.
+- It rounds starts up and ends down to whole microseconds; HTA_DISABLE_NS_ROUNDING=1 keeps shorter spans exact. It omits
+  the last ProfilerStep of several unless include_last_profiler_step=True.
+- Perfetto nests spans on the same track, so each stream, which runs a single operation at a time, has its own track.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from simulator.report.traces.kineto_names import collective_args, kernel_name
 
 Event = dict[str, Any]
 
-# PyTorch's own numbers: compute on stream 7 by default, NCCL from 20 on; only their being above 0 matters.
+# PyTorch's own numbers: compute on stream 7 by default, NCCL from 20 on. Only numbers above 0 matter.
 _FIRST_STREAM: Final = {"compute": 7, "copy to host": 14, "copy to device": 15}
-# What CUDA calls the two directions.
+# CUDA's names for the two directions.
 _COPIES: Final = {"copy to host": "DtoH", "copy to device": "HtoD"}
 _OTHER_STREAMS: Final = 20
-# Processes of the launching CPU threads, far above those of GPUs, which have their rank's number.
+# Process numbers for launching CPU threads, far above the GPUs' numbers (ranks).
 _CPU: Final = 1_000_000
-# A launch takes no time in the simulation. It is put a microsecond before its kernel, because queue analyses sort by
-# time, and at equal times a kernel might come before its launch; kernels before 1 us are launched at 0.
-_LAUNCH_LEAD: Final = 1_000  # [ns]
+# A launch takes no time in the simulation. It is placed a microsecond before its kernel, because queue analyses sort by
+# time, and at equal times a kernel might come before its launch; kernels before 1 us are launched at 0 [ns].
+_LAUNCH_LEAD: Final = 1_000
 
 
 def write(
@@ -50,19 +49,18 @@ def write(
     ranks: Iterable[int] | None = None,
     steps: Sequence[float] = (),
 ) -> tuple[Path, ...]:
-    """Write rank0.json.gz, rank1.json.gz, ... into a folder; equal bytes for equal timelines.
+    """Write rank0.json.gz, rank1.json.gz, ... into a folder; equal timelines give equal bytes.
 
     Parameters
     ----------
-    timeline : Timeline
     collectives : mapping of str to Collective
-        By name, as `Program.collectives` gives them.
+        Collectives by name, as `Program.collectives` returns them.
     folder : path
-        Made where it does not exist.
+        Created if necessary.
     ranks : iterable of int, optional
-        Whose traces; all that have spans where it is left out.
+        Ranks to write; if omitted, every rank with spans.
     steps : sequence of float
-        When each training step began [s]; one step from 0 where it is left out.
+        Start of each training step [s]; if omitted, a single step from 0.
 
     Returns
     -------
@@ -83,7 +81,7 @@ def write(
 
 
 def _compressed(document: Event) -> bytes:
-    """Gzip without a time or a name in its head."""
+    """Return gzip data without time or name in the header: equal traces have equal bytes."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as file:
         file.write(json.dumps(document, separators=(", ", ": "), allow_nan=False).encode())
@@ -98,19 +96,20 @@ def trace(
     world_size: int,
     steps: Sequence[float] = (),
 ) -> Event:
-    """Build the trace of one rank as plain data.
+    """Build a rank's trace as plain data.
 
     Parameters
     ----------
     timeline : Timeline
-        For its end and the memory samples.
+        Supplies the end and the memory samples.
     spans : sequence of Span
-        Of this rank.
+        Spans of this rank.
     collectives, steps
         See `write`.
     rank, world_size : int
+        This rank, and the number of ranks.
     """
-    # The host's processors are no stream of the GPU.
+    # The host's processors are not a stream of the GPU.
     spans = [span for span in spans if span.stream not in (HOST, ISSUE)]
     groups = _groups(collectives, world_size)
     streams = _streams(spans)
@@ -139,14 +138,16 @@ def trace(
 
 
 def _groups(collectives: Mapping[str, Collective], world_size: int) -> dict[tuple[int, ...], str]:
-    """Process groups by their ranks, named "0", "1", ... as PyTorch does; "0" is the world."""
+    """Return the process groups by their ranks, named "0", "1", ... as in PyTorch; "0" is the world."""
     everybody = tuple(range(world_size))
+    # A copy to the host is a collective of a single rank, without a process group.
     communicate = (c.group for c in collectives.values() if not c.schedule.operation.startswith("copy"))
     distinct = dict.fromkeys([everybody, *communicate])
     return {group: str(number) for number, group in enumerate(distinct)}
 
 
 def _group_config(name: str, group: tuple[int, ...]) -> Event:
+    """Return PyTorch's description of a process group."""
     return {
         "pg_name": name,
         "pg_desc": "default_pg" if name == "0" else f"group_{name}",
@@ -157,8 +158,9 @@ def _group_config(name: str, group: tuple[int, ...]) -> Event:
 
 
 def _streams(spans: Sequence[Span]) -> dict[str, int]:
-    """A number above 0 for each stream."""
+    """Return a number above 0 for each stream."""
     names = sorted({span.stream for span in spans})
+    # Streams without a number of PyTorch's are numbered in order of their names.
     others = [name for name in names if name not in _FIRST_STREAM]
     known = {name: number for name, number in _FIRST_STREAM.items() if name in names}
     return known | {name: _OTHER_STREAMS + i for i, name in enumerate(others)}
@@ -171,12 +173,12 @@ def _work(
     rank: int,
     streams: Mapping[str, int],
 ) -> tuple[list[Event], list[Event], list[Event]]:
-    """Launches on the CPU, kernels on the GPU, and the arrows between them, in the order of time."""
+    """Return launches on the CPU, kernels on the GPU, and the arrows between them, in order of time."""
     launches: list[Event] = []
     kernels: list[Event] = []
     flows: list[Event] = []
     ordered = sorted(spans, key=lambda span: (span.start, streams[span.stream], span.end))
-    # HTA takes index and correlation 0 for "none", hence from 1 on.
+    # HTA takes index and correlation 0 for "none", hence numbers from 1 on.
     for correlation, span in enumerate(ordered, 1):
         start, end = _nanoseconds(span.start), _nanoseconds(span.end)
         launched = max(0, start - _LAUNCH_LEAD)
@@ -189,6 +191,7 @@ def _work(
         args = {"device": rank, "stream": streams[span.stream], **ids, **args}
         kernels.append(_complete(category, name, gpu, start, end, args))
         flow = {"cat": "ac2g", "name": "ac2g", "id": correlation}
+        # An arrow ("flow event") from the launch ("s") to the start of the kernel ("f", bound to the enclosing slice).
         flows.append({"ph": "s", **flow, **cpu, "ts": _us(launched)})
         flows.append({"ph": "f", **flow, **gpu, "ts": _us(start), "bp": "e"})
     return launches, kernels, flows
@@ -197,8 +200,9 @@ def _work(
 def _described(
     span: Span, collectives: Mapping[str, Collective], groups: Mapping[tuple[int, ...], str], rank: int
 ) -> tuple[str, str, Event]:
-    """Name, category and arguments of a span, as the tools expect them."""
+    """Return name, category and arguments of a span, in the tools' terms."""
     collective = collectives.get(span.name)
+    # Copies are collectives of a single rank in the program, yet memcpy in a trace.
     if collective is not None and not collective.schedule.operation.startswith("copy"):
         args = collective_args(collective, groups[collective.group], rank)
         return kernel_name(collective), "kernel", {**args, "op": span.name}
@@ -209,36 +213,41 @@ def _described(
 
 
 def _steps(rank: int, end: float, steps: Sequence[float]) -> list[Event]:
+    """Return the spans of the training steps."""
     borders = [*sorted(steps or (0.0,)), end]
     where = {"pid": _CPU + rank, "tid": _CPU + rank}
     events: list[Event] = []
     for number, (start, stop) in enumerate(pairwise(borders)):
-        # The last step ends a nanosecond later than its last operation, so that this one still lies inside it.
+        # The last step ends a nanosecond after its last operation, to keep this operation inside the step.
         begin, last = _nanoseconds(start), _nanoseconds(stop) + (number == len(borders) - 2)
         events.append(_complete("user_annotation", f"ProfilerStep#{number}", where, begin, last, {}))
     return events
 
 
 def _complete(category: str, name: str, where: Event, start: int, end: int, args: Event) -> Event:
+    """Return a complete event ("X": start and duration)."""
     times = {"ts": _us(start), "dur": _us(end - start)}
     return {"ph": "X", "cat": category, "name": name, **where, **times, "args": args}
 
 
 def _memory(timeline: Timeline, rank: int) -> list[Event]:
+    """Return counter events with the memory by category."""
     return [
+        # Perfetto stacks the categories of a counter.
         {"ph": "C", "name": "HBM in use", "pid": rank, "ts": _us(_nanoseconds(s.time)), "args": dict(s.by_category)}
         for s in by_rank(timeline.memory).get(rank, ())
     ]
 
 
 def _names(rank: int, streams: Mapping[str, int]) -> list[Event]:
-    """What the processes and tracks are called."""
+    """Return the names of processes and tracks."""
     events = [
         _meta("process_name", _CPU + rank, 0, {"name": "simulated host"}),
         _meta("process_labels", _CPU + rank, 0, {"labels": "CPU"}),
         _meta("process_sort_index", _CPU + rank, 0, {"sort_index": rank}),
         _meta("process_name", rank, 0, {"name": f"rank {rank}"}),
         _meta("process_labels", rank, 0, {"labels": f"GPU {rank}"}),
+        # GPU tracks come below the CPU tracks.
         _meta("process_sort_index", rank, 0, {"sort_index": 5_000_000 + rank}),
         _meta("thread_name", _CPU + rank, _CPU + rank, {"name": "launches"}),
     ]
@@ -249,13 +258,16 @@ def _names(rank: int, streams: Mapping[str, int]) -> list[Event]:
 
 
 def _meta(name: str, pid: int, tid: int, args: Event) -> Event:
+    """Return a metadata event."""
     return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
 
 
 def _nanoseconds(seconds: float) -> int:
-    # Both ends of a span are rounded alike, so what touched still touches and nothing overlaps.
+    """Round to nanoseconds."""
+    # Both ends of a span are rounded the same way, so touching spans still touch and nothing overlaps.
     return round(seconds * 1e9)
 
 
 def _us(nanoseconds: int) -> int | float:
+    """Return microseconds, as an integer if possible (shorter in JSON)."""
     return nanoseconds // 1000 if nanoseconds % 1000 == 0 else nanoseconds / 1000

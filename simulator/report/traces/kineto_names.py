@@ -1,6 +1,6 @@
-"""What do NCCL and PyTorch call a collective in their traces: its kernel, its dtype, its arguments?
+"""Which names do NCCL and PyTorch use for a collective in traces: kernel, dtype, arguments?
 
-Rule: names only; nothing is timed here.
+Names only, no times.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NCCL_DTYPE: Final = {
 }  # fmt: skip
 _TREES: Final = ("tree", "double_binary_tree")
 
-# What PyTorch writes as "Collective name" and "dtype" (torch/csrc/distributed/c10d, record_param_comms).
+# PyTorch's "Collective name" and "dtype" (torch/csrc/distributed/c10d, record_param_comms).
 _TORCH_NAME: Final = {
     "all_reduce": "allreduce",
     "reduce_scatter": "_reduce_scatter_base",
@@ -48,14 +48,15 @@ _MOST_RANKS_WRITTEN: Final = 30
 
 
 def kernel_name(collective: Collective) -> str:
-    """Name the GPU kernel that NCCL would run.
+    """Return the name of NCCL's GPU kernel.
 
-    NCCL has kernels for rings and trees; every other algorithm gets the ring's name, and its own in `args`. The
-    protocol is not simulated; LL is what the names of NCCL's generic kernels end with.
+    NCCL has kernels for rings and trees; every other algorithm gets the ring's name, and its own name in `args`. The
+    protocol is not simulated; LL is the ending of NCCL's generic kernels.
     """
     operation = collective.schedule.operation
     function = _FUNCTION.get(operation)
     if function is None:
+        # NCCL runs gathers, scatters and exchanges as sends and receives.
         return "ncclDevKernel_SendRecv"
     shape = "TREE" if collective.schedule.algorithm in _TREES else "RING"
     if operation not in _REDUCING:
@@ -66,7 +67,7 @@ def kernel_name(collective: Collective) -> str:
 
 
 def collective_args(collective: Collective, group_name: str, rank: int) -> dict[str, Any]:
-    """What PyTorch notes beside a collective's kernel."""
+    """Return PyTorch's arguments of a collective's kernel."""
     schedule = collective.schedule
     sent, received = _elements(collective, rank)
     return {
@@ -83,11 +84,12 @@ def collective_args(collective: Collective, group_name: str, rank: int) -> dict[
 
 
 def _elements(collective: Collective, rank: int) -> tuple[int, int]:
-    """Elements that a rank puts in, and those that it gets out."""
+    """Return the elements that a rank contributes and receives."""
     whole, operation = collective.elements, collective.schedule.operation
     if rank not in collective.group:
         return 0, 0
     place = collective.group.index(rank)
+    # Parts may differ by an element if the array does not divide evenly.
     part = int(split(whole, len(collective.group))[place])
     at_root = place == collective.schedule.root
     return {
@@ -100,6 +102,7 @@ def _elements(collective: Collective, rank: int) -> tuple[int, int]:
 
 
 def _ranks_text(group: tuple[int, ...]) -> str:
+    """Write a list of ranks, shortened beyond 30."""
     if len(group) <= _MOST_RANKS_WRITTEN:
         return str(list(group))
     return "[" + ", ".join(map(str, group[:_MOST_RANKS_WRITTEN])) + ", ...]"

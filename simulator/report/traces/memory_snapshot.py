@@ -1,17 +1,17 @@
-"""How does one rank's memory become a PyTorch memory snapshot, for pytorch.org/memory_viz and torch.cuda._memory_viz?
+"""How does a rank's memory become a PyTorch memory snapshot, for pytorch.org/memory_viz and torch.cuda._memory_viz?
 
-Rule: the allocator's own log, with the names that those tools look for; nothing is added that the log does not hold.
+The allocator's own log is written with the names that these tools look for; nothing is added to the log.
 
-What the readers need, and where each was found (torch/cuda/_memory_viz.py, torch/utils/viz/MemoryViz.js):
+Requirements of the readers, with their sources (torch/cuda/_memory_viz.py, torch/utils/viz/MemoryViz.js):
 
-- Blocks of a segment follow each other without a gap and sum to its total_size; they have no address of their own in
-  the viewer, which counts them up.
-- The segments are those at the end of the trace: the viewer works back from there, event by event.
+- Blocks of a segment are contiguous and sum to its total_size; the viewer sums their sizes instead of reading
+  addresses.
+- The segments are those at the end of the trace: the viewer works backwards from there, event by event.
 - The viewer reads pickle protocols 2 to 4 only, numbers of at most 8 bytes, and addresses as doubles, so below 2^53.
-- Frames come innermost first. Our label is the innermost, its category the one around it; `;` parts frames in flame
-  graphs, and a name with `_start` in it is left out there, so both are written otherwise.
-- A trace whose events have categories is coloured by them, but "unknown" must be one, or the viewer stops: segments
-  are of that category.
+- Frames come innermost first. Our label is the innermost frame, its category the next. `;` separates frames in flame
+  graphs, and a name containing `_start` is omitted there, so both are replaced.
+- A trace whose events have categories is coloured by category, but "unknown" must be among them, or the viewer stops:
+  segments have this category.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from simulator.records.timeline import AllocatorEvent
 
-# A release of ours is two events of PyTorch's: a stream that still uses the memory may come between them.
+# Our free is two PyTorch events: another stream may still use the memory in between.
 _ACTIONS: Final = {
     "alloc": ("alloc",),
     "free": ("free_requested", "free_completed"),
@@ -44,20 +44,16 @@ Snapshot = dict[str, Any]
 
 
 def write(events: Iterable[AllocatorEvent], file: Path | str, *, until: float | None = None) -> Path:
-    """Write a snapshot as a pickle; equal bytes for equal events.
+    """Write a snapshot as a pickle; equal events give equal bytes.
 
     Parameters
     ----------
     events : iterable of AllocatorEvent
-        Of one rank, in order, from the start.
+        Events of a rank, in order, from the start.
     file : path
-        Such as memory/rank0.pickle; its folder is made where it does not exist.
+        Such as memory/rank0.pickle; its folder is created if necessary.
     until : float, optional
         See `snapshot`.
-
-    Returns
-    -------
-    Path
     """
     target = Path(file)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -66,25 +62,24 @@ def write(events: Iterable[AllocatorEvent], file: Path | str, *, until: float | 
 
 
 def snapshot(events: Iterable[AllocatorEvent], *, until: float | None = None) -> Snapshot:
-    """Build what `torch.cuda.memory._snapshot()` would return.
+    """Build the result of `torch.cuda.memory._snapshot()`.
 
     Parameters
     ----------
     events : iterable of AllocatorEvent
-        Of one rank, in order, from the start.
+        Events of a rank, in order, from the start.
     until : float, optional
-        Leave out what came later than this [s]; at a step's end little is left to see in `segments`, at its peak most.
+        Omit later events [s]; at a step's end little is left in `segments`, at its peak most.
 
     Returns
     -------
     dict
-        "segments" as they are at the end, "device_traces" with one device, number 0, as a rank sees its GPU.
+        "segments" at the end, and "device_traces" with a single device, number 0, as a rank sees its GPU.
 
     Raises
     ------
     ValueError
-        An action that is not known, or events that contradict each other: a free of what is not held, an allocation
-        outside all segments.
+        Unknown action, or contradictory events: a free of memory that is not held, an allocation outside all segments.
     """
     state = _State()
     trace: list[dict[str, Any]] = []
@@ -103,7 +98,7 @@ def snapshot(events: Iterable[AllocatorEvent], *, until: float | None = None) ->
 
 
 def reserved(events: Iterable[AllocatorEvent]) -> tuple[tuple[float, int], ...]:
-    """What an allocator holds from the device, each time that it changes: from when on [s], how much [B]."""
+    """Return the bytes held from the device at each change: time [s] and bytes [B]."""
     signs = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
     changes: list[tuple[float, int]] = []
     total = 0
@@ -115,10 +110,12 @@ def reserved(events: Iterable[AllocatorEvent]) -> tuple[tuple[float, int], ...]:
 
 
 def _entries(event: AllocatorEvent) -> Iterator[dict[str, Any]]:
+    """Yield PyTorch's events for an event of the allocator."""
     about = event.label if event.action in ("alloc", "free", "oom") else f"{event.label} pool"
     for action in _ACTIONS[event.action]:
         yield {
             "action": action,
+            # An out-of-memory event carries the free memory instead of an address.
             "device_free" if action == "oom" else "addr": event.address,
             "size": event.size,
             "stream": event.stream,
@@ -129,18 +126,20 @@ def _entries(event: AllocatorEvent) -> Iterator[dict[str, Any]]:
 
 
 def _frames(label: str, category: str) -> list[dict[str, Any]]:
+    """Return the label and the category as stack frames."""
     names = [name for name in (label, category) if name]
     return [{"filename": "simulator", "line": 0, "name": _as_frame(name)} for name in names]
 
 
 def _as_frame(name: str) -> str:
-    # One object for each name: pickle writes a second equal one out again, so bytes would depend on who made them.
+    """Return a name without the viewer's special characters."""
+    # Intern names: pickle writes equal but distinct strings twice, so the bytes would depend on their origin.
     return sys.intern(name.replace(";", ",").replace("_start", " start"))
 
 
 @dataclass(slots=True)
 class _Run:
-    """Addresses with memory behind them, without a gap."""
+    """A contiguous address range with memory."""
 
     address: int
     size: int
@@ -150,24 +149,26 @@ class _Run:
 
     @property
     def end(self) -> int:
+        """First address behind the range."""
         return self.address + self.size
 
     def holds(self, address: int, size: int) -> bool:
+        """Return True if a block lies inside the range."""
         return self.address <= address and address + size <= self.end
 
 
 @dataclass(slots=True)
 class _State:
-    """The allocations and segments that the events so far have left.
+    """Allocations and segments after the events so far.
 
     Attributes
     ----------
     held : dict of address to AllocatorEvent
-        The event that allocated each block that is in use.
+        The event that allocated each block in use.
     runs : list of _Run
-        By address.
+        Ranges by address.
     expandable : bool
-        Whether any segment was mapped into an address range that can grow.
+        True if any segment was mapped into an address range that can grow.
     """
 
     held: dict[int, AllocatorEvent] = field(default_factory=dict)
@@ -175,6 +176,7 @@ class _State:
     expandable: bool = False
 
     def play(self, event: AllocatorEvent) -> None:
+        """Apply an event."""
         if event.action == "alloc":
             self._run_of(event)
             self.held[event.address] = event
@@ -187,24 +189,28 @@ class _State:
             self._remove(event)
 
     def _run_of(self, event: AllocatorEvent) -> _Run:
+        """Return the range that holds an event's block."""
+        # The last range that starts at or before the address.
         place = bisect_right(self.runs, event.address, key=lambda run: run.address) - 1
         if place < 0 or not self.runs[place].holds(event.address, max(event.size, event.block_size)):
             raise ValueError(f"{event.action} of {event.label!r} at {event.address:#x} lies in no segment")
         return self.runs[place]
 
     def _add(self, event: AllocatorEvent) -> None:
+        """Add a segment, and merge it with neighbours if it was mapped into a growing range."""
         mapped = event.action == "segment_map"
         self.expandable = self.expandable or mapped
         run = _Run(event.address, event.size, event.stream, sys.intern(event.label), mapped)
         place = bisect_left(self.runs, event.address, key=lambda run: run.address)
         self.runs.insert(place, run)
+        # Join with the range behind first, so that `place` still names the new range for the join in front.
         if mapped and place + 1 < len(self.runs):
             self._join(place)
         if mapped and place > 0:
             self._join(place - 1)
 
     def _join(self, place: int) -> None:
-        """Merge two neighbouring runs that touch, where both can grow."""
+        """Merge two adjacent ranges that touch, if both can grow."""
         first, second = self.runs[place : place + 2]
         alike = (first.stream, first.kind, first.expandable) == (second.stream, second.kind, second.expandable)
         if alike and first.end == second.address:
@@ -212,8 +218,12 @@ class _State:
             del self.runs[place + 1]
 
     def _remove(self, event: AllocatorEvent) -> None:
+        """Remove a segment, or a part of a range, which may leave a rest on both sides."""
         run = self._run_of(event)
         place = self.runs.index(run)
+        # Unmapping from the middle splits the range:
+        #    before  [ front | unmapped | behind ]
+        #    after   [ front ]           [ behind ]
         behind = run.end - (event.address + event.size)
         run.size = event.address - run.address
         if behind:
@@ -223,7 +233,7 @@ class _State:
             del self.runs[place]
 
     def segments(self) -> list[dict[str, Any]]:
-        """Segments by address, each filled with blocks."""
+        """Return the segments by address, each filled with blocks."""
         addresses = sorted(self.held)
         segments = []
         for run in self.runs:
@@ -233,6 +243,7 @@ class _State:
 
 
 def _segment(run: _Run, allocations: list[AllocatorEvent]) -> dict[str, Any]:
+    """Return PyTorch's description of a segment."""
     allocated = sum(_block_size(event) for event in allocations)
     return {
         "device": 0,
@@ -251,8 +262,10 @@ def _segment(run: _Run, allocations: list[AllocatorEvent]) -> dict[str, Any]:
 
 
 def _blocks(run: _Run, allocations: list[AllocatorEvent]) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of a segment: allocations, and free blocks in the gaps."""
     address = run.address
     for event in allocations:
+        # A gap before this allocation.
         if event.address > address:
             yield _free_block(address, event.address)
         size = _block_size(event)
@@ -269,8 +282,10 @@ def _blocks(run: _Run, allocations: list[AllocatorEvent]) -> Iterator[dict[str, 
 
 
 def _free_block(start: int, end: int) -> dict[str, Any]:
+    """Return a free block."""
     return {"address": start, "size": end - start, "requested_size": end - start, "state": "inactive", "frames": []}
 
 
 def _block_size(event: AllocatorEvent) -> int:
+    """Return a block's size including rounding."""
     return event.block_size or event.size

@@ -1,1 +1,1 @@
-"""What can be looked at of one played point: its spans, memory and links, as plain data that a page draws."""
+"""Views of a simulated point for a page: spans, memory and links, as plain data."""

@@ -1,4 +1,4 @@
-"""Which spans of which ranks does a page show: one lane for each rank and stream, alike ranks once with their count?"""
+"""Which spans of which ranks does a page show? A lane per rank and stream; ranks with equal spans share a lane."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from simulator.basics.arrays import Floats
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.participants import Participant, Traffic, traffic
-from simulator.report.plots.pipeline import first_of_stages, passes
+from simulator.report.plots.training.pipeline import first_of_stages, passes
 from simulator.step.streams import dimension_of
 
-# Unlike ranks that are shown; the first, the last to end and slow ones are always among them.
+# Distinct ranks shown; the first, the last to end and slow ranks are always among them.
 _MOST_RANKS: Final = 16
-# Transfers that lanes of what is sent and received show, all together.
+# Maximum number of transfers in send and receive lanes.
 _MOST_TRANSFERS: Final = 50_000
-# Unlike servers and switches that are shown.
+# Distinct servers and switches shown.
 _MOST_OTHERS: Final = 8
-# Share of the time below which nobody sees a difference, zoomed in by a hundred on a screen of a thousand pixels.
+# Smaller shares of the time are invisible, even with a hundredfold zoom on a thousand pixels.
 _SEEN: Final = 1e-5
-# What tells groups of one kind apart at the end of a name.
+# Name ending that distinguishes process groups: "send 0 (pipeline 1)".
 _OF_GROUP: Final = re.compile(r" \([a-z ]+ \d+\)$")
 # Order of a rank's lanes.
 _ORDER: Final = {"compute": 0, "communication": 1}
@@ -35,22 +35,24 @@ def lanes(
     slow: Sequence[int],
     notes: list[str],
 ) -> dict[str, Any]:
-    """Columns of spans.
+    """Return the lanes as columns of spans.
 
     Returns
     -------
     dict
-        `names` and `kinds`: texts; `lanes`: a dict each of `rank` (or a server's or switch's vertex), `alike` (how many
-        do the same), stream, and columns start (distance from the one before [units]), duration [units], name and kind
-        (places in the texts).
+        `names` and `kinds`: texts. `lanes`: dicts with `rank` (or a server's or switch's vertex), `alike` (number of
+        ranks with equal spans), `stream`, and columns `start` (distance from the span before [units]), `duration`
+        [units], `name` and `kind` (indices of the texts).
     """
     ranks = by_rank(timeline.spans)
     firsts = {own[0]: own for own in _alike(ranks, timeline.end)}
+    # In large runs only chosen ranks have spans.
     last = timeline.last_rank if timeline.last_rank in ranks else None
     shown = _chosen(firsts, last, slow)
     if len(shown) < len(firsts):
-        notes.append(f"{len(shown)} of {len(firsts)} unlike ranks are shown")
+        notes.append(f"{len(shown)} of {len(firsts)} different ranks are shown")
     texts: dict[str, dict[str, int]] = {"names": {}, "kinds": {}}
+    # Too many transfers would make the page heavy, and be invisible anyway.
     moved = traffic(timeline, groups) if groups is not None and timeline.transfers <= _MOST_TRANSFERS else {}
     told = []
     for rank in shown:
@@ -67,7 +69,7 @@ def lanes(
 
 
 def pipeline(timeline: Timeline, unit: float) -> dict[str, Any] | None:
-    """Lanes as of `lanes`, one a pipeline stage, of passes named by micro-batch; None without a pipeline."""
+    """Return a lane per pipeline stage, with passes named by micro-batch; None without a pipeline."""
     firsts, ranks = first_of_stages(timeline), by_rank(timeline.spans)
     if len(firsts) < 2:
         return None
@@ -83,21 +85,24 @@ def pipeline(timeline: Timeline, unit: float) -> dict[str, Any] | None:
 
 
 def _pass_name(kind: str, micro: int, chunk: int) -> str:
+    """Write a pass's name: '3 backward, chunk 1'."""
     if micro < 0:
         return kind
     return f"{micro} {kind}" if chunk <= 0 else f"{micro} {kind}, chunk {chunk}"
 
 
 def _alike(ranks: Mapping[int, Sequence[Span]], end: float) -> list[list[int]]:
-    """Ranks that do the same at the same times, each in a group of its own, to less than a screen shows.
+    """Group ranks that run the same operations at the same times, within an invisible difference.
 
-    Ranks of one stage differ by a few nanoseconds and by the number of their group: "send 0 (pipeline 1)".
+    Ranks of a stage differ by a few nanoseconds and by the number of their process group: "send 0 (pipeline 1)".
     """
     groups: dict[tuple[Any, ...], list[tuple[Floats, list[int]]]] = {}
     for rank in sorted(ranks):
+        # Exact comparison of operations first; only ranks with the same list need their times compared.
         does = tuple((span.stream, span.kind, _OF_GROUP.sub("", span.name)) for span in ranks[rank])
         times = np.array([(span.start, span.end) for span in ranks[rank]])
         known = groups.setdefault(does, [])
+        # Compare with the first rank of each group only.
         own = next((ranks for first, ranks in known if np.allclose(first, times, rtol=0.0, atol=_SEEN * end)), None)
         if own is None:
             own = []
@@ -107,11 +112,12 @@ def _alike(ranks: Mapping[int, Sequence[Span]], end: float) -> list[list[int]]:
 
 
 def _first_of(firsts: Mapping[int, Sequence[int]], rank: int | None) -> int | None:
-    """The rank that stands for another one that does the same."""
+    """Return the rank that represents a rank with equal spans."""
     return next((first for first, own in firsts.items() if rank in own), None)
 
 
 def _chosen(firsts: Mapping[int, Sequence[int]], last: int | None, slow: Sequence[int]) -> list[int]:
+    """Return the ranks to show: wanted ranks, and an even spread of further ranks."""
     wanted = [rank for rank in (_first_of(firsts, one) for one in (last, *slow)) if rank is not None]
     every = sorted(firsts)
     spread = [every[i * len(every) // _MOST_RANKS] for i in range(_MOST_RANKS)] if len(every) > _MOST_RANKS else every
@@ -119,9 +125,10 @@ def _chosen(firsts: Mapping[int, Sequence[int]], last: int | None, slow: Sequenc
 
 
 def _streams(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
+    """Return a rank's spans by stream: compute, communication, then the rest by name."""
     by_stream: dict[str, list[Span]] = {}
     for span in spans:
-        # What is sent to each stage has a stream of its own; one lane shows them all.
+        # Each pipeline boundary has a separate stream; a single lane shows every boundary.
         stream = "sends to stages" if dimension_of(span.stream) == "pp" else span.stream
         by_stream.setdefault(stream, []).append(span)
     ordered = sorted(by_stream, key=lambda stream: (_ORDER.get(stream.partition(" ")[0], 2), stream))
@@ -131,6 +138,7 @@ def _streams(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
 def _lane(
     rank: int, alike: Sequence[int], stream: str, spans: Sequence[Span], unit: float, texts: dict[str, dict[str, int]]
 ) -> dict[str, Any]:
+    """Return a lane of spans; texts become indices."""
     starts = np.array([span.start for span in spans])
     ends = np.array([span.end for span in spans])
     names = [texts["names"].setdefault(span.name, len(texts["names"])) for span in spans]
@@ -139,7 +147,7 @@ def _lane(
 
 
 def _moved(who: Participant, alike: int, own: Traffic, unit: float, texts: dict[str, dict[str, int]]) -> dict[str, Any]:
-    """A lane of what a participant sends, or receives, transfer by transfer."""
+    """Return a lane of a participant's sends or receives, transfer by transfer."""
     names = [texts["names"].setdefault(name, len(texts["names"])) for name in own.names]
     kind = texts["kinds"].setdefault("transfer", len(texts["kinds"]))
     columns = _columns(who, alike, own.direction, own.start, own.end, unit)
@@ -149,7 +157,7 @@ def _moved(who: Participant, alike: int, own: Traffic, unit: float, texts: dict[
 def _others(
     moved: Mapping[Participant, Sequence[Traffic]], unit: float, texts: dict[str, dict[str, int]], notes: list[str]
 ) -> list[dict[str, Any]]:
-    """Lanes of servers and switches, those that do the same at the same times once."""
+    """Return lanes for servers and switches; equal participants share lanes."""
     alike: dict[Any, list[str]] = {}
     for who, own in moved.items():
         if isinstance(who, str):
@@ -157,16 +165,18 @@ def _others(
             alike.setdefault(repr(looks), []).append(who)
     shown = list(alike.values())[:_MOST_OTHERS]
     if len(shown) < len(alike):
-        notes.append(f"{len(shown)} of {len(alike)} unlike servers and switches are shown")
+        notes.append(f"{len(shown)} of {len(alike)} different servers and switches are shown")
     return [_moved(names[0], len(names), one, unit, texts) for names in shown for one in moved[names[0]]]
 
 
 def _columns(rank: Participant, alike: int, stream: str, starts: Any, ends: Any, unit: float) -> dict[str, Any]:
+    """Return a lane's columns in whole units."""
     begins, stops = (np.rint(times / unit).astype(np.int64) for times in (starts, ends))
     return {
         "rank": rank,
         "alike": alike,
         "stream": stream,
+        # Differences are small numbers, which take less room in JSON than times since the start.
         "start": np.diff(begins, prepend=0).tolist(),
         "duration": (stops - begins).tolist(),
     }

@@ -1,4 +1,4 @@
-"""What does a page show of links: links that are alike in one row, with how full they are over time?"""
+"""How does a page show links? Equivalent links in a single row, with their utilisation over time."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ import numpy as np
 
 from simulator.basics.arrays import Floats
 from simulator.records.timeline import Timeline
-from simulator.report.numbers.alike_links import AlikeLinks, alike_links, directed_kind
+from simulator.report.numbers.equivalent_links import EquivalentLinks, directed_kind, equivalent_links
 from simulator.report.numbers.link_use import link_traffic
-from simulator.report.plots.bandwidth import on_links
+from simulator.report.plots.both.bandwidth_utilization import on_links
 
-# Columns of time of a row.
+# Time bins of a row.
 _BINS: Final = 160
-# Beyond so many transfers or links their course over time is not worked out: it would take longer than playing.
+# Beyond this many transfers or links, utilisation over time is omitted: it would take longer than the simulation.
 _MOST_TRANSFERS: Final = 1_000_000
 _MOST_COURSES: Final = 2_000
 _MOST_ROWS: Final = 60
-# Names of links that are kept, so that a drawing of the machine knows which of its cables carried how much.
+# Number of link names stored for the machine's drawing, which shows every cable's use.
 _MOST_NAMES: Final = 20_000
-# Names of a row in a view that has to be small; then it is not complete.
+# Names per row in a view that must be small; such a view is incomplete.
 FEW_NAMES: Final = 40
 
 
 def links(timeline: Timeline, notes: list[str]) -> dict[str, Any]:
-    """Rows of links.
+    """Return the rows of links.
 
     Returns
     -------
     dict
-        `rows`: a dict each of `kind` ('gpu - switch'), `count`, `names` of the links, `bandwidth` [B/s], `bytes` [B],
-        `used` (share of what they could have carried), `busy` (share of the time with a flow), and where it is known
-        `course` (per cent of the bandwidth in each of equal parts of the time, in the mean of the row's links); fullest
-        first. `more`: by name the share used of links that have no row. `complete`: whether every link that carried
-        anything is named and booked. `off_links`: how many collectives closed forms keep off the links, in words.
+        `rows`: dicts with `kind` ('gpu - switch'), `count`, `names` of the links, `bandwidth` [B/s], `bytes` [B],
+        `used` (share of the possible bytes), `busy` (share of the time with a flow), and if known `course` (per cent of
+        the bandwidth in each time bin, mean over the row's links); most used first. `more`: used share by name, of
+        links without a row. `complete`: True if every link that carried anything is named and recorded. `off_links`:
+        text about collectives that closed forms keep off the links.
     """
     off_links = on_links(timeline)
     if not timeline.links or timeline.end <= 0:
         return {"rows": [], "more": {}, "complete": not off_links, "off_links": off_links}
     courses = _courses(timeline)
-    alike = alike_links(timeline.links, timeline.end)
+    alike = equivalent_links(timeline.links, timeline.end)
     rows = [_row(own, timeline.end, courses) for own in alike]
     if len(rows) > _MOST_ROWS:
-        notes.append(f"the {_MOST_ROWS} fullest of {len(rows)} unlike kinds of links are shown")
+        notes.append(f"the {_MOST_ROWS} most used of {len(rows)} groups of links are shown")
     shown, rest = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
-    # A run so large that its bottleneck alone is booked tells of no other link, and closed forms book no link at all.
+    # Very large runs record only the bottleneck, and closed forms record no link.
     complete = (
         not off_links and len(timeline.links) <= _MOST_NAMES and not (len(timeline.links) == 1 < timeline.transfers)
     )
@@ -57,11 +57,12 @@ def links(timeline: Timeline, notes: list[str]) -> dict[str, Any]:
 
 
 def few_names(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with the first names of its links alone."""
+    """Return a row with only the first link names."""
     return row | {"names": row["names"][:FEW_NAMES]}
 
 
-def _row(alike: AlikeLinks, end: float, courses: dict[str, Floats]) -> dict[str, Any]:
+def _row(alike: EquivalentLinks, end: float, courses: dict[str, Floats]) -> dict[str, Any]:
+    """Return a row as plain data."""
     first = alike.links[0]
     row = {
         "kind": directed_kind(first.name),
@@ -77,10 +78,11 @@ def _row(alike: AlikeLinks, end: float, courses: dict[str, Floats]) -> dict[str,
 
 
 def _courses(timeline: Timeline) -> dict[str, Floats]:
-    """By link's name how full it is in each bin [per cent]."""
+    """Return the utilisation in each bin by link name [per cent]."""
+    # Without logs only each link's total use is known.
     if not timeline.logs or timeline.transfers > _MOST_TRANSFERS or len(timeline.links) > _MOST_COURSES:
         return {}
     traffic = link_traffic(timeline, _BINS)
     full = 100 * traffic.rates / traffic.bandwidths[:, None]
-    # A link whose bandwidth the timeline does not name has no share of it.
+    # A link without a known bandwidth has no utilisation.
     return {name: row for name, row in zip(traffic.names, full, strict=True) if np.isfinite(row).all()}

@@ -1,4 +1,4 @@
-"""What does a page show of memory: one rank's use over time by category, its peak, and who holds it then?"""
+"""How does a page show memory? A rank's use over time by category, its peak, and the peak's largest allocations."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ from math import isfinite
 from typing import Any, Final
 
 from simulator.records.timeline import Timeline, by_rank
-from simulator.report.numbers.holders import held_at
+from simulator.report.numbers.memory_at import allocations_at
 from simulator.report.numbers.memory_steps import thinned
-from simulator.report.plots.memory import shown_categories, with_rest
+from simulator.report.plots.training.memory import shown_categories, with_rest
 
-# More steps than pixels cannot be seen.
+# More steps than pixels are invisible.
 _MOST_STEPS: Final = 1500
 _MOST_HOLDERS: Final = 15
 
 
 def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] | None:
-    """Memory of the rank that needs most, of those whose memory is known; None where nobody holds anything.
+    """Return the memory of the rank with the highest peak, among ranks with samples; None without samples.
 
     Returns
     -------
     dict
-        rank, `capacity` [B], `time` [units, distances], `categories`, `held` (a column for each category [B]),
-        `peak` (place in the columns), `holders` at the peak (name, category, bytes), `reserved` [B] or None.
+        `rank`, `capacity` [B], `time` [units, differences], `categories`, `held` (a column per category [B]), `peak`
+        (index in the columns), `holders` at the peak (name, category, bytes), `reserved` [B] or None.
     """
     samples = by_rank(timeline.memory)
     if not samples or timeline.peak is None:
         return None
+    # The rank with the peak may not be among the recorded ranks.
     rank = timeline.peak.rank if timeline.peak.rank in samples else min(samples)
     kept = thinned(samples[rank], timeline.end, _MOST_STEPS)
     by_sample = [dict(sample.by_category) for sample in kept]
@@ -47,7 +48,8 @@ def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] |
 
 
 def _holders(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
+    """Return the largest allocations at the rank's peak."""
     if rank not in timeline.allocations:
         return []
-    holders = held_at(timeline, rank=rank)[:_MOST_HOLDERS]
+    holders = allocations_at(timeline, rank=rank)[:_MOST_HOLDERS]
     return [{"name": one.name, "category": one.category, "bytes": one.nbytes} for one in holders]

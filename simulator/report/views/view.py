@@ -1,7 +1,7 @@
-"""What is kept of a played point so that a page can draw it: lanes of spans, memory over time, links, holders?
+"""Which data does a page need about a simulated point? Spans, memory over time, links, largest allocations.
 
-Rule: plain data in few columns, small enough that a page holds hundreds of them; what is left out is said in `notes`.
-Times are whole numbers of `unit_s`, so that they read back as they were to half of it.
+Plain data in few columns, so small that a page holds hundreds of views; omissions are listed in `notes`. Times are
+whole multiples of `unit_s`, exact to half a unit.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ NAME: Final = "view.json.gz"
 def view_of(
     timeline: Timeline, capacity: float, groups: Mapping[str, Sequence[int]] | None = None, slow: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Gather what can be looked at.
+    """Gather the view of a simulated point.
 
     Parameters
     ----------
     timeline : Timeline
-        With link use.
+        Timeline with link use.
     capacity : float
         HBM of a GPU [B].
     groups : mapping of a collective's name to ranks, optional
-        Where lanes are to show what each rank sends.
+        Given: lanes also show each rank's sends.
     slow : sequence of int
-        Ranks that are shown whatever else is left out.
+        Ranks that are always shown.
 
     Returns
     -------
@@ -57,15 +57,16 @@ def view_of(
 
 
 def _unit(end: float) -> float:
-    """The power of ten of a second in which a time up to `end` has at most nine digits."""
+    """Return the power of ten [s] that gives times up to `end` at most nine digits."""
     unit = 1e-12
     while end / unit > _TICKS:
         unit *= 10
+    # Repeated multiplication leaves rounding errors; the text form does not.
     return float(f"{unit:.0e}")
 
 
 def compressed(view: Mapping[str, Any]) -> bytes:
-    """A view as gzipped JSON; equal bytes for equal views."""
+    """Return a view as gzipped JSON; equal views give equal bytes."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0, compresslevel=6) as file:
         file.write(json.dumps(view, separators=(",", ":"), allow_nan=False).encode())
@@ -73,17 +74,18 @@ def compressed(view: Mapping[str, Any]) -> bytes:
 
 
 def decompressed(data: bytes) -> dict[str, Any]:
-    """A view back from its bytes."""
+    """Return a view from its bytes."""
     view: dict[str, Any] = json.loads(gzip.decompress(data))
     return view
 
 
 def within(view: dict[str, Any], most: int) -> bytes | None:
-    """A view in at most so many bytes; None where it cannot be made that small.
+    """Return a view in at most `most` bytes; None if impossible.
 
-    First lanes but the first, the last to end and slow ones go, then spans are merged, then links lose their course,
-    and all names but a few.
+    Reductions in order: lanes except the first, the last to end and slow ranks; merged spans; links without utilisation
+    over time; few link names.
     """
+    # Each step reduces the view further, until it is small enough.
     for smaller in (lambda v: v, _few_lanes, _merged, _without_course, _few_names):
         view = smaller(view)
         data = compressed(view)
@@ -93,35 +95,39 @@ def within(view: dict[str, Any], most: int) -> bytes | None:
 
 
 def _few_lanes(view: dict[str, Any]) -> dict[str, Any]:
+    """Keep only the lanes of the first rank, the last to end, slow ranks and servers."""
     everybody = dict.fromkeys(lane["rank"] for lane in view["lanes"]["lanes"])
     ranks = [who for who in everybody if isinstance(who, int)]
     kept = {*ranks[:1], view["lanes"]["last_rank"], *view["lanes"]["slow"]}
     chosen = [lane for lane in view["lanes"]["lanes"] if lane["rank"] in kept or isinstance(lane["rank"], str)]
     if len(chosen) == len(view["lanes"]["lanes"]):
         return view
-    note = f"{len(kept & set(ranks))} of {len(ranks)} unlike ranks are shown here, to keep this page small"
+    note = f"{len(kept & set(ranks))} of {len(ranks)} different ranks are shown to keep this page small"
     return view | {"lanes": view["lanes"] | {"lanes": chosen}, "notes": [*view["notes"], note]}
 
 
-# Bins of a merged lane: a screen's width.
+# Time bins per merged lane: about a screen's width.
 _BINS: Final = 1500
 
 
 def _merged(view: dict[str, Any]) -> dict[str, Any]:
-    """Neighbours of one kind that lie in one bin of time become one span, named by how many they are."""
+    """Merge adjacent spans of a kind within a time bin into one span, named by their number."""
     width = max(1, view["end"] // _BINS)
     names = list(view["lanes"]["names"])
     merged = [_merge(lane, width, names) for lane in view["lanes"]["lanes"]]
-    note = f"neighbours of one kind within {width * view['unit_s']:.3g} s are drawn as one, to keep this page small"
+    note = f"spans of the same kind within {width * view['unit_s']:.3g} s are merged to keep this page small"
     return view | {"lanes": view["lanes"] | {"lanes": merged, "names": names}, "notes": [*view["notes"], note]}
 
 
 def _merge(lane: dict[str, Any], width: int, names: list[str]) -> dict[str, Any]:
+    """Merge the spans of a lane."""
     many = len(names)
     names.append("several")
-    spans: list[list[int]] = []  # begin, end, kind, name
+    # Columns: begin, end, kind, name.
+    spans: list[list[int]] = []
     at = 0
     for gap, duration, kind, name in zip(lane["start"], lane["duration"], lane["kind"], lane["name"], strict=True):
+        # Starts are stored as differences.
         at += gap
         if spans and spans[-1][2] == kind and at - spans[-1][1] < width and duration < width:
             spans[-1][1], spans[-1][3] = at + duration, many
@@ -137,6 +143,7 @@ def _merge(lane: dict[str, Any], width: int, names: list[str]) -> dict[str, Any]
 
 
 def _few_names(view: dict[str, Any]) -> dict[str, Any]:
+    """Keep only a few link names per row."""
     links = view["links"]
     rows = [few_names(row) for row in links["rows"]]
     whole = links.get("complete", False) and not links.get("more")
@@ -145,5 +152,6 @@ def _few_names(view: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_course(view: dict[str, Any]) -> dict[str, Any]:
+    """Drop the utilisation over time."""
     rows = [{key: value for key, value in row.items() if key != "course"} for row in view["links"]["rows"]]
     return view | {"links": view["links"] | {"rows": rows}}

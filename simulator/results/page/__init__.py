@@ -1,4 +1,4 @@
-"""The page of a run: one file that answers the question, to be opened from disk.
+"""The page of a run: a single file that answers the question, and opens from disk.
 
-Rule: Python writes what is there without a script (answer, tables, setting, trust); assets/*.js draw what is picked.
+Python writes the parts that need no script (answer, tables, setting, trust); assets/*.js draw the selected point.
 """

@@ -1,4 +1,4 @@
-"""How is the page of two runs put together: what differs, and both timelines under one cursor?"""
+"""How is the page about two runs put together: their differences, and both timelines with a common cursor?"""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.records.setting_text import labelled
 from simulator.report.plots import style
-from simulator.report.tables.setting_text import labelled
 from simulator.report.views import view as views
 from simulator.results.page.document import document
 from simulator.results.run_differences import Change, CommonPoint, RunDifferences, key_text
 
-# Of one view of a pair, as bytes before they are written as text [B]; pairs of points that have views.
+# View size in a pair, before text encoding [B]; maximum number of pairs with views.
 _MOST_BYTES: Final = 60_000
 _MOST_PAIRS: Final = 30
 _CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls" id="pairs"></div>
 <div class="controls"><label>search <input id="search" type="search" size="18"></label>
-<button class="plain" id="closer">closer</button><button class="plain" id="wider">wider</button>
-<button class="plain" id="whole">whole</button>
-<span class="note">both share one window of time and one cursor; shift and drag sums up</span></div>"""
+<button class="plain" id="closer">Zoom in</button><button class="plain" id="wider">Zoom out</button>
+<button class="plain" id="whole">Reset</button>
+<span class="note">Both timelines share time window and cursor. Shift+drag: statistics of a range.</span></div>"""
 
 
 def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
-    """Write the page of two runs, given their directories."""
+    """Return the page about two runs, given their directories."""
     first, second = (escape(str(folder)) for folder in folders)
-    # Only the first points have room on the page: points whose figures differ come first.
+    # Only the first points fit on the page, so points with differing figures come first.
     points = sorted(found.common, key=lambda point: not point.changes)
     timelines = "".join(
         f'<h3 class="run">{name}</h3><div id="run{side}"></div><div id="memory{side}"></div>'
@@ -37,7 +37,11 @@ def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
     data = {"pairs": pairs, "colours": style.OPERATIONS | style.MEMORY}
     said = found.sentences((str(folders[0]), str(folders[1])))
     left = len(points) - _MOST_PAIRS
-    note = f'<p class="note">The first {_MOST_PAIRS} points are shown, {left:,} more are not.</p>' if left > 0 else ""
+    note = (
+        f'<p class="note">Shown: the first {_MOST_PAIRS} points; {left:,} more points are not shown.</p>'
+        if left > 0
+        else ""
+    )
     head = f'<h1>{first} and {second}</h1><p class="answer">{escape(" ".join(said))}</p>{note}'
     parts = [head, _key_table(found), f"{_CONTROLS}{timelines}</section>", _figure_table(points[:_MOST_PAIRS])]
     return document(f"{folders[0]} and {folders[1]}: {said[0]}", parts, data)
@@ -51,7 +55,8 @@ def _pair(folders: tuple[Path, Path], point: CommonPoint) -> dict[str, Any]:
 
 
 def _view(folder: Path, place: int) -> str | None:
-    """The view of a run's point; None where none was kept."""
+    """Return the view of a run's point, encoded as base64; None if the run stored no view."""
+    # A run with a single point stores its view in the run's folder itself.
     own = folder / "points" / f"{place:04d}" / views.NAME
     path = own if own.is_file() else folder / views.NAME
     if not path.is_file():
@@ -61,20 +66,20 @@ def _view(folder: Path, place: int) -> str | None:
 
 
 def _key_table(found: RunDifferences) -> str:
-    """Scenario keys that differ, as HTML; empty if no key differs or no scenario is known."""
+    """Return a table with the differing scenario keys (HTML); empty if no key differs, or if no scenario is known."""
     if not found.keys:
         return ""
     rows = "".join(
         "<tr>" + "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells) + "</tr>"
         for cells in ((change.key, key_text(change.first), key_text(change.second)) for change in found.keys)
     )
-    return _table("Scenario keys that differ", "keys", ("key", "first", "second"), rows)
+    return _table("Changed scenario keys", "keys", ("key", "first", "second"), rows)
 
 
 def _figure_table(points: Sequence[CommonPoint]) -> str:
-    """Figures that differ, as HTML; empty if no figure differs."""
+    """Return a table with the differing figures (HTML); empty if no figure differs."""
     rows = "".join(_row(number, change) for number, point in enumerate(points) for change in point.changes)
-    return _table("Figures that differ", "differences", ("figure", "first", "second", "change"), rows) if rows else ""
+    return _table("Changed figures", "differences", ("figure", "first", "second", "change"), rows) if rows else ""
 
 
 def _table(heading: str, name: str, columns: Sequence[str], rows: str) -> str:
@@ -87,6 +92,7 @@ def _table(heading: str, name: str, columns: Sequence[str], rows: str) -> str:
 
 def _row(pair: int, change: Change) -> str:
     first, second = change.first, change.second
+    # bool is a subclass of int, and True - False is no meaningful change.
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (first, second))
     moved = f"{(second - first) / abs(first):+.3%}" if numbers and first else ""
     cells = [change.key, _text(first), _text(second), moved]

@@ -1,7 +1,7 @@
-"""What surrounds the parts of a page: a document with style, scripts and data, that asks nobody for anything?
+"""How is a page enclosed: a document with style, scripts and data, and without any request to a server?
 
-Rule: the page's policy forbids every request and every script but its own, by their hashes. Whatever a scenario says
-enters as text: escaped where Python writes HTML, and as JSON in which no tag can end.
+The page's content security policy forbids every request, and every script except the page's scripts, named by hash.
+Scenario text is escaped in HTML; in JSON, no text can end a tag.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ import simulator
 
 
 def document(title: str, parts: Sequence[str], data: Mapping[str, Any]) -> str:
-    """Write a page.
+    """Return a page as HTML.
 
     Parameters
     ----------
     title : str
+        Title of the document, as plain text.
     parts : sequence of str
-        HTML, safe as it is.
+        Escaped HTML.
     data : mapping
-        Plain data that the scripts read.
+        Plain data for the scripts.
     """
     scripts, style = _scripts(), asset("page.css")
     policy = (
         f"default-src 'none'; script-src '{_hash(scripts)}'; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
+    # Without scripts the page still shows its answer and tables; scripts only add pictures.
     lines = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -50,13 +52,14 @@ def document(title: str, parts: Sequence[str], data: Mapping[str, Any]) -> str:
 
 
 def asset(name: str) -> str:
-    """A file of the page, as text."""
+    """Return the text of a file in assets/."""
     return (files("simulator.results.page") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _scripts() -> str:
-    """The page's scripts, in the order of their names."""
+    """Return the page's scripts, ordered by name."""
     folder = files("simulator.results.page") / "assets"
+    # The scripts share one element, because the policy contains a hash per script element.
     return "\n".join(asset(name) for name in sorted(one.name for one in folder.iterdir()) if name.endswith(".js"))
 
 
@@ -65,6 +68,7 @@ def _hash(text: str) -> str:
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    """JSON that ends no tag and begins none."""
+    """Return data in JSON form, without any character that begins or ends a tag."""
+    # Escaped as \u003c and so on, the JSON keeps its meaning, while HTML sees no "<".
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,6 +1,6 @@
-"""How is a run's report.html put together: one file with the answer on top, tables, and all that pictures need?
+"""How is a run's report.html put together: a single file with the answer on top, tables, and the data for pictures?
 
-Rule: equal runs give equal bytes.
+Equal runs give equal bytes.
 """
 
 from __future__ import annotations
@@ -24,40 +24,33 @@ from simulator.results.small_table import SmallTable, small_tables
 from simulator.scenario.resolve import to_yaml
 
 FILE: Final = "report.html"
-# What all views together may take, as bytes before they are written as text [B]; the page itself takes some 80 kB.
+# Maximum total size for views, before text encoding [B]; the page itself takes about 80 kB.
 _ALL_VIEWS: Final = 2_000_000
-# Names of rows up to so many letters stand on one line.
+# Maximum letters in a row's name that stays on a single line.
 _SHORT_NAME: Final = 30
-# More points than this have no views of their own: nobody pages through them, and the run's folder would be large.
+# Maximum points with views of their own: nobody pages through more, and the run's folder would be large.
 MOST_VIEWS: Final = 400
 
 
 def keeps_views(points: int) -> bool:
-    """Whether a run of so many points keeps what a page draws of each."""
+    """Return True if a run with this number of points stores each point's view for the page."""
     return points <= MOST_VIEWS
 
 
 def point_folder(folder: Path, index: int, *, alone: bool = False) -> Path:
-    """Where the files of a run's point lie."""
+    """Return the folder with the files of a run's point."""
     return folder if alone else folder / "points" / f"{index:04d}"
 
 
 def report_page(compared: Comparison, answer: Answer, kept: Mapping[int, bytes], folder: Path | None = None) -> str:
-    """Write the page of a run.
+    """Return a run's page (HTML).
 
     Parameters
     ----------
-    compared : Comparison
-    answer : Answer
     kept : mapping of int to bytes
-        Views of points, as `simulator.report.views.view.compressed` gives them.
+        Views of points, in the form returned by `simulator.report.views.view.compressed`.
     folder : Path, optional
-        The run's, whose further files the page names.
-
-    Returns
-    -------
-    str
-        HTML.
+        Folder of the run, whose further files the page links.
     """
     scenario = compared.scenario
     return document(
@@ -67,31 +60,33 @@ def report_page(compared: Comparison, answer: Answer, kept: Mapping[int, bytes],
             asset("panels.html"),
             _budgets(compared, answer),
             _table(compared),
-            _facts("How far to trust it", trust(compared, answer)),
-            _facts("How to play it again", reproduction(scenario), _beside(compared, linked=folder is not None)),
-            _file("The scenario, every default written out", to_yaml(scenario)),
+            _facts("How far to trust the results", trust(compared, answer)),
+            _facts("Reproduce this run", reproduction(scenario), _beside(compared, linked=folder is not None)),
+            _file("Full scenario with defaults", to_yaml(scenario)),
         ],
         page_data(folder, compared, answer, _views(kept)),
     )
 
 
 def without_files(page: str) -> str:
-    """The page for a place where the files of its run do not lie beside it: names of files, and no links to them."""
-    # In the page's data no tag begins and no quote ends a text: neither pattern is found there by chance.
+    """Return the page for a place without the run's other files: their names stay, the links are removed."""
+    # Neither pattern matches inside the page's data: `<` is escaped there, and quotes in a text follow a backslash.
     named = re.sub(r'<a href="[^"]*">([^<]*)</a>', r"\1", page)
     return re.sub(r'"files":\[(?:\[[^\]]*\],?)*\]', '"files":[]', named)
 
 
 def kept_views(folder: Path, compared: Comparison) -> dict[int, bytes]:
-    """The views that a run's folder has, by point."""
+    """Return the views stored in a run's folder, by point."""
+    # A run with a single point stores its files in the run's folder itself.
     alone = len(compared.rows) == 1
     files = {row.index: point_folder(folder, row.index, alone=alone) / views.NAME for row in compared.rows}
     return {index: file.read_bytes() for index, file in files.items() if file.is_file()}
 
 
 def _views(kept: Mapping[int, bytes]) -> dict[int, str]:
-    """Views as text, each as small as all of them together have to be."""
+    """Return the views in base64, each reduced until the total fits into the limit."""
     each = _ALL_VIEWS if sum(map(len, kept.values())) <= _ALL_VIEWS else _ALL_VIEWS // len(kept)
+    # If the total is too large, every view gets an equal share.
     small = {
         index: data if len(data) <= each else views.within(views.decompressed(data), each)
         for index, data in kept.items()
@@ -101,7 +96,9 @@ def _views(kept: Mapping[int, bytes]) -> dict[int, str]:
 
 def _head(compared: Comparison, answer: Answer) -> str:
     scenario = compared.scenario
-    count = f"; {len(compared.rows)} points" if len(compared.rows) > 1 else ""
+    # The only place where the page explains what a point is.
+    explained = f"; {len(compared.rows)} points (a point is one combination of compared and swept values)"
+    count = explained if len(compared.rows) > 1 else ""
     sentences = "".join(f'<p class="answer">{escape(sentence)}</p>' for sentence in answer.sentences)
     why = f'<p class="why"><b>Why:</b> {escape(answer.why)}</p>' if answer.why else ""
     drawn = small_tables(compared, answer)
@@ -130,14 +127,15 @@ def _small(table: SmallTable) -> str:
 
 
 def _attributes(point: int | None, *, best: bool) -> str:
-    """Attributes of a cell: the point that a click shows, and whether its value is best."""
+    """Return the attributes of a cell: the point that a click shows, and whether the value is best."""
     return (' class="best"' if best else "") + ("" if point is None else f' data-point="{point}"')
 
 
 def _budgets(compared: Comparison, answer: Answer) -> str:
-    """Days, GPU hours, cost and energy of each point that fits, where the scenario has a budget."""
+    """Return a table with days, GPU hours, cost and energy of each fitting point, if the scenario has a budget."""
     if not answer.budget:
         return ""
+    # The columns for cost and energy are omitted if the price or the power is unknown.
     columns = (("days", "days"), ("GPU hours", "gpu_hours"), ("cost", "cost"), ("energy (kWh)", "energy_kwh"))
     known = [column for column in columns if answer.budget[0][column[1]] is not None]
     heads = "".join(f"<th>{name}</th>" for name, _ in known)
@@ -147,14 +145,15 @@ def _budgets(compared: Comparison, answer: Answer) -> str:
         + "</tr>"
         for one in answer.budget
     )
-    caption = "Estimates: the step repeated, without failures, evaluation, checkpoints and starts."
+    caption = "Estimates from the step time, without failures, evaluation, checkpoints and start-up."
     table = f'<table class="sortable"><caption>{caption}</caption><thead><tr><th>setting</th>{heads}</tr></thead>'
     body = f"{table}<tbody>{rows}</tbody></table>"
-    return f'<section class="panel"><h2>What a whole training takes</h2><div class="scroll tall">{body}</div></section>'
+    title = "<h2>Estimate for the whole training</h2>"
+    return f'<section class="panel">{title}<div class="scroll tall">{body}</div></section>'
 
 
 def _cell(text: str) -> str:
-    """A cell that may break before what stands in brackets, and nowhere else."""
+    """Return a cell that breaks only before an opening bracket."""
     return escape(text.replace(" ", "\u00a0").replace("\u00a0(", " ("))
 
 
@@ -169,13 +168,13 @@ def _table(compared: Comparison) -> str:
 
 
 def _file(title: str, text: str) -> str:
-    """A file, folded away."""
+    """Return a panel with a file's text, folded."""
     folded = f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
     return f'<section class="panel">{folded}</section>'
 
 
 def _beside(compared: Comparison, *, linked: bool) -> str:
-    """A row of the files beside the page, as links where the page lies in its run's folder."""
+    """Return a row with the files beside the page; as links if the page is in its run's folder."""
     files = ", ".join(
         f"{f'<a href={chr(34)}{path}{chr(34)}>{path}</a>' if linked else path} ({escape(what)})"
         for path, what in files_beside(compared)

@@ -1,4 +1,4 @@
-"""What do a page's scripts need: points by axes, their figures and parts, views, lines and marks of the overview?"""
+"""Which data do a page's scripts need: points by axes, their figures and parts, views, lines and marks?"""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from typing import Any, Final
 from simulator.basics.units import format_memory
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, amount
-from simulator.findings.words import at_text
+from simulator.findings.text import at_text
+from simulator.records.setting_text import label
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.plots import style
-from simulator.report.plots.memory import FARTHEST_LINE
-from simulator.report.tables.setting_text import label
+from simulator.report.plots.training.memory import FARTHEST_LINE
 from simulator.results.page.machine import machines
 from simulator.results.page.point_table import figures
 from simulator.scenario.build_training import to_step
 from simulator.scenario.description import describe_point
 
-# Groups of a dimension that are told, and ranks of a job beyond which none is.
+# Maximum groups to list per dimension; maximum ranks in a job for which groups are listed at all.
 _MOST_GROUPS: Final = 6
 _MOST_RANKS: Final = 100_000
-# Parts of a step, in the order in which bars stack them, and by which kind's colour.
+# A step's parts in stacking order, and the operation kind for each part's colour.
 _PARTS: Final = {
     "forward and backward": "forward", "recompute": "recompute", "optimizer": "optimizer", "idle": "idle",
-    "sending": "transfer", "receiving": "received", "latencies and waiting": "idle",
+    "sending": "transfer", "receiving": "received", "latency and waiting": "idle",
 }  # fmt: skip
 
 PART_COLOURS: Final = style.OPERATIONS | style.MEMORY | {name: style.OPERATIONS[kind] for name, kind in _PARTS.items()}
 
 
 def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: Mapping[int, str]) -> dict[str, Any]:
-    """Everything that scripts read; plain data."""
+    """Return the data for the scripts, as plain data."""
     axes = [*compared.scenario.compare, *compared.scenario.sweep]
+    # Points refer to machines by index, because points often share a machine.
     drawn, of_point = machines(compared)
     overview = _overview(compared, answer, axes)
     per_token = compared.kind == "training" and _per_token(compared)
@@ -48,7 +49,7 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
         "crossings": _crossings(compared, answer, axes),
         "front": _front(compared, answer),
         "frontKeys": ["time_per_token_s" if per_token else "step_time_s", "peak_memory_bytes"],
-        "frontTime": "time of a token, over all GPUs" if per_token else "time of a step",
+        "frontTime": "time per token (all GPUs)" if per_token else "step time",
         "parts": _parts_title(compared),
         "partOrder": part_order(kinds),
         "mostMemory": _most_memory(compared),
@@ -60,16 +61,18 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
 
 
 def _front(compared: Comparison, answer: Answer) -> list[int]:
-    """Points of the front; none where all points are as fast or as large, so that there is nothing to weigh."""
+    """Return the points on the Pareto front; empty if every point is equally fast or equally large."""
     reports = [row.report for row in compared.rows if row.report is not None]
+    # Otherwise a single point dominates, and there is no trade-off between time and memory.
     weighs = all(len({report.get(key) for report in reports}) > 1 for key in ("tokens_per_s", "peak_memory_bytes"))
     return [one["point"] for one in answer.front] if weighs else []
 
 
 def _most_memory(compared: Comparison) -> float:
-    """Bytes that the memory axis of every point reaches: the largest peak, or the capacity where it is near."""
+    """Return the upper end of every point's memory axis: the largest peak, or a capacity close to the peak [B]."""
     reports = [row.report for row in compared.rows if row.report is not None and "peak_memory_bytes" in row.report]
     peak = max((report["peak_memory_bytes"] for report in reports), default=0)
+    # A capacity far above every peak would squeeze the curves; it is then left off the axis.
     near = [report["capacity_bytes"] for report in reports if report["capacity_bytes"] < FARTHEST_LINE * peak]
     return float(max([peak, *near]))
 
@@ -80,18 +83,20 @@ def _axis(compared: Comparison, key: str) -> dict[str, Any]:
     return {
         "name": key.rpartition(".")[2].replace("_", " "),
         "values": [label(key, value) for value in values],
+        # Axes are drawn to scale only if every value is a positive number (logarithmic axes).
         "numbers": numbers if all(number is not None and number > 0 for number in numbers) else None,
         "compared": key in compared.scenario.compare,
     }
 
 
 def _overview(compared: Comparison, answer: Answer, axes: list[str]) -> dict[str, Any]:
-    """The numeric axis that the answer speaks of, else that with most values; and what is drawn along it."""
+    """Return the axis and the figure of the overview: the answer's numeric axis, else the axis with most values."""
+    # Axes with many values first, then the scenario's order. Zero or negative values cannot be on a logarithmic axis.
     numeric = sorted(
         (key for key in compared.numeric_axes if min(compared.numbers(key)) > 0),
         key=lambda key: (-len(compared.numbers(key)), axes.index(key)),
     )
-    # Sizes before workers: most questions are about where along sizes the lead changes.
+    # Sizes come before workers: most questions ask for the crossover along sizes.
     told = (found.numbers.get("along") for found in answer.findings[:1])
     wanted = (*told, "collective.size", *numeric)
     first = next((key for key in wanted if key in numeric), None)
@@ -105,18 +110,19 @@ def _overview(compared: Comparison, answer: Answer, axes: list[str]) -> dict[str
 
 
 def _crossings(compared: Comparison, answer: Answer, axes: list[str]) -> list[dict[str, Any]]:
-    """Where leads change, by axis, with the values of the other swept axes that they hold for."""
+    """Return the crossovers by axis, each with the fixed values on the remaining swept axes."""
     marks = []
     for found in answer.findings:
         for one in found.numbers.get("crossings", ()):
             if one["at"] is None:
+                # The crossover is only known to be somewhere between two points: there is no place to mark.
                 continue
             fixed = {
                 str(axes.index(key)): list(compared.scenario.sweep[key]).index(value)
                 for key, value in one["fixed"].items()
             }
             at = at_text(one["along"], one["at"], exact=one["exact"])
-            text = f"{compared.name(one['after'])} overtakes at {at}"
+            text = f"{compared.name(one['after'])} best {'from' if one['exact'] else 'above'} {at}"
             marks.append({"axis": axes.index(one["along"]), "fixed": fixed, "at": one["at"], "text": text})
     return marks
 
@@ -142,7 +148,7 @@ def _point(
         "fits": row.fits,
         "figures": {},
         "topology": machine,
-        "noview": "What happened when was not kept of this point; play it alone with `simulator run` and --set.",
+        "noview": "No timeline was stored for this point. Simulate the point alone with `simulator run` and --set.",
         "files": _files(folder, compared, row),
     }
     if report is None:
@@ -159,16 +165,18 @@ def _point(
             point["losses"] = list(report["learning"]["losses"])
         if not report["played_collectives"]:
             point["links"] = (
-                "Collectives stand as closed forms here and fill no link; --set training.collectives=played plays them."
+                "Closed forms replace the collectives of this point, and links carry no bytes; "
+                "--set training.collectives=played simulates the collectives."
             )
     return point
 
 
 def _groups(row: Row) -> list[tuple[str, str]]:
-    """Groups of ranks by dimension of parallelism, in words."""
+    """Return text with the rank groups for each dimension of parallelism."""
     point = row.point
     if point.training is None or point.cluster.world_size > _MOST_RANKS:
         return []
+    # A purely data-parallel job has a single group of all ranks: nothing to list.
     cut = to_step(point.training, point.cluster.world_size, point.base).parallelism
     if cut.size == 1:
         return []
@@ -184,7 +192,7 @@ def _groups(row: Row) -> list[tuple[str, str]]:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """Ranks of a group: '0, 8, 16, 24', '0, 1, ..., 15'."""
+    """Return text with a group's ranks: '0, 8, 16, 24', '0, 1, ..., 15'."""
     return ", ".join(map(str, ranks)) if len(ranks) <= 8 else f"{ranks[0]}, {ranks[1]}, ..., {ranks[-1]}"
 
 
@@ -195,29 +203,30 @@ def _note(row: Row) -> str:
 
 
 def _per_token(compared: Comparison) -> bool:
-    """Whether steps learn from unlike numbers of tokens, so that only times of a token can be compared."""
+    """Return True if points differ in tokens per step: then only the time per token can be compared."""
     tokens = [row.report["tokens_per_s"] * row.report["step_time_s"] for row in compared.rows if row.report]
+    # Tokens per step = tokens/s x step time, up to rounding.
     return bool(tokens) and max(tokens) - min(tokens) > 1e-6 * max(tokens)
 
 
 def _parts_title(compared: Comparison) -> str:
     if compared.kind != "training":
-        return "Time by what the end of the busiest cable does"
-    what = "token, over all GPUs," if _per_token(compared) else "step"
-    return f"Time of a {what} by what it goes to"
+        return "Time the busiest link is sending or receiving"
+    return "Time per token (all GPUs), broken down" if _per_token(compared) else "Step time, broken down"
 
 
 def _parts(compared: Comparison, report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[str, float]]:
-    """Parts of a collective, or of a step, that add up to its time, or to that of a token [s]."""
+    """Return the parts that add up to the time of a collective, a step, or a token [s]."""
     if compared.kind != "training":
         parts = Bottleneck.of(report["bottleneck"]).parts if report["bottleneck"] else {}
-        return [*sorted(parts.items()), ("latencies and waiting", report["time_s"] - sum(parts.values()))]
+        # The remainder after the bottleneck's parts is latency and waiting.
+        return [*sorted(parts.items()), ("latency and waiting", report["time_s"] - sum(parts.values()))]
     scale = 1 / (report["tokens_per_s"] * report["step_time_s"]) if _per_token(compared) else 1.0
     return [(name, scale * seconds) for name, seconds in step_parts(report, kinds)]
 
 
 def exposed_kinds(reports: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Kinds of exposed communication, largest first: the order in which every bar of a page stacks them."""
+    """Return the kinds of exposed communication, largest first: the stacking order in every bar of a page."""
     most: dict[str, float] = {}
     for report in reports:
         for kind, seconds in report.get("exposed_comm_time_by_kind", {}).items():
@@ -226,21 +235,23 @@ def exposed_kinds(reports: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def part_order(kinds: Sequence[str]) -> list[str]:
-    """The order of all parts, in bars and below them."""
+    """Return the order for every part, in bars and legend."""
     first = ("forward and backward", "recompute", "optimizer", "receiving", "sending")
-    return [*first, *kinds, "idle", "latencies and waiting"]
+    return [*first, *kinds, "idle", "latency and waiting"]
 
 
 def step_parts(report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[str, float]]:
-    """Parts of a step, in the order in which bars stack them, that add up to its time [s].
+    """Return the parts of a step, in stacking order; they add up to the step time [s].
 
     Parameters
     ----------
     report : mapping
+        Report of the step.
     kinds : sequence of str
-        Of exposed communication, in the order that all bars share.
+        Kinds of exposed communication, in the order common to all bars.
     """
     exposed = report["exposed_comm_time_by_kind"]
+    # Compute time includes recomputation and the optimizer; both are separate parts.
     kernels = report["compute_time_s"] - report["recompute_time_s"] - report["optimizer_time_s"]
     parts = {
         "forward and backward": kernels,
@@ -253,10 +264,11 @@ def step_parts(report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[st
 
 
 def _files(folder: Path | None, compared: Comparison, row: Row) -> list[tuple[str, str]]:
-    """Files beside the page that open elsewhere, as names and relative paths."""
+    """Return names and relative paths for files beside the page that other programs open."""
     if folder is None:
         return []
     own = Path() if len(compared.rows) == 1 else Path("points") / f"{row.index:04d}"
+    # Links only to existing files: large runs and options decide which files are written.
     tables = [
         (name, (own / name).as_posix()) for name in ("spans.csv", "transfers.csv") if (folder / own / name).is_file()
     ]

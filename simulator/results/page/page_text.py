@@ -1,4 +1,4 @@
-"""What does a page say about its run in words: how far to trust it, how to play it again?"""
+"""Which texts does a page contain about its run: how far to trust the figures, and how to simulate the run again?"""
 
 from __future__ import annotations
 
@@ -7,62 +7,65 @@ from typing import Final
 
 import simulator
 from simulator.basics.counts import number_of
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import facts as topology_facts
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import ScenarioError
 from simulator.findings.answer import Answer
 from simulator.findings.caveats import sources
 from simulator.findings.comparison import Comparison, Row
-from simulator.report.numbers.measures import Report
+from simulator.records.measures import Report
 from simulator.scenario.records import Scenario
 from simulator.step.framework import load_framework
 
-# Algorithms and sources that a page has room for.
+# Maximum algorithms and sources to list on a page.
 _MOST_TOLD: Final = 12
 
 
 def reproduction(scenario: Scenario) -> list[tuple[str, str]]:
-    """What to type, and with what it was played."""
+    """Return the commands to repeat the run, with seed and version."""
     return [
-        ("the same again", "simulator rerun DIRECTORY, where this page lies; or simulator run scenario.yaml"),
+        ("command", "simulator rerun DIRECTORY (the directory of this page), or simulator run scenario.yaml"),
         ("seed", str(scenario.seed)),
         ("simulator", simulator.__version__),
     ]
 
 
 def files_beside(compared: Comparison) -> list[tuple[str, str]]:
-    """Files that a run leaves beside its page, as relative paths, and what is in each."""
+    """Return the files beside a run's page: relative paths, and a few words on the content."""
     several = len(compared.rows) > 1
-    files = [("report.json", "all figures"), ("scenario.yaml", "every default written out"), ("run.json", "versions")]
+    files = [("report.json", "all figures"), ("scenario.yaml", "scenario with all defaults"), ("run.json", "versions")]
     files += [("table.csv", "a row for each point")] if several else []
-    files += [("plots/", "pictures")] if compared.scenario.plots else []
+    files += [("plots/", "pictures")] if compared.scenario.plotted.kinds else []
     own = "spans and transfers of each point"
     return files + ([("points/", own)] if several else [("spans.csv", "operations"), ("transfers.csv", "transfers")])
 
 
 def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
-    """What is played, what stands for it, which constants were fitted, how far measured runs lie from such figures."""
+    """Return facts about trust: simulated parts, closed forms, fitted constants, and errors of measured runs."""
     rows = [row.report for row in compared.rows if row.report is not None]
     engines = sorted({outcome.engine for outcome in compared.outcomes if outcome.engine})
     facts = [("engine", ", ".join(engines))]
     if compared.kind == "collective":
         wrong = [report["wrong"] for report in rows if report["wrong"] is not None]
-        facts.append(("transfers", "every one is played as an event; times come out of routes, latencies and shares"))
+        facts.append(
+            ("transfers", "every transfer is an event; times follow from routes, latencies and shares of bandwidth")
+        )
         if wrong:
             facts.append(
                 (
                     "numbers",
-                    f"real arrays were added up in {number_of(len(wrong), 'point')}; wrong elements: {sum(wrong):,}",
+                    f"real arrays were summed in {number_of(len(wrong), 'point')}; wrong elements: {sum(wrong):,}",
                 )
             )
+        # Only points with an exact closed form have a prediction to compare.
         exact = [r for r in rows if r["predicted_s"]]
         if exact:
             off = max(abs(r["time_s"] / r["predicted_s"] - 1) for r in exact)
             facts.append(
                 (
                     "closed forms",
-                    f"exact formulas: of {number_of(len(exact), 'point')}; the largest difference is {off:.1e}",
+                    f"exact formulas for {number_of(len(exact), 'point')}; largest relative difference {off:.1e}",
                 )
             )
     else:
@@ -73,7 +76,7 @@ def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
         facts.append(
             (
                 "thresholds",
-                f"found by playing {number_of(answer.further, 'point')} between those of the table, to 2 % or exactly",
+                f"found by simulating {number_of(answer.further, 'further point')}, to 2 % or exactly",
             )
         )
     facts.append(("not modelled", "packets, congestion control, switch buffers, adaptive routing; see docs/design.md"))
@@ -81,7 +84,8 @@ def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
 
 
 def _of_collectives(rows: Sequence[Report]) -> list[tuple[str, str]]:
-    """Which algorithms ran in steps, and where the machines' constants of collectives were measured."""
+    """Return the algorithms used in steps, and the sources of the machines' constants for collectives."""
+    # dict.fromkeys keeps each text once, in the points' order.
     ran = dict.fromkeys(
         "; ".join(f"{name}: {taken}" for name, taken in report["algorithms"].items())
         for report in rows
@@ -89,7 +93,7 @@ def _of_collectives(rows: Sequence[Report]) -> list[tuple[str, str]]:
     )
     measured = dict.fromkeys(source for report in rows for source in sources(report))
     told = [("algorithms", text) for text in ran] + [("constants of collectives", source) for source in measured]
-    return told if len(told) <= _MOST_TOLD else [*told[:_MOST_TOLD], ("and more", "report.json has them all")]
+    return told if len(told) <= _MOST_TOLD else [*told[:_MOST_TOLD], ("more", "report.json has the complete list")]
 
 
 def _of_training(compared: Comparison) -> list[tuple[str, str]]:
@@ -98,31 +102,37 @@ def _of_training(compared: Comparison) -> list[tuple[str, str]]:
         return []
     played, closed = (sum(report[f"{kind}_collectives"] for report in rows) for kind in ("played", "closed_form"))
     return [
-        ("collectives", f"{played:,} were played transfer by transfer, {closed:,} by exact closed forms"),
+        ("collectives", f"{played:,} simulated transfer by transfer, {closed:,} computed by exact closed forms"),
         *(("constants", text) for text in dict.fromkeys(_constants(row) for row in compared.rows)),
     ]
 
 
 def _constants(row: Row) -> str:
-    """Whose measured runs the constants were fitted to that slow a point's kernels down."""
+    """Return text on the source of a point's fitted constants, which slow kernels down."""
     training = row.point.training
     if training is None or training.framework == "bare":
         return "no fitted constants (framework: bare)"
     framework, gpu = load_framework(training.framework), _gpu(row.point)
+    # Constants by source: the framework itself, another framework whose constants are taken over, or "" (assumed).
     by = framework.fitted_to(gpu)
     if not training.compile:
+        # The constant for compiled kernels has no effect without compilation.
         by = {whose: [name for name in names if name != "compiled"] for whose, names in by.items()}
     own = ", ".join(by.pop(framework.name, [])) or "none"
     assumed = ", ".join(by.pop("", []))
-    taken = [f"taken over from {whose}: {', '.join(names)}" for whose, names in by.items() if names]
-    texts = [f"fitted to its own measured runs: {own}", *taken, *([f"assumed: {assumed}"] if assumed else [])]
+    taken = [f"taken from {whose}: {', '.join(names)}" for whose, names in by.items() if names]
+    texts = [
+        f"fitted to measured runs of {framework.name}: {own}",
+        *taken,
+        *([f"assumed: {assumed}"] if assumed else []),
+    ]
     if gpu is not None and framework.chip(gpu) is None:
-        texts.append(f"what {gpu.name} loses under sustained load: the middle of other chips")
-    return f"those of {framework.name}, which slow kernels down; {'; '.join(texts)} (docs/validation.md)"
+        texts.append(f"loss of {gpu.name} under sustained load: median of other chips")
+    return f"constants of {framework.name}, which slow kernels down; {'; '.join(texts)} (docs/validation.md)"
 
 
 def _gpu(point: Scenario) -> Gpu | None:
-    """The GPU of a point; None where only its cluster knows it."""
+    """Return the GPU of a point; None if only the built cluster knows the GPU."""
     try:
         gpu = point.cluster.gpu or topology_facts(point.cluster.topology, point.base).gpu
         return None if gpu is None else load_gpu(gpu, point.base)

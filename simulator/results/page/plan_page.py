@@ -1,6 +1,6 @@
-"""How is the page of a plan put together: the best layouts, the front, everything that was played, what was left out?
+"""How is the page of a plan put together: best layouts, Pareto front, simulated settings, and omitted settings?
 
-Rule: all of it is what `planner.told` tells, so that page, table and JSON are of the same numbers.
+The data comes from `planner.plan_report`: page, table and JSON contain the same numbers.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from simulator.results.page.document import document
 from simulator.results.page.page_data import PART_COLOURS, exposed_kinds, part_order, step_parts
 
 FILE: Final = "report.html"
-# Of choices those of which the played settings have several values are axes; then come these.
+# Possible axes of the picture over every simulated setting, in order; only choices with several values become axes.
 _CHOSEN: Final = (
     "gpus", "tp", "pp", "cp", "ep", "dp", "schedule", "virtual_stages", "sharding", "shard_size", "micro_batch",
     "micro_batches", "checkpointing", "offload", "precision", "framework",
 )  # fmt: skip
-_FRONT: Final = """<section class="panel hidden needsjs"><h2>Memory against time</h2>
+_FRONT: Final = """<section class="panel hidden needsjs"><h2>Memory vs time</h2>
 <div id="planfront"></div></section>"""
-_COORDINATES: Final = """<section class="panel hidden needsjs"><h2>Every played setting</h2>
+_COORDINATES: Final = """<section class="panel hidden needsjs"><h2>All simulated settings</h2>
 <div id="coordinates"></div></section>"""
 
 
 def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], best_yaml: str) -> str:
-    """Write the page.
+    """Return a plan's page (HTML).
 
     Parameters
     ----------
     told : mapping
-        From `planner.told.document`.
+        From `planner.plan_report.document`.
     question : str
+        Title of the page.
     sentences : sequence of str
         The answer.
     best_yaml : str
-        The scenario of the best setting; empty where nothing fits.
+        Scenario of the best setting; empty if no setting fits.
     """
-    played = f"{told['considered']:,} settings considered, {told['played']:,} played"
+    played = f"{told['considered']:,} settings considered, {told['played']:,} simulated"
     said = "".join(f'<p class="answer">{escape(one)}</p>' for one in sentences)
     head = (
         f'<header><h1>{escape(question)}</h1><p class="setting">{escape(played)}</p></header>'
@@ -52,13 +53,13 @@ def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], 
         head,
         _best(told),
         _nearest(told),
-        f'<div class="two">{_FRONT}{_rows("What was left out, and why", _left_out(told))}</div>',
+        f'<div class="two">{_FRONT}{_rows("Excluded settings and reasons", _left_out(told))}</div>',
         _COORDINATES,
         _sizes(told.get("sizes", [])),
         _sensitivity(told),
-        _rows("What was searched", [(name, _choice(told, name)) for name in told["choices"]]),
-        _rows("How far to trust it", _trust(told)),
-        _file("best.yaml, which simulator run plays to the same report", best_yaml) if best_yaml else "",
+        _rows("Search space", [(name, _choice(told, name)) for name in told["choices"]]),
+        _rows("How far to trust the results", _trust(told)),
+        _file("best.yaml: the best setting as a scenario for simulator run", best_yaml) if best_yaml else "",
     ]
     return document(
         question,
@@ -68,12 +69,13 @@ def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], 
 
 
 def _data(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What the scripts read."""
+    """Return the data for the scripts."""
     numbers = {one["number"] for one in told["best"]}
     front = {one["number"] for one in told["front"]}
     played = told["all_played"]
     axes = [name for name in _CHOSEN if len({str(one[name]) for one in played}) > 1]
     several = "gpus" in axes
+    # A common stacking order for every bar.
     kinds = exposed_kinds([one["report"] for one in told["best"]])
     return {
         "best": [
@@ -101,7 +103,7 @@ def _step(told: Mapping[str, Any]) -> float:
 
 
 def _word(value: Any) -> Any:
-    """A value on an axis; what nobody chose is all of it."""
+    """Return a value on an axis; "all" if nothing was chosen."""
     return "all" if value is None else value
 
 
@@ -109,19 +111,30 @@ def _best(told: Mapping[str, Any]) -> str:
     if not told["best"]:
         return ""
     budgets = bool(told["best"][0]["budget"])
-    heads = ["setting", "step", "80 % of runs", "tokens/s/GPU", "MFU", "memory", "exposed", "idle", "bound"]
+    heads = [
+        "setting",
+        "step",
+        "uncertainty (80&nbsp;%)",
+        "tokens/s/GPU",
+        "MFU",
+        "memory",
+        "exposed",
+        "idle time",
+        "lower bound / time",
+    ]
     heads += ["days", "GPU hours", "cost"] if budgets else []
     rows = "".join(_best_row(one, budgets=budgets) for one in told["best"])
-    head = "".join(f"<th>{one}</th>" for one in heads) + '<th class="text">why it loses</th>'
+    head = "".join(f"<th>{one}</th>" for one in heads) + '<th class="text">difference from the best</th>'
     table = f"<thead><tr>{head}</tr></thead><tbody>{rows}"
     return (
-        f'<section class="panel"><h2>The best</h2><div class="scroll tall"><table class="sortable" id="best">{table}'
-        "</tbody></table></div></section>"
+        '<section class="panel"><h2>Best settings</h2><div class="scroll tall"><table class="sortable" id="best">'
+        f"{table}</tbody></table></div></section>"
     )
 
 
 def _nearest(told: Mapping[str, Any]) -> str:
-    """What comes nearest where nothing fits, and the changes after which something does."""
+    """Return a panel with the setting that comes nearest to fitting, and the changes after which a setting fits."""
+    # No setting exists at all, for example because the number of GPUs has no suitable divisors.
     if "possible" in told:
         title = "No setting exists for these numbers of GPUs and sequences"
         return _rows(title, [("possible", option) for option in told["possible"]] or [("possible", "none nearby")])
@@ -129,10 +142,10 @@ def _nearest(told: Mapping[str, Any]) -> str:
     if nearest is None:
         return ""
     needs, has = format_memory(nearest["needs_bytes"]), format_memory(nearest["capacity_bytes"])
-    rows = [("as asked", f"{needs} of {has}", nearest["setting"])]
+    rows = [("as requested", f"{needs} of {has}", nearest["setting"])]
     rows += [(way["change"], format_memory(way["needs_bytes"]), way["setting"]) for way in told["ways"]]
     title = (
-        "What comes nearest, and what would fit" if told["ways"] else "What comes nearest; nothing that was tried fits"
+        "Closest setting, and changes that would fit" if told["ways"] else "Closest setting; no tried change would fit"
     )
     return _table(title, ("change", "needs", "setting"), rows)
 
@@ -160,26 +173,32 @@ def _best_row(one: Mapping[str, Any], *, budgets: bool) -> str:
 
 
 def _sizes(tried: Sequence[Mapping[str, Any]]) -> str:
-    """What other numbers of GPUs give, where they were asked for."""
+    """Return a panel with the results for further numbers of GPUs, if requested."""
     return _table(gpu_numbers.sentence(tried), *gpu_numbers.table(tried)) if tried else ""
 
 
 def _sensitivity(told: Mapping[str, Any]) -> str:
-    """What other machines change, where it was asked for."""
+    """Return a panel with the effect that a different machine would have, if requested."""
     if not told.get("sensitivity"):
         return ""
-    heads = ("another machine", "the best setting then", "the fastest then", "less time", "its setting")
+    heads = (
+        "change of the machine",
+        "step of the best setting",
+        "step of the fastest setting",
+        "time saved",
+        "fastest setting",
+    )
     rows = [
         (one["change"], format_time(one["same_setting_step_time_s"]), format_time(one["step_time_s"]),
          f"{100 * one['faster_by']:.1f} %", one["setting"])
         for one in told["sensitivity"]
     ]  # fmt: skip
-    title = f"What another machine would change of the best one's {format_time(_step(told))}"
+    title = f"Effect of another machine on the best setting ({format_time(_step(told))} per step)"
     return _table(title, heads, rows)
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A panel with a table; what stands last in a row is text."""
+    """Return a panel with a table; the last cell in each row is text."""
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + f'<td class="text">{escape(last)}</td></tr>'
         for *cells, last in rows
@@ -202,25 +221,33 @@ def _choice(told: Mapping[str, Any], name: str) -> str:
 
 
 def _trust(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    yield "played", "as simulator run plays them: overlap, contention and memory come out of events"
-    yield "left out", "only what cannot be, does not fit, or whose least time is above the last of the best"
+    yield "simulation", "as in simulator run: overlap, contention and memory follow from events"
+    yield (
+        "excluded",
+        "impossible settings, settings that do not fit, lower bounds above the slowest of the best settings",
+    )
     if not told["ended"]:
-        yield "not ended", "the search was interrupted: something faster may be among what waits"
+        yield "not ended", "the search was interrupted: a setting that still waits may be faster"
     for text in told.get("outside_of_measured", []):
-        yield "outside", text
+        yield "outside the validated range", text
     if told["best"]:
         if not told.get("outside_of_measured"):
-            yield "measured", "runs with all that the best one has were measured; their errors make the interval"
+            yield (
+                "measured runs",
+                "runs with every option of the best setting were measured; the uncertainty is their error",
+            )
+        # The bound divided by the simulated step time, over all simulated settings.
         ratios = sorted(one["bound_s"] / one["step_time_s"] for one in told["all_played"])
-        yield "bounds", f"{100 * ratios[len(ratios) // 2]:.1f} % of the played step in the median"
+        yield "lower bound / time", f"median {100 * ratios[len(ratios) // 2]:.1f} % over all simulated settings"
         high = told["best"][0]["report"]["intervals"].get("step_time_s_80_high")
         if high is not None:
+            # Settings within the best setting's interval may be faster on a real machine.
             near = sum(one["report"]["step_time_s"] <= high for one in told["best"][1:])
             yield (
-                "interval",
+                "uncertainty (80 %)",
                 (
-                    f"{near} of the other {len(told['best']) - 1} lie within the best one's 80 % interval and may "
-                    "change places with it on a real machine: try them"
+                    f"{near} of the other {len(told['best']) - 1} settings are within the uncertainty of the best "
+                    "setting, and may be faster on a real machine"
                 ),
             )
 

@@ -1,4 +1,4 @@
-"""Which table of all points does a page have: settings, figures, and how each differs from the baseline?"""
+"""Which table does a page have for its points: settings, figures, and each point's difference from the baseline?"""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ from typing import Any, Final, NamedTuple
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
 from simulator.findings.comparison import Comparison, Row
-from simulator.report.numbers.measures import interval_width, share_text
-from simulator.report.tables.setting_text import label
+from simulator.records.measures import interval_width, share_text
+from simulator.records.setting_text import label
 from simulator.scenario.payload import PAYLOAD_LIMIT
 
-# More rows make a page slow; table.csv has them all.
+# More rows would make the page slow; table.csv contains every row.
 MOST_ROWS: Final = 1000
 
 
-class Figure(NamedTuple):
-    """A figure of a report as a column.
+class ReportColumn(NamedTuple):
+    """A figure in a report, as a column.
 
     Attributes
     ----------
     name : str
+        Heading of the column.
     key : str
-        By which scripts know it.
+        Name of the figure in the scripts.
     unit : str
-        As scripts write it.
+        Format of the figure in the scripts.
     value : function (report) -> number or None
+        Reads the figure from a report.
     text : function (number) -> str
+        Formats the figure.
     """
 
     name: str
@@ -42,33 +45,33 @@ def _share(key: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 COLLECTIVE: Final = (
-    Figure("time", "time_s", "s", lambda r: r["time_s"], format_time),
-    Figure("closed form", "predicted_s", "s", lambda r: r["predicted_s"], format_time),
-    Figure("bus bandwidth", "busbw", "B/s", lambda r: r["busbw"], format_bandwidth),
-    Figure("on the wire", "wire_bytes", "size", lambda r: r["wire_bytes"], format_bytes),
-    Figure("wrong elements", "wrong", "number", lambda r: r["wrong"], str),
-    Figure("largest error", "max_abs_error", "number", lambda r: r["max_abs_error"], "{:.2g}".format),
+    ReportColumn("time", "time_s", "s", lambda r: r["time_s"], format_time),
+    ReportColumn("closed form", "predicted_s", "s", lambda r: r["predicted_s"], format_time),
+    ReportColumn("bus bandwidth", "busbw", "B/s", lambda r: r["busbw"], format_bandwidth),
+    ReportColumn("bytes sent", "wire_bytes", "size", lambda r: r["wire_bytes"], format_bytes),
+    ReportColumn("wrong elements", "wrong", "number", lambda r: r["wrong"], str),
+    ReportColumn("largest error", "max_abs_error", "number", lambda r: r["max_abs_error"], "{:.2g}".format),
 )
 TRAINING: Final = (
-    Figure("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
-    Figure("80 % within", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
-    Figure("tokens/s", "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
-    Figure("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
-    Figure("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
-    Figure("idle", "bubble", "share", _share("bubble_time_s"), share_text),
-    Figure("recomputation", "recompute", "share", _share("recompute_time_s"), share_text),
-    Figure("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
-    Figure("reserved", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
+    ReportColumn("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
+    ReportColumn("uncertainty (80 %)", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
+    ReportColumn("tokens/s", "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
+    ReportColumn("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
+    ReportColumn("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
+    ReportColumn("idle time", "bubble", "share", _share("bubble_time_s"), share_text),
+    ReportColumn("recompute", "recompute", "share", _share("recompute_time_s"), share_text),
+    ReportColumn("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
+    ReportColumn("reserved memory", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
 )
 
 
-def figures(compared: Comparison) -> tuple[Figure, ...]:
-    """The figures of this kind of scenario."""
+def figures(compared: Comparison) -> tuple[ReportColumn, ...]:
+    """Return the figures for this kind of scenario."""
     return TRAINING if compared.kind == "training" else COLLECTIVE
 
 
 def point_table(compared: Comparison) -> str:
-    """The table as HTML; there without a script, sorted and filtered with one."""
+    """Return the table as HTML; readable without scripts, sorted and filtered by scripts."""
     axes = [*compared.scenario.compare, *compared.scenario.sweep]
     columns = figures(compared)
     first = columns[0]
@@ -88,21 +91,27 @@ def point_table(compared: Comparison) -> str:
 
 
 def _why_dashes(compared: Comparison) -> list[str]:
-    """Why a collective has no count of wrong elements: its arrays were not added up."""
+    """Return the reason why a collective has no count of wrong elements: no real arrays were added."""
     without = sum(row.report is not None and row.report.get("wrong", 0) is None for row in compared.rows)
     if not without:
         return []
     which = "no point" if without == len(compared.rows) else f"{len(compared.rows) - without} points"
     limit = format_bytes(PAYLOAD_LIMIT)
-    return [f"Real arrays were added up in {which}; payload: auto does so for at most {limit} over all ranks"]
+    return [f"Real arrays were summed in {which}; payload: auto sums arrays of at most {limit} over all ranks"]
 
 
 def _row(
-    compared: Comparison, row: Row, axes: list[str], columns: tuple[Figure, ...], first: Figure, several: bool
+    compared: Comparison,
+    row: Row,
+    axes: list[str],
+    columns: tuple[ReportColumn, ...],
+    first: ReportColumn,
+    several: bool,
 ) -> str:
     settings = {**row.setting, **row.condition}
     cells = [f'<td class="text">{escape(label(axis, settings[axis]))}</td>' for axis in axes]
     if row.report is None:
+        # A failed point has no figures; its error fills the row.
         error = next((outcome.error for outcome in compared.outcomes if outcome.index == row.index), "") or ""
         cells.append(f'<td class="text bad">failed: {escape(error)}</td>')
         return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
@@ -110,25 +119,27 @@ def _row(
     if several:
         cells.append(_against(compared, row, first))
     if compared.kind == "training":
+        # The memory that is missing on a GPU; unused if the point fits.
         short = format_memory(row.report["shortfall_bytes"])
         cells.append('<td class="text">yes</td>' if row.fits else f'<td class="text bad">lacks {short}</td>')
     return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
 
 
-def _cell(column: Figure, report: Mapping[str, Any]) -> str:
+def _cell(column: ReportColumn, report: Mapping[str, Any]) -> str:
     value = column.value(report)
     if value is None:
         return '<td data-v="">-</td>'
     return f'<td data-v="{value!r}">{escape(column.text(value))}</td>'
 
 
-def _against(compared: Comparison, row: Row, first: Figure) -> str:
-    """How much more of the first figure it takes than the baseline under the same condition."""
+def _against(compared: Comparison, row: Row, first: ReportColumn) -> str:
+    """Return the relative difference of the first figure from the baseline, under the same condition."""
     if row.setting == compared.settings[0]:
         return '<td data-v="0">baseline</td>'
     baseline = compared.row(compared.settings[0], row.condition).report
     value = first.value(row.report or {})
     before = first.value(baseline) if baseline is not None else None
+    # The baseline failed, or has no value to divide by.
     if not before or value is None:
         return '<td data-v="">-</td>'
     change = value / before - 1

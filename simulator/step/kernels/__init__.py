@@ -1,1 +1,1 @@
-"""How long a step's kernels take on a GPU, alone and while a collective in flight takes SMs and HBM bandwidth."""
+"""How long do a step's kernels take on a GPU, alone and while a collective takes SMs and HBM bandwidth?"""

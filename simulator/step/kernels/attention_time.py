@@ -1,6 +1,9 @@
-"""How long a flash attention kernel takes, by its generation: blocks of rows on SMs, and what passes HBM.
+"""How long does a flash attention kernel take? The slower of its tiles on the SMs and its bytes through HBM.
 
-Rule: numbers in, seconds out; efficiencies are published figures that the catalog holds.
+This module turns numbers into seconds; efficiencies are published figures stored in the GPU catalog.
+
+Example: 512 causal queries form 4 strips of 128 rows. Strip i attends to i tiles of 128 keys, the diagonal's tile
+included, hence a head has 1 + 2 + 3 + 4 = 10 tiles.
 """
 
 from __future__ import annotations
@@ -12,36 +15,36 @@ from simulator.model.kernel import Attention
 
 Generation = Literal[1, 2, 3]
 
-# Rows of Q that a block of threads takes at a time (recalled: 64 to 128, by head_dim and generation).
+# Query rows of a thread block (recalled: 64 to 128, by head_dim and generation).
 BLOCK: Final = 128
-# The head_dim for which efficiencies are published.
+# Published efficiencies are for this head_dim.
 _PUBLISHED: Final = 128
-# FLOP of the two matmuls of a score, for each head dimension.
+# FLOP per score and head dimension: two matmuls with a multiplication and an addition each.
 _OF_A_SCORE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionConstants:
-    """One GPU, dtype and generation.
+    """Constants of attention kernels on a GPU, for a dtype and generation.
 
     Attributes
     ----------
     peak_flops : float
-        [FLOP/s]
+        Peak rate in this dtype [FLOP/s].
     sms : int
+        Number of SMs.
     hbm_bandwidth : float
-        What kernels reach of it [B/s].
+        HBM bandwidth reached by kernels [B/s].
     launch : float
-        [s]
+        Launch overhead [s].
     efficiency : float
-        Share of the peak at head_dim 128, long sequences, forward and backward together, 0 to 1.
+        Share of the peak at head_dim 128 and long sequences, forward and backward together, 0 to 1.
     exponentials : float
-        How many the GPU computes [1/s]: each score needs one, however few dimensions a head has.
-    generation : {1, 2, 3}
+        Exponentials computed by the GPU [1/s]; each score needs an exponential, whatever the head_dim.
     on_chip : float
         Shared memory of an SM [B].
     itemsize : int
-        [B]
+        Bytes of an element [B].
     """
 
     peak_flops: float
@@ -58,24 +61,20 @@ class AttentionConstants:
 def attention_time(
     constants: AttentionConstants, kernel: Attention, sms_taken: int = 0, hbm_share: float = 1.0
 ) -> float:
-    """Time one attention kernel: the slower of its blocks on the SMs and its bytes in HBM.
+    """Return the duration of an attention kernel [s]: the slower of its tiles on the SMs and its bytes in HBM.
 
     Parameters
     ----------
-    constants : AttentionConstants
-    kernel : Attention
     sms_taken : int
+        SMs taken by a collective.
     hbm_share : float
-
-    Returns
-    -------
-    float
-        [s]
+        Share of HBM bandwidth left to the kernel.
 
     Notes
     -----
-    compute = max(blocks x mean block / free SMs, longest block) / rate of an SM where blocks are unlike (causal), else
-    whole waves. Generation 1 gives each head of each sequence to one SM; later ones each strip of 128 rows.
+    compute = (tiles on the busiest SM) x (FLOP of a tile) / (an SM's rate). Causal strips have unequal lengths and
+    balance over SMs, hence the mean counts, and at least the longest strip; equal strips run in whole waves. Generation
+    1 assigns a whole head of a sequence to an SM, later generations a strip of 128 rows.
     """
     c = constants
     free = c.sms - sms_taken
@@ -85,35 +84,40 @@ def attention_time(
 
 
 def _block_steps(kernel: Attention, generation: Generation, free: int) -> float:
-    """Tiles of scores, BLOCK x BLOCK, that the busiest SM computes."""
+    """Return the tiles, BLOCK x BLOCK scores each, computed on the busiest SM."""
     strips, columns = -(-kernel.seq_len // BLOCK), -(-kernel.attended // BLOCK)
     heads = kernel.batch * kernel.heads
-    # The diagonal's tiles are computed whole.
+    # Masked scores inside the diagonal's tiles are computed too.
     per_head = strips * (columns + 1) / 2 if kernel.causal else float(strips * columns)
+    # A whole head runs on one SM: few heads leave SMs idle.
     if generation == 1:
         return -(-heads // free) * per_head
     if kernel.causal:
+        # The longest strip runs on one SM, even if every other SM is idle.
         return max(heads * per_head / free, float(columns))
+    # Wave quantisation: the last wave takes as long as a full wave.
     return -(-heads * strips // free) * float(columns)
 
 
 def _flops_of_step(kernel: Attention) -> float:
+    """Return the FLOP of a tile [FLOP]: two matmuls forward, five backward."""
     return 2.0 * (5 if kernel.backward else 2) * BLOCK * BLOCK * kernel.head_dim
 
 
 def _sm_rate(c: AttentionConstants, head_dim: int) -> float:
-    """An SM's rate [FLOP/s]: published for heads of 128; others spend another share of their time on exponentials."""
-    exponential = c.peak_flops / (_OF_A_SCORE * c.exponentials)  # in head dimensions, which take as long
+    """Return an SM's rate [FLOP/s]: published for head_dim 128, otherwise corrected for the share of exponentials."""
+    exponential = c.peak_flops / (_OF_A_SCORE * c.exponentials)  # an exponential's duration, in head dimensions
+    # The fraction of time spent in matmuls, relative to head_dim 128.
     share = head_dim / (head_dim + exponential) * (_PUBLISHED + exponential) / _PUBLISHED
     return min(1.0, c.efficiency * share) * c.peak_flops / c.sms
 
 
 def attention_bytes(kernel: Attention, itemsize: int, generation: Generation, on_chip: float) -> float:
-    """Count what a generation's kernel moves through HBM [B].
+    """Return the bytes moved through HBM by a generation's kernel [B].
 
-    Generation 1 walks over blocks of K and V outside, ceil(M/4d) rows each for M elements on chip, and reads Q and
-    reads and writes the output again for each of them (Dao et al. 2022, algorithm 1; algorithm 4 backward). Later ones
-    keep a strip of the output on chip and find K and V in L2: every array passes once.
+    Generation 1 has an outer loop over tiles of K and V with ceil(M / 4 d) rows each, for M elements on chip; for each
+    tile, Q is read, and the output is read and written (Dao et al. 2022, algorithm 1; algorithm 4 backward). Later
+    generations keep a strip of the output on chip and find K and V in L2: every array passes HBM once.
 
     Examples
     --------
@@ -125,12 +129,15 @@ def attention_bytes(kernel: Attention, itemsize: int, generation: Generation, on
     """
     if generation != 1:
         return kernel.nbytes(itemsize)
+    # The output has Q's size. K and V are smaller with grouped-query attention.
     q = float(kernel.batch * kernel.seq_len * kernel.heads * kernel.head_dim * itemsize)
     kv = q * kernel.kv_heads / kernel.heads * kernel.attended / kernel.seq_len
+    # Row maxima and row sums are float32.
     statistics = 4.0 * kernel.batch * kernel.seq_len * kernel.heads
     columns = -(-int(on_chip / itemsize) // (4 * kernel.head_dim))
     walks = float(-(-kernel.attended // columns))
     if kernel.causal:
+        # On average, causal masking skips half of the tiles.
         walks = (walks + 1) / 2
     if kernel.backward:
         return 4 * kv + walks * (5 * q + 2 * statistics)

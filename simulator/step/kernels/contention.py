@@ -1,6 +1,7 @@
-"""How much HBM bandwidth a collective in flight leaves to the kernels of its rank.
+"""How much HBM bandwidth does a collective in flight leave to its rank's kernels? Computed from links and GPU.
 
-Rule: worked out from the links and the GPU, with no fitted constant: what the links bring and take passes HBM too.
+No constant is fitted: bytes that links bring and take also pass HBM. Example: 8 ranks on 100 Gb/s links receive 12.5
+GB/s each. Reads and writes take 25 of an A100's 2039 GB/s, and 1 - 25 / 2039 = 0.988 is left.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from typing import Final
 
 from simulator.cluster.cluster import Cluster
 
-# What leaves a rank is read, what arrives is written; a reduction reads a third time.
+# Bytes sent are read from HBM, and bytes received are written; a reduction's third access is neglected.
 _PASSES: Final = 2
-# Nobody starves: memory controllers serve kernels too (a guess that only GPUs with very slow memory meet).
+# Memory controllers serve kernels too. The bound is a guess, reached only by GPUs with very slow memory.
 _LEAST_LEFT: Final = 0.25
 
 
 def hbm_left(cluster: Cluster) -> float:
-    """Share of HBM bandwidth, above 0, at most 1, while a ring passes through every rank.
+    """Return the share of HBM bandwidth left while a ring runs over every rank, in (0, 1].
 
     Examples
     --------
@@ -31,7 +32,11 @@ def hbm_left(cluster: Cluster) -> float:
 
 
 def arriving(cluster: Cluster) -> float:
-    """Most that a ring over all ranks brings to each of them [B/s]: by the ports inside a node and by its cards."""
+    """Return the largest rate at which a ring over every rank can deliver to each rank [B/s].
+
+    Bounded by the ports inside a node, by the node's network cards, and by the machine's measured cap.
+    """
+    # Nodes are alike: the first node, and the first pair of nodes, represent the others.
     rates = [_inside(cluster, node) for node in cluster.nodes[:1] if len(node) > 1]
     if len(cluster.nodes) > 1:
         rates.append(_across(cluster, *cluster.nodes[:2]))
@@ -40,15 +45,17 @@ def arriving(cluster: Cluster) -> float:
 
 
 def _inside(cluster: Cluster, node: tuple[int, ...]) -> float:
+    """Return the bandwidth between two ranks in a node [B/s]."""
     return cluster.route(cluster.ranks[node[0]], cluster.ranks[node[1]]).bandwidth
 
 
 def _across(cluster: Cluster, node: tuple[int, ...], following: tuple[int, ...]) -> float:
-    """All cards of a node together: each narrowest link once."""
+    """Return the joint bandwidth of a node's network cards [B/s]; each narrowest link counts once."""
     narrowest: dict[int, float] = {}
     bandwidth = cluster.router.bandwidth
     for rank, other in zip(node, following, strict=False):
         links = cluster.route(cluster.ranks[rank], cluster.ranks[other]).links
+        # A network card shared by several ranks counts once.
         link = min(links, key=lambda number: (bandwidth[number], number))
         narrowest[link] = bandwidth[link]
     return sum(narrowest.values())

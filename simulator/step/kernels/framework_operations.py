@@ -1,6 +1,6 @@
-"""Operations as a framework runs them: the loss in one pass, recomputation that ends early, casts to eight bits.
+"""How does a framework change a model's operations? Fused loss, early end of recompute, copies, casts to eight bits.
 
-Rule: changes counts of kernels and kept bytes, never times.
+The functions change kernels and saved tensors, and know no durations.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
 
 _FLOAT32: Final = 4
-# Bytes of an operand's number before and after the cast.
+# Bytes of an operand's element before and after the cast.
 _WIDE: Final = 2
 _NARROW: Final = 1
 
 
 def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """Put one pass over the logits in the place of their float32 copy and softmax.
+    """Replace the logits' float32 copy and softmax by a single pass over the logits.
 
-    Forward reads them once, and keeps them; backward reads them and writes their gradient over them, as the loss of
-    the flash-attention package does with `inplace_backward`.
+    The forward pass reads and saves the logits; the backward pass reads them and overwrites them with their gradient,
+    as the flash-attention package's loss does with `inplace_backward`.
     """
     replaced: list[Operation] = []
     for op in operations:
@@ -38,7 +38,7 @@ def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
                     (Elementwise("fused cross entropy gradient", size, size),),
                     (Saved("logits", size, "logits"),),
                     _FLOAT32,
-                    # Where ranks have some of the logits each they tell each other as much as without fusing.
+                    # With a vocabulary-parallel head, ranks exchange as much as without fusion.
                     communications=operations[-1].communications,
                 ),
             )
@@ -46,10 +46,11 @@ def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
 
 
 def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """Leave out what comes after the last tensor that a backward pass needs: the MLP's last matmul and its addition.
+    """Drop the operations after the last tensor needed by a backward pass: the MLP's last matmul and addition.
 
-    PyTorch's checkpointing without reentry ends recomputation there (torch.utils.checkpoint, early stop, since 2.1).
+    PyTorch's non-reentrant checkpointing ends the recompute there (torch.utils.checkpoint, early stop, since 2.1).
     """
+    # Only the next layer reads these outputs, and checkpointing has saved its input.
     end = len(operations)
     while end and operations[end - 1].name in ("residual2", "down"):
         end -= 1
@@ -57,20 +58,21 @@ def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
 
 
 def second_maps(model: Transformer, batch: Batch) -> tuple[Matmul, ...]:
-    """Maps that `selective_op` runs again beyond whole operations: keys of queries, keys, values; up of gate and up.
+    """Return the matmuls that `selective_op` recomputes besides whole operations: keys, and up of a gated MLP.
 
-    torchtitan keeps every second matmul's output, and its layers multiply by each of these matrices apart.
+    torchtitan saves every second matmul's output, and its layers have separate matrices for queries, keys and values,
+    and for gate and up.
     """
     keys = Matmul("keys", batch.tokens, model.kv_width, model.hidden_size)
     return (keys, Matmul("up", batch.tokens, model.ffn_size, model.hidden_size)) if model.gated else (keys,)
 
 
 def with_copies(operations: tuple[Operation, ...], model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """A layer's operations with the copies that modules of eager PyTorch keep, and merged kernels do not.
+    """Add to a layer's saved tensors the copies that eager PyTorch modules save and merged kernels avoid.
 
-    A gated activation keeps its function's output beside the product. Queries and keys with positions are new arrays,
-    while the values are a view that keeps all of the array that the three were cut from; attention's output is copied
-    into the order of tokens for the next matrix.
+    A gated activation saves its function's output besides the product. Queries and keys with positions are new arrays,
+    while the values are a view that keeps the whole array of queries, keys and values alive. Attention's output is
+    copied into token order for the next matmul.
     """
     made = []
     for op in operations:
@@ -79,6 +81,7 @@ def with_copies(operations: tuple[Operation, ...], model: Transformer, batch: Ba
             saved += (Saved("activation function output", op.output, op.name),)
         if op.name == "attention":
             kept = {one.name: one for one in op.saved}
+            # The view of the values keeps queries and keys without positions alive.
             beside = [kept[name].nbytes for name in ("queries", "keys") if name in kept]
             saved += (Saved("queries and keys without positions", sum(beside), "qkv"),)
             saved += (Saved("attention output by tokens", op.output, op.name),)
@@ -87,22 +90,23 @@ def with_copies(operations: tuple[Operation, ...], model: Transformer, batch: Ba
 
 
 def loss_buffers(model: Transformer, batch: Batch, *, compiled: bool, logits: bool = False) -> int:
-    """What the loss holds in its backward pass beyond what it kept from the forward pass [B]; `logits` too."""
+    """Return the bytes held by the loss in its backward pass beyond its saved tensors [B]; with `logits`, these too."""
     memory = logits_memory(model, batch)
     gradients = memory.backward_peak - memory.log_probabilities
     kept = memory.logits if logits else 0
+    # Merged kernels never write half of the gradients to HBM.
     return kept + (gradients // 2 if compiled else gradients)
 
 
 def eight_bit_casts(kernel: Matmul, *, once: bool = False) -> Elementwise:
-    """Both operands read and written again with eight bits a number, each matmul in the order that it needs.
+    """Return the kernel that casts both operands of a matmul to eight bits, in the order needed by each matmul.
 
-    Where a tensor is cast `once`, activations and gradients are read where they come first, and written in both orders;
-    a weight is cast once a step, which is left out beside what every micro-batch costs (NVIDIA's Transformer Engine:
-    `is_first_microbatch`, fused cast and transpose).
+    With `once`, a tensor is cast on first use and written in both orders; a weight is cast once per step, neglected
+    beside the cost of every micro-batch (NVIDIA's Transformer Engine: `is_first_microbatch`, fused cast and transpose).
     """
     operands = kernel.batch * float(kernel.m * kernel.k + kernel.k * kernel.n)
     if once:
+        # A weight-gradient matmul reads operands that earlier matmuls have already cast.
         operands = 0.0 if kernel.of_weights else kernel.batch * float(kernel.m * kernel.k)
         return Elementwise(f"{kernel.name} casts", _WIDE * operands, 2 * _NARROW * operands, fusible=False)
     return Elementwise(f"{kernel.name} casts", _WIDE * operands, _NARROW * operands, fusible=False)

@@ -1,7 +1,7 @@
-"""The constants behind kernel times: what was fitted to a GPU, and what is scaled from one that was.
+"""Which constants determine kernel times on a GPU? Its own fitted constants, otherwise the reference GPU's, scaled.
 
-Rule: every constant stands with its source; what a GPU's catalog file does not hold comes from the reference GPU,
-scaled by SMs and clock, and says so.
+Every constant has a source. A constant missing in a GPU's catalog file comes from the reference GPU, scaled by SMs and
+clock, and is marked as unsure.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from functools import cache
 from typing import Final
 
 from simulator.basics import dtypes
+from simulator.basics.errors import UnknownNameError
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
-from simulator.errors import UnknownNameError
 from simulator.step.kernels.matmul_time import MatmulConstants, efficiency_of
 
-# The GPU with the most public figures; all others lean on it where they have none of their own.
+# The GPU with the most public figures; other GPUs borrow missing constants from it.
 REFERENCE: Final = "h100_sxm"
-# Whose fitted constants a dtype uses.
+# Dtype whose fitted constants are used, by dtype.
 FITTED: Final[Mapping[str, str]] = {
     "bfloat16": "bfloat16",
     "float16": "bfloat16",
@@ -30,15 +30,15 @@ FITTED: Final[Mapping[str, str]] = {
     "float8_e5m2": "float8_e4m3fn",
     "int8": "float8_e4m3fn",
 }
-# What differs by dtype, where a table says so; see MatmulConstants.
+# Constants fitted separately for each dtype; see `MatmulConstants`.
 BY_DTYPE: Final = ("overlap", "operand_rate", "copies")
-# Eight-bit inputs leave as wider numbers: fp8 as bfloat16 (as measured), int8 as int32 [B].
+# Matmuls with eight-bit inputs write wider numbers: fp8 writes bfloat16 (as measured), int8 writes int32 [B].
 _OUTPUT: Final[Mapping[str, int]] = {"float8_e4m3fn": 2, "float8_e5m2": 2, "int8": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A number, who says so, and whether that was checked for this very GPU."""
+    """A constant's value, its source, and whether it was verified on this GPU."""
 
     value: float
     source: str
@@ -47,24 +47,23 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class KernelModel:
-    """All constants of one GPU.
+    """Constants of a GPU's kernel times.
 
     Attributes
     ----------
-    gpu : Gpu
     constants : mapping of str to Constant
-        "matmul_bfloat16_overlap" and the like; times in [s], rates in [B/s], shares 0 to 1.
+        "matmul_bfloat16_overlap" and so on; times [s], rates [B/s], shares 0 to 1.
     """
 
     gpu: Gpu
     constants: Mapping[str, Constant]
 
     def value(self, name: str) -> float:
-        """A constant's number."""
+        """Return a constant's value."""
         return self.constants[name].value
 
     def matmul(self, dtype: str, *, sustained: bool = False) -> MatmulConstants:
-        """The constants for matrix multiplications in a dtype, for a short while or under sustained load.
+        """Return the constants of matmuls in a dtype, briefly or under sustained load.
 
         Raises
         ------
@@ -73,17 +72,20 @@ class KernelModel:
 
         Notes
         -----
-        No matmul exceeds the best that a search found. Where even main loops at the peak stay below that figure at its
-        shape, the table's short runs refute it (they are faster): then it holds under sustained load alone.
+        No matmul is faster than the best matmul found by a search on this GPU. If even main loops at the peak are
+        slower than this figure at its shape, the table's short runs contradict it by being faster, and the bound
+        applies only under sustained load.
         """
         bare, efficiency, best = self._matmul(dtype), self._efficiency(FITTED[dtype]), self._best(FITTED[dtype])
+        # Efficiency 1 means the search's figure contradicts the table.
         if best is None or (efficiency == 1.0 and not sustained):
             return replace(bare, efficiency=efficiency)
+        # A best matmul in bfloat16 limits another dtype in proportion to the peaks.
         _, flops, known = best
         return replace(bare, efficiency=efficiency, best_flops=flops / self.gpu.peak_flops[known] * bare.peak_flops)
 
     def _matmul(self, dtype: str) -> MatmulConstants:
-        """The constants with a main loop at the peak."""
+        """Return the constants for a main loop at the peak."""
         own = {name: self.constants.get(f"matmul_{FITTED.get(dtype, dtype)}_{name}") for name in BY_DTYPE}
         itemsize = dtypes.find(dtype, stored=False).itemsize
         return MatmulConstants(
@@ -99,37 +101,39 @@ class KernelModel:
         )
 
     def _best(self, dtype: str) -> tuple[tuple[int, int, int], float, str] | None:
-        """The best matmul found on this GPU: shape, rate [FLOP/s], dtype: this one, or bfloat16 for want of it."""
+        """Return the GPU's best matmul in a dtype, or else bfloat16: shape (m, n, k), rate [FLOP/s], dtype."""
         best = self.gpu.facts.get("best_matmul", {})
         return next(((*best[known], known) for known in (dtype, "bfloat16") if known in best), None)
 
     def _efficiency(self, dtype: str) -> float:
-        """Share of the peak in a main loop, such that the best matmul found on this GPU takes what it took.
+        """Return the main loop's share of the peak, such that the best matmul found takes its measured time.
 
-        Where none was looked for in this dtype, the reference's, times what bfloat16's is to the reference's.
+        Without a search in this dtype: the reference GPU's share, times the ratio of both GPUs' shares in bfloat16.
         """
         best = self._best(dtype)
         reference = _reference()
         searched = reference.facts["best_matmul"]
+        # Without a search for this dtype, only the reference GPU tells how far the dtype is from its peak.
         if best is None or (best[2] != dtype and dtype in searched):
             other = kernel_model(reference)
+            # bfloat16 is searched on most GPUs and shows how a GPU compares with the reference.
             by_bfloat16 = 1.0 if best is None else self._efficiency("bfloat16") / other._efficiency("bfloat16")
             return min(1.0, other._efficiency(dtype) * by_bfloat16)
         shape, flops, known = best
         return efficiency_of(self._matmul(known), shape, flops)
 
     def changed(self, values: Mapping[str, float]) -> KernelModel:
-        """The same with other numbers."""
+        """Return the model with some constants replaced."""
         other = {name: replace(self.constants[name], value=value) for name, value in values.items()}
         return replace(self, constants={**self.constants, **other})
 
     def peak_flops(self, dtype: str) -> float:
-        """The GPU's rate for a dtype in which kernels compute [FLOP/s].
+        """Return the GPU's peak rate for a kernel dtype [FLOP/s].
 
         Raises
         ------
         UnknownNameError
-            It has none; with those that it has.
+            The GPU has no rate for the dtype; the message lists its dtypes.
         """
         if dtype not in self.gpu.peak_flops or dtype not in FITTED:
             known = set(self.gpu.peak_flops) & set(FITTED)
@@ -138,15 +142,7 @@ class KernelModel:
 
 
 def kernel_model(gpu: Gpu) -> KernelModel:
-    """Collect a GPU's constants: its own first, then what its other figures say, then the reference's, scaled.
-
-    Parameters
-    ----------
-    gpu : Gpu
-
-    Returns
-    -------
-    KernelModel
+    """Collect a GPU's constants: its own, then those derived from its other figures, then the reference GPU's, scaled.
 
     Examples
     --------
@@ -156,21 +152,24 @@ def kernel_model(gpu: Gpu) -> KernelModel:
     """
     own = _own(gpu)
     reference = _reference()
-    # Which generations of attention kernels exist is the GPU's own matter: a file that names some names all.
+    # A GPU file that lists attention generations lists every generation: the reference's must not be added.
     apart = any(name.startswith("attention_") for name in own)
     constants = dict(own)
     for name in _own(reference):
         if name not in own and not (apart and name.startswith("attention_")):
+            # A benchmark of this GPU is better than the reference's efficiency.
             constants[name] = _stream(gpu) if name == "hbm_efficiency" and _has_stream(gpu) else _scaled(name, gpu)
     return KernelModel(gpu, constants)
 
 
 @cache
 def _reference() -> Gpu:
+    """Return the reference GPU; cached."""
     return load_gpu(REFERENCE)
 
 
 def _own(gpu: Gpu) -> dict[str, Constant]:
+    """Return the constants in a GPU's catalog file."""
     sources, unsure = gpu.facts.get("sources", {}), gpu.facts.get("unsure", ())
     return {
         name: Constant(value, sources.get(f"constants.{name}", ""), f"constants.{name}" not in unsure)
@@ -179,10 +178,12 @@ def _own(gpu: Gpu) -> dict[str, Constant]:
 
 
 def _has_stream(gpu: Gpu) -> bool:
+    """Return True if a STREAM benchmark of this GPU is known."""
     return "stream_bandwidth" in gpu.facts
 
 
 def _stream(gpu: Gpu) -> Constant:
+    """Return the HBM efficiency measured by a STREAM benchmark."""
     source = gpu.facts.get("sources", {}).get("stream_bandwidth", "")
     share = min(1.0, gpu.facts["stream_bandwidth"] / gpu.hbm_bandwidth)
     return Constant(
@@ -191,15 +192,16 @@ def _stream(gpu: Gpu) -> Constant:
 
 
 def _scaled(name: str, gpu: Gpu) -> Constant:
-    """The reference's constant on another GPU."""
+    """Return the reference's constant, scaled to another GPU."""
     reference = _reference()
     constant = _own(reference)[name]
     factor, how = 1.0, "as on"
+    # Operands reach SMs at a rate per SM and clock; other constants do not scale.
     if name.endswith("operand_rate"):
         factor, how = sm_rate(gpu) / sm_rate(reference), "by SMs and clock, from"
     return Constant(constant.value * factor, f"{how} {REFERENCE}: {constant.source}", sure=False)
 
 
 def sm_rate(gpu: Gpu) -> float:
-    """Clocks of all SMs together [1/s]; at the reference's clock where none is known."""
+    """Return the clock cycles of every SM together [1/s]; an unknown clock is the reference's."""
     return float(gpu.sms * gpu.facts.get("clock", _reference().facts["clock"]))

@@ -1,6 +1,6 @@
-"""How long a kernel takes on a GPU.
+"""How long does a kernel take on a GPU? `duration` dispatches to matmul, attention and elementwise kernels.
 
-Rule: the one door from a kernel's counts to seconds; constants come from the GPU's catalog file.
+This is the only way from a kernel's counts to seconds; constants come from the GPU's catalog file.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from simulator.step.kernels.matmul_time import MatmulConstants, matmul_time
 
 __all__ = ["Constant", "KernelModel", "communication_sms", "duration", "kernel_model"]
 
-# For a GPU whose file is silent: an A100's 192 KiB of L1 and shared memory, less what L1 keeps (recalled).
+# Default on-chip memory: an A100's 192 KiB of L1 and shared memory, without L1's part (recalled).
 _ON_CHIP: Final = 164 * 1024
-# Exponentials of an SM in a clock, CUDA C++ Programming Guide, arithmetic instructions: 16 from compute capability 7.0
-# to 9.0. Shah et al., FlashAttention-3, 2024, count 3.9 T/s on an H100, which agrees.
+# Exponentials per SM and clock cycle, CUDA C++ Programming Guide, arithmetic instructions: 16 for compute capability
+# 7.0 to 9.0. Shah et al., FlashAttention-3, 2024, count 3.9 T/s on an H100, which agrees.
 _EXPONENTIALS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Same:
-    """A GPU that is equal to itself alone: its mappings cannot be hashed. Holding it keeps its id from being reused."""
+class _HashableGpu:
+    """A hashable GPU, equal only to itself; a Gpu's mappings have no hash. Holding the GPU keeps its id unique."""
 
     gpu: Gpu
 
@@ -35,7 +35,7 @@ class _Same:
         return id(self.gpu)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.gpu is self.gpu
+        return isinstance(other, _HashableGpu) and other.gpu is self.gpu
 
 
 def duration(
@@ -49,37 +49,36 @@ def duration(
     compiled: bool = False,
     sustained: bool = False,
 ) -> float:
-    """Time one kernel.
+    """Return a kernel's duration [s].
 
     Parameters
     ----------
-    kernel : Matmul, Attention or Elementwise
-    gpu : Gpu
     dtype : str
-        Of the inputs: "bfloat16", "tf32", "float8_e4m3fn", ... "float32" is true float32: on most GPUs that is the
-        vector units' rate; "tf32" is float32 on matrix units. An Elementwise has its bytes counted already.
+        Dtype of the inputs: "bfloat16", "tf32", "float8_e4m3fn", ... "float32" is true float32, on most GPUs at the
+        vector units' rate; "tf32" is float32 on matrix units. Elementwise kernels already count bytes and ignore the
+        dtype.
     sms_taken : int
-        SMs that communication holds meanwhile.
+        SMs taken by a collective in flight.
     hbm_share : float
-        Share of HBM bandwidth that is left, above 0, at most 1.
+        Share of HBM bandwidth left to the kernel, above 0, at most 1.
     attention_generation : {1, 2, 3}
-        Of flash attention's kernels.
+        Generation of the flash attention kernels.
     compiled : bool
-        Whether fusible kernels are merged into their neighbours, and take no time of their own.
+        Whether fusible kernels are merged into their neighbours and take no time.
     sustained : bool
         Whether matmuls follow one another for longer than a chip holds its highest clock.
 
     Returns
     -------
     float
-        [s]; never faster than the GPU's peak or its HBM.
+        Duration, never below the roofline of the GPU's peak and HBM bandwidth [s].
 
     Raises
     ------
     UnknownNameError
         The GPU has no rate for the dtype.
     ValueError
-        No SM or no bandwidth left; a generation of attention kernels that the GPU cannot run.
+        No SM or no bandwidth is left, or the GPU cannot run the attention generation.
 
     Examples
     --------
@@ -94,18 +93,20 @@ def duration(
     if not 0.0 < hbm_share <= 1.0:
         raise ValueError(f"got an HBM share of {hbm_share}; must be above 0 and at most 1")
     if isinstance(kernel, Elementwise):
-        launch, bandwidth = _streaming(_Same(gpu))
+        # Elementwise kernels are memory-bound: SMs do not limit them.
+        launch, bandwidth = _streaming(_HashableGpu(gpu))
+        # A merged kernel's arrays stay on chip.
         fused = compiled and kernel.fusible
         return 0.0 if fused else launch + (kernel.read + kernel.written) / (bandwidth * hbm_share)
     if isinstance(kernel, Matmul):
-        constants = _matmul(_Same(gpu), dtype, sustained)
+        constants = _matmul(_HashableGpu(gpu), dtype, sustained)
         return matmul_time(constants, kernel.m, kernel.n, kernel.k, kernel.batch, sms_taken, hbm_share)
-    attention = _attention(_Same(gpu), dtype, attention_generation)
+    attention = _attention(_HashableGpu(gpu), dtype, attention_generation)
     return attention_time(attention, kernel, sms_taken, hbm_share)
 
 
 def communication_sms(gpu: Gpu) -> int:
-    """SMs that a collective in flight takes from the kernels of a GPU.
+    """Return the SMs that a collective in flight takes from a GPU's kernels.
 
     Examples
     --------
@@ -113,34 +114,38 @@ def communication_sms(gpu: Gpu) -> int:
     >>> communication_sms(load_gpu("h100_sxm"))
     20
     """
-    return min(round(gpu.sms * _model(_Same(gpu)).value("communication_sms")), gpu.sms - 1)
+    # Kernels keep at least one SM.
+    return min(round(gpu.sms * _model(_HashableGpu(gpu)).value("communication_sms")), gpu.sms - 1)
 
 
 def elementwise_share(gpu: Gpu) -> float:
-    """Share of the bandwidth of plain copies that norms, activations and the like reach, where a GPU's file says so."""
-    constants = _model(_Same(gpu)).constants
+    """Return the share of a plain copy's bandwidth reached by norms, activations and the like; 1 if unknown."""
+    constants = _model(_HashableGpu(gpu)).constants
     return constants["elementwise"].value if "elementwise" in constants else 1.0
 
 
 @lru_cache(maxsize=64)
-def _model(same: _Same) -> KernelModel:
+def _model(same: _HashableGpu) -> KernelModel:
+    """Return a GPU's constants; cached, because a step times thousands of kernels."""
     return kernel_model(same.gpu)
 
 
 @lru_cache(maxsize=64)
-def _streaming(same: _Same) -> tuple[float, float]:
-    """Launch [s] and reachable HBM bandwidth [B/s]."""
+def _streaming(same: _HashableGpu) -> tuple[float, float]:
+    """Return the launch overhead [s] and the reachable HBM bandwidth [B/s]."""
     model = _model(same)
     return model.value("launch"), same.gpu.hbm_bandwidth * model.value("hbm_efficiency")
 
 
 @lru_cache(maxsize=256)
-def _matmul(same: _Same, dtype: str, sustained: bool) -> MatmulConstants:
+def _matmul(same: _HashableGpu, dtype: str, sustained: bool) -> MatmulConstants:
+    """Return a GPU's matmul constants for a dtype; cached."""
     return _model(same).matmul(dtype, sustained=sustained)
 
 
 @lru_cache(maxsize=256)
-def _attention(same: _Same, dtype: str, generation: int) -> AttentionConstants:
+def _attention(same: _HashableGpu, dtype: str, generation: int) -> AttentionConstants:
+    """Return a GPU's attention constants for a dtype and generation; cached."""
     model = _model(same)
     known = _generation(model, generation)
     launch, bandwidth = _streaming(same)
@@ -150,6 +155,7 @@ def _attention(same: _Same, dtype: str, generation: int) -> AttentionConstants:
         hbm_bandwidth=bandwidth,
         launch=launch,
         efficiency=model.value(f"attention_{known}"),
+        # Every SM computes this number per clock cycle.
         exponentials=_EXPONENTIALS * sm_rate(same.gpu),
         generation=known,
         on_chip=same.gpu.facts.get("shared_memory_per_sm", _ON_CHIP),
@@ -158,16 +164,18 @@ def _attention(same: _Same, dtype: str, generation: int) -> AttentionConstants:
 
 
 def attention_generations(gpu: Gpu) -> tuple[Generation, ...]:
-    """The generations of flash attention of which a GPU has kernels."""
-    return _generations(_model(_Same(gpu)))
+    """Return the flash attention generations with kernels for a GPU."""
+    return _generations(_model(_HashableGpu(gpu)))
 
 
 def _generations(model: KernelModel) -> tuple[Generation, ...]:
+    """Return the generations in a GPU's constants."""
     all_of_them: tuple[Generation, ...] = (1, 2, 3)
     return tuple(one for one in all_of_them if f"attention_{one}" in model.constants)
 
 
 def _generation(model: KernelModel, generation: int) -> Generation:
+    """Return a generation if the GPU has its kernels; otherwise raise ValueError."""
     known = _generations(model)
     for one in known:
         if one == generation:

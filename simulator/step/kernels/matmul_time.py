@@ -1,7 +1,10 @@
-"""How long a matrix multiplication takes on a GPU's SMs: tiles, waves, slices of k, and the roofs.
+"""How long does a matrix multiplication take on a GPU's SMs? Tiles, waves, slices of k, and the roofline.
 
-Rule: numbers in, seconds out; nothing here knows a catalog. Like tiling a floor with a fixed crew: every tile takes
-its time, the last row of tiles keeps only some hands busy, and nobody lays faster than the lorry brings.
+This module turns numbers into seconds and knows no catalog. A library covers the output with tiles, and an SM computes
+one tile at a time.
+
+Wave quantisation, for example: a 4096 x 4096 output has 1024 tiles of 128 x 128. On 132 SMs they take ceil(1024 / 132)
+= 8 waves; only 100 SMs work in the last wave, which takes as long as a full wave.
 """
 
 from __future__ import annotations
@@ -16,45 +19,47 @@ from simulator.basics.arrays import Floats
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Output tiles that one SM computes at a time: what matmul libraries are compiled for (CUTLASS's profiler lists these).
+# Tile sizes for which matmul libraries are compiled (in the list of CUTLASS's profiler); an SM computes a tile at a
+# time.
 TILES: Final = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
-# Slices of k that are computed side by side and added afterwards.
+# Numbers of slices of k (split-k): slices are computed in parallel and added afterwards.
 SLICES: Final = (2, 4, 8, 16)
-# k is walked in steps of this many elements; a shorter rest takes as long as a whole one.
+# The main loop advances in steps of 64 elements of k; an incomplete step takes as long as a full step.
 STEP: Final = 64
-# Partial sums of slices are float32; each is written once and read once by the kernel that adds them [B].
+# A slice's partial sums are float32, written once and read once by the kernel that adds them [B].
 _PARTIAL: Final = 2 * 4
-# Of the search for an efficiency: to 1e-9.
+# Bisection steps in `efficiency_of`; 2^-30 is about 1e-9.
 _HALVINGS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulConstants:
-    """One GPU at one dtype, for matrix multiplications.
+    """Constants of matrix multiplications on a GPU, for a dtype.
 
     Attributes
     ----------
     peak_flops : float
-        Of the whole GPU [FLOP/s].
+        Peak rate of the whole GPU [FLOP/s].
     sms : int
+        Number of SMs.
     hbm_bandwidth : float
-        What kernels reach of it [B/s].
+        HBM bandwidth reached by kernels [B/s].
     itemsize, output_itemsize : int
-        [B]
+        Bytes of an input element and of an output element [B].
     launch : float
-        Paid once a kernel: its start and end [s]. Slices of k need a second kernel that adds them.
+        Launch overhead, paid once per kernel [s]. Slices of k need a second kernel for the addition.
     prologue : float
-        Paid once a tile: filling the pipeline, writing the result [s].
+        Overhead paid once per tile: filling the software pipeline and writing the result [s].
     efficiency : float
         Share of the peak in a tile's main loop, 0 to 1.
     overlap : float
-        How well computing and HBM hide each other: 1 not at all, infinite perfectly. t = (c^p + h^p)^(1/p).
+        Exponent p in t = (c^p + h^p)^(1/p) for compute c and HBM h: 1 for no overlap, infinite for perfect overlap.
     operand_rate : float
-        How fast operands reach all SMs together [B/s]: small tiles are bound by it. Infinite where nothing tells.
+        Rate at which operands reach every SM together [B/s], a bound on small tiles. Infinite if not fitted.
     copies : float
-        Passes over HBM, at its rate, of a copy of b in the order that the kernel asks for; 0 where it takes any.
+        Passes over HBM, at its rate, to copy b into the order needed by the kernel; 0 if any order is accepted.
     best_flops : float
-        What no matmul exceeds, since a search over shapes found none that does [FLOP/s].
+        Rate of the best matmul found by a search over shapes, an upper bound [FLOP/s].
     """
 
     peak_flops: float
@@ -81,43 +86,47 @@ def matmul_time(
     sms_taken: int = 0,
     hbm_share: float = 1.0,
 ) -> float:
-    """Time out[m, n] = a[m, k] b[k, n], `batch` times, with the best tile and slicing.
+    """Return the duration of out[m, n] = a[m, k] b[k, n], `batch` times [s], with the best tile and slicing.
 
-    Like a kitchen that picks the pot by the number of guests: the library tries a few tiles and keeps the fastest.
+    Libraries choose among tiles and slicings by a heuristic; here, the fastest is taken.
 
     Parameters
     ----------
-    constants : MatmulConstants
     m, n, k, batch : int
-        At least 1.
+        Sizes, at least 1.
     sms_taken : int
-        SMs that others hold.
+        SMs taken by a collective.
     hbm_share : float
-        Share of HBM bandwidth that is left, above 0.
+        Share of HBM bandwidth left to the kernel, above 0.
 
     Returns
     -------
     float
-        [s]; never less in any of m, n, k, batch than for a smaller one, and never faster than peak or HBM.
+        Duration [s]. It never falls if m, n, k or batch grows, and is never below the roofline of peak and HBM.
 
     Notes
     -----
-    t = max(launch + (compute^p + hbm^p)^(1/p), flops / best) + copies x (bytes of b) / bandwidth, hbm = bytes /
-    bandwidth, each operand once; compute = min over tiles (a, b) and slices s of
-    ceil(batch ceil(m/a) ceil(n/b) s / SMs) (prologue + k/s max(2ab/rate, (a+b) itemsize/operand rate)),
-    the rates per SM; s > 1 costs another launch and s float32 sums of the output, written and read, and is tried while
-    SMs are idle.
+    t = max(launch + (compute^p + hbm^p)^(1/p), flops / best) + copies x (bytes of b) / bandwidth
+
+    hbm = bytes / bandwidth, each operand read once
+
+    compute = min over tiles (a, b) and slices s of ceil(batch ceil(m/a) ceil(n/b) s / SMs) (prologue + k/s
+    max(2ab/rate, (a+b) itemsize/operand rate)), with rates per SM.
+
+    s > 1 costs another launch, and s float32 sums of the output, written and read; it is tried while SMs are idle.
     """
     c = constants
     free = c.sms - sms_taken
     bandwidth = c.hbm_bandwidth * hbm_share
     steps = -(-k // STEP) * STEP
+    # Rates of a single SM: seconds per multiply-add of the tile, and seconds per operand element.
     flop_time = 2.0 * c.sms / (c.efficiency * c.peak_flops)
     byte_time = c.itemsize * c.sms / c.operand_rate
     sums = float(_PARTIAL) * batch * m * n / bandwidth
     best = math.inf
     for a, b in TILES:
         tiles = batch * -(-m // a) * -(-n // b)
+        # A small tile computes a b elements from a + b operands, and may wait for operands.
         step, fed = a * b * flop_time, (a + b) * byte_time
         if fed > step:
             step = fed
@@ -125,7 +134,7 @@ def matmul_time(
         if whole < best:
             best = whole
         for s in SLICES:
-            # With every SM at work another slice brings nothing but sums to add.
+            # Once every SM is busy, a further slice only adds partial sums.
             if tiles * s >= 2 * free:
                 break
             length = -(-k // (s * STEP)) * STEP
@@ -134,6 +143,7 @@ def matmul_time(
                 best = sliced
     moved = batch * (c.itemsize * k * (m + n) + c.output_itemsize * m * n) / bandwidth
     copied = c.copies * batch * c.itemsize * k * n / bandwidth
+    # For p = infinity the formula would give 1; its limit is max(c, h).
     if math.isinf(c.overlap):
         hidden = max(best, moved)
     else:
@@ -142,18 +152,17 @@ def matmul_time(
 
 
 def matmul_times(constants: MatmulConstants, shapes: npt.ArrayLike) -> Floats:
-    """Time many shapes at once; see `matmul_time`, which gives the same numbers.
+    """Return the durations of many shapes at once [s], equal to `matmul_time`'s.
 
     Parameters
     ----------
-    constants : MatmulConstants
     shapes : int array, shape (t, 4)
         Columns batch, m, n, k.
 
     Returns
     -------
     float array, shape (t,)
-        [s]
+        Durations [s].
     """
     import numpy as np
 
@@ -168,6 +177,7 @@ def matmul_times(constants: MatmulConstants, shapes: npt.ArrayLike) -> Floats:
             length = np.ceil(k / (s * STEP)) * STEP
             time = np.ceil(tiles * s / c.sms) * (c.prologue + length * step)
             if s > 1:
+                # `matmul_time` stops at the same number of slices.
                 time = np.where(tiles * s < 2 * c.sms, time + c.launch + s * sums, np.inf)
             best = np.minimum(best, time)
     moved = batch * (c.itemsize * k * (m + n) + c.output_itemsize * m * n) / c.hbm_bandwidth
@@ -180,15 +190,16 @@ def matmul_times(constants: MatmulConstants, shapes: npt.ArrayLike) -> Floats:
 
 
 def efficiency_of(constants: MatmulConstants, shape: tuple[int, int, int], flops: float) -> float:
-    """The main loop's share of the peak, at most 1, at which a matmul of shape (m, n, k) runs at so many FLOP/s.
+    """Return the main loop's share of the peak, at most 1, for a matmul (m, n, k) running at `flops` [FLOP/s].
 
-    Like telling a runner's pace from the time on the clock, once the start and the finish are taken off.
+    The duration falls with the efficiency, hence bisection finds the share.
     """
     m, n, k = shape
     wanted = 2.0 * m * n * k / flops
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
+        # Bypass the cache: these constants occur only once.
         if matmul_time.__wrapped__(replace(constants, efficiency=middle), m, n, k) > wanted:
             low = middle
         else:

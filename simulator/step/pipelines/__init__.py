@@ -1,1 +1,1 @@
-"""Pipeline schedules: in which order a rank of a pipeline passes micro-batches forward and backward. One file each."""
+"""Pipeline schedules, one file each: in which order does a rank run micro-batches forward and backward?"""

@@ -1,6 +1,6 @@
-"""A rank's list of passes through two chunks, written by kind: each kind counts its own micro-batches.
+"""A rank's sequence of passes through two chunks, with a micro-batch counter for each kind of pass and chunk.
 
-Rule: for schedules whose orders are given as so many passes of each kind.
+DualPipe and ZBV use this class: their papers give an order by numbers of passes of each kind.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ from simulator.step.pipelines.schedule import Pass, Slot, Work
 
 
 class Chunks:
-    """A rank's list of passes through its two chunks, each counting its own micro-batches."""
+    """A rank's sequence of passes through two chunks; micro-batches are counted separately for each kind and chunk.
+
+    Examples
+    --------
+    >>> own = Chunks(0, 3)
+    >>> own.do((Work.FORWARD, 0), (Work.FORWARD, 0), (Work.FORWARD, 1))
+    >>> [str(one) for slot in own.slots for one in slot]
+    ['F0.0', 'F0.1', 'F3.0']
+    """
 
     def __init__(self, first: int, second: int) -> None:
         self.slots: list[Slot] = []
@@ -19,13 +27,13 @@ class Chunks:
         self._next = {(work, chunk): count() for work in Work for chunk in (0, 1)}
 
     def take(self, work: Work, chunk: int) -> Pass:
-        """The next pass of a kind."""
-        # A whole backward pass is both gradients: the next one of either goes on from there.
+        """Return the next pass of a kind through a chunk."""
+        # A whole backward pass contains both gradients: it advances the counters of both.
         if work is Work.BACKWARD:
             next(self._next[Work.WEIGHT_GRADIENT, chunk])
             return Pass(work, self._stages[chunk], next(self._next[Work.INPUT_GRADIENT, chunk]))
         return Pass(work, self._stages[chunk], next(self._next[work, chunk]))
 
     def do(self, *turns: tuple[Work, int]) -> None:
-        """One pass after the other."""
+        """Append passes, a slot for each."""
         self.slots += [(self.take(work, chunk),) for work, chunk in turns]

@@ -1,4 +1,9 @@
-"""GPipe: all micro-batches forward, then all of them backward.
+"""GPipe: a rank runs every micro-batch forward, then every micro-batch backward.
+
+Example with 2 ranks and 2 micro-batches; B takes two slots::
+
+    rank 0  F0 F1 .  .  .  B0 -- B1 --
+    rank 1  .  F0 F1 B0 -- B1 -- .  .
 
 References
 ----------
@@ -21,20 +26,25 @@ from simulator.step.pipelines.schedule import (
 
 
 def order(shape: PipelineShape) -> Order:
-    """Micro-batches in one order both ways."""
+    """Return the order: backward passes in the micro-batch order of forward passes."""
     micros = range(shape.micro_batches)
     return tuple(
+        # With a chunk per rank, stage numbers equal rank numbers.
         tuple((Pass(work, rank, micro),) for work in (Work.FORWARD, Work.BACKWARD) for micro in micros)
         for rank in range(shape.ranks)
     )
 
 
 def filling(shape: PipelineShape, times: PassTimes) -> float:
-    """The last rank waits for the first micro-batch to come, the first one for the last to come back."""
+    """Return the bubble of filling and draining the pipeline [s]: (p - 1)(F + B).
+
+    The last rank waits for the first micro-batch to arrive, the first rank for the last micro-batch to return.
+    """
     return (shape.ranks - 1) * (times.forward + times.backward)
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
+    """Return the most activations held by a rank: every micro-batch's."""
     return shape.micro_batches
 
 

@@ -1,4 +1,9 @@
-"""Interleaved 1F1B: a rank holds v chunks of the model, p stages apart, which makes the bubble v times shorter.
+"""Interleaved 1F1B: a rank holds v chunks of the model, p stages apart, and the bubble is v times shorter.
+
+Example with 2 ranks, 2 chunks and 2 micro-batches (stage.micro-batch); B takes two slots::
+
+    rank 0  F0.0 F0.1 F2.0 F2.1 .    .    B2.0 ---- .    B2.1 ---- B0.0 ---- B0.1 ----
+    rank 1  .    F1.0 F1.1 F3.0 B3.0 ---- F3.1 B3.1 ---- B1.0 ---- B1.1 ---- .    .
 
 References
 ----------
@@ -14,7 +19,7 @@ from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, Pip
 
 
 def turns(shape: PipelineShape, rank: int, work: Work) -> list[Pass]:
-    """A rank's passes of one kind: group after group of micro-batches, and each group chunk by chunk.
+    """Return a rank's passes of a kind: group after group of micro-batches, each group chunk by chunk.
 
     Backward passes begin with the last chunk.
     """
@@ -28,11 +33,14 @@ def turns(shape: PipelineShape, rank: int, work: Work) -> list[Pass]:
 
 
 def warm_up(shape: PipelineShape, rank: int) -> int:
-    """Forward passes before the first that is followed by a backward pass."""
+    """Return the number of forward passes before the first backward pass, except the pass directly before it."""
+    # A group runs through the first v - 1 chunks before its first micro-batch reaches the last chunk; the way to the
+    # last rank and back takes 2 (p - r - 1) passes.
     return min(shape.chunks * shape.micro_batches, 2 * (shape.ranks - rank - 1) + (shape.chunks - 1) * shape.group)
 
 
 def _order(shape: PipelineShape) -> Order:
+    """Return the order of each rank."""
     return tuple(
         one_after_one(turns(shape, rank, Work.FORWARD), turns(shape, rank, Work.BACKWARD), warm_up(shape, rank))
         for rank in range(shape.ranks)
@@ -40,25 +48,30 @@ def _order(shape: PipelineShape) -> Order:
 
 
 def refusal(shape: PipelineShape) -> str:
-    """As Megatron-LM refuses: a group feeds all ranks, and the last one too."""
+    """Return why groups of micro-batches cannot run, by Megatron-LM's rules; empty if possible.
+
+    Every group, the last one included, must have a micro-batch for each rank.
+    """
     p, m, g = shape.ranks, shape.micro_batches, shape.group
     if not p <= g <= m:
         return f"got groups of {g} micro-batches; must be from {p} (the pipeline's ranks) to {m} (the micro-batches)"
+    # A last group with fewer micro-batches than ranks cannot feed every rank before its next chunk's turn.
     if 0 < m % g < p:
         return (
-            f"got {m} micro-batches in groups of {g}, which leaves {m % g} for {p} ranks; "
+            f"got {m} micro-batches in groups of {g}, which leaves an incomplete group of {m % g} for {p} ranks; "
             f"write {m - m % g} or {m - m % g + p} micro-batches"
         )
     return ""
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
+    """Return the most chunk activations held by a rank: its warm-up passes and a further forward pass."""
     every = shape.chunks * shape.micro_batches
     return min(every, warm_up(shape, rank) + 1)
 
 
 def _overtakes(shape: PipelineShape) -> bool:
-    """Return True if groups are larger than the pipeline: then messages of one chunk overtake those of another."""
+    """Return True if groups are larger than the pipeline: a chunk's messages then overtake another chunk's."""
     return shape.chunks > 1 and shape.group > shape.ranks
 
 
@@ -72,5 +85,6 @@ SCHEDULE = PipelineSchedule(
     bubble=filling,
     held=_held,
     grouped=True,
+    # Hosts that wait for each message (nanotron, Megatron-LM in 2021) would deadlock if messages overtook each other.
     batches_sends=_overtakes,
 )

@@ -1,8 +1,13 @@
-"""Interleaved zero bubble: interleaved 1F1B whose rank r computes weights' gradients r backward passes later.
+"""Interleaved zero bubble: interleaved 1F1B in which rank r computes weight gradients r backward passes later.
+
+Example with 2 ranks, 2 chunks and 2 micro-batches (stage.micro-batch)::
+
+    rank 0  F0.0 F0.1 F2.0 F2.1 .    I2.0 W2.0 I2.1 W2.1 I0.0 W0.0 I0.1 W0.1
+    rank 1  .    F1.0 F1.1 F3.0 I3.0 F3.1 I3.1 W3.0 I1.0 W3.1 I1.1 W1.0 W1.1
 
 References
 ----------
-.. [1] Qi, Wan, Huang & Lin, "Zero bubble pipeline parallelism", ICLR 2024; the order is that of PyTorch 2.15's
+.. [1] Qi, Wan, Huang & Lin, "Zero bubble pipeline parallelism", ICLR 2024; the order equals PyTorch 2.15's
    ScheduleInterleavedZeroBubble.
 """
 
@@ -12,17 +17,20 @@ from dataclasses import replace
 
 from simulator.step.pipelines import interleaved
 from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Placement, Work, always
-from simulator.step.pipelines.zb_h1 import unhidden
+from simulator.step.pipelines.zero_bubble import unhidden
 
 
 def _rank(shape: PipelineShape, rank: int) -> list[Pass]:
+    """Return a rank's passes in order."""
     every = shape.chunks * shape.micro_batches
+    # Fewer warm-up passes than interleaved 1F1B: input gradients alone return earlier than whole backward passes.
     ahead = min(every, (shape.chunks - 1) * shape.group + shape.ranks - 1 - rank)
     forward = interleaved.turns(shape, rank, Work.FORWARD)
     backward = interleaved.turns(shape, rank, Work.INPUT_GRADIENT)
     weights = [replace(one, work=Work.WEIGHT_GRADIENT) for one in backward]
     made = forward[:ahead]
     for turn, back in enumerate(backward):
+        # Empty slices at both ends: forward passes run out, and the first r weight gradients are not due yet.
         made += [
             *forward[ahead + turn : ahead + turn + 1],
             back,
@@ -32,6 +40,7 @@ def _rank(shape: PipelineShape, rank: int) -> list[Pass]:
 
 
 def _order(shape: PipelineShape) -> Order:
+    """Return the order of each rank."""
     return tuple(tuple((one,) for one in _rank(shape, rank)) for rank in range(shape.ranks))
 
 

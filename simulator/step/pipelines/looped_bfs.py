@@ -1,9 +1,14 @@
-"""Looped breadth-first: all micro-batches through a rank's first chunk, then through its next, and back in reverse.
+"""Looped breadth-first: every micro-batch through a rank's first chunk, then its next chunk, and back in reverse order.
+
+Example with 2 ranks, 2 chunks and 2 micro-batches (stage.micro-batch); B takes two slots::
+
+    rank 0  F0.0 F0.1 F2.0 F2.1 .    .    .    B2.1 ---- B2.0 ---- B0.1 ---- B0.0 ----
+    rank 1  .    F1.0 F1.1 F3.0 F3.1 B3.1 ---- B3.0 ---- B1.1 ---- B1.0 ---- .    .
 
 References
 ----------
-.. [1] Lamy-Poirier, "Breadth-first pipeline parallelism", MLSys 2023, arXiv:2211.05953. The order is that of PyTorch's
-   ScheduleLoopedBFS, which passes micro-batches back from the last to the first.
+.. [1] Lamy-Poirier, "Breadth-first pipeline parallelism", MLSys 2023, arXiv:2211.05953. The order equals PyTorch's
+   ScheduleLoopedBFS, which runs backward passes from the last micro-batch to the first.
 """
 
 from __future__ import annotations
@@ -21,10 +26,12 @@ from simulator.step.pipelines.schedule import (
 
 
 def _order(shape: PipelineShape) -> Order:
+    """Return the order of each rank."""
     forward = [(chunk, micro) for chunk in range(shape.chunks) for micro in range(shape.micro_batches)]
     return tuple(
         tuple(
             (Pass(work, chunk * shape.ranks + rank, micro),)
+            # Reversing chunks and micro-batches frees the newest activations first.
             for work, turns in ((Work.FORWARD, forward), (Work.BACKWARD, forward[::-1]))
             for chunk, micro in turns
         )
@@ -33,11 +40,14 @@ def _order(shape: PipelineShape) -> Order:
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
+    """Return the most chunk activations held by a rank: every chunk of every micro-batch."""
     return shape.chunks * shape.micro_batches
 
 
 def _refusal(shape: PipelineShape) -> str:
+    """Return why the schedule cannot run a pipeline of this shape; empty if possible."""
     p, m = shape.ranks, shape.micro_batches
+    # With fewer micro-batches than ranks, rank 0 would wait for its next chunk's input.
     if shape.chunks > 1 and m < p:
         return f"got {m} micro-batches for {p} ranks; must be at least as many as the pipeline's ranks"
     return at_least_one(shape)

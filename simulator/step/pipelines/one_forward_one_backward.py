@@ -1,4 +1,10 @@
-"""1F1B: a rank passes a micro-batch back as soon as it can, so that it holds no more than p - r of them.
+"""1F1B: a rank runs backward passes as early as possible, and rank r holds at most p - r micro-batches.
+
+Example with 3 ranks and 4 micro-batches; B takes two slots::
+
+    rank 0  F0 F1 F2 .  .  .  .  B0 -- F3 B1 -- .  B2 -- .  B3 --
+    rank 1  .  F0 F1 .  .  B0 -- F2 B1 -- F3 B2 -- .  B3 -- .  .
+    rank 2  .  .  F0 B0 -- F1 B1 -- F2 B2 -- F3 B3 -- .  .  .  .
 
 References
 ----------
@@ -23,11 +29,13 @@ from simulator.step.pipelines.schedule import (
 
 
 def _order(shape: PipelineShape) -> Order:
+    """Return the 1F1B order."""
     m = shape.micro_batches
     return tuple(
         one_after_one(
             [Pass(Work.FORWARD, rank, micro) for micro in range(m)],
             [Pass(Work.BACKWARD, rank, micro) for micro in range(m)],
+            # The first micro-batch returns after a forward pass on each of the p - r - 1 ranks behind.
             min(m, shape.ranks - rank - 1),
         )
         for rank in range(shape.ranks)
@@ -35,13 +43,17 @@ def _order(shape: PipelineShape) -> Order:
 
 
 def one_after_one(forward: list[Pass], backward: list[Pass], warm_up: int) -> tuple[Slot, ...]:
-    """So many forward passes to begin with, then pairs, then what is left of the backward passes."""
+    """Return `warm_up` forward passes, then pairs of a forward and a backward pass, then the rest of the backward
+    passes.
+    """
     ahead, left = forward[:warm_up], backward[len(forward) - warm_up :]
+    # `backward` is longer than the rest of `forward`; its end is in `left`.
     pairs = zip(forward[warm_up:], backward, strict=False)
     return tuple((one,) for one in (*ahead, *(one for pair in pairs for one in pair), *left))
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
+    """Return the most activations held by a rank."""
     return min(shape.micro_batches, shape.ranks - rank)
 
 
@@ -52,6 +64,7 @@ SCHEDULE = PipelineSchedule(
     splits_backward=False,
     order=_order,
     refusal=at_least_one,
+    # Same bubble as GPipe's; 1F1B saves memory, not time.
     bubble=filling,
     held=_held,
 )

@@ -1,6 +1,6 @@
-"""What a file of a pipeline schedule declares: which stages a rank holds, and the order of its passes.
+"""Which stages does a pipeline's rank hold, and in which order does it run its passes? Each schedule's file says both.
 
-Rule: orders are data. Whoever plays them learns here what follows what, never when.
+An order is data: it lists passes by rank and contains no times. `pipeline.py` turns an order into operations.
 
 References
 ----------
@@ -18,22 +18,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import Final
+
+from simulator.basics.catalog import Catalog
 
 
 class Work(Enum):
-    """What a pass through a stage does."""
+    """Kind of a pass through a stage."""
 
-    # That of Enum hashes the name, in Python; there is one object of each, and keys of dictionaries hold millions.
+    # Enum hashes a member's name in Python code. Members are unique objects, and hashing by identity is faster in
+    # dictionaries with millions of keys.
     __hash__ = object.__hash__
 
     FORWARD = "F"
-    BACKWARD = "B"  # both gradients, of the input and of the weights
-    INPUT_GRADIENT = "I"  # what the stage before waits for
-    WEIGHT_GRADIENT = "W"  # what nobody waits for before the update
+    BACKWARD = "B"  # both gradients: input and weights
+    INPUT_GRADIENT = "I"  # the preceding stage waits for it
+    WEIGHT_GRADIENT = "W"  # needed only by the update
 
 
 class Placement(Enum):
-    """Which stages lie on which rank."""
+    """Assignment of stages to ranks."""
 
     LOOP = "stage s on rank s mod p"
     V = "rank r has stages r and 2 p - 1 - r"
@@ -42,16 +46,15 @@ class Placement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One micro-batch through one stage.
+    """A micro-batch's pass through a stage.
 
     Attributes
     ----------
-    work : Work
     stage : int
-        From 0. With `Placement.BOTH_WAYS` stages from p on are those of the second copy, which runs from rank p - 1 to
-        rank 0.
+        Number of the stage, from 0. With `Placement.BOTH_WAYS`, stages from p on belong to the second model copy, which
+        runs from rank p - 1 to rank 0.
     micro : int
-        From 0; each copy of the model counts its own.
+        Number of the micro-batch, from 0, counted separately for each model copy.
     """
 
     work: Work
@@ -59,28 +62,29 @@ class Pass:
     micro: int
 
     def __str__(self) -> str:
+        """Return a short name: "F3.0" for the forward pass of micro-batch 0 through stage 3."""
         return f"{self.work.value}{self.stage}.{self.micro}"
 
 
-# What a rank does at a time: one pass, or a forward and a backward pass whose kernels take turns.
+# A pass, or a forward and a backward pass with interleaved kernels. An order has a sequence of slots per rank.
 Slot = tuple[Pass, ...]
 Order = tuple[tuple[Slot, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineShape:
-    """How large a pipeline is.
+    """Size of a pipeline.
 
     Attributes
     ----------
     ranks : int
-        p.
+        Number of ranks, p.
     micro_batches : int
-        m, of a step; of both copies together where there are two.
+        Number of micro-batches in a step, m, counting both model copies under DualPipe.
     chunks : int
-        v, stages of a rank.
+        Number of stages on a rank, v.
     group : int
-        Micro-batches that pass through a chunk before the next one has its turn; only interleaving asks.
+        Micro-batches that pass through a chunk before the next chunk's turn; used by interleaved schedules only.
     """
 
     ranks: int
@@ -90,7 +94,7 @@ class PipelineShape:
 
     @property
     def stages(self) -> int:
-        """All of them, of both copies where there are two."""
+        """Number of pipeline stages, counting both model copies under DualPipe."""
         return self.ranks * self.chunks
 
 
@@ -106,14 +110,18 @@ def always(_: PipelineShape) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PassTimes:
-    """How long passes through one stage take [s].
+    """Durations of the passes through a stage [s].
 
     Attributes
     ----------
-    forward, backward, weights : float
-        `backward` is the whole of it, `weights` the part of it for weights' gradients.
+    forward : float
+        Forward pass.
+    backward : float
+        Whole backward pass: input gradients and weight gradients.
+    weights : float
+        Weight gradients.
     pair : float
-        A forward and a backward pass whose kernels take turns.
+        A forward and a backward pass with interleaved kernels.
     """
 
     forward: float
@@ -124,34 +132,33 @@ class PassTimes:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSchedule:
-    """One way to send micro-batches through a pipeline.
+    """A pipeline schedule: order of passes, memory and bubble.
 
     Attributes
     ----------
     name : str
-        Its name in scenario files.
-    placement : Placement
+        Name in scenario files.
     chunks : int or None
-        Stages a rank; None where the user chooses.
+        Stages per rank; None if the user chooses.
     grouped : bool
-        Whether it listens to `PipelineShape.group`.
+        Whether the schedule uses `PipelineShape.group`.
     pairs : bool
-        Whether a rank may have two passes at once.
+        Whether a slot may contain two passes.
     splits_backward : bool
-        Whether gradients of inputs and of weights are passes of their own.
+        Whether input gradients and weight gradients are separate passes.
     order : function (shape) -> Order
-        By rank what it does, one thing after the other.
+        Return each rank's sequence of slots.
     refusal : function (shape) -> str
-        Why it cannot be: what was given, what is allowed; empty where it can.
+        Return why the schedule cannot run a pipeline of this shape, with the given and the allowed value; empty if
+        possible.
     bubble : function (shape, times) -> float, or None
-        How much longer than its own work a step takes, where stages are alike and sends take no time [s]; None where
-        nobody has a closed form.
+        Return the step time minus a rank's own work, for equal stages and free sends [s]; None without a closed form.
     held : function (shape, rank) -> int, or None
-        Most chunks' activations that a rank holds at once; None where nobody has a closed form.
+        Return the most chunk activations held by a rank; None without a closed form.
     batches_sends : function (shape) -> bool
-        Return True if neighbours may receive in another order than the one in which their messages are sent. Ranks that
-        wait for each send and receive in turn would wait for each other forever, so every framework posts the sends and
-        receives of such an order in batches and goes on (PyTorch's ``batch_isend_irecv``; refs [3]_, [4]_ do so too).
+        Return True if neighbours may receive messages in another order than sent. Ranks that wait for each send and
+        receive in turn would deadlock, hence every framework posts the sends and receives of such an order in batches
+        and continues (PyTorch's ``batch_isend_irecv``; refs [3]_, [4]_ do the same).
     """
 
     name: str
@@ -167,22 +174,25 @@ class PipelineSchedule:
     batches_sends: Callable[[PipelineShape], bool] = never
 
     def rank_of(self, stage: int, ranks: int) -> int:
-        """The rank that a stage lies on."""
+        """Return the rank of a stage."""
         return _rank_of(self.placement, stage, ranks)
 
     def stages_of(self, rank: int, shape: PipelineShape) -> tuple[int, ...]:
-        """Stages of a rank, rising."""
+        """Return the stages of a rank, ascending."""
         return _stages_by_rank(self.placement, shape.stages, shape.ranks)[rank]
 
 
 def _rank_of(placement: Placement, stage: int, ranks: int) -> int:
+    """Return the rank of a stage."""
     if placement is Placement.LOOP:
         return stage % ranks
+    # V and BOTH_WAYS both run back from the last rank to rank 0.
     return stage if stage < ranks else 2 * ranks - 1 - stage
 
 
 @lru_cache(maxsize=64)
 def _stages_by_rank(placement: Placement, stages: int, ranks: int) -> tuple[tuple[int, ...], ...]:
+    """Return the stages of each rank, ascending."""
     every = [list[int]() for _ in range(ranks)]
     for stage in range(stages):
         every[_rank_of(placement, stage, ranks)].append(stage)
@@ -190,7 +200,10 @@ def _stages_by_rank(placement: Placement, stages: int, ranks: int) -> tuple[tupl
 
 
 def at_least_one(shape: PipelineShape) -> str:
-    """What every schedule asks for."""
+    """Refuse a step without micro-batches; every schedule needs at least one."""
     if shape.micro_batches < 1:
         return f"got {shape.micro_batches} micro-batches; must be at least 1"
     return ""
+
+
+SCHEDULES: Final = Catalog("simulator.step.pipelines", "SCHEDULE", PipelineSchedule, "pipeline schedule")

@@ -1,11 +1,17 @@
-"""ZB-V: zero bubble with two chunks a rank that form a V, so that the first rank computes the loss too.
+"""ZB-V: zero bubble with two chunks per rank, placed in a V: the first rank also computes the loss.
 
-It holds as much as 1F1B's first rank, on every rank, and nobody waits where all passes take equally long.
+Every rank holds as many activations as 1F1B's first rank. No rank is idle between its passes if passes are equally
+long.
+
+Example with 2 ranks and 3 micro-batches (stage.micro-batch); rank 0 has stages 0 and 3, rank 1 has stages 1 and 2::
+
+    rank 0  F0.0 F0.1 F0.2 F3.0 I3.0 W3.0 F3.1 I3.1 W3.1 I0.0 W0.0 F3.2 I3.2 I0.1 W3.2 I0.2 W0.1 W0.2 .
+    rank 1  .    F1.0 F2.0 F1.1 F2.1 I2.0 W2.0 F1.2 I1.0 W1.0 F2.2 I2.1 I1.1 I2.2 I1.2 W2.1 W1.1 W2.2 W1.2
 
 References
 ----------
-.. [1] Qi, Wan, Huang & Lin, "Zero bubble pipeline parallelism", ICLR 2024, section 6. The order is that of the authors'
-   scheduler, github.com/sail-sg/zero-bubble-pipeline-parallelism, scheduler/zbv.py, with passes that take equally long.
+.. [1] Qi, Wan, Huang & Lin, "Zero bubble pipeline parallelism", ICLR 2024, section 6. The order equals the authors'
+   scheduler's, github.com/sail-sg/zero-bubble-pipeline-parallelism, scheduler/zbv.py, for equally long passes.
 """
 
 from __future__ import annotations
@@ -24,16 +30,30 @@ from simulator.step.pipelines.schedule import (
     always,
     at_least_one,
 )
-from simulator.step.pipelines.zb_h2 import late_start
+from simulator.step.pipelines.zero_bubble import late_start
 
 _F, _I, _W = Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT
-# A pass on its way down the V's first leg or up its second; input gradients come down the second leg's stages first.
+# A kind of pass and a leg of the V. Leg 0 runs from rank 0 to the last rank, leg 1 back to rank 0. Forward passes enter
+# on stage 0 and input gradients on stage 2 p - 1, both on rank 0, hence leg 0 is the first chunk's for forward passes
+# and the second chunk's for input gradients.
 _Turn = tuple[Work, int]
 
 
 @dataclass(slots=True)
 class _Rank:
-    """What a rank has done so far; `ends` has the end of each pass by kind and leg, in order of micro-batches."""
+    """A rank's passes so far.
+
+    Attributes
+    ----------
+    clock : int
+        End of the last pass [slots].
+    done : list of (Work, int, int)
+        Passes in order: kind, leg, micro-batch.
+    ends : dict of (Work, int) to list of int
+        End of each pass, by kind and leg, in micro-batch order [slots].
+    pending : deque of int
+        Legs of the weight gradients that can be computed, oldest first.
+    """
 
     clock: int = 0
     done: list[tuple[Work, int, int]] = field(default_factory=list)
@@ -43,29 +63,33 @@ class _Rank:
     pending: deque[int] = field(default_factory=deque)
 
     def count(self, work: Work, leg: int) -> int:
+        """Return the number of finished passes of a kind on a leg."""
         return len(self.ends[work, leg])
 
     @property
     def held(self) -> int:
-        """Halves of chunks' activations."""
+        """Activations held by the rank, in halves of a chunk: I frees a half, W the second half."""
         return sum({_F: 2, _I: -1, _W: -1}[work] * len(ends) for (work, _), ends in self.ends.items())
 
 
 class _Filling:
-    """Fills the order turn by turn. Leg 0 of a pass goes from rank 0 to the last, leg 1 back."""
+    """Fills the order turn by turn; every pass takes a slot."""
 
     def __init__(self, ranks: int, micro_batches: int) -> None:
         self.ranks, self.micro_batches = ranks, micro_batches
         self.made = [_Rank() for _ in range(ranks)]
-        # In halves: two chunks of each of p micro-batches.
+        # Two chunks of p micro-batches, in halves of a chunk: 2 x p x 2.
         self.limit = 4 * ranks
 
     def play(self) -> Order:
+        """Return the order of the passes."""
         self._warm_up()
+        # Every turn runs an input gradient on each rank, and a rank has two chunks.
         for _ in range(2 * self.micro_batches):
             self._backward_turn()
             self._forward_turn()
         for rank, own in enumerate(self.made):
+            # Weight gradients that found no idle slot run at the end.
             while own.pending:
                 self._put_weights(rank)
         return tuple(
@@ -74,58 +98,68 @@ class _Filling:
         )
 
     def _stage(self, rank: int, work: Work, leg: int) -> int:
+        """Return the stage of a kind of pass on a rank and leg."""
+        # Forward leg 0 and gradient leg 1 both belong to the first chunk.
         first = leg == 0 if work is _F else leg == 1
         return rank if first else 2 * self.ranks - 1 - rank
 
     def _feeder(self, rank: int, leg: int) -> int:
-        """The rank that a leg comes from; out of range at its beginning."""
+        """Return the preceding rank on a leg; out of range at the leg's beginning."""
         return rank - 1 if leg == 0 else rank + 1
 
+    # At a leg's beginning, the input is on the rank itself: a micro-batch, the other chunk's output, or the loss.
     def _arrival(self, rank: int, work: Work, leg: int) -> int | None:
-        """When what a rank's next pass waits for is there; None where nobody sends it."""
+        """Return the arrival time of the input of a rank's next pass; None at the leg's beginning [slots]."""
         feeder = self._feeder(rank, leg)
         if not 0 <= feeder < self.ranks:
             return None
         return self.made[feeder].ends[work, leg][self.made[rank].count(work, leg)]
 
     def _there(self, rank: int, work: Work, leg: int) -> bool:
-        """Whether what a rank's next pass waits for has been sent, or nobody sends it."""
+        """Return True if a micro-batch is left and the input of a rank's next pass has been sent, or needs no send."""
         feeder = self._feeder(rank, leg)
         sent = not 0 <= feeder < self.ranks or self.made[feeder].count(work, leg) > self.made[rank].count(work, leg)
         return sent and self.made[rank].count(work, leg) < self.micro_batches
 
     def _put(self, rank: int, work: Work, leg: int) -> None:
+        """Append a rank's next pass of a kind on a leg at its earliest start."""
         own = self.made[rank]
         micro = own.count(work, leg)
+        # A weight gradient needs no message: its input gradient has run on the same rank.
         start = own.clock if work is _W else max(own.clock, self._arrival(rank, work, leg) or 0)
         own.clock = start + 1
         own.ends[work, leg].append(own.clock)
         own.done.append((work, leg, micro))
         if work is _I:
+            # Weight gradients run in the order of their input gradients.
             own.pending.append(leg)
 
     def _put_weights(self, rank: int) -> None:
+        """Append the rank's oldest pending weight gradient."""
         self._put(rank, _W, self.made[rank].pending.popleft())
 
     def _fill(self, rank: int, work: Work, leg: int) -> None:
-        """Weights' gradients: where memory asks for it, and while the rank would wait."""
+        """Run weight gradients to free memory for the next pass, and until its input arrives."""
         own, arrival = self.made[rank], self._arrival(rank, work, leg)
+        # A forward pass adds two halves, an input gradient frees a half.
         while own.held + (2 if work is _F else -1) > self.limit:
             self._put_weights(rank)
         while own.pending and arrival is not None and own.clock < arrival:
             self._put_weights(rank)
 
     def _warm_up(self) -> None:
-        """The first micro-batch there and back, and as many others meanwhile as there is time and room for."""
+        """Run the first micro-batch down and up the V, with further forward passes in between."""
         made, m = self.made, self.micro_batches
         for rank in range(self.ranks):
             self._put(rank, _F, 0)
+        # The first micro-batch comes back up. While a rank waits for it, further micro-batches run down to this rank.
         for rank in reversed(range(self.ranks)):
             back = self._arrival(rank, _F, 1)
             while back is not None and self._has_room(rank) and made[rank].clock < back and made[rank].count(_F, 0) < m:
                 for earlier in range(rank + 1):
                     self._put(earlier, _F, 0)
             self._put(rank, _F, 1)
+        # Then each rank catches up with its predecessor's forward passes, on both legs by turns.
         leg = 0
         for rank in range(1, self.ranks):
             own, before = made[rank], made[rank - 1]
@@ -139,24 +173,31 @@ class _Filling:
                 leg = 1 - leg
 
     def _has_room(self, rank: int) -> bool:
-        """For what comes down to this rank and must be kept by all before it."""
+        """Return True if a rank can hold a further micro-batch.
+
+        The limit keeps a reserve of two chunks (four halves) for this rank and each rank before.
+        """
         return self.made[rank].held + 2 * (2 + 2 * rank) <= self.limit
 
     def _backward_turn(self) -> None:
+        """Run an input gradient on each rank."""
         legs = [self._backward_leg(rank) for rank in range(self.ranks)]
+        # Gradients travel up on leg 1 and down on leg 0: visit senders before receivers.
         second = [rank for rank in reversed(range(self.ranks)) if legs[rank] == 1]
         for rank in (*second, *(rank for rank in range(self.ranks) if legs[rank] == 0)):
             self._fill(rank, _I, legs[rank])
             self._put(rank, _I, legs[rank])
 
     def _backward_leg(self, rank: int) -> int:
-        """Which of its chunks a rank passes back next."""
+        """Return the leg of a rank's next input gradient."""
         own = self.made[rank]
+        # A micro-batch's input gradient passes leg 0 first.
         if own.count(_I, 1) >= own.count(_I, 0):
             return 0
         return 1 if self._there(rank, _I, 1) or own.count(_I, 0) >= self.micro_batches else 0
 
     def _forward_turn(self) -> None:
+        """Run a forward pass on each rank with an input at hand."""
         for rank in range(self.ranks):
             leg = self._forward_leg(rank)
             if leg is not None:
@@ -164,12 +205,13 @@ class _Filling:
                 self._put(rank, _F, leg)
 
     def _forward_leg(self, rank: int) -> int | None:
-        """Which of its chunks a rank passes forward next; None where it has nothing to do."""
+        """Return the leg of a rank's next forward pass; None without a pass to run."""
         own = self.made[rank]
         if own.count(_F, 1) >= self.micro_batches:
             return None
         if own.count(_F, 1) >= own.count(_F, 0):
             return 0
+        # Leg 1 first: its micro-batch is closer to the loss and will free memory earlier.
         if self._there(rank, _F, 1):
             return 1
         return 0 if self._there(rank, _F, 0) else None
@@ -177,10 +219,12 @@ class _Filling:
 
 @lru_cache(maxsize=64)
 def _filled(ranks: int, micro_batches: int) -> Order:
+    """Return the order; cached."""
     return _Filling(ranks, micro_batches).play()
 
 
 def _order(shape: PipelineShape) -> Order:
+    """Return the ZB-V order of a pipeline."""
     return _filled(shape.ranks, shape.micro_batches)
 
 
@@ -191,7 +235,9 @@ SCHEDULE = PipelineSchedule(
     splits_backward=True,
     order=_order,
     refusal=at_least_one,
+    # No idle slots for equally long passes, as in ZB-H2.
     bubble=late_start,
     held=None,
+    # Both legs use the same pairs of neighbours, and messages are received in another order than sent.
     batches_sends=always,
 )

@@ -1,9 +1,14 @@
-"""ZBV as PyTorch's ScheduleZBVZeroBubble has it: ZB-V's order by counts, without looking at times.
+"""PyTorch's ScheduleZBVZeroBubble: ZB-V's order by fixed numbers of passes, without simulated times.
+
+Example with 2 ranks and 3 micro-batches (stage.micro-batch)::
+
+    rank 0  F0.0 F0.1 F0.2 F3.0 I3.0 W3.0 F3.1 I3.1 W3.1 I0.0 W0.0 F3.2 I3.2 W3.2 I0.1 W0.1 I0.2 W0.2 .
+    rank 1  .    F1.0 F2.0 F1.1 F2.1 I2.0 W2.0 F1.2 I1.0 W1.0 F2.2 I2.1 W2.1 I1.1 I2.2 I1.2 W1.1 W2.2 W1.2
 
 References
 ----------
 .. [1] Qi, Wan, Huang & Lin, "Zero bubble pipeline parallelism", ICLR 2024, section 6; torch.distributed.pipelining
-   2.15, whose orders are those of this file.
+   2.15, with equal orders.
 """
 
 from __future__ import annotations
@@ -18,21 +23,26 @@ from simulator.step.pipelines.schedule import (
     Work,
     always,
 )
-from simulator.step.pipelines.zb_h2 import late_start
+from simulator.step.pipelines.zero_bubble import late_start
 
 
 def _rank(shape: PipelineShape, rank: int) -> tuple[Slot, ...]:
+    """Return a rank's order."""
     p, m = shape.ranks, shape.micro_batches
     own = Chunks(rank, 2 * p - 1 - rank)
     forward, back, weights = Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT
     ahead = 2 * (p - rank) - 1
+    # Warm-up: the first chunk's forward passes until the first micro-batch comes back up the V.
     own.do(*[(forward, 0)] * ahead)
     own.do(*[(forward, 1), (forward, 0)] * rank)
+    # The second chunk starts its backward passes.
     own.do(*[(forward, 1), (back, 1), (weights, 1)] * (p - rank))
+    # Steady state: forward and backward through both chunks.
     for turn in range(m - p):
         if ahead + rank + turn < m:
             own.do((forward, 0))
         own.do((back, 0), (weights, 0), (forward, 1), (back, 1), (weights, 1))
+    # Cool-down: input gradients before weight gradients, because the ranks after this one wait for them.
     own.do(*[(back, 0), (back, 1)] * rank)
     own.do(*[(back, 0), (weights, 0)] * (p - rank))
     own.do(*[(weights, 1)] * rank, *[(weights, 0)] * rank)
@@ -40,10 +50,12 @@ def _rank(shape: PipelineShape, rank: int) -> tuple[Slot, ...]:
 
 
 def _order(shape: PipelineShape) -> Order:
+    """Return the order of each rank."""
     return tuple(_rank(shape, rank) for rank in range(shape.ranks))
 
 
 def _refusal(shape: PipelineShape) -> str:
+    """Return why the schedule cannot run a pipeline of this shape; empty if possible."""
     least = 2 * shape.ranks - 1
     if shape.micro_batches < least:
         return f"got {shape.micro_batches} micro-batches for {shape.ranks} ranks; must be at least {least} (2 p - 1)"

@@ -1,1 +1,1 @@
-"""Sharding strategies: one file each, named as in scenario files; each declares a STRATEGY and plans one step."""
+"""Sharding strategies: one file each, named as in scenario files; each declares a STRATEGY and plans a step."""

@@ -1,6 +1,13 @@
-"""Distributed data parallel: every rank holds everything; gradients are summed in buckets while the backward pass runs.
+"""Distributed data parallel: states are replicated; gradients are summed in buckets during the backward pass.
 
-With accumulation only the last micro-batch communicates.
+With gradient accumulation, only the last micro-batch communicates. ZeRO-1, ZeRO-2 and parameter servers share
+`Bucketing` and differ only in the communication of a full bucket.
+
+Example: two layers and a bucket size of one layer's gradients. The backward pass of layer 1 fills a bucket, and its
+all-reduce overlaps with the backward pass of layer 0::
+
+    compute        L0  L1  | L1  L0
+    communication              b0  b1
 
 References
 ----------
@@ -13,29 +20,29 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from simulator.records.operation import Act, Exchange
+from simulator.records.operation import Exchange, NumericAction
 from simulator.step.passes import Passes
 from simulator.step.pipelines.schedule import Pass
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Sharding
+from simulator.step.spec import Gathering, GradientSync, Sharding, Updater
 from simulator.step.stages import Chunk
-from simulator.step.strategies.strategy import Gathering, Sending, Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Gradients that travel together.
+    """Gradients that are communicated together.
 
     Attributes
     ----------
     number, micro : int
-        Which of its micro-batch.
+        Number of the bucket in its micro-batch, and of the micro-batch.
     units : tuple of Unit
-        Whose gradients fill it.
+        Units whose gradients fill the bucket.
     done : str
-        The operation after which they are there.
+        Operation that completes the gradients.
     """
 
     number: int
@@ -45,31 +52,32 @@ class Bucket:
 
     @property
     def name(self) -> str:
-        """For the operations on it."""
+        """Suffix for the names of operations on the bucket."""
         return f"bucket {self.number} {self.micro}"
 
     @property
     def scope(self) -> Scope:
-        """Who sums it: experts that are spread over ranks have groups of their own."""
+        """Process group that sums the bucket; expert-parallel units have their own groups."""
         return "expert data" if self.units[0].spread else "all"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its units."""
+        """Names of the units."""
         return tuple(unit.name for unit in self.units)
 
     @property
     def elements(self) -> int:
-        """Of all its gradients."""
+        """Number of gradients."""
         return sum(unit.elements for unit in self.units)
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """All micro-batches; the last one sums gradients."""
+    """Return the planner; the last micro-batch all-reduces its buckets."""
 
     def summed(bucket: Bucket) -> str | None:
+        """Append a bucket's all-reduce."""
         name, dtype = f"all_reduce {bucket.name}", passes.step.precision.reduce
-        act = Act(Exchange.ALL_REDUCE, bucket.names, bucket.micro)
+        act = NumericAction(Exchange.ALL_REDUCE, bucket.names, bucket.micro)
         return builder.communicate(name, "all_reduce", bucket.elements, dtype, [bucket.done], bucket.scope, act)
 
     return Bucketing(passes, summed)
@@ -77,16 +85,18 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 @dataclass(slots=True)
 class Bucketing:
-    """Passes with gradients that are sent in buckets: in each micro-batch, or in the last one alone.
+    """Planner for passes whose gradients are communicated in buckets.
 
     Attributes
     ----------
     passes : Passes
+        Writes kernels and allocations.
     send : function (bucket)
-        Names the operation after which it has left.
+        Communicate a bucket; return the operation after which its memory can be freed.
     each : bool
-    after : mapping of a unit's name to operations
-        What its forward passes wait for.
+        Whether every micro-batch communicates, rather than the last.
+    after : mapping of str to list of str
+        Operations before each unit's forward passes, by the unit's name.
     """
 
     passes: Passes
@@ -96,11 +106,11 @@ class Bucketing:
     _numbers: Counter[int] = field(default_factory=Counter)
 
     def kind(self, one: Pass) -> Hashable:
-        """Return None: all passes of one work and stage do the same."""
+        """Return None: passes of equal work and stage have the same operations."""
         return None
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
-        """A micro-batch forward through a chunk."""
+        """Write a micro-batch's forward pass through a chunk; return its last operation."""
         done = ""
         for unit in chunk.units:
             done = self.passes.forward(micro, unit, [*after, *self.after.get(unit.name, ())])
@@ -108,10 +118,11 @@ class Bucketing:
         return done
 
     def backward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
-        """A micro-batch backward through a chunk."""
+        """Write a backward pass through a chunk; return the kernels for which the preceding stage waits."""
         sends, waiting = self.each or chunk.ends(micro), after
 
         def one(unit: Unit) -> str:
+            """Write a unit's backward pass; only the first unit waits for the next stage."""
             nonlocal waiting
             done = self.passes.backward(micro, unit, chunk, waiting, communicates=sends)
             waiting = []
@@ -121,7 +132,7 @@ class Bucketing:
         return self.passes.handed_back
 
     def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
-        """The half of it that the stage before waits for."""
+        """Write the input gradients of a backward pass; return the last kernels."""
         done = ""
         for unit in reversed(chunk.units):
             done = self.passes.input_gradient(micro, unit, after)
@@ -129,7 +140,7 @@ class Bucketing:
         return done
 
     def weight_gradient(self, micro: int, chunk: Chunk) -> None:
-        """The other half."""
+        """Write the weight gradients of a backward pass."""
         sends = self.each or chunk.ends(micro)
         self._filling(
             micro,
@@ -139,8 +150,10 @@ class Bucketing:
         )
 
     def _filling(self, micro: int, chunk: Chunk, gradients: Callable[[Unit], str], *, sends: bool) -> str:
-        """Make each unit's gradients, the last unit's first, and send what fills a bucket."""
+        """Write the gradients, from the last unit to the first, and communicate each full bucket."""
+        # Expert-parallel units have separate buckets, summed by different ranks.
         filling: dict[bool, list[Unit]] = {False: [], True: []}
+        # The first unit of each kind comes last in the backward pass and flushes its bucket.
         last = {unit.spread: unit for unit in reversed(chunk.units)}
         done = ""
         for unit in reversed(chunk.units):
@@ -148,16 +161,19 @@ class Bucketing:
             filled = filling[unit.spread]
             filled.append(unit)
             bucket = Bucket(self._numbers[micro], micro, tuple(filled), done)
+            # A bucket may exceed its size by the last unit: gradients are not split.
             full = bucket.elements * self.passes.gradient_itemsize >= self.passes.step.sharding.bucket_size
             if sends and (full or unit is last[unit.spread]):
                 self._sent(bucket)
                 filled.clear()
-                # Counted on through a rank's chunks.
+                # Numbers continue through a rank's chunks.
                 self._numbers[micro] += 1
         return done
 
     def _sent(self, bucket: Bucket) -> None:
+        """Communicate a bucket, from a cast copy if the wire's dtype differs."""
         passes = self.passes
+        # ZeRO-2 keeps no whole gradients; its `send` packs the bucket.
         buffer = passes.cast(bucket.name, bucket.units) if passes.keeps_whole_gradients else None
         sent = self.send(bucket)
         if buffer is not None:
@@ -165,6 +181,7 @@ class Bucketing:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    """Return the elements sent in a step: 2 (N - 1) times the gradients."""
     return 2 * (ranks - 1) * sum(unit.elements for unit in units)
 
 
@@ -173,7 +190,7 @@ STRATEGY = Strategy(
     shards=frozenset(),
     updater=Updater.EVERY_RANK,
     gathering=Gathering.NOT_NEEDED,
-    sending=Sending.LAST,
+    sending=GradientSync.LAST,
     options=frozenset({"bucket_size"}),
     operations=("all_reduce",),
     volume=_volume,

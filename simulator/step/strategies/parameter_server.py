@@ -1,12 +1,14 @@
-"""Parameter server: servers hold the optimizer's states; workers push gradients and pull parameters, in buckets.
+"""Parameter server: servers hold the optimizer states; workers push gradients and pull parameters, in buckets.
 
-A bucket is updated when all workers
-have pushed it, while others are still on their way; without a global norm, so gradients are not clipped.
+A bucket is updated after every worker's push, while other buckets are still in flight. There is no global norm, hence
+gradients are not clipped.
 
-Asynchronous servers wait for nobody [2]_: a gradient is applied as it arrives, and its worker goes on with what is
-there then. Nobody knows where one step of all ends, so all steps are planned at once. With a bound s on staleness [3]_
-a worker first waits until all have made their updates of step n - s - 1, and then pulls for its step n: what it reads
-holds every update up to that step.
+Asynchronous servers wait for no worker [2]_: a gradient is applied on arrival, and its worker continues with the
+parameters at that time. Steps of different workers then overlap, therefore all steps are planned in one program. With a
+staleness bound s [3]_, a worker waits until every worker's updates of step n - s - 1 are done, and then pulls for its
+step n: the pulled parameters contain every update up to step n - s - 1.
+
+Example: two workers with staleness 1. Before its step 2, a worker waits for every update of step 0.
 
 References
 ----------
@@ -18,12 +20,12 @@ References
 from __future__ import annotations
 
 from simulator.basics.dtypes import find
-from simulator.records.operation import Act, Computation, Exchange
+from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Offload, Sharding, TrainingStep
+from simulator.step.spec import Gathering, GradientSync, Offload, Sharding, State, TrainingStep, Updater
 from simulator.step.strategies.ddp import Bucket, Bucketing
-from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit
 
 # Servers are nodes of processors, like the hosts of offloaded optimizers.
@@ -31,14 +33,18 @@ _RATE = Offload().host_rate
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """All micro-batches; only the last one of a step communicates."""
+    """Return the planner; only the last micro-batch of a step communicates."""
     return _asynchronous(builder, passes) if passes.step.sharding.asynchronous else _synchronous(builder, passes)
 
 
 def _synchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
+    """Return the planner for servers that wait for every worker."""
+
     def exchanged(bucket: Bucket) -> str | None:
+        """Push a bucket, update, and pull."""
         pushed = _push(builder, passes, bucket)
-        # Stands on every rank's own list, but a pull starts when the last rank is there: that is when all have pushed.
+        # The update is in every rank's list, but a pull starts only when the last rank arrives: after every push and
+        # update.
         new = builder.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), after=[pushed or bucket.done])
         _pull(builder, passes, bucket, [new])
         return pushed
@@ -47,26 +53,28 @@ def _synchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 
 def _asynchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """Step after step; a unit starts when its parameters of the step before are there."""
+    """Return the planner for several steps; a unit starts when its parameters of the preceding step have arrived."""
     sharding = passes.step.sharding
     fetched: dict[str, list[str | None]] = {}
     clocks: list[str | None] = []
     served: list[tuple[Bucket, str]] = []
 
     def exchanged(bucket: Bucket) -> str | None:
+        """Push a bucket and apply it on the servers; end the step after the first unit's bucket."""
         pushed = _push(builder, passes, bucket)
-        act = Act(Computation.SERVE, bucket.names, bucket.micro)
+        act = NumericAction(Computation.SERVE, bucket.names, bucket.micro)
         new = builder.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), [pushed or bucket.done], act)
         served.append((bucket, new))
+        # Backward passes end with the first unit.
         if passes.units[0] in bucket.units:
             ended(bucket.micro // passes.step.accumulation)
         return pushed
 
     def ended(number: int) -> None:
-        """All buckets of a step are on their way: fetch what the next one starts with."""
+        """Pull every bucket for the next step, after the staleness bound's wait."""
         until: list[str | None] = []
         if sharding.staleness is not None:
-            # A worker's step has ended when its updates are made. These pulls are for the next step, number + 1.
+            # A worker's step ends with its updates. These pulls are for step number + 1.
             clocks.append(builder.serve(f"clock {number}", "clock", 1, "int64", sharding, [new for _, new in served]))
             if number >= sharding.staleness:
                 until.append(clocks[number - sharding.staleness])
@@ -79,7 +87,8 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 
 def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None:
-    step, act = passes.step, Act(Exchange.PUSH, bucket.names, bucket.micro)
+    """Push a bucket's gradients to the servers, then free them."""
+    step, act = passes.step, NumericAction(Exchange.PUSH, bucket.names, bucket.micro)
     to = (step.precision.reduce, step.sharding)
     pushed = builder.serve(f"push {bucket.name}", "push", bucket.elements, *to, [bucket.done], act)
     passes.drop_gradients(bucket.units, bucket.micro, "communication push", [pushed or bucket.done])
@@ -87,19 +96,22 @@ def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None
 
 
 def _pull(builder: ProgramBuilder, passes: Passes, bucket: Bucket, after: list[str | None]) -> str | None:
-    step, act = passes.step, Act(Exchange.PULL, bucket.names, bucket.micro)
+    """Pull a bucket's parameters from the servers."""
+    step, act = passes.step, NumericAction(Exchange.PULL, bucket.names, bucket.micro)
     return builder.serve(
         f"pull {bucket.name}", "pull", bucket.elements, step.precision.params, step.sharding, after, act
     )
 
 
 def _seconds(step: TrainingStep, bucket: Bucket) -> float:
-    """Of a bucket's update at the servers [s]."""
+    """Return the duration of a bucket's update on the servers [s]."""
+    # Servers update equal parts of the bucket in parallel.
     return bucket.elements / step.sharding.servers * traffic_per_parameter(step) / _RATE
 
 
 def traffic_per_parameter(step: TrainingStep) -> int:
-    """Bytes that a server reads and writes to update a parameter: sum of gradients, states, master copy [B]."""
+    """Return the bytes read and written on a server to update a parameter: summed gradient, states, master copy [B]."""
+    # States are float32. Each state and the master copy is read and written; a working copy is only written.
     states = 4 * step.optimizer.states
     gradient, working = find(step.precision.reduce).itemsize, find(step.precision.params).itemsize
     master = working if step.precision.master is None else find(step.precision.master).itemsize
@@ -107,7 +119,10 @@ def traffic_per_parameter(step: TrainingStep) -> int:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """A worker that is a server's host too keeps that part to itself."""
+    """Return the elements sent in a step: N pushes and N pulls.
+
+    A worker that hosts a server keeps the server's part off the wire.
+    """
     travelling = ranks - (sharding.servers_on == "workers")
     return 2 * travelling * sum(unit.elements for unit in units)
 
@@ -117,7 +132,7 @@ STRATEGY = Strategy(
     shards=frozenset({State.OPTIMIZER}),
     updater=Updater.SERVERS,
     gathering=Gathering.PULLED,
-    sending=Sending.LAST,
+    sending=GradientSync.LAST,
     options=frozenset({"bucket_size", "servers", "servers_on", "asynchronous", "staleness"}),
     operations=("all_reduce",),
     volume=_volume,

@@ -1,7 +1,7 @@
-"""What a strategy file declares: which model states are sharded, who updates them, and who then gathers what is new.
+"""Which facts does a sharding strategy's file declare? Its sharded states, who updates them, and how updates spread.
 
-Rule: all other code asks these fields and never a strategy's name. One shared test holds every strategy to what it
-declares.
+Other code reads these fields and never compares a strategy's name. A shared test holds every strategy to its
+declaration.
 
 References
 ----------
@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from simulator.basics.catalog import Catalog
+from simulator.step.spec import Gathering, GradientSync, State, Updater
 
 if TYPE_CHECKING:
     from simulator.step.passes import Passes
@@ -25,101 +27,79 @@ if TYPE_CHECKING:
     from simulator.step.units import Unit
 
 
-class State(Enum):
-    """Model states, in the order in which ZeRO's stages shard them [1]_."""
-
-    OPTIMIZER = "optimizer states"
-    GRADIENTS = "gradients"
-    PARAMETERS = "parameters"
-
-
-class Updater(Enum):
-    """Who runs the optimizer."""
-
-    EVERY_RANK = "every rank updates the whole model"
-    OWNERS = "every rank updates its own part"
-    SERVERS = "servers update, each its own part"
-
-
-class Gathering(Enum):
-    """How parameters that others have updated reach a rank."""
-
-    NOT_NEEDED = "every rank has updated all of them itself"
-    AFTER_UPDATE = "one all-gather behind the update"
-    BEFORE_USE = "each unit is gathered when its turn comes"
-    PULLED = "workers pull them from the servers"
-
-
-class Sending(Enum):
-    """Which micro-batches of a step communicate gradients."""
-
-    LAST = "the last micro-batch"
-    EVERY = "every micro-batch"
-
-
-class Planned(Protocol):
-    """Notes passes in a program, with what is communicated for them; each returns what the next stage waits for."""
+class PassPlanner(Protocol):
+    """Writes passes into a program, with their communication."""
 
     def kind(self, one: Pass) -> Hashable:
-        """Return what passes of one work and stage have in common if they do the same."""
+        """Return a key shared by passes, of equal work and stage, with the same operations."""
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
-        """A micro-batch forward through a chunk."""
+        """Write a micro-batch's forward pass through a chunk; return the operation for which the next stage waits."""
 
     def backward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
-        """A micro-batch backward through a chunk."""
+        """Write a backward pass through a chunk; return the operation for which the preceding stage waits."""
 
     def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
-        """The half of a backward pass that the stage before waits for."""
+        """Write a backward pass's input gradients; return the operation for which the preceding stage waits."""
 
     def weight_gradient(self, micro: int, chunk: Chunk) -> None:
-        """The other half."""
+        """Write a backward pass's weight gradients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to spread model states over data-parallel ranks.
+    """A way to shard model states over data-parallel ranks.
 
     Attributes
     ----------
     name : str
-        Its file's name, and its name in scenario files.
+        Name of the file, and in scenario files.
     shards : frozenset of State
-        States of which a rank holds only its part.
-    updater : Updater
-    gathering : Gathering
-    sending : Sending
-        Where the user does not choose it.
+        Model states that are sharded.
+    sending : GradientSync
+        Micro-batches with gradient communication, unless the user chooses.
     options : frozenset of str
-        Fields of Sharding that it listens to.
+        Fields of `Sharding` read by the strategy.
     operations : tuple of str
-        Collectives that a step is made of, with the sum of the gradient's norm.
+        Collectives in a step, including the sum of the gradient's norm.
     volume : function (units, sharding, accumulation, ranks) -> int
-        Elements that all ranks together put on the wire in one step, without norms and flags, where padding adds
-        nothing: one copy of the states, and every rank an equal part of each unit.
-    plan : function (builder, passes) -> Planned
-        How micro-batches pass through a rank's chunks; the update follows by itself.
+        Elements sent in a step by every rank together, without norms and flags. Assumes one copy of the states and no
+        padding: every rank holds an equal shard of each unit.
+    plan : function (builder, passes) -> PassPlanner
+        Return the planner for a rank's passes.
     """
 
     name: str
     shards: frozenset[State]
     updater: Updater
     gathering: Gathering
-    sending: Sending
+    sending: GradientSync
     options: frozenset[str]
     operations: tuple[str, ...]
     volume: Callable[[tuple[Unit, ...], Sharding, int, int], int]
-    plan: Callable[[ProgramBuilder, Passes], Planned]
+    plan: Callable[[ProgramBuilder, Passes], PassPlanner]
 
     @property
     def shards_parameters(self) -> bool:
-        """Whether a rank holds a part of the parameters only."""
+        """True if parameters are sharded."""
         return State.PARAMETERS in self.shards
 
     def keeps_whole_gradients(self, sharding: Sharding) -> bool:
-        """Whether whole gradients are summed up over micro-batches, instead of each rank's part of them."""
+        """Return True if whole gradients, rather than each rank's shard, are accumulated over micro-batches."""
+        # FSDP's `no_sync` accumulates whole gradients until the last micro-batch.
         return State.GRADIENTS not in self.shards or sharding.gradient_sync == "last"
 
     def servers(self, sharding: Sharding) -> int:
-        """Parameter servers on machines of their own."""
+        """Return the number of parameter servers on their own machines."""
         return sharding.servers if self.updater is Updater.SERVERS and sharding.servers_on == "own" else 0
+
+
+class _Strategies(Catalog[Strategy]):
+    """Catalog of the sharding strategies."""
+
+    def listening(self, option: str) -> tuple[str, ...]:
+        """Return the names of strategies using an option in `Sharding`."""
+        return tuple(name for name, strategy in self.by_name.items() if option in strategy.options)
+
+
+STRATEGIES: Final = _Strategies("simulator.step.strategies", "STRATEGY", Strategy, "strategy")

@@ -1,25 +1,29 @@
-"""ZeRO stage 1: optimizer states are sharded. Gradients are reduced and scattered, parameters gathered after the
-update."""
+"""ZeRO stage 1: optimizer states are sharded.
+
+Gradients are reduce-scattered in the last micro-batch, and updated parameters are all-gathered.
+"""
 
 from __future__ import annotations
 
-from simulator.records.operation import Act, Exchange
+from simulator.records.operation import Exchange, NumericAction
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Sharding
+from simulator.step.spec import Gathering, GradientSync, Sharding, State, Updater
 from simulator.step.states import shard
 from simulator.step.strategies.ddp import Bucket, Bucketing
-from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """All micro-batches; only the last one communicates gradients."""
+    """Return the planner; only the last micro-batch communicates gradients."""
 
     def scattered(bucket: Bucket) -> str:
+        """Reduce-scatter a bucket, and copy the rank's shard to the host if the optimizer is offloaded."""
         reduced = scatter(builder, passes, bucket)
         if passes.step.offload is not None:
             nbytes = shard(bucket.elements, passes.ranks_of(bucket.units[0])) * passes.gradient_itemsize
+            # Gradients were accumulated on the GPU, hence the host adds nothing.
             copied = passes.offload_copy(bucket.name, nbytes, reduced, add=False)
             passes.drop_gradients(bucket.units, bucket.micro, "copy to host", [copied])
         return reduced
@@ -28,16 +32,18 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 
 def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str:
-    """Reduce and scatter a bucket; the operation after which this rank's part is there."""
+    """Append a bucket's reduce-scatter; return the operation after which the rank's shard is complete."""
     name, dtype = f"scatter {bucket.name}", passes.step.precision.reduce
+    # The all-gather after the update needs the same padded shards.
     if bucket.units not in passes.parts:
         passes.parts.append(bucket.units)
-    act = Act(Exchange.REDUCE_SCATTER, bucket.names, bucket.micro)
+    act = NumericAction(Exchange.REDUCE_SCATTER, bucket.names, bucket.micro)
     elements, scope = bucket.elements, bucket.scope
     return builder.communicate(name, "reduce_scatter", elements, dtype, [bucket.done], scope, act) or bucket.done
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    """Return the elements sent in a step: (N - 1) times the gradients, then (N - 1) times the parameters."""
     return 2 * (ranks - 1) * sum(unit.elements for unit in units)
 
 
@@ -46,7 +52,7 @@ STRATEGY = Strategy(
     shards=frozenset({State.OPTIMIZER}),
     updater=Updater.OWNERS,
     gathering=Gathering.AFTER_UPDATE,
-    sending=Sending.LAST,
+    sending=GradientSync.LAST,
     options=frozenset({"bucket_size"}),
     operations=("all_reduce", "reduce_scatter", "all_gather"),
     volume=_volume,

@@ -1,4 +1,4 @@
-"""ZeRO stage 2: gradients are sharded too: every micro-batch reduces them (DeepSpeed), and a rank keeps its part.
+"""ZeRO stage 2: gradients are sharded too; every micro-batch reduce-scatters gradients and keeps a shard (DeepSpeed).
 
 There are two buckets, as in DeepSpeed: one is filled while the other is reduced (stage_1_and_2.py, `ipg_buffer` and
 `overlap_comm`; recalled).
@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Sharding
+from simulator.step.spec import Gathering, GradientSync, Sharding, State, Updater
 from simulator.step.strategies.ddp import Bucket, Bucketing
-from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 from simulator.step.strategies.zero1 import scatter
 from simulator.step.units import Unit
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """All micro-batches; a bucket of whole gradients lives until it has been reduced and scattered."""
+    """Return the planner; a bucket of whole gradients lives until its reduce-scatter has ended."""
 
     def scattered(bucket: Bucket) -> str:
+        """Pack and reduce-scatter a bucket, then keep the rank's shard."""
+        # Gradients are computed in place in the bucket, hence only a cast needs a copy.
         buffer = passes.pack(bucket.name, bucket.units, bucket.micro, copies=False)
         passes.scattered = reduced = scatter(builder, passes, bucket)
         passes.unpack(buffer, bucket.units, bucket.micro, reduced, reduced)
@@ -28,6 +30,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    """Return the elements sent in a step: (N - 1) times the gradients per micro-batch and the parameters."""
     return (accumulation + 1) * (ranks - 1) * sum(unit.elements for unit in units)
 
 
@@ -36,7 +39,7 @@ STRATEGY = Strategy(
     shards=frozenset({State.OPTIMIZER, State.GRADIENTS}),
     updater=Updater.OWNERS,
     gathering=Gathering.AFTER_UPDATE,
-    sending=Sending.EVERY,
+    sending=GradientSync.EVERY,
     options=frozenset({"bucket_size"}),
     operations=("all_reduce", "reduce_scatter", "all_gather"),
     volume=_volume,

@@ -1,10 +1,19 @@
-"""ZeRO-3, or fully sharded data parallel: every unit's parameters are gathered when it is their turn.
+"""ZeRO-3, or fully sharded data parallel: each unit's parameters are gathered before use and freed afterwards.
 
-A unit is a layer, or a few. At most `prefetch` units are gathered ahead of the one at work; with reshard_after_forward
-they are gathered again for the backward pass, from all ranks or from a smaller mesh over which they were spread
-meanwhile. Gradients of a unit are reduced and scattered as soon as they are there. The root (embedding and head) stays
-gathered from a forward pass to the end of the next backward pass; small tensors may stay whole for good. A unit has one
-storage: micro-batches that are in flight in a pipeline share it.
+A unit is a block of `layers_per_unit` layers. At most `prefetch` units are gathered ahead of the current unit. With
+`reshard_after_forward`, units are gathered again for the backward pass, from every rank or from a smaller mesh that
+keeps them sharded meanwhile. A unit's gradients are reduce-scattered after its backward pass. The root (embedding and
+head) stays gathered from a forward pass to the end of the next backward pass; small tensors may stay whole permanently.
+A unit has one storage, shared by all micro-batches in flight in a pipeline.
+
+Example: 3 layers L0 to L2, root R, prefetch 1, no pipeline. The order of issue is ::
+
+    compute        R   L0  L1  L2  R       R   L2  L1  L0  R
+    communication  gR  g0  g1  g2  g1  g0  s2  s1  s0  sR
+
+g gathers parameters, s reduce-scatters gradients. g2 waits until L0 is freed, because two units (the current unit and a
+prefetched unit) may be gathered at once. L2 stays gathered for its backward pass. L1 and L0 are gathered twice; the
+second g0 waits until L2 is freed.
 
 References
 ----------
@@ -18,40 +27,40 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simulator.basics.dtypes import find
-from simulator.records.operation import Act, Exchange
+from simulator.records.operation import Exchange, NumericAction
 from simulator.step.passes import Passes
 from simulator.step.pipelines.schedule import Pass, Work
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Sharding
+from simulator.step.spec import Gathering, GradientSync, Sharding, State, Updater
 from simulator.step.stages import Chunk
 from simulator.step.states import shard
-from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit
 
 STREAM = "communication"
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> GatheredUnits:
-    """Return the notes of a rank's passes, each of which gathers the units that are not gathered yet."""
+    """Return the planner for a rank's passes; each pass gathers the units that are not gathered yet."""
     return GatheredUnits(builder, passes, gathered_before(passes))
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Which parameters of a chunk are gathered when a pass begins; each unit has one storage, as in FSDP2 [2]_.
+    """Gathered parameters in a chunk when a pass begins; each unit has one storage, as in FSDP2 [2]_.
 
-    Each attribute names the pass that gathered them: its phase ("forward" or "backward") and its micro-batch; None if
-    they are not gathered.
+    Each attribute identifies the gathering pass by its phase ("forward" or "backward") and micro-batch; None if the
+    parameters are not gathered.
 
     Attributes
     ----------
     root : tuple of (str, int), optional
-        Embedding or head. They stay from the pass that gathers them to the end of the next backward pass.
+        Embedding or head, gathered until the end of the next backward pass.
     blocks : tuple of (str, int), optional
-        All layers, in a pipeline whose parameters are not freed between passes.
+        Every layer, in a pipeline without resharding.
     parts : tuple of (str, int), optional
-        Parts of all layers on a smaller mesh, which a forward pass leaves there and a backward pass frees.
+        Shards of every layer on a smaller mesh, left there by a forward pass and freed by a backward pass.
     """
 
     root: tuple[str, int] | None = None
@@ -60,12 +69,12 @@ class Gathered:
 
     @property
     def kind(self) -> Hashable:
-        """Return what passes that gather and free the same have in common."""
+        """Key shared by passes that gather and free the same parameters."""
         return self.root is None, self.blocks is None, self.parts is None
 
 
 def gathered_before(passes: Passes) -> Mapping[Pass, Gathered]:
-    """Return what is gathered when each pass of a rank begins, by the order of the passes.
+    """Return the parameters gathered when each of the rank's passes begins.
 
     Examples
     --------
@@ -79,6 +88,7 @@ def gathered_before(passes: Passes) -> Mapping[Pass, Gathered]:
     before = {}
     for one in passes.order:
         before[one] = there = here[one.stage]
+        # Weight gradients need activations and output gradients, but no parameters.
         if one.work is Work.WEIGHT_GRADIENT:
             continue
         forward = one.work is Work.FORWARD
@@ -86,6 +96,7 @@ def gathered_before(passes: Passes) -> Mapping[Pass, Gathered]:
         there = Gathered(
             there.root or own, (there.blocks or own) if keeps else None, (there.parts or own) if sharding.mesh else None
         )
+        # Without resharding, parameters stay until the last backward pass.
         stays = forward or (keeps and not chunks[one.stage].ends(one.micro))
         here[one.stage] = there if stays else Gathered()
     return before
@@ -93,16 +104,19 @@ def gathered_before(passes: Passes) -> Mapping[Pass, Gathered]:
 
 @dataclass(slots=True)
 class GatheredUnits:
-    """Passes whose units are gathered first.
+    """Planner for passes whose units are gathered first.
 
     Attributes
     ----------
     builder : ProgramBuilder
+        The rank's program.
     passes : Passes
+        Writes kernels and allocations.
     before : mapping of Pass to Gathered
-        What is gathered when each pass begins.
+        Parameters gathered when each pass begins.
     room : str or None
-        What the next gather waits for, so that no more is gathered than the unit at work and `prefetch` ahead.
+        Operation for which the next gather waits, so that at most the current unit and `prefetch` further units are
+        gathered.
     """
 
     builder: ProgramBuilder
@@ -112,31 +126,31 @@ class GatheredUnits:
     _under_way: dict[tuple[int, int], _Micro] = field(default_factory=dict)
 
     def kind(self, one: Pass) -> Hashable:
-        """Return what passes of one work and stage that do the same have in common."""
+        """Return a key shared by passes, of equal work and stage, with the same operations."""
         return self.before[one].kind
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
-        """A micro-batch forward through a chunk."""
+        """Write a micro-batch's forward pass through a chunk; return its last operation."""
         made = _Micro(self, chunk, micro)
         self._under_way[chunk.stage, micro] = made
         return made.forward(after)
 
     def backward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
-        """A micro-batch backward through a chunk."""
+        """Write a backward pass through a chunk; return the kernels for which the preceding stage waits."""
         self._under_way.pop((chunk.stage, micro)).backward(after, Work.BACKWARD)
         return self.passes.handed_back
 
     def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
-        """The half of it that the stage before waits for; the other half needs no parameters."""
+        """Write the input gradients of a backward pass; return the last kernels."""
         return self._under_way[chunk.stage, micro].backward(after, Work.INPUT_GRADIENT)
 
     def weight_gradient(self, micro: int, chunk: Chunk) -> None:
-        """The other half."""
+        """Write the weight gradients of a backward pass; they need no parameters."""
         self._under_way.pop((chunk.stage, micro)).weights()
 
 
 class _Micro:
-    """One micro-batch in one chunk: what has been gathered, and what waits for what."""
+    """A micro-batch in a chunk: its gathered blocks, and the operations for which passes wait."""
 
     def __init__(self, owner: GatheredUnits, chunk: Chunk, micro: int) -> None:
         self.owner = owner
@@ -151,25 +165,30 @@ class _Micro:
         self.last = chunk.ends(micro)
         self.sums = self.last or self.sharding.gradient_sync != "last"
         in_pipeline = self.passes.step.parallelism.pp > 1
+        # A pipeline without resharding gathers each unit once per step.
         self.holds = in_pipeline and self.sharding.reshard_after_forward is False
-        # Where the backward pass follows at once the last block stays for it; in a pipeline other passes come between.
+        # Without a pipeline, the backward pass follows at once and the last block stays gathered; in a pipeline, other
+        # passes come in between.
         self.keeps_last = not in_pipeline
-        # Embedding and head, where the chunk has them.
+        # Embedding and head; None if another chunk has them.
         self.opening, self.closing = (unit if unit in self.root else None for unit in (chunk.units[0], chunk.units[-1]))
+        # A chunk with a single unit must not run the unit twice.
         if len(chunk.units) == 1:
             self.closing = None
-        # By block what its passes wait for, while it is gathered.
+        # Operation for which each gathered block's passes wait, by block number.
         self.ready: dict[int, str] = {}
-        # By block the allocation that it is gathered in.
+        # Allocation of each gathered block, by block number.
         self.stored: dict[int, str] = {}
 
     def forward(self, after: list[str | None]) -> str:
-        """Note the forward pass; names what it ends with."""
+        """Write the forward pass; return its last operation."""
         ahead, there = self.sharding.prefetch + 1, self.owner.before[Pass(Work.FORWARD, self.chunk.stage, self.micro)]
         root = self._gather_root("forward", there)
         self._find_held(there)
+        # The first blocks are gathered before any kernel needs them: 1 + prefetch blocks.
         for i in range(min(ahead, len(self.blocks))):
             self._gather("forward", i, there)
+        # Only the first unit waits for the preceding stage's send.
         done, waiting = "", after
         if self.opening is not None:
             done, waiting = self.passes.forward(self.micro, self.opening, [*waiting, root]), []
@@ -177,8 +196,8 @@ class _Micro:
             for unit in block:
                 done = self.passes.forward(self.micro, unit, [*waiting, self.ready[i]])
                 waiting = []
-            # A block comes back when it has gone, as FSDP2's unshard waits for the unit's own reshard (recalled): else
-            # it would be there twice, or be gathered from a mesh that does not have it yet.
+            # A block is gathered again only after it was freed, as FSDP2's unshard waits for the unit's own reshard
+            # (recalled). Otherwise it would be allocated twice, or be gathered from a mesh that does not have it yet.
             if not self.holds and not (self.keeps_last and i == len(self.blocks) - 1):
                 self.owner.room = self._reshard(i, done, there) if self.sharding.reshard_after_forward else done
             if i + ahead < len(self.blocks):
@@ -188,7 +207,7 @@ class _Micro:
         return done
 
     def backward(self, after: list[str | None], work: Work) -> str:
-        """Note the backward pass, or its first half; names what it ends with."""
+        """Write the backward pass, or its input gradients; return the last kernels."""
         there = self.owner.before[Pass(work, self.chunk.stage, self.micro)]
         done, waiting, whole = "", after, work is Work.BACKWARD
         root = self._gather_root("backward", there)
@@ -196,8 +215,9 @@ class _Micro:
         if self.closing is not None:
             done, waiting = self._pass_back(self.closing, [*waiting, root], work), []
         order = list(range(len(self.blocks) - 1, -1, -1))
+        # Blocks that the forward pass left gathered are skipped.
         following = [i for i in order if i not in self.ready]
-        # The block at work, if it is not there, and as many ahead of it as asked.
+        # The current block, unless it is gathered, and `prefetch` blocks ahead.
         ahead = self.sharding.prefetch + (not self.ready)
         for i in following[:ahead]:
             self._gather("backward", i, there)
@@ -206,6 +226,8 @@ class _Micro:
             for unit in reversed(self.blocks[i]):
                 done, waiting = self._pass_back(unit, [*waiting, self.ready[i]], work), []
             self.owner.room = self._free(i, done)
+            # After the second gather, the shard on the mesh is no longer needed. The last block, still gathered, has
+            # none.
             if there.parts and not (self.keeps_last and i == len(self.blocks) - 1):
                 self._give_back(self._part(i, there.parts), self._part_bytes(i), done)
             if following:
@@ -215,6 +237,7 @@ class _Micro:
         if self.opening is not None:
             done = self._pass_back(self.opening, [*waiting, root], work)
         if self.root:
+            # Without resharding, the root also stays until the last backward pass.
             if self.last or not self.holds:
                 stored = self._root_parameters(there.root or ("backward", self.micro))
                 self.owner.room = self._give_back(stored, _gathered(self.root) * self.itemsize, done)
@@ -223,11 +246,12 @@ class _Micro:
         return done
 
     def weights(self) -> None:
-        """Note the second half of the backward pass."""
+        """Write the weight gradients, from the last unit to the first."""
         done = ""
         for block in ([(self.closing,)] if self.closing is not None else []) + self.blocks[::-1]:
             for unit in reversed(block):
                 done = self.passes.weight_gradient(self.micro, unit, self.chunk, communicates=self.sums)
+            # The root's two parts are reduced together, after the embedding's gradients.
             if block[0] not in self.root:
                 self._reduce(block, done)
         if self.opening is not None:
@@ -236,22 +260,25 @@ class _Micro:
             self._reduce(self.root, done)
 
     def _pass_back(self, unit: Unit, after: list[str | None], work: Work) -> str:
+        """Write a unit's backward pass, or its input gradients."""
         if work is Work.INPUT_GRADIENT:
             return self.passes.input_gradient(self.micro, unit, after)
         return self.passes.backward(self.micro, unit, self.chunk, after, communicates=self.sums)
 
     def _of_root(self, by: tuple[str, int]) -> str:
-        """Return what the root's allocation and gather are called, by the pass that gathers it."""
+        """Return the suffix for the root's allocation and gather, from the gathering pass."""
         phase, micro = by
         return str(micro) if phase == "forward" else f"backward {micro}"
 
     def _root_parameters(self, by: tuple[str, int]) -> str:
+        """Return the name of the root's allocation."""
         return f"{_name(self.root)} parameters {self._of_root(by)}"
 
     def _gather_root(self, phase: str, there: Gathered) -> str | None:
-        """Gather the root unless it is gathered; return what the root's passes wait for."""
+        """Gather the root unless an earlier pass has; return the operation for which the root's passes wait."""
         if not self.root:
             return None
+        # The names are the gathering pass's, also in later passes.
         by = there.root or (phase, self.micro)
         gather = f"gather {_name(self.root)} {self._of_root(by)}"
         if there.root:
@@ -261,20 +288,22 @@ class _Micro:
         return self._all_gather(gather, self.root, "shard")
 
     def _gather_of(self, name: str, scope: Scope) -> str | None:
-        """Return the name of an all-gather that an earlier pass has noted; None if the group is a single rank."""
+        """Return the name of an all-gather recorded by an earlier pass; None if the group is a single rank."""
+        # `communicate` returned None in this case.
         return name if self.builder.communicator.groups.size(scope) > 1 else None
 
     def _find_held(self, there: Gathered) -> None:
-        """Take over the blocks that an earlier pass has gathered."""
+        """Take over blocks gathered by an earlier pass."""
         if there.blocks is None:
             return
         phase, micro = there.blocks
         for i, block in enumerate(self.blocks):
+            # A group with a single rank gathers nothing: passes wait for the allocation instead.
             self.stored[i] = f"{_name(block)} parameters {phase} {micro}"
             self.ready[i] = self._gather_of(f"gather {_name(block)} {phase} {micro}", _shard(block)) or self.stored[i]
 
     def _gather(self, phase: str, i: int, there: Gathered) -> None:
-        """Bring a block together for its "forward" or its "backward" pass, once `room` has been made for it."""
+        """Gather a block for its "forward" or "backward" pass, after `room` has freed memory."""
         if i in self.ready:
             return
         block = self.blocks[i]
@@ -282,55 +311,65 @@ class _Micro:
         self.builder.allocate(
             self.stored[i], _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.owner.room]
         )
+        # With a shard on the mesh, the backward pass gathers from the mesh's few neighbours.
         scope: Scope = "mesh" if there.parts else _shard(block)
         gather = f"gather {_name(block)} {phase} {self.micro}"
         self.ready[i] = self._all_gather(gather, block, scope) or self.stored[i]
+        # Some frameworks gather for the recompute and once more for the backward pass.
         if phase == "backward" and self.passes.step.framework.gathers_again and block[0].recompute is not None:
             self._all_gather(f"gather {_name(block)} again {self.micro}", block, scope)
 
     def _all_gather(self, name: str, units: Sequence[Unit], scope: Scope) -> str | None:
+        """Append an all-gather of the units' parameters; return its name, or None for a single rank."""
         dtype, act = self.passes.step.precision.params, self._act(Exchange.ALL_GATHER, units)
         tensors = sum(unit.tensors for unit in units)
         return self.builder.communicate(
             name, "all_gather", _gathered(units), dtype, scope=scope, act=act, tensors=tensors
         )
 
-    def _act(self, effect: Exchange, units: Sequence[Unit]) -> Act[Exchange]:
-        return Act(effect, tuple(unit.name for unit in units), self.micro)
+    def _act(self, effect: Exchange, units: Sequence[Unit]) -> NumericAction[Exchange]:
+        """Return a collective's effect on these units' arrays."""
+        return NumericAction(effect, tuple(unit.name for unit in units), self.micro)
 
     def _part(self, i: int, by: tuple[str, int]) -> str:
-        """Return the allocation of a block's part on the mesh, which a pass has left there."""
+        """Return the name of the block's shard on the mesh, left there by the pass `by`."""
         return f"{_name(self.blocks[i])} parameters between {by[1]}"
 
     def _part_bytes(self, i: int) -> int:
+        """Return the size of the block's shard on the mesh [B]."""
         return shard(_gathered(self.blocks[i]), self.sharding.mesh or 1) * self.itemsize
 
     def _reshard(self, i: int, done: str, there: Gathered) -> str:
-        """Free a block after its forward pass, but for this rank's part of the mesh."""
+        """Free a block after its forward pass, and keep this rank's shard on the mesh."""
         if self.sharding.mesh and there.parts is None:
             self.builder.allocate(self._part(i, ("forward", self.micro)), self._part_bytes(i), "gathered")
         return self._free(i, done)
 
     def _free(self, i: int, done: str) -> str:
-        """Free a gathered block, unless it is held to the end of the step; return what makes room for the next."""
+        """Free a gathered block, unless it is held to the end of the step; return the operation that makes room."""
         if self.holds and not self.last:
             return done
+        # The backward pass must gather the block again.
         del self.ready[i]
         return self._give_back(self.stored.pop(i), _gathered(self.blocks[i]) * self.itemsize, done)
 
     def _give_back(self, name: str, nbytes: int, done: str) -> str:
-        """Free an allocation, which a pass that is not noted may have made."""
+        """Free an allocation, possibly made by a pass that is not recorded."""
         self.builder.assume(name, nbytes, "gathered", STREAM)
         return self.builder.free(name, after=[done])
 
     def _sum_copies(self, units: Sequence[Unit], scattered: str) -> str | None:
-        """With several copies of the states, add up this rank's part over them.
+        """Sum this rank's gradient shard over the copies of the states.
 
-        Returns the operation after which that is done; None where a later micro-batch does it.
+        Returns
+        -------
+        str or None
+            Operation after which the sum is complete; None if a later micro-batch sums.
         """
-        # Experts that are spread over ranks have one copy over all that have the same.
+        # Expert-parallel units are sharded over every rank with the same experts, hence there is a single copy.
         if not self.builder.communicator.groups.hybrid or units[0].spread:
             return scattered
+        # Earlier micro-batches sum only inside their shard group.
         if self.sharding.gradient_sync == "shard" and not self.last:
             return None
         part = shard(_all(units), self.passes.ranks_of(units[0]))
@@ -340,10 +379,12 @@ class _Micro:
         return self.builder.communicate(name, "all_reduce", part, reduce, [scattered], scope="replicate", act=act)
 
     def _reduce(self, units: Sequence[Unit], done: str) -> None:
-        """Reduce and scatter a block's gradients; what is left is this rank's part."""
+        """Reduce-scatter a block's gradients; this rank's shard remains."""
+        # With `gradient_sync: last`, only the last micro-batch communicates.
         if not self.sums:
             return
         name, dtype = f"scatter {_name(units)} {self.micro}", self.passes.step.precision.reduce
+        # FSDP copies gradients into a contiguous buffer, also without a cast.
         buffer = self.passes.pack(name, units, self.micro, copies=True)
         act = self._act(Exchange.REDUCE_SCATTER, units)
         scope = _shard(units)
@@ -355,21 +396,21 @@ class _Micro:
 
 
 def _blocks(units: tuple[Unit, ...], sharding: Sharding) -> list[tuple[Unit, ...]]:
-    """Layers that are gathered and freed together; the last block may be smaller."""
+    """Return the layers by block; blocks are gathered and freed as a whole, and the last may be smaller."""
     layers, size = tuple(unit for unit in units if unit.is_layer), sharding.layers_per_unit
     if any(unit.spread for unit in layers):
-        # A layer's experts are gathered among other ranks than the rest of it.
+        # A layer's experts are gathered in another process group than its other parameters.
         return [(unit,) for unit in layers]
     return [layers[i : i + size] for i in range(0, len(layers), size)]
 
 
 def _shard(units: Sequence[Unit]) -> Scope:
-    """Among whom units are sharded."""
+    """Return the scope over which units are sharded."""
     return "expert data" if units[0].spread else "shard"
 
 
 def _name(units: Sequence[Unit]) -> str:
-    """layer 3, or layers 3-5."""
+    """Return a block's name: "layer 3", "layers 3-5" or "root"."""
     first, last = units[0].name, units[-1].name
     if first == "embedding" and last == "head":
         return "root"
@@ -377,19 +418,24 @@ def _name(units: Sequence[Unit]) -> str:
 
 
 def _all(units: Sequence[Unit]) -> int:
+    """Return the number of parameters of units."""
     return sum(unit.elements for unit in units)
 
 
 def _gathered(units: Sequence[Unit]) -> int:
-    """Elements that have to be brought together: all but those that are always there."""
+    """Return the number of parameters to gather: without parameters that stay whole on every rank."""
     return sum(unit.elements - unit.resident for unit in units)
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """The last block is still there for its backward pass, and the root stays gathered through a micro-batch."""
+    """Return the elements sent in a step by every rank together.
+
+    The last block is still gathered at its backward pass, and the root stays gathered through a micro-batch.
+    """
     forward = _gathered(units)
+    # Every block except the last is gathered a second time.
     again = sum(_gathered(block) for block in _blocks(units, sharding)[:-1]) if sharding.reshard_after_forward else 0
-    # Over a mesh of m ranks, each of the n / m groups sends m - 1 times what it gathers.
+    # Each of the n / m meshes sends (m - 1) times its gathered elements.
     mesh = sharding.mesh or ranks
     backward = ranks // mesh * (mesh - 1) * again
     scattering = 1 if sharding.gradient_sync == "last" else accumulation
@@ -402,7 +448,7 @@ STRATEGY = Strategy(
     shards=frozenset(State),
     updater=Updater.OWNERS,
     gathering=Gathering.BEFORE_USE,
-    sending=Sending.EVERY,
+    sending=GradientSync.EVERY,
     options=frozenset(
         {"reshard_after_forward", "prefetch", "shard_size", "layers_per_unit", "keep_below", "gradient_sync"}
     ),

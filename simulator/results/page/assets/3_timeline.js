@@ -46,8 +46,8 @@ class Timeline {
     this.chosen = null;
     this.row = this.lanes.length > 40 ? 12 : 19;
     this.canvas = make("canvas", { class: "lanes", tabindex: 0, role: "application",
-      "aria-label": `Timeline of ${this.lanes.length} lanes. Arrows move, plus and minus zoom, 0 shows all, ` +
-        "N and P go from span to span, up and down from lane to lane." });
+      "aria-label": `Timeline of ${this.lanes.length} lanes. Left and right arrows pan, plus and minus zoom, ` +
+        "0 resets, N and P select the next and previous span, up and down arrows select a lane." });
     this.said = make("p", { class: "note", "aria-live": "polite" });
     this.sums = make("div", { class: "scroll" });
     place.replaceChildren(this.canvas, this.legend(), this.said, this.sums);
@@ -189,7 +189,7 @@ class Timeline {
         first = first || { lane, i };
       });
     }
-    this.said.textContent = this.query ? `${count} spans, ${write(time * this.unit, "s")} together` : "";
+    this.said.textContent = this.query ? `${count} spans, ${write(time * this.unit, "s")} in total` : "";
     if (first) this.chosen = first;
     this.view.tell();
     return count;

@@ -25,7 +25,7 @@ class Memory {
     const { memory } = this;
     const peak = this.total[memory.peak];
     const of = memory.capacity ? ` of ${write(memory.capacity, "B")} (${write(peak / memory.capacity, "share")})` : "";
-    return `Rank ${memory.rank} holds most: ${write(peak, "B")}${of}, at ${write(this.time[memory.peak] * this.unit, "s")}.`;
+    return `Peak memory: ${write(peak, "B")}${of} on rank ${memory.rank} at ${write(this.time[memory.peak] * this.unit, "s")}.`;
   }
   at(time) {
     let i = 0;
@@ -108,15 +108,15 @@ class Links {
   words() {
     const { view, end } = this;
     const whole = view.from <= 0 && view.to >= end;
-    const many = this.rows.length > 1 ? `The fullest of ${this.rows.length} kinds of links` : "The only links used";
+    const many = this.rows.length > 1 ? `Busiest of ${this.rows.length} groups of links` : "Only links used";
     if (whole || this.rows.some((row) => !row.course)) {
       const [first] = this.rows;
-      const used = first.used === null ? "" : `, ${write(first.used, "share")} of their bandwidth used`;
+      const used = first.used === null ? "" : `, ${write(first.used, "share")} utilised`;
       return `${many} over the whole run: ${this.named(first)}${used}, busy ${write(first.busy, "share")} of the time.`;
     }
     const [best, used] = this.rows.map((row) => [row, this.inWindow(row)]).reduce((a, b) => (b[1] > a[1] ? b : a));
     return `${many} from ${write(view.from * this.unit, "s")} to ${write(view.to * this.unit, "s")}: ${this.named(best)}, ` +
-      `${write(used / 100, "share")} of their bandwidth used.`;
+      `${write(used / 100, "share")} utilised.`;
   }
   inWindow(row) {
     const bin = this.end / row.course.length;
@@ -129,9 +129,9 @@ class Links {
     return this.rows[Math.floor((event.clientY - box.top) / 19)];
   }
   text(row) {
-    const used = row.used === null ? "" : `\n${write(row.used, "share")} of what it could carry`;
-    const now = row.course && this.view.cursor !== null ? `\nnow ${row.course[this.bin(row, this.view.cursor)]} %` : "";
-    return `${row.count > 1 ? `each of ${row.count}: ` : ""}${row.names[0]}\n${write(row.bytes, "size")} at ${write(row.bandwidth, "B/s")}${used}\nbusy ${write(row.busy, "share")} of the time${now}`;
+    const used = row.used === null ? "" : `\n${write(row.used, "share")} of the bandwidth used`;
+    const now = row.course && this.view.cursor !== null ? `\nat the cursor ${row.course[this.bin(row, this.view.cursor)]} %` : "";
+    return `${row.count > 1 ? `each of ${row.count} links: ` : ""}${row.names[0]}\n${write(row.bytes, "size")} at ${write(row.bandwidth, "B/s")}${used}\nbusy ${write(row.busy, "share")} of the time${now}`;
   }
   bin(row, time) { return Math.min(row.course.length - 1, Math.max(0, Math.floor((time / this.end) * row.course.length))); }
   draw() {
@@ -162,7 +162,7 @@ class Links {
         pen.fillRect(Math.max(left, from), top + 1, Math.min(width, to) - Math.max(left, from), 16);
       });
       if (left <= 100) name();
-      if (!row.course && row.used !== null) { pen.fillStyle = themed("--text"); pen.fillText(`${write(row.used, "share")} all along`, left + 6, top + 9); }
+      if (!row.course && row.used !== null) { pen.fillStyle = themed("--text"); pen.fillText(`${write(row.used, "share")} over the whole run`, left + 6, top + 9); }
     });
     cursorLine(pen, left, width, height - AXIS, this.view);
     this.said.textContent = this.words();

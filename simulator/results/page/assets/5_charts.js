@@ -69,7 +69,7 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, labels = fals
     if (same) same.push(one); else groups.push([one]);
   }
   const merged = groups.map(([first, ...others]) => (others.length === 0 ? first : { ...first,
-    name: `${[first, ...others].map((one) => one.name).join(", ")} (on one line)`,
+    name: `${[first, ...others].map((one) => one.name).join(", ")} (same line)`,
     points: first.points.map((p, i) => ({ ...p, text: [p, ...others.map((one) => one.points[i])].map((at) => at.text).join("\n") })) }));
   const labelled = [];
   merged.forEach((one, number) => {
@@ -147,7 +147,7 @@ function topology(place, drawn, uses, complete) {
     const line = shape("line", { x1: x(drawn.at[a][0]), y1: y(drawn.at[a][1]), x2: x(drawn.at[b][0]), y2: y(drawn.at[b][1]),
       class: known ? "cable used" : complete ? "cable idle" : "cable unknown",
       stroke: known ? `rgba(213,94,0,${0.2 + 0.8 * Math.min(1, used)})` : themed("--line"), "stroke-width": known ? 1 + 3 * Math.min(1, used) : 1 });
-    const idle = complete ? " carries nothing" : " is not told of here";
+    const idle = complete ? " unused" : ": no data";
     line.append(shape("title", {}, names.map((name) => `${name}${uses.has(name) ? ` ${write(uses.get(name), "share")} used` : idle}`).join("\n")));
     svg.append(line);
   }
@@ -161,8 +161,8 @@ function topology(place, drawn, uses, complete) {
   }
   const kinds = new Set(Object.values(drawn.kinds));
   const there = VERTICES.filter(([, , kind]) => (kind ? kinds.has(kind) : [...kinds].some((own) => !["gpu", "switch"].includes(own))));
-  const rest = complete ? "grey: carries nothing" : "grey: not told of here";
-  const legend = make("div", { class: "legend" }, ...[...there, ["cable: the fuller direction's share of bandwidth used", "#d55e00"], [rest, themed("--line")]].map(([name, colour]) => {
+  const rest = complete ? "grey: unused" : "grey: no data";
+  const legend = make("div", { class: "legend" }, ...[...there, ["cable: bandwidth used by the busier direction", "#d55e00"], [rest, themed("--line")]].map(([name, colour]) => {
     const swatch = make("i");
     swatch.style.background = colour;
     return make("span", {}, swatch, name);

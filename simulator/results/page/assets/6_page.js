@@ -59,7 +59,7 @@ async function show(index) {
   groups(data.points[index].groups || []);
   at("linkspanel").classList.toggle("hidden", !data.points[index].links && !played.links.rows.length);
   const off = played.links.off_links;
-  at("nolinks").textContent = data.points[index].links || (off ? `${off[0].toUpperCase()}${off.slice(1)}, which are on no link here.` : "");
+  at("nolinks").textContent = data.points[index].links || (off ? `${off[0].toUpperCase()}${off.slice(1)}; replaced collectives use no link here.` : "");
   at("links").replaceChildren();
   if (played.links.rows.length) state.links = new Links(at("links"), played, view);
   const drawn = data.topologies[data.points[index].topology];
@@ -137,8 +137,8 @@ function losses() {
   xyChart(at(beside ? "overview" : "loss"), {
     series: runs.map(({ point, index }, i) => ({ name: point.label, colour: data.palette[i % data.palette.length],
       points: point.losses.map((y, x) => ({ x, y, index, text: `${point.label}\nstep ${x}: loss ${y}` })) })),
-    x: { name: "step, the first is 0", write: (v) => String(v) }, y: { name: "loss (nats a token)", write: (v) => String(Number(v.toPrecision(4))) },
-    title: "Loss by step", onPick: pick,
+    x: { name: "step (from 0)", write: (v) => String(v) }, y: { name: "loss (nats per token)", write: (v) => String(Number(v.toPrecision(4))) },
+    title: "Loss per step", onPick: pick,
   });
 }
 
@@ -151,11 +151,11 @@ function front() {
   const short = data.points.map(dot).filter((p) => !data.points[p.index].fits && p.x);
   xyChart(place, {
     labels: data.points.length <= 16,
-    series: [{ name: "Pareto front: no other is faster and smaller", colour: "#009e73", points: data.front.map((i) => dot(data.points[i], i)) },
+    series: [{ name: "Pareto front", colour: "#009e73", points: data.front.map((i) => dot(data.points[i], i)) },
       { name: "fits", colour: "#0072b2", line: false, points: fitting.filter((p) => !data.front.includes(p.index)) },
       ...(short.length ? [{ name: "does not fit", colour: "#d55e00", line: false, points: short }] : [])],
     x: { name: data.frontTime, log: true, write: (v) => write(v, "s") }, y: { name: "peak memory", zero: true, ticks: byteTicks, write: (v) => write(v, "B") },
-    title: "Peak memory against time", onPick: pick,
+    title: `Peak memory vs ${data.frontTime}`, onPick: pick,
   });
 }
 

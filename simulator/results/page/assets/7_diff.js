@@ -33,7 +33,7 @@ async function showPair(number) {
     const place = at(`run${side}`);
     const memory = at(`memory${side}`);
     memory.replaceChildren();
-    if (!one || !one.lanes.lanes.length) { place.textContent = "What happened when was not kept of this run."; return null; }
+    if (!one || !one.lanes.lanes.length) { place.textContent = "No timeline was stored for this run."; return null; }
     const timeline = new Timeline(place, one, view);
     if (one.memory) new Memory(memory, one, view, most);
     return timeline;

@@ -6,7 +6,7 @@ function planPick(number) {
 }
 
 const planColour = (one) => (one.best ? "#009e73" : one.fits ? "#0072b2" : "#d55e00");
-const planText = (one) => `${one.label}\n${write(one.time, "s")} a step, ${write(one.memory, "B")}${one.fits ? "" : "\ndoes not fit"}`;
+const planText = (one) => `${one.label}\n${write(one.time, "s")} per step, ${write(one.memory, "B")}${one.fits ? "" : "\ndoes not fit"}`;
 
 function planFront(plan) {
   const dot = (one) => ({ x: one.time, y: one.memory, index: one.number, text: planText(one) });
@@ -15,15 +15,15 @@ function planFront(plan) {
   const numbers = [...new Set(plan.played.map((one) => one.gpus))].sort((a, b) => a - b);
   const colours = ["#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
   const fronts = numbers.map((gpus, i) => ({
-    name: numbers.length === 1 ? "Pareto front: no other is faster and smaller" : `front of ${gpus.toLocaleString("en")} GPUs`,
+    name: numbers.length === 1 ? "Pareto front" : `Pareto front with ${gpus.toLocaleString("en")} GPUs`,
     colour: colours[i % colours.length], points: those((one) => one.front && one.gpus === gpus) }));
   const series = [
     ...fronts,
     { name: "fits", colour: "#0072b2", line: false, points: those((one) => one.fits && !one.front) },
     { name: "does not fit", colour: "#d55e00", line: false, points: those((one) => !one.fits) },
   ].filter((one) => one.points.length);
-  xyChart(at("planfront"), { series, onPick: planPick, title: "Peak memory against the time of a step",
-    x: { name: "time of a step", write: (v) => write(v, "s") }, y: { name: "peak memory", zero: true, ticks: byteTicks, write: (v) => write(v, "B") } });
+  xyChart(at("planfront"), { series, onPick: planPick, title: "Peak memory vs step time",
+    x: { name: "step time", write: (v) => write(v, "s") }, y: { name: "peak memory", zero: true, ticks: byteTicks, write: (v) => write(v, "B") } });
 }
 
 // An axis of words or numbers that were chosen has a tick for each; time and memory are even scales.
@@ -47,7 +47,7 @@ function planCoordinates(plan) {
   const width = Math.max(320, place.clientWidth || 600);
   const height = 300;
   const pad = { left: 34, right: 34, top: 16, bottom: 24 };
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": "Each played setting as a line through its choices" });
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": "Each simulated setting as a line through the chosen values" });
   const x = (i) => pad.left + (i * (width - pad.left - pad.right)) / (axes.length - 1);
   const y = (share) => height - pad.bottom - share * (height - pad.top - pad.bottom);
   axes.forEach((axis, i) => svg.append(shape("line", { class: "grid", x1: x(i), x2: x(i), y1: pad.top, y2: height - pad.bottom })));
@@ -64,12 +64,12 @@ function planCoordinates(plan) {
     svg.append(shape("text", { class: "soft", x: x(i), y: height - 6, "text-anchor": "middle" }, axis.name));
     axis.ticks.forEach((text, n) => svg.append(shape("text", { class: "tick", x: x(i), y: y(axis.ticks.length > 1 ? n / (axis.ticks.length - 1) : 0.5) + 4, "text-anchor": "middle" }, text)));
   });
-  const legend = make("div", { class: "legend" }, ...[["among the best", "#009e73"], ["fits", "#0072b2"], ["does not fit", "#d55e00"]].map(([name, colour]) => {
+  const legend = make("div", { class: "legend" }, ...[["one of the best settings", "#009e73"], ["fits", "#0072b2"], ["does not fit", "#d55e00"]].map(([name, colour]) => {
     const swatch = make("i");
     swatch.style.background = colour;
     return make("span", {}, swatch, name);
   }));
-  place.replaceChildren(make("p", { class: "note", text: "A line for each setting that was played, through what was chosen; click one to find it in the table" }), svg, legend);
+  place.replaceChildren(make("p", { class: "note", text: "Each line is a simulated setting and runs through the chosen values. Click a line to find the setting in the table." }), svg, legend);
 }
 
 function startPlan() {
@@ -78,7 +78,7 @@ function startPlan() {
   const draw = () => {
     if (plan.best.length) {
       const rows = plan.best.map((one) => ({ label: one.label, index: one.number, total: one.parts.reduce((sum, [, v]) => sum + v, 0), parts: one.parts, note: one.note }));
-      bars(at("planbars"), { rows, title: "Time of a step by what it goes to", unit: "s", picked: plan.best[0].number, onPick: planPick });
+      bars(at("planbars"), { rows, title: "Step time, broken down", unit: "s", picked: plan.best[0].number, onPick: planPick });
     }
     if (plan.played.length) { planFront(plan); planCoordinates(plan); }
   };

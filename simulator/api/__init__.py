@@ -1,0 +1,1 @@
+"""Python interface: runs, sweeps and plans with notebook display, plots and HTML reports."""

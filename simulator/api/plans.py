@@ -1,0 +1,245 @@
+"""How do Python users find the fastest settings of a training step? `simulator.plan` returns a PlanResult."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from simulator.basics.errors import ScenarioError, ScenarioWarning
+from simulator.planner.cluster_sizes import ClusterSizeResult, sizes
+from simulator.planner.contradictions import refuse_contradictions
+from simulator.planner.explain import step_difference
+from simulator.planner.plan_report import all_played, document, front, reasons, sentences
+from simulator.planner.question import (
+    Constraint,
+    PlanQuestion,
+    batch_of,
+    largest_number,
+    plan_question,
+    shared_scenario,
+)
+from simulator.planner.search import SearchResult, search
+from simulator.planner.sensitivity import sensitivity
+from simulator.planner.setting import scenario_of
+from simulator.results.page.plan_page import plan_page
+from simulator.scenario.load import load_scenario
+from simulator.scenario.plan_spec import BEST
+from simulator.scenario.records import Scenario
+from simulator.scenario.resolve import to_yaml
+from simulator.sweeps.sweep import Backend
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Columns displayed in a notebook.
+_SHOWN: Final = (
+    "tp", "pp", "cp", "ep", "dp", "schedule", "virtual_stages", "sharding", "micro_batch", "micro_batches",
+    "checkpointing", "step_time_s", "mfu", "tokens_per_s_per_gpu", "peak_memory_bytes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlanResult(SearchResult):
+    """Result of `simulator.plan`; a notebook displays its answer and its table.
+
+    Attributes
+    ----------
+    question : PlanQuestion
+        The question with its constraints.
+    tried : tuple of ClusterSizeResult
+        Plans for several numbers of GPUs, if requested or needed for a deadline.
+    """
+
+    question: PlanQuestion
+    tried: tuple[ClusterSizeResult, ...] = ()
+
+    @property
+    def sentences(self) -> list[str]:
+        """The answer in sentences, as printed by `simulator plan`."""
+        return sentences(self, self.question.budget, self.question.deadline)
+
+    def scenario(self, place: int = 0) -> Scenario:
+        """Return a best setting's scenario, for `simulate`; place 0 is the fastest."""
+        return scenario_of(self.base, self.best[place].setting)
+
+    def why(self) -> pd.DataFrame:
+        """Return the additional time for each part of a step over the fastest setting's; `whole` is the sum [s]."""
+        import pandas as pd
+
+        found = [step_difference(self.best[0], one) for one in self.best]
+        rows = [one.parts | {"whole": one.whole} for one in found]
+        return pd.DataFrame(rows, index=pd.Index([one.setting.text for one in self.best], name="setting"))
+
+    def front(self) -> pd.DataFrame:
+        """Return the Pareto front for step time, peak memory and number of GPUs, fastest first."""
+        import pandas as pd
+
+        rows = [
+            {"setting": one.setting.text, "gpus": one.setting.gpus, "step_time_s": one.step_time,
+             "peak_memory_bytes": one.report["peak_memory_bytes"]}
+            for one in front(all_played(self, self.tried))
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=["setting", "gpus", "step_time_s", "peak_memory_bytes"]).set_index("setting")
+
+    def sizes(self) -> pd.DataFrame:
+        """Return a row for each number of GPUs: its fastest setting, and the training's days, GPU hours and cost.
+
+        The table is empty without a request for several numbers or a deadline.
+        """
+        import pandas as pd
+
+        # An empty table keeps its key column.
+        return pd.DataFrame([one.to_dict() for one in self.tried], columns=["gpus"] if not self.tried else None)
+
+    def left_out(self) -> pd.Series[Any]:
+        """Return the number of settings without a simulation, by reason, commonest reason first."""
+        import pandas as pd
+
+        return pd.Series(reasons(self), name="settings", dtype="int64")
+
+    def sensitivity(self, jobs: int | None = None) -> pd.DataFrame:
+        """Plan again for twice the network, another network card per node, and twice the memory.
+
+        Columns are step times [s]: `before` for the best setting on this machine, `same` for this setting on the
+        changed machine, and `fastest` for the fastest setting on the changed machine, named by `setting`.
+        """
+        import pandas as pd
+
+        rows = [
+            {"change": one.change, "before": one.before, "same": one.same, "fastest": one.best.step_time,
+             "setting": one.best.setting.text}
+            for one in sensitivity(self, Backend(jobs))
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=["change", "before", "same", "fastest", "setting"]).set_index("change")
+
+    def to_html(self) -> str:
+        """Return the page written by `simulator plan --out` as report.html."""
+        best = to_yaml(self.scenario()) if self.best else ""
+        return plan_page(document(self, self.question.budget, self.tried), self.question.text, self.sentences, best)
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.considered:,} settings, {len(self.played):,} simulated: {self.sentences[0]}>"
+
+    def _repr_html_(self) -> str:
+        lines = [f"<p><b>{escape(self.question.text)}</b></p>", *(f"<p>{escape(one)}</p>" for one in self.sentences)]
+        # The full table has too many columns for a notebook.
+        table = self.frame()[list(_SHOWN)].to_html() if self.best else ""
+        return "".join(lines) + table
+
+
+def plan(
+    model: str | Mapping[str, Any] | Scenario,
+    *,
+    topology: str | Mapping[str, Any] | None = None,
+    gpus: int | None = None,
+    seq_len: int | None = None,
+    global_batch: str | int | None = None,
+    fix: Mapping[str, Any] | None = None,
+    among: Mapping[str, Sequence[Any]] | None = None,
+    without: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    best: int | None = None,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    cache: Path | str | None = None,
+) -> PlanResult:
+    """Find the fastest settings (parallelism, sharding, micro-batch, checkpointing) for a training step.
+
+    Parameters
+    ----------
+    model : str, mapping or Scenario
+        A catalog model, the path to a config.json, or its content. Without `topology`: a scenario with a `plan` section
+        (its name, path, content, or a `load_scenario` result), which contains every other parameter.
+    topology : str or mapping, optional
+        A shipped topology, the path to a topology file, or its content.
+    gpus : int, optional
+        Number of GPUs; if omitted, the largest number in `among["gpus"]`.
+    seq_len : int, optional
+        Sequence length [tokens].
+    global_batch : str or int, optional
+        Global batch per step in tokens (`"4M"`, 4194304) or in sequences (`"512seq"`).
+    fix, among : mapping, optional
+        A dimension's value, or values to choose among: {"tp": 8}, {"pp": [1, 2, 4]}. With several numbers of GPUs,
+        {"gpus": [128, 256]}, each number is planned separately.
+    without : sequence of str
+        Values to exclude: "zero3", "offload".
+    settings : mapping, optional
+        Other scenario keys: {"training.framework": "nemo"}.
+    best : int, optional
+        Number of settings to find; ten if omitted.
+    jobs : int, optional
+        Number of processes; if omitted, this process simulates.
+    scheduler : str, optional
+        "tcp://HOST:PORT" for simulations on a Dask cluster.
+    cache : path, optional
+        Folder with cached outcomes.
+
+    Returns
+    -------
+    PlanResult
+        `best` lists the settings, `frame()` is a pandas table, `why()` and `left_out()` explain the result.
+
+    Raises
+    ------
+    ScenarioError
+        The question is not valid, or its constraints contradict each other.
+    TooLargeError
+        This machine cannot hold the cluster, or any step.
+
+    Warns
+    -----
+    ScenarioWarning
+        The search takes long.
+
+    Examples
+    --------
+    >>> found = plan("gpt2", topology="dgx_a100", gpus=8, seq_len=1024, global_batch="64seq",
+    ...              fix={"pp": 1, "checkpointing": "none"}, among={"sharding": ["zero1", "zero3"]}, best=1)
+    >>> found.best[0].setting.sharding
+    'zero1'
+    """
+    given = {"topology": topology, "gpus": gpus, "seq_len": seq_len, "global_batch": global_batch}
+    if topology is None or isinstance(model, Scenario):
+        # A scenario's `plan` section already contains these parameters.
+        others = given | {"fix": fix, "among": among, "without": without or None, "settings": settings}
+        question = _of_scenario(model, [name for name, value in others.items() if value is not None])
+    else:
+        # The first field is the constraint's text in error messages.
+        said = [Constraint(f"fix {name}={value}", name, [value]) for name, value in (fix or {}).items()]
+        said += [Constraint(f"among {name}={list(values)}", name, values) for name, values in (among or {}).items()]
+        # With several numbers of GPUs, the full report is on the largest.
+        given["gpus"] = gpus = largest_number(gpus, said, "gpus")
+        if gpus is None or seq_len is None or global_batch is None:
+            missing = [name for name, value in given.items() if value is None]
+            raise ScenarioError(
+                f"plan: missing {', '.join(missing)}; the plan of a model needs topology, gpus, seq_len and "
+                "global_batch"
+            )
+        base = shared_scenario(model, {"topology": topology, "world_size": gpus}, seq_len, settings or {})
+        left_out = tuple(Constraint(f"without {value}", "", [value]) for value in without)
+        question = PlanQuestion(base, batch_of(global_batch, seq_len, "global_batch"), tuple(said), left_out, BEST)
+    backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
+    # The argument overrides the scenario's `plan.best`.
+    question = question if best is None else replace(question, best=best)
+    # Warn before the search, which may take hours.
+    line = question.announced()
+    if line:
+        warnings.warn(line, ScenarioWarning, stacklevel=2)
+    refuse_contradictions(question)
+    # The search yields a result after each simulation; only the last is complete.
+    *_, found = search(question.base, question.sequences, question.choices(), best=question.best, backend=backend)
+    tried = tuple(sizes(found, question, backend))
+    return PlanResult(
+        question=question, tried=tried, **{field.name: getattr(found, field.name) for field in fields(found)}
+    )
+
+
+def _of_scenario(source: str | Mapping[str, Any] | Scenario, others: Sequence[str]) -> PlanQuestion:
+    """Return the question in a scenario's `plan` section; raise ScenarioError if `others` are also given."""
+    if others:
+        raise ScenarioError(f"plan: {others[0]}: needs a model and a topology; a scenario has its own key `plan`")
+    return plan_question(source if isinstance(source, Scenario) else load_scenario(source))

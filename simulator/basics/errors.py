@@ -1,0 +1,222 @@
+"""Which errors and warnings does this package raise, and which exit code has each error?
+
+Every error that the command line prints as a single line is a subclass of SimulatorError and has an exit code.
+
+    SimulatorError                       everything that the command line prints as one line
+      ScenarioError (ValueError)         a file or option is wrong: one line per fault             exit 2
+        UnknownNameError                 + "did you mean 'ring'?"                                  exit 2
+      ScheduleError                      an algorithm breaks its promise                           exit 1
+      SimulationError                    the run cannot continue                                   exit 1
+        TooLargeError                    the request, and the memory that this machine lacks       exit 2
+        OutOfMemoryError                 rank, time, needed, capacity, largest holders
+        DeadlockError                    ranks, and what each waits for
+        NoRouteError                     src, dst, topology
+        DefectError                      the simulator itself is wrong: the record, and the scenario    exit 70
+
+    ScenarioWarning (UserWarning)        a key without effect: one line per key, and the run continues
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+_GIB: Final = 2**30
+# Maximum faults in a file that are printed at once, one line each: about a screenful.
+MOST_FAULTS: Final = 50
+# Maximum characters in a line about a fault.
+_LONGEST: Final = 1000
+# Maximum characters in compared names: a comparison costs the product of both lengths.
+_MOST_COMPARED: Final = 200
+
+
+class SimulatorError(Exception):
+    """Base class for errors shown to the user in a single line."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Unpickling would call the class with `args`, but subclasses may have different parameters. Without
+        # this method, an error could not return from a worker process.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(kind: type[SimulatorError], args: tuple[Any, ...], facts: Mapping[str, Any]) -> SimulatorError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+class ScenarioError(SimulatorError, ValueError):
+    """A user's file or option is wrong; the message has a line for each fault."""
+
+    exit_code = 2
+
+
+class ScenarioWarning(UserWarning):
+    """A scenario key changes no number; the message is a single line, like a line of a ScenarioError."""
+
+
+class UnknownNameError(ScenarioError):
+    """A name that does not exist; the message suggests a similar name.
+
+    Attributes
+    ----------
+    kind, name : str
+        Kind of the name, such as "topology", and the given name.
+    allowed : tuple of str
+        Existing names, sorted.
+    """
+
+    def __init__(self, kind: str, name: str, allowed: Iterable[str]) -> None:
+        self.kind = kind
+        self.name = name
+        self.allowed = tuple(sorted(allowed))
+        super().__init__(f"{kind}: got {name!r}; {one_of(self.allowed, name)}")
+
+
+class ScheduleError(SimulatorError):
+    """A collective algorithm breaks its promise; the message names rank, chunk, the data held and the data wanted."""
+
+
+class SimulationError(SimulatorError):
+    """The run cannot continue."""
+
+
+class DefectError(SimulationError):
+    """The simulator itself is wrong: a record contains no number, so no result of the run can be trusted.
+
+    Attributes
+    ----------
+    record : str
+        The faulty record, and the fault.
+    scenario : str
+        A scenario file that reproduces the defect; empty if the error occurs below a scenario.
+    """
+
+    # EX_SOFTWARE of BSD's sysexits.h: an internal software error.
+    exit_code = 70
+
+    def __init__(self, record: str, scenario: str = "") -> None:
+        self.record = record
+        self.scenario = scenario
+        super().__init__(
+            f"defect of the simulator, not of the scenario: {record}; no report is written; please report this "
+            "defect together with the scenario"
+        )
+
+
+class TooLargeError(SimulationError):
+    """The scenario needs more memory than this machine has.
+
+    An estimate raises this error before anything is built. If the estimate was too low, the error is raised before the
+    part that is too large is built.
+    """
+
+    exit_code = 2
+
+
+class OutOfMemoryError(SimulationError):
+    """A rank needs more HBM than it has.
+
+    Attributes
+    ----------
+    rank : int
+        Rank without enough memory.
+    time : float
+        Time of the failing allocation [s].
+    needed, capacity : int
+        Memory needed, and memory of the GPU [B].
+    holders : tuple of (str, int)
+        The three largest labels and their bytes.
+    """
+
+    def __init__(
+        self, rank: int, time: float, needed: int, capacity: int, holders: tuple[tuple[str, int], ...]
+    ) -> None:
+        self.rank = rank
+        self.time = time
+        self.needed = needed
+        self.capacity = capacity
+        self.holders = holders
+        held = ", ".join(f"{label} {nbytes / _GIB:.3g} GiB" for label, nbytes in holders)
+        super().__init__(
+            f"rank {rank} ran out of memory at {time:.6g} s: needs {needed / _GIB:.4g} GiB, "
+            f"has {capacity / _GIB:.4g} GiB ({held})"
+        )
+
+
+class DeadlockError(SimulationError):
+    """No further event is possible, but operations are unfinished.
+
+    Attributes
+    ----------
+    waiting : mapping of str to str
+        Each waiting stream ("rank 0, stream 'communication'"), and the event that it waits for.
+    """
+
+    def __init__(self, time: float, waiting: Mapping[str, str]) -> None:
+        self.time = time
+        self.waiting = dict(waiting)
+        shown = list(self.waiting.items())[:8]
+        reasons = "; ".join(f"{who} waits for {what}" for who, what in shown)
+        more = f"; and {len(self.waiting) - len(shown)} more" if len(self.waiting) > len(shown) else ""
+        super().__init__(f"deadlock at {time:.6g} s: {reasons}{more}")
+
+
+class NoRouteError(SimulationError):
+    """Two vertices of a topology are not connected."""
+
+    def __init__(self, src: str, dst: str, topology: str) -> None:
+        self.src = src
+        self.dst = dst
+        self.topology = topology
+        super().__init__(
+            f"no route from {src} to {dst} in topology {topology!r}; add links until every rank is reached"
+        )
+
+
+def one_line(text: str) -> str:
+    r"""Return a text as a single line with bounded length: names may contain line breaks, values may fill a file.
+
+    Examples
+    --------
+    >>> one_line("a\nb")
+    'a\\nb'
+    """
+    short = text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in short)
+
+
+def in_lines(faults: Sequence[str]) -> str:
+    """Join faults, a line each: the first 50, and the number of further faults.
+
+    Examples
+    --------
+    >>> in_lines(["a.yaml:1:1: x", "a.yaml:2:1: y"])
+    'a.yaml:1:1: x\\na.yaml:2:1: y'
+    """
+    more = len(faults) - MOST_FAULTS
+    return "\n".join([*map(one_line, faults[:MOST_FAULTS]), *([f"and {more} further mistakes"] if more > 0 else [])])
+
+
+def one_of(allowed: Iterable[str], name: object) -> str:
+    """Return a text with the allowed names, and the name that was probably meant.
+
+    Examples
+    --------
+    >>> one_of(["ring", "tree"], "rng")
+    "one of ring, tree; did you mean 'ring'?"
+    """
+    names = sorted(allowed)
+    shown = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + ", ..."
+    typed = str(name)[:_MOST_COMPARED].lower()
+    # A name that continues the typed text is likelier than a name with one different letter: h100 means h100_sxm, not
+    # h200.
+    close = [n for n in names if typed and n.startswith(f"{typed}_")] or difflib.get_close_matches(
+        typed, names, n=1, cutoff=0.6
+    )
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"one of {shown}{hint}"

@@ -1,0 +1,128 @@
+"""How is a machine fitted to several sweeps: several operations, within a node and over nodes?
+
+For each operation and place (within a node, over nodes), the sweep with most ranks is fitted, and the remaining sweeps
+check the fit. Constants without a sweep are reported.
+
+    all_reduce on 8, 4 and 2 ranks of a node    ->   fit on 8; checks on 4 and 2
+    all_reduce on 16 ranks over two nodes       ->   another fit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from simulator.basics.errors import ScenarioError
+from simulator.basics.units import format_bytes
+from simulator.calibration.machines.check import machine_rows
+from simulator.calibration.machines.fitting import fit_sweep
+from simulator.calibration.machines.records import LARGE, Check, Fit, MachineFit
+from simulator.calibration.machines.sweep import SweepTimes, read_sweeps
+from simulator.cluster.build import build
+from simulator.cluster.topology_file import load_topology
+from simulator.collectives.algorithm import REDUCING
+
+# A sweep without rows this large does not determine a rate [B].
+_TELLS_A_RATE: Final = 64 * LARGE
+# Operations needed by a sharded training step.
+_WANTED: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def fit_all(
+    paths: Sequence[Path | str],
+    *,
+    topology: str | None = None,
+    world_size: int | None = None,
+    operation: str | None = None,
+    algorithm: str | None = None,
+) -> MachineFit:
+    """Fit a machine to every sweep in several files.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        Files as in `read_sweeps`.
+    topology : str, optional
+        The machine; required for several sweeps.
+    world_size, operation, algorithm : optional
+        As in `fit`; used for every sweep.
+
+    Raises
+    ------
+    ScenarioError
+        As in `fit`; several sweeps without topology; two sweeps with equal operation and ranks.
+    """
+    sweeps = [sweep for path in paths for sweep in read_sweeps(path, world_size=world_size, operation=operation)]
+    if len(sweeps) > 1 and topology is None:
+        told = ", ".join(sorted({f"{sweep.operation} of {sweep.world_size} ranks" for sweep in sweeps}))
+        raise ScenarioError(f"topology: missing; {len(sweeps)} sweeps ({told}) of one machine need a topology")
+    # A place is (operation, over several nodes or not).
+    by_place: dict[tuple[str, bool], list[SweepTimes]] = {}
+    for sweep in sweeps:
+        by_place.setdefault((sweep.operation, _over_nodes(sweep, topology)), []).append(sweep)
+    fits, checks = list[Fit](), list[Check]()
+    for place in by_place.values():
+        # A stable sort: equal numbers of ranks are refused below.
+        first, *others = sorted(place, key=lambda sweep: -sweep.world_size)
+        alike = [sweep for sweep in others if sweep.world_size == first.world_size]
+        if alike:
+            raise ScenarioError(
+                f"{alike[0].source}: a second sweep of {first.operation} over {first.world_size} ranks, after "
+                f"{first.source}; keep one"
+            )
+        # The sweep with most ranks: constants of few ranks say little about many.
+        fits.append(fit_sweep(first, topology=topology, algorithm=algorithm))
+        checks += [_check(sweep, topology, fits[-1]) for sweep in others]
+    return MachineFit(tuple(fits), tuple(checks), tuple(_untold(fits, topology)))
+
+
+def _over_nodes(sweep: SweepTimes, topology: str | None) -> bool:
+    return (sweep.nodes or 1) > 1 if topology is None else len(build(topology, sweep.world_size).nodes) > 1
+
+
+def _check(sweep: SweepTimes, topology: str | None, fitted: Fit) -> Check:
+    cluster = build(topology or fitted.base, sweep.world_size)
+    rows = machine_rows(cluster, sweep, fitted.machine)
+    return Check(f"{sweep.operation} on {sweep.world_size} ranks, {sweep.source}", rows)
+
+
+def _untold(fits: Sequence[Fit], topology: str | None) -> list[str]:
+    """Return a line for each constant that no sweep determines."""
+    told, over_nodes = [], any(fit.nodes > 1 for fit in fits)
+    before = {} if topology is None else load_topology(topology).collectives
+    for fit in fits:
+        where = _where(fit.nodes > 1)
+        if fit.rows[-1].size < _TELLS_A_RATE:
+            told.append(f"{fit.operation} {where}: the rate, because no array has {format_bytes(_TELLS_A_RATE)}")
+        if fit.rows[0].size > LARGE:
+            told.append(
+                f"{fit.operation} {where}: the start-up time, because no array is smaller than {format_bytes(LARGE)}"
+            )
+    # Without a fit over nodes, nothing is claimed about several nodes.
+    for across in (False, True) if over_nodes else (False,):
+        known = {fit.operation for fit in fits if (fit.nodes > 1) is across}
+        place = "nodes" if across else "one_node"
+        there = {name for name, measured in before.items() if getattr(measured, place) is not None}
+        missing = [name for name in _WANTED if name not in known]
+        told += [f"{name} {_where(across)}: {_stands_for(name, known, there, across=across)}" for name in missing]
+    if over_nodes:
+        most = max(fit.nodes for fit in fits)
+        told.append(
+            f"more than {most} nodes: reductions use the steps of trees and gathers the steps of rings, at the same "
+            "rates"
+        )
+    return told
+
+
+def _where(across: bool) -> str:
+    return "over nodes" if across else "in one node"
+
+
+def _stands_for(operation: str, known: set[str], there: set[str], *, across: bool) -> str:
+    if operation in there:
+        return "the constants of the topology file remain"
+    # Sums resemble the all-reduce; over nodes, gathers and exchanges resemble the gather more.
+    nearest = ["all_reduce", "all_gather"] if operation in REDUCING or not across else ["all_gather", "all_reduce"]
+    able = [name for name in nearest if name in known | there]
+    return f"the constants of {able[0]} apply" if able else "only links limit the rate"

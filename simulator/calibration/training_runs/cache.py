@@ -1,0 +1,87 @@
+"""Which rows has this same simulator simulated already? An interrupted validation continues with the rest.
+
+The cache is a file with a line of JSON for each row, written on completion. Incomplete lines, and lines from another
+edition of the simulator, do not count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from simulator.basics.edition import edition
+from simulator.calibration.training_runs.playing import PlayedRow, each_played
+from simulator.calibration.training_runs.rows import MeasuredRow
+from simulator.step.framework import Framework
+
+_Key = tuple[str, int]
+
+
+def play_on(
+    rows: Sequence[MeasuredRow],
+    known: Mapping[str, Framework],
+    jobs: int,
+    advance: Callable[[], None] | None = None,
+    kept: Path | None = None,
+) -> tuple[PlayedRow, ...]:
+    """Simulate the rows missing in a file, add them to the file, and return every row's outcome in order.
+
+    Parameters
+    ----------
+    rows : sequence of MeasuredRow
+        Rows to simulate.
+    known : mapping of str to Framework
+        Constants by framework.
+    jobs : int
+        Number of processes.
+    advance : function, optional
+        Called for each row, simulated or cached.
+    kept : Path, optional
+        The file; by default every row is simulated, and nothing is written.
+    """
+    found = {} if kept is None else _read(kept, rows)
+    left = [row for row in rows if _key(row) not in found]
+    tell = advance or _nothing
+    # Cached rows count as progress at once.
+    for _ in found:
+        tell()
+    for outcome in each_played(left, known, jobs):
+        found[_key(outcome.row)] = outcome
+        if kept is not None:
+            _append(kept, outcome)
+        tell()
+    return tuple(found[_key(row)] for row in rows)
+
+
+def _nothing() -> None:
+    """Do nothing; stands in for a missing `advance`."""
+
+
+def _key(row: MeasuredRow) -> _Key:
+    return row.table, row.line
+
+
+def _append(path: Path, outcome: PlayedRow) -> None:
+    names = ("step_time", "peak", "capacity", "communication", "refused")
+    # The edition identifies the simulator's code: any change makes old lines invalid.
+    line = {"edition": edition(), "row": _key(outcome.row), **{name: getattr(outcome, name) for name in names}}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _read(path: Path, rows: Sequence[MeasuredRow]) -> dict[_Key, PlayedRow]:
+    by_key = {_key(row): row for row in rows}
+    return {_key(outcome.row): outcome for outcome in _outcomes(path, by_key)}
+
+
+def _outcomes(path: Path, rows: Mapping[_Key, MeasuredRow]) -> Iterator[PlayedRow]:
+    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        try:
+            line = json.loads(text)
+            table, number = line.pop("row")
+            if line.pop("edition") == edition() and (table, number) in rows:
+                yield PlayedRow(rows[table, number], **line)
+        # Incomplete or foreign lines are skipped, and their rows are simulated again.
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue

@@ -1,0 +1,234 @@
+"""Which runs has a user measured? Reads a CSV file with documented columns.
+
+`UserRow` alone defines the columns; the documentation's table is made from it. Each fault is a line with file, line and
+column.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from simulator.basics import registry
+from simulator.basics.dtypes import find
+from simulator.basics.errors import ScenarioError, one_of
+from simulator.basics.input_files import read_text
+from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
+from simulator.model.load import load_model
+from simulator.model.partition import ExpertPartition
+from simulator.step.checkpointing import POLICIES
+from simulator.step.framework import Implementation
+from simulator.step.parallelism import Parallelism
+from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.strategies.strategy import STRATEGIES
+
+
+def _known(kind: registry.Kind, *more: str) -> AfterValidator:
+    def check(name: str) -> str:
+        known = name if name in more else registry.shipped(kind, name)
+        if known is None:
+            raise ValueError(one_of((*more, *registry.names(kind)), name))
+        return known
+
+    return AfterValidator(check)
+
+
+def _among(allowed: tuple[str, ...]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in allowed:
+            raise ValueError(one_of(tuple(sorted(allowed)), name))
+        return name
+
+    return AfterValidator(check)
+
+
+def _dtype(name: str) -> str:
+    try:
+        return find(name, stored=False).name
+    except ScenarioError as error:
+        raise ValueError(str(error)) from error
+
+
+def _policy(text: object) -> object:
+    """Read a policy's name, or k for every k-th layer."""
+    if isinstance(text, str) and text.isdigit():
+        return int(text)
+    if text not in POLICIES:
+        raise ValueError(f"{one_of(POLICIES, str(text))}, or a number k for every k-th layer")
+    return text
+
+
+def _stages(text: object) -> object:
+    return tuple(int(part) for part in str(text).split()) if isinstance(text, str) else text
+
+
+Count = Annotated[int, Field(ge=1)]
+Dtype = Annotated[str, AfterValidator(_dtype)]
+
+
+class UserRow(BaseModel):
+    """A line of the file; empty cells and missing columns have the default."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Annotated[str, _known("model")] = Field(description="Model: a catalog name (`simulator list models`)")
+    layers: Count | None = Field(None, description="Number of layers, if fewer than the model's layers ran")
+    gpu: Annotated[str, _known("gpu")] = Field(description="GPU: a catalog name")
+    topology: Annotated[str, _known("topology")] = Field(description="Shipped topology with the most similar nodes")
+    gpus: Count = Field(description="Total number of GPUs")
+    framework: Annotated[str, _known("framework", "bare")] = Field(
+        "torchtitan", description="Framework whose constants apply"
+    )
+    seq_len: Count = Field(description="Sequence length in tokens")
+    micro_batch_size: Count = Field(description="Sequences per micro-batch on each rank")
+    accumulation: Count = Field(1, description="Micro-batches per step and replica")
+    step_time_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Measured time of a step [s]")
+    tokens_per_s: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Measured tokens per second of all GPUs together; alternative to `step_time_s`"
+    )
+    peak_gib: Annotated[float, Field(gt=0)] | None = Field(None, description="Measured peak memory of a GPU [GiB]")
+    sharding: Annotated[str, _among(STRATEGIES.names())] = Field(
+        "zero3", description="Sharding strategy: ddp, zero1, zero2, zero3, ..."
+    )
+    reshard: bool = Field(True, description="Whether zero3 frees parameters between forward and backward")
+    tp: Count = Field(1, description="Tensor-parallel ranks")
+    pp: Count = Field(1, description="Pipeline stages")
+    cp: Count = Field(1, description="Context-parallel ranks")
+    ep: Count = Field(1, description="Expert-parallel ranks")
+    sequence_parallel: bool = Field(True, description="Whether tensor-parallel ranks also split sequences")
+    context: Literal["ring", "ulysses"] = Field(
+        "ring", description="Partition of attention over context-parallel ranks"
+    )
+    schedule: Annotated[str, _among(SCHEDULES.names())] = Field("1f1b", description="Pipeline schedule")
+    virtual_stages: Count = Field(1, description="Stages per rank")
+    stages: Annotated[tuple[Count, ...], BeforeValidator(_stages)] = Field(
+        (), description="Layers of each stage, separated by blanks, if the numbers differ"
+    )
+    params: Dtype = Field("bfloat16", description="Dtype of parameters and activations")
+    grads: Dtype = Field("float32", description="Dtype of accumulated gradients")
+    matmul: Dtype = Field("bfloat16", description="Dtype of matmuls' inputs, such as float8_e4m3fn")
+    reduce: Dtype = Field("float32", description="Dtype of gradients in communication")
+    checkpointing: Annotated[str | int, BeforeValidator(_policy)] = Field(
+        "none",
+        description="Activation checkpointing: none, full, sqrt, attention, selective_op, or k for every k-th layer",
+    )
+    attention: Literal["flash", "flash3", "standard"] = Field("flash", description="Attention kernels")
+    compiled: bool = Field(False, description="Whether a compiler merged kernels")
+    buckets: bool = Field(True, description="Whether the communication of gradients overlaps the backward pass")
+    fused_loss: bool = Field(False, description="Whether the loss is a single kernel, regardless of the framework")
+    optimizer_implementation: Implementation | None = Field(
+        None,
+        description=(
+            "Implementation of the optimizer's update: fused, foreach or for_loop; the framework's default if omitted"
+        ),
+    )
+    source: str = Field("", description="Source of the figures")
+
+    def measured(self, table: str, line: int) -> MeasuredRow:
+        """Return the row for simulation; raise ValueError if settings contradict each other."""
+        if (self.step_time_s is None) == (self.tokens_per_s is None):
+            raise ValueError("step_time_s: give either step_time_s or tokens_per_s")
+        if self.gpus % (self.tp * self.pp * self.cp):
+            raise ValueError(
+                f"gpus: got {self.gpus}; must be a multiple of tp x pp x cp, {self.tp * self.pp * self.cp}"
+            )
+        replicas = self.gpus // (self.tp * self.pp * self.cp)
+        tokens = self.seq_len * self.micro_batch_size * self.accumulation * replicas
+        made = MeasuredRow(
+            table=table,
+            line=line,
+            tokens_per_s=self.tokens_per_s or tokens / (self.step_time_s or 1.0),
+            peak=None if self.peak_gib is None else self.peak_gib * GIB,
+            parallelism=self._parallelism(),
+            source=self.source or f"{table} line {line}",
+            **{name: getattr(self, name) for name in _ALIKE},
+        )
+        # Without `layers`, the whole catalog model ran.
+        if self.layers is None:
+            return made
+        whole = load_model(self.model, self.seq_len)
+        if self.layers > whole.num_layers:
+            raise ValueError(f"layers: got {self.layers}; {self.model} has {whole.num_layers}")
+        # Only the number of layers counts for a catalog model; the remaining sizes are unused.
+        return replace(made, shape=ModelShape(self.model, self.layers, 0, 0, 0, 0, 0, whole.tied))
+
+    def _parallelism(self) -> Parallelism:
+        return Parallelism(
+            tp=self.tp,
+            pp=self.pp,
+            cp=self.cp,
+            ulysses=self.cp if self.context == "ulysses" else 1,
+            sequence_parallel=self.sequence_parallel,
+            schedule=self.schedule,
+            virtual_stages=self.virtual_stages,
+            stages=self.stages,
+            experts=ExpertPartition(self.ep, tensor=self.tp),
+        )
+
+
+# Columns with equal names in a measured row.
+_ALIKE = (
+    "framework", "model", "gpu", "topology", "seq_len", "gpus", "micro_batch_size", "accumulation", "matmul", "reduce",
+    "sharding", "reshard", "checkpointing", "compiled", "params", "grads", "attention", "buckets", "fused_loss",
+    "optimizer_implementation",
+)  # fmt: skip
+
+
+def user_rows(path: Path) -> tuple[MeasuredRow, ...]:
+    """Read a user's measured runs.
+
+    Parameters
+    ----------
+    path : Path
+        CSV with column names in the first line; lines that start with # are skipped.
+
+    Raises
+    ------
+    ScenarioError
+        A line for each fault: file, line, column, allowed values.
+    """
+    # Line numbers are kept for messages, because comments and empty lines are skipped.
+    lines = [(n, line) for n, line in enumerate(read_text(path).splitlines(), 1) if line and not line.startswith("#")]
+    # The first remaining line names the columns.
+    reader = csv.DictReader([line for _, line in lines])
+    rows, faults = [], []
+    for (number, _), cells in zip(lines[1:], reader, strict=False):
+        try:
+            # DictReader stores surplus cells under None.
+            if None in cells:
+                raise ValueError(f"got more cells than the {len(reader.fieldnames or ())} columns")
+            given: dict[str, Any] = {name: text.strip() for name, text in cells.items() if text and text.strip()}
+            rows.append(UserRow(**given).measured(path.stem, number))
+        except ValidationError as error:
+            faults += [f"{path} line {number}: {_fault(one)}" for one in error.errors()]
+        except ValueError as error:
+            faults.append(f"{path} line {number}: {error}")
+    if not rows and not faults:
+        faults.append(f"{path}: has no rows; the first line names columns, every further line is a run")
+    if faults:
+        raise ScenarioError("\n".join(faults))
+    return tuple(rows)
+
+
+def _fault(error: Any) -> str:
+    column = ".".join(str(part) for part in error["loc"][:1])
+    if error["type"] == "missing":
+        return f"{column}: is missing; every run needs this column"
+    if error["type"] == "extra_forbidden":
+        return f"{column}: no such column; {one_of(tuple(sorted(UserRow.model_fields)), column)}"
+    return f"{column}: got {error['input']!r}; {error['msg'].removeprefix('Value error, ')}"
+
+
+def columns() -> str:
+    """Return the documentation's table of columns, in Markdown."""
+    lines = ["| column | default | meaning |", "|---|---|---|"]
+    for name, field in UserRow.model_fields.items():
+        default = "needed" if field.is_required() else "" if field.default in (None, (), "") else f"{field.default}"
+        lines.append(
+            f"| `{name}` | {default.lower() if isinstance(field.default, bool) else default} | {field.description} |"
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,36 @@
+"""How do options accept numbers as people write them: `--seq-len 8k`, `--tokens 15T`, `--deadline 6w`?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import typer
+
+from simulator.basics.counts import TOKENS, parse_count, parse_days, parse_length
+
+Number = TypeVar("Number", int, float)
+
+
+def as_tokens(text: str | int) -> int:
+    """Return a number of tokens; typer also passes the default, an int."""
+    # The default is an int, and typer passes it through the parser too.
+    return text if isinstance(text, int) else _read(lambda text: parse_count(text, TOKENS), text)
+
+
+def as_length(text: str | float) -> float:
+    """Return the tokens in a whole training: '15T', '1e12'."""
+    return _read(parse_length, text) if isinstance(text, str) else text
+
+
+def as_days(text: str | float) -> float:
+    """Return a number of days: '30', '30d', '6w', '12h'."""
+    return _read(parse_days, text) if isinstance(text, str) else text
+
+
+def _read(parse: Callable[[str], Number], text: str) -> Number:
+    """Parse a text; raise typer's own error, which names the option, if the text is invalid."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error

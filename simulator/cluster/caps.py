@@ -1,0 +1,91 @@
+"""Upper bound on each flow's rate: the machine's cap inside a node, or its cap between nodes.
+
+Planning, estimating and simulating use this module, so that predicted and simulated times obey the same bounds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.basics.arrays import Bools, Floats, Ints
+from simulator.cluster.cluster import Cluster
+
+_NO_NODE = -1
+
+
+def nodes_of(node_of: Mapping[int, int], group: Sequence[int], participants: int) -> Ints:
+    """Return each participant's node, shape (participants,); -1 for auxiliaries, and for ranks without a node.
+
+    `node_of` maps each rank to a node (`Cluster.node_of`); the first participants are the group's ranks.
+    """
+    nodes = [node_of.get(rank, _NO_NODE) for rank in group]
+    return np.array(nodes + [_NO_NODE] * (participants - len(group)), np.int64)
+
+
+def rate_caps(node: Ints, src: npt.NDArray[Any], dst: npt.NDArray[Any], inside: float, between: float) -> Floats:
+    """Return the maximum rate of a flow from each source to each destination, shape of `src` [B/s].
+
+    Parameters
+    ----------
+    node : int array, shape (participants,)
+        From `nodes_of`.
+    src, dst : int array
+        Participants.
+    inside, between : float
+        The machine's cap on a flow inside a node, and on a flow between nodes [B/s].
+    """
+    return np.where(_stays_inside(node[src], node[dst]), inside, between)
+
+
+def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
+    """Return the factor on the cap between nodes if fewer ranks than in a full node share a network card.
+
+    Caps are fitted to sweeps in which every GPU in a node sends. If only part of a card's ranks take part, they share
+    the card equally.
+
+    Examples
+    --------
+    >>> from simulator.cluster.build import build
+    >>> p4de = build("aws_p4de", 16)
+    >>> spare_of_cards(p4de, range(16)), spare_of_cards(p4de, (0, 8))
+    (1.0, 2.0)
+    """
+    node_of = cluster.node_of()
+    # The node with the most ranks of the group decides.
+    number, members = Counter(node_of.get(rank, _NO_NODE) for rank in group).most_common(1)[0]
+    # Groups without nodes or inside a single node send nothing over network cards.
+    if number == _NO_NODE or members == len(group):
+        return 1.0
+    card_of = cluster.remember((spare_of_cards, number), partial(_cards, cluster, number), len)
+    taking_part = Counter(card_of[rank] for rank in group if node_of.get(rank) == number)
+    return max(Counter(card_of.values()).values()) / max(taking_part.values())
+
+
+def _cards(cluster: Cluster, number: int) -> dict[int, str]:
+    """Return the network card of each rank in a node; the rank's own vertex without cards."""
+    # The card is the first `nic` vertex on the route to another node.
+    away = next(node[0] for other, node in enumerate(cluster.nodes) if other != number)
+    names, targets, kinds = cluster.router.vertices, cluster.router.targets, cluster.graph.nodes
+    cards = {}
+    for rank in cluster.nodes[number]:
+        passed = [names[targets[link]] for link in cluster.route(cluster.ranks[rank], cluster.ranks[away]).links]
+        cards[rank] = next((name for name in passed if kinds[name]["kind"] == "nic"), cluster.ranks[rank])
+    return cards
+
+
+def _stays_inside(one: Ints, other: Ints) -> Bools:
+    """Return a mask: True for flows inside a node, and for flows to or from servers and switches.
+
+    Servers have no node, and a switch belongs to its peers' node.
+    """
+    return np.asarray((one == _NO_NODE) | (other == _NO_NODE) | (one == other))
+
+
+# HBM traffic per byte added to the receiver's array [B]: two reads and a write.
+HBM_PER_REDUCED_BYTE: Final = 3.0

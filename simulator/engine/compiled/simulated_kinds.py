@@ -1,0 +1,48 @@
+"""A kind's collectives, restricted to the simulated process groups; `quotient` chooses these groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.basics.arrays import Ints
+from simulator.engine.compiled.sized_collective import SizedCollective
+from simulator.records.operation import Collective
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedKind:
+    """A kind's simulated members, the same for every family.
+
+    Attributes
+    ----------
+    members : sequence of Collective
+        Simulated members of the kind's first family.
+    groups : sequence of tuple of int
+        Simulated ranks of each member, in participant order.
+    playables : sequence of SizedCollective or None
+        None if the duration is given.
+    which, place : int array, shape (ranks,)
+        For each simulated rank, the member in which it takes part, and its participant number there.
+    """
+
+    members: Sequence[Collective]
+    groups: Sequence[tuple[int, ...]]
+    playables: Sequence[SizedCollective | None]
+    which: Ints
+    place: Ints
+
+
+def all_played(members: Sequence[Collective], playables: Sequence[SizedCollective | None], ranks: int) -> SimulatedKind:
+    """Return a kind with every group simulated."""
+    which, place = np.zeros((2, ranks), np.int64)
+    for number, op in enumerate(members):
+        group = list(op.group)
+        # Groups in a family have no common rank, so each entry is set at most once.
+        which[group], place[group] = number, np.arange(len(group))
+    return SimulatedKind(members, [op.group for op in members], playables, which, place)
+
+
+__all__ = ["SimulatedKind", "all_played"]

@@ -1,0 +1,114 @@
+"""A collective in the form needed by the core: rows, bytes for each row, and routes.
+
+A playable is either a program's collective, or (quotient.py) a class's representative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from simulator.basics.arrays import Floats, Ints
+from simulator.engine.collective_routing import RoutedCollective
+from simulator.engine.compiled.partition import route_of_rows
+from simulator.engine.compiled.rows import Rows, rows_of
+from simulator.engine.routes import Routes
+from simulator.records.operation import Collective
+
+# Operations in which no rank is done before the last rank has come, because each result depends on every input.
+_ALL_WAIT: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SizedCollective:
+    """A collective of one process group.
+
+    Attributes
+    ----------
+    rows : Rows
+        Transfers and their order.
+    route_of : int array, shape (rows,)
+        Route of each row; 0 for gates.
+    nbytes : float array, shape (rows,) or (transfers,)
+        Bytes of each row if `steady`, otherwise of each transfer by the schedule's numbers [B].
+    steady : bool
+        True if each row carries equal bytes in all repetitions.
+    routes : Routes
+        Links, latencies and rates.
+    in_order : bool
+        True if it may be computed without a clock while it meets no other collective.
+    lane : int
+        Playables of one lane never contend with each other.
+    """
+
+    rows: Rows
+    route_of: Ints
+    nbytes: Floats
+    steady: bool
+    routes: Routes
+    in_order: bool
+    lane: int
+
+
+@dataclass(slots=True)
+class SizedCollectiveMaker:
+    """Makes playables; equal schedules share rows, equal traffic shares bytes.
+
+    Attributes
+    ----------
+    remember : callable (key, make, size) -> value
+        `Cluster.remember`, which caches across programs. The default calls `make` without caching.
+    """
+
+    remember: Callable[[Hashable, Callable[[], Any], Callable[[Any], int]], Any] = lambda _, make, size: make()
+    _made: dict[int, SizedCollective] = field(default_factory=dict)
+    _rows: dict[int, Rows] = field(default_factory=dict)
+    _routes: dict[int, Ints] = field(default_factory=dict)
+    _nbytes: dict[int, Floats] = field(default_factory=dict)
+
+    def rows(self, routed: RoutedCollective) -> Rows:
+        """Return the rows of a collective's schedule."""
+        schedule = routed.traffic.schedule
+        if id(schedule) not in self._rows:
+            # The cached tuple keeps the schedule alive: the key contains its id.
+            made = self.remember(
+                (Rows, id(schedule)), lambda: (schedule, rows_of(routed.traffic)), lambda made: 12 * len(made[1])
+            )
+            self._rows[id(schedule)] = made[1]
+        return self._rows[id(schedule)]
+
+    def make(self, op: Collective, routed: RoutedCollective) -> SizedCollective:
+        """Return a program's collective in playable form."""
+        if id(routed) not in self._made:
+            rows = self.rows(routed)
+            # Traffics with the same schedule number their routes alike.
+            route_of = self._routes.setdefault(id(rows), route_of_rows(rows, routed))
+            nbytes, alone = self._carried(rows, routed), not routed.contends and may_be_in_order(op)
+            self._made[id(routed)] = SizedCollective(
+                rows, route_of, nbytes, routed.traffic.steady, routed.routes, alone, routed.lane
+            )
+        return self._made[id(routed)]
+
+    def _carried(self, rows: Rows, routed: RoutedCollective) -> Floats:
+        """Return bytes by row for steady traffic, otherwise by transfer [B]."""
+        traffic = routed.traffic
+        if not traffic.steady:
+            return traffic.nbytes
+        if id(traffic) not in self._nbytes:
+            self._nbytes[id(traffic)] = carried_by_row(rows, routed)
+        return self._nbytes[id(traffic)]
+
+
+def carried_by_row(rows: Rows, routed: RoutedCollective) -> Floats:
+    """Return each row's bytes in its first repetition, 0 for gates [B]."""
+    nbytes = np.zeros(len(rows))
+    nbytes[~rows.is_gate] = np.concatenate([np.zeros(0), *(part.nbytes for part in routed.traffic.parts)])
+    return nbytes
+
+
+def may_be_in_order(op: Collective) -> bool:
+    """Return True if no rank is done before the last rank has come."""
+    return op.schedule.operation in _ALL_WAIT

@@ -1,0 +1,52 @@
+"""Which settings lie on the Pareto front for time and memory?
+
+A point lies on the front if no other fitting point is at least as good in both measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import le
+from typing import Any, TypeVar
+
+from simulator.findings.comparison import Comparison
+
+T = TypeVar("T")
+
+
+def pareto_front(compared: Comparison) -> list[dict[str, Any]]:
+    """Return the Pareto front, fastest first, as dicts of point, setting, time per token [s] and peak memory [B].
+
+    Only training steps have a front. It is empty if fewer than two points fit.
+    """
+    rows = [row for row in compared.rows if row.fits and row.report and "tokens_per_s" in row.report]
+    if len(rows) < 2:
+        return []
+    known = [
+        {
+            "point": row.index,
+            "setting": {**row.setting, **row.condition},
+            "time_per_token_s": 1 / row.report["tokens_per_s"],  # type: ignore[index]
+            "peak_memory_bytes": row.report["peak_memory_bytes"],  # type: ignore[index]
+        }
+        for row in rows
+    ]
+    return on_front(known, lambda one: (one["time_per_token_s"], one["peak_memory_bytes"]))
+
+
+def on_front(known: Iterable[T], measures: Callable[[T], tuple[float, ...]]) -> list[T]:
+    """Return the items that no other item matches or beats in every measure, sorted by the first measure.
+
+    Ties in every measure go to the first item.
+
+    Examples
+    --------
+    >>> on_front([(3.0, 5), (1.0, 9), (2.0, 9)], lambda one: one)
+    [(1.0, 9), (3.0, 5)]
+    """
+    kept: list[T] = []
+    for one in sorted(known, key=measures):
+        # Sorted by measures, so an item can only be beaten by an item already kept.
+        if not any(all(map(le, measures(other), measures(one))) for other in kept):
+            kept.append(one)
+    return kept

@@ -1,0 +1,123 @@
+"""How do findings write lists, places and amounts?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from simulator.records.setting_text import label
+
+# First words of settings in the plural: "sums in float32", "buckets 25 MiB".
+_SEVERAL: Final = ("sums", "buckets", "overflows", "servers")
+_PLURAL_VERBS: Final = {"does": "do", "has": "have", "is": "are", "reaches": "reach"}
+# Verbs of a predicate: its first word, and a word after "and" or "but".
+_VERB: Final = re.compile(r"(^| and |, but )(completes|does|fits|has|is|needs|reaches|takes)\b")
+_SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+def join_list(words: Sequence[str]) -> str:
+    """Join words as a list: 'a, b and c'."""
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+
+
+def joined(texts: Iterable[tuple[str, str]], between: str = ": ") -> str:
+    """Write names with the text about each; names with the same text share it.
+
+    Examples
+    --------
+    >>> joined([("ring", "the same time"), ("tree", "the same time"), ("nvls", "5 % more time")])
+    'ring and tree: the same time; nvls: 5 % more time'
+    """
+    return "; ".join(f"{join_list(own)}{between}{text}" for text, own in grouped(texts).items())
+
+
+def clause(name: str, predicate: str) -> str:
+    """Write a setting and its predicate; verbs follow the setting's number.
+
+    Examples
+    --------
+    >>> clause("ring", "takes 2 ms"), clause("4 servers", "takes 2 ms"), clause("ring and tree", "has no error")
+    ('ring takes 2 ms', '4 servers take 2 ms', 'ring and tree have no error')
+    """
+    if _is_plural(name):
+        predicate = _VERB.sub(lambda found: found[1] + _PLURAL_VERBS.get(found[2], found[2][:-1]), predicate)
+    return f"{name} {predicate}"
+
+
+def _is_plural(name: str) -> bool:
+    """Return True for several settings, a number above 1 with its noun, and plural nouns."""
+    first, _, rest = name.partition(" ")
+    counted = first.replace(",", "").isdecimal() and first != "1" and rest.split(" ")[0].endswith("s")
+    return counted or first in _SEVERAL or " and " in name
+
+
+def clauses(texts: Iterable[tuple[str, str]]) -> str:
+    """Write a clause for each setting; settings with the same predicate share a clause.
+
+    Examples
+    --------
+    >>> clauses([("ring", "takes 2 ms"), ("tree", "takes 2 ms"), ("nvls", "takes 1 ms")])
+    'ring and tree take 2 ms; nvls takes 1 ms'
+    """
+    return "; ".join(clause(join_list(own), predicate) for predicate, own in grouped(texts).items())
+
+
+def predicates(parts: Sequence[tuple[str, str]]) -> str:
+    """Write objects, each with its verb; neighbours with the same verb share the verb.
+
+    Examples
+    --------
+    >>> predicates([("reaches", "9 tokens/s"), ("reaches", "40 % MFU"), ("needs", "3 GiB")])
+    'reaches 9 tokens/s and 40 % MFU and needs 3 GiB'
+    """
+    texts: list[tuple[str, list[str]]] = []
+    for verb, text in parts:
+        if texts and texts[-1][0] == verb:
+            texts[-1][1].append(text)
+        else:
+            texts.append((verb, [text]))
+    return join_list([f"{verb} {join_list(own)}" for verb, own in texts])
+
+
+def grouped(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the names with each text, in order."""
+    names: dict[str, list[str]] = {}
+    for name, text in texts:
+        names.setdefault(text, []).append(name)
+    return names
+
+
+def capital(text: str) -> str:
+    """Write a noun at the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def at_text(key: str, value: float, *, exact: bool) -> str:
+    """Write a searched place, with three digits if known to 2 % only.
+
+    Examples
+    --------
+    >>> at_text("collective.size", 122_900.0, exact=False)
+    '120 KiB'
+    >>> at_text("training.micro_batch_size", 3, exact=True)
+    'micro-batch 3'
+    """
+    if key.endswith((".size", "bucket_size")):
+        unit, factor = next(((u, f) for u, f in _SIZES if value >= f), ("B", 1))
+        return f"{float(f'{value / factor:.3g}'):g} {unit}"
+    return label(key, round(value) if exact else int(float(f"{value:.3g}")))
+
+
+def bracket_text(key: str, one: Mapping[str, Any]) -> str:
+    """Write the result of a search: the place `at`, or only the ends `from` and `to`."""
+    if one["at"] is not None:
+        return at_text(key, one["at"], exact=one["exact"])
+    # The search ended early, e.g. because a point in between could not be simulated.
+    low, high = (at_text(key, one[end], exact=True) for end in ("from", "to"))
+    return f"a value between {low} and {high}"
+
+
+def bracketed(bracket: Any) -> dict[str, Any]:
+    """Return a bracket as plain data for a finding's numbers."""
+    return {"at": bracket.at, "from": bracket.low, "to": bracket.high, "exact": bracket.exact}

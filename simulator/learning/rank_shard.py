@@ -1,0 +1,153 @@
+"""Which part of the model does a rank hold? A record for each rank, derived from the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from simulator.basics.arrays import Ints
+from simulator.learning.state import Units
+from simulator.numerics.gpt import Gpt
+from simulator.numerics.tensor_shard import TensorShard, is_cut
+from simulator.records.operation import Collective, Computation, Compute, Exchange, Op
+from simulator.step.pipeline import Pipeline
+from simulator.step.plan import StepPlan
+from simulator.step.spec import Updater
+
+# Collectives that send a micro-batch's gradients; hybrid sharding then also sums over copies of the states.
+SENDS_GRADIENTS: Final = frozenset({Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER, Exchange.PUSH})
+
+
+@dataclass(frozen=True)
+class RankShard:
+    """A rank's place in the model and in its process groups.
+
+    Attributes
+    ----------
+    gpt : Gpt
+        The model with this rank's share of parameters and sequences.
+    units : tuple of str
+        Units that the rank computes.
+    travelling : tuple of Units
+        Units whose gradients are summed in the same collective (buckets), in the order of the last micro-batch,
+        followed by the entries of `alone`.
+    alone : tuple of Units
+        Units that no other rank holds; their gradients are not sent.
+    data : int
+        Place among the ranks that hold the same part of the model.
+    replica : int
+        Data-parallel coordinate: selects the rank's sequences of a step.
+    holders : int
+        Number of the group of ranks that hold the same part of the model, experts aside.
+    whole : bool
+        True if the rank updates every parameter that it computes with (ddp).
+    second : frozenset of str
+        Units of the model's second copy, if two copies run through the pipeline from both ends (DualPipe).
+    """
+
+    gpt: Gpt
+    units: tuple[str, ...]
+    travelling: tuple[Units, ...]
+    alone: tuple[Units, ...]
+    data: int
+    replica: int
+    holders: int
+    whole: bool = False
+    second: frozenset[str] = frozenset()
+
+    @property
+    def tells_the_loss(self) -> bool:
+        """Return True if the rank reports the loss: the first tensor-parallel rank does."""
+        return self.gpt.share.place == 0
+
+    def counted(self, units: Units, *, partial: bool = False) -> Ints:
+        """Return a boolean mask over several units' packed elements: elements that this rank counts in the global norm.
+
+        With `partial`, the mask selects the elements that every tensor-parallel rank holds.
+        """
+        masks = []
+        for unit in units:
+            for name, shape in self.gpt.shapes(unit).items():
+                # Each element of the model must count once. For tp 2:
+                #    fc1.weight (cut)      rank 0 counts its half, rank 1 its half
+                #    ln1.weight (whole)    rank 0 counts, rank 1 does not
+                # A tied table copied to the last stage counts on the first stage only.
+                held, copied = not is_cut(name), self.gpt.copies_table and (unit, name) == ("head", "tok.weight")
+                # Under ddp with expert parallelism, squares are also summed over expert-parallel ranks, so everything
+                # except experts counts on the first of these ranks only.
+                first = is_spread(units) or not self.whole or self.gpt.share.expert_place == 0
+                counts = held if partial else (not held or self.gpt.share.place == 0) and first and not copied
+                masks.append(np.full(int(np.prod(shape)), counts))
+        return np.concatenate(masks)
+
+
+def is_spread(units: Units) -> bool:
+    """Return True if the units are expert-parallel: each rank holds different experts."""
+    return units[0].endswith(" experts")
+
+
+def places(gpt: Gpt, plan: StepPlan) -> tuple[RankShard, ...]:
+    """Return the place of every rank."""
+    step, lists = plan.step, plan.program.lists
+    asked, ranks = step.parallelism, len(plan.program.ranks)
+    grid = asked.grid(ranks)
+    data, holders = np.zeros((2, ranks), np.int64)
+    for number, group in enumerate(grid.same_part()):
+        # With tp 2 on 4 ranks the groups with the same part are {0, 2} and {1, 3}: rank 2 has data 1 and holders 0.
+        data[group], holders[group] = np.arange(len(group)), number
+    tensor, context, replica, stages = (grid.coordinate(kind).tolist() for kind in ("tp", "cp", "dp", "pp"))
+    pipeline = Pipeline.of(step)
+    seconds = [pipeline.second_copy(place) for place in range(asked.pp)]
+    cut, experts = asked.cut(), asked.experts.ranks
+    # Rows of the padded token table on each rank.
+    rows = cut.vocabulary(step.model) // asked.tp if asked.tp > 1 else 0
+    every = replace(gpt, share=TensorShard(experts=experts)).units
+    # Ranks with the same list of operations share units and buckets.
+    of_list = [(_units(every, ops), _travelling(ops, _units(every, ops))) for ops in lists.lists]
+    whole = plan.strategy.updater is Updater.EVERY_RANK
+    made = []
+    for rank in range(ranks):
+        share = TensorShard(
+            asked.tp, tensor[rank], rows, cut.sequence, asked.cp, context[rank], asked.balanced, asked.gathers_keys,
+            experts, int(data[rank]) % experts,
+        )  # fmt: skip
+        own = replace(gpt, share=share, copies_table=gpt.tied and asked.apart)
+        units, (travelling, alone) = of_list[lists.list_of[rank]]
+        second = frozenset(unit for unit in units if unit.removesuffix(" experts") in seconds[stages[rank]])
+        made.append(
+            RankShard(own, units, travelling, alone, int(data[rank]), replica[rank], int(holders[rank]), whole, second)
+        )
+    return tuple(made)
+
+
+def _units(every: tuple[str, ...], ops: tuple[Op, ...]) -> tuple[str, ...]:
+    """Return the units run forward by the operations, in model order."""
+    acts = [op.act for op in ops if isinstance(op, Compute) and op.act is not None]
+    there = {unit for act in acts if act.effect is Computation.FORWARD for unit in act.units}
+    return tuple(unit for unit in every if unit in there)
+
+
+def _travelling(ops: tuple[Op, ...], units: tuple[str, ...]) -> tuple[tuple[Units, ...], tuple[Units, ...]]:
+    """Return the buckets in sending order followed by the units that are not sent; and the latter alone."""
+    acts = [op.act for op in ops if isinstance(op, Collective) and op.act is not None]
+    sent = _last([(act.units, act.micro) for act in acts if act.effect in SENDS_GRADIENTS])
+    # Without sharding groups (a copy per rank) only sums over copies send gradients, or nothing does.
+    sent = sent or _last([(act.units, act.micro) for act in acts if act.effect is Exchange.SUM_COPIES])
+    alone = tuple((unit,) for unit in units if not any(unit in together for together in sent))
+    return (*sent, *alone), alone
+
+
+def _last(sent: list[tuple[Units, int]]) -> tuple[Units, ...]:
+    """Return the units sent in the last micro-batch of a step, in order.
+
+    Chunks of a rank (virtual stages) may end in different micro-batches.
+    """
+    last: dict[str, int] = {}
+    for units, micro in sent:
+        last |= {unit: max(micro, last.get(unit, 0)) for unit in units}
+    return tuple(dict.fromkeys(units for units, micro in sent if micro == last[units[0]]))
+
+
+__all__ = ["SENDS_GRADIENTS", "RankShard", "is_spread", "places"]

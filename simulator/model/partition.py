@@ -1,0 +1,356 @@
+"""Which part of a model does a rank compute and hold, and which exchanges does this need?
+
+Matrices are cut by tensor parallelism, sequences by context parallelism, experts by expert parallelism. Only sizes are
+decided here; ranks and times are unknown.
+
+A layer's pairs of matrices on t tensor-parallel ranks [1]_ [2]_:
+
+    norm -> qkv (columns: 1 / t of the outputs) -> attention (1 / t of the heads) -> proj (rows: 1 / t of the inputs) ->
+    +
+    norm -> up  (columns)                       -> activation                     -> down (rows)                      ->
+    +
+
+Without sequence parallelism, outputs of rows are all-reduced. With it, tokens between the pairs are cut along the
+sequence: gather before columns, reduce-scatter after rows.
+
+References
+----------
+.. [1] Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model parallelism", 2019.
+.. [2] Korthikanti et al., "Reducing activation recomputation in large transformer models", MLSys 2023, section 4.2.
+.. [3] NVIDIA/Megatron-LM, core/transformer/transformer_config.py: cp_comm_type.
+.. [4] Jacobs et al., "DeepSpeed Ulysses", 2023, arXiv:2309.14509.
+.. [5] Liu, Zaharia & Abbeel, "Ring attention with blockwise transformers", 2023, arXiv:2310.01889.
+.. [6] NVIDIA/Megatron-LM, core/transformer/moe/token_dispatcher.py.
+.. [7] deepseek-ai/DeepEP.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from simulator.model.shape import Transformer
+
+# Megatron-LM's default for make-vocab-size-divisible-by.
+_ROWS_TOGETHER: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """How context-parallel ranks cut sequences, and how attention sees every key [3]_.
+
+    Attributes
+    ----------
+    ulysses : int
+        Ranks that exchange heads for tokens, so that each has every token of a part of the heads [4]_.
+    ring : int
+        Groups of such ranks; keys and values travel round a ring of groups [5]_, or are gathered.
+    gathers : bool
+        If True, keys and values are gathered.
+    balanced : bool
+        If True, each group has an early and a late piece of the sequence, which equalises work under a causal mask.
+    place : int
+        Place of this rank's group in the ring; matters only if not balanced.
+    """
+
+    ulysses: int = 1
+    ring: int = 1
+    gathers: bool = False
+    balanced: bool = True
+    place: int = 0
+
+    @property
+    def ranks(self) -> int:
+        """Number of context-parallel ranks, c."""
+        return self.ulysses * self.ring
+
+    @property
+    def uneven(self) -> bool:
+        """Return True if ranks at different places have different work."""
+        return self.ring > 1 and not self.balanced
+
+
+ONE_PIECE: Final = Context()
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertPartition:
+    """How experts are distributed over ranks, and how tokens reach them [6]_.
+
+    Attributes
+    ----------
+    ranks : int
+        Expert-parallel ranks, e.
+    tensor : int
+        Ranks that cut each expert's matrices.
+    dispatch : {"all_to_all", "all_gather", "deduplicated"}
+        A copy of a token per chosen expert; every token to every rank; a copy per rank with at least one chosen expert
+        [7]_.
+    capacity : float or None
+        Tokens that an expert takes, in units of its even share: excess tokens are dropped, missing tokens padded; None:
+        unlimited.
+    imbalance : float
+        Tokens of the fullest rank over the mean, at least 1; every other rank waits for the fullest.
+    zipf : float
+        The n-th most popular expert is chosen in proportion to n^-zipf. Experts are dealt to ranks in turn by
+        popularity, which is about as even as chance. 0: equal popularity.
+    dtype : str or None
+        Dtype of tokens on their way to experts; None: the activations' dtype, which the way back always uses.
+    """
+
+    ranks: int = 1
+    dispatch: Literal["all_to_all", "all_gather", "deduplicated"] = "all_to_all"
+    capacity: float | None = None
+    imbalance: float = 1.0
+    dtype: str | None = None
+    tensor: int = 1
+    zipf: float = 0.0
+
+    def fullest(self, model: Transformer) -> float:
+        """Return the tokens of the fullest rank over the mean.
+
+        Examples
+        --------
+        >>> from simulator.model.load import load_model
+        >>> mixtral = load_model("mixtral_8x7b")
+        >>> [round(ExpertPartition(ranks, zipf=1.0).fullest(mixtral), 3) for ranks in (1, 4, 8)]
+        [1.0, 1.766, 2.943]
+        """
+        popularity = [float(place) ** -self.zipf for place in range(1, model.num_experts + 1)]
+        # The rank with the most popular expert is the fullest. With 8 experts on 4 ranks it also has the fifth: (1 +
+        # 1/5) over the sum 1 + 1/2 + ... + 1/8, times 4 ranks.
+        return float(self.imbalance * self.ranks * sum(popularity[:: self.ranks]) / sum(popularity))
+
+    def slots(self, model: Transformer, tokens: int) -> int:
+        """Return the rows that a rank's tokens take at an expert, including padding; 0 without a capacity."""
+        if self.capacity is None:
+            return 0
+        return math.ceil(tokens * model.active_experts / model.num_experts * self.capacity)
+
+    def chosen(self, model: Transformer, tokens: int) -> int:
+        """Return the number of token copies that a rank sends: a copy per accepting expert."""
+        return self.slots(model, tokens) * model.num_experts or tokens * model.active_experts
+
+    def at_experts(self, model: Transformer, tokens: int) -> int:
+        """Return the tokens received by the fullest rank's experts from every rank together."""
+        if self.capacity is not None:
+            # E / e experts, each with `slots` rows from each of e ranks.
+            return self.slots(model, tokens) * model.num_experts
+        return math.ceil(tokens * model.active_experts * self.fullest(model))
+
+    def distinct_ranks(self, model: Transformer) -> float:
+        """Return the number of ranks holding a token's experts, if the token chooses evenly.
+
+        e (1 - C(E - E/e, k) / C(E, k)) for k of E experts.
+
+        Examples
+        --------
+        >>> from simulator.model.load import load_model
+        >>> [round(ExpertPartition(e).distinct_ranks(load_model("deepseek_v3")), 2) for e in (8, 32, 64)]
+        [5.29, 7.27, 7.68]
+        """
+        experts, chosen = model.num_experts, model.active_experts
+        # Probability that a given rank holds none of the k chosen experts.
+        elsewhere = math.comb(experts - experts // self.ranks, chosen) / math.comb(experts, chosen)
+        return self.ranks * (1 - elsewhere)
+
+
+ONE_PLACE: Final = ExpertPartition()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPartition:
+    """How a model is cut over ranks.
+
+    Attributes
+    ----------
+    tensor : int
+        Tensor-parallel ranks, t: the first matrix of a pair is cut by columns, the second by rows.
+    sequence : bool
+        If True, activations between pairs (norms, dropout, the residual stream) are cut along the sequence [2]_.
+    context : Context
+        Context parallelism.
+    experts : ExpertPartition
+        Expert parallelism.
+    overlap : {"none", "ring_exchange", "bulk"}
+        Way of hiding tensor-parallel exchanges behind matmuls with user buffers; see overlap.py.
+    """
+
+    tensor: int = 1
+    sequence: bool = False
+    context: Context = ONE_PIECE
+    experts: ExpertPartition = ONE_PLACE
+    overlap: Literal["none", "ring_exchange", "bulk"] = "none"
+
+    @property
+    def experts_apart(self) -> bool:
+        """Return True if experts have another process group than the rest of a layer."""
+        return self.experts.ranks > 1 or self.experts.tensor != self.tensor
+
+    @property
+    def along_sequence(self) -> int:
+        """Number of ranks sharing a sequence between matrices."""
+        return self.tensor if self.sequence else 1
+
+    def vocabulary(self, model: Transformer) -> int:
+        """Return the rows of the token table, padded if the table is cut.
+
+        Examples
+        --------
+        >>> from simulator.model.load import load_model
+        >>> [ModelPartition(tensor).vocabulary(load_model("gpt2")) for tensor in (1, 2, 8)]
+        [50257, 50432, 51200]
+        """
+        together = _ROWS_TOGETHER * self.tensor
+        return model.vocab_size if self.tensor == 1 else -(-model.vocab_size // together) * together
+
+    def kv_heads(self, model: Transformer) -> int:
+        """Return the key (or value) heads on a rank: at least one, which several ranks may share."""
+        return max(1, model.num_kv_heads // self.tensor)
+
+    def gathers_queries(self, model: Transformer) -> bool:
+        """Return True if there are fewer key heads than ranks; the first matrix's output is then gathered."""
+        return model.num_kv_heads < self.tensor
+
+
+WHOLE: Final = ModelPartition()
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """An exchange in a process group during an operation.
+
+    Attributes
+    ----------
+    name : str
+        Name of the exchange; numerics uses the same names.
+    operation : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring_shift"}
+        A ring shift sends each rank's array to the next rank.
+    elements : int
+        Elements of the whole array; for all_to_all, elements on each rank.
+    backward : bool
+        True in the backward pass.
+    before : int
+        Index of the kernel before which the exchange starts; the number of kernels if after the last.
+    awaited : int
+        Index of the kernel that waits for the exchange; the number of kernels for the next operation's first kernel.
+    dtype : str or None
+        None: the activations' dtype.
+    group : {"tensor", "context", "context ring", "experts", "expert tensor"}
+        Process group: tensor-parallel ranks; ranks that exchange heads for tokens (Ulysses); ranks of a context ring;
+        expert-parallel ranks; ranks that cut an expert's matrices.
+    sms : int or None
+        Streaming multiprocessors that the exchange takes from concurrent kernels; None: a library collective's number.
+    """
+
+    name: str
+    operation: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring_shift"]
+    elements: int
+    backward: bool
+    before: int
+    awaited: int
+    dtype: str | None = None
+    group: Literal["tensor", "context", "context ring", "experts", "expert tensor"] = "tensor"
+    sms: int | None = None
+
+
+def around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> tuple[Communication, ...]:
+    """Return the exchanges of a matrix cut by columns.
+
+    `kernels` is the number of its backward kernels; the input's gradient comes first. Without sequence parallelism the
+    input is whole, and its gradient is all-reduced during the weight gradient. With sequence parallelism:
+
+        forward             gather input, then the matmul
+        backward kernels    [input gradient    ][weight gradient       ]
+        backward exchanges  [gather input again][scatter input gradient]
+    """
+    return tuple(_around_columns(name, elements, cut, kernels)) if cut.tensor > 1 else ()
+
+
+def _around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> Iterator[Communication]:
+    """Yield the exchanges of a matrix cut by columns over at least 2 ranks."""
+    if not cut.sequence:
+        # Starts after kernel 0 (input gradient), runs beside kernel 1 (weight gradient), awaited by the next operation.
+        yield Communication(f"sum {name} input gradient", "all_reduce", elements, True, 1, kernels)
+        return
+    yield Communication(f"gather {name} input", "all_gather", elements, False, 0, 0)
+    # Only this rank's tokens were saved; the weight gradient (kernel 1) needs every token.
+    yield Communication(f"gather {name} input again", "all_gather", elements, True, 0, 1)
+    yield Communication(f"scatter {name} input gradient", "reduce_scatter", elements, True, 1, kernels)
+
+
+def around_rows(name: str, elements: int, cut: ModelPartition) -> tuple[Communication, ...]:
+    """Return the exchanges around a matrix cut by rows: its output is all-reduced, or reduce-scattered."""
+    if cut.tensor == 1:
+        return ()
+    if not cut.sequence:
+        # Without sequence parallelism the backward pass needs no exchange: every rank has the whole output gradient.
+        return (Communication(f"sum {name} output", "all_reduce", elements, False, 1, 1),)
+    return (
+        Communication(f"scatter {name} output", "reduce_scatter", elements, False, 1, 1),
+        Communication(f"gather {name} output gradient", "all_gather", elements, True, 0, 0),
+    )
+
+
+def refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
+    """Return why a model cannot be cut over these tensor-parallel ranks, with the sizes that divide; "" if it can."""
+    t = cut.tensor
+    sizes = {"heads": model.num_heads}
+    # Every size that is cut must divide evenly; experts' widths have a separate check (expert_tensor_refusal).
+    if not model.num_experts:
+        sizes["feed-forward width"] = model.ffn_size
+    if model.dense_layers:
+        sizes["feed-forward width of dense layers"] = model.of_layer(0).ffn_size
+    if model.shared_experts:
+        sizes["feed-forward width of shared experts"] = model.shared_experts * model.ffn_size
+    if cut.sequence:
+        sizes["tokens of a sequence"] = seq_len // cut.context.ranks
+    for name, size in sizes.items():
+        if size % t:
+            return f"got {t}; must divide the {size} {name} of {model.name}: {_divisors(size)}"
+    # Fewer key heads than ranks are fine if several ranks share a head evenly.
+    if model.num_kv_heads % t and t % model.num_kv_heads:
+        return f"got {t}; must divide the {model.num_kv_heads} heads of keys of {model.name}, or be a multiple of them"
+    return ""
+
+
+def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
+    """Return why sequences cannot be cut this way; "" if they can."""
+    context = cut.context
+    # A balanced ring deals out two pieces per rank.
+    pieces = context.ranks * (2 if context.balanced and context.ring > 1 else 1)
+    if seq_len % pieces:
+        return f"got {context.ranks}; sequences of {seq_len} tokens cannot be cut into {pieces} pieces"
+    for name, heads in (("heads", model.num_heads), ("heads of keys", cut.kv_heads(model) * cut.tensor)):
+        if (heads // cut.tensor) % context.ulysses:
+            each = f" that each of {cut.tensor} tensor-parallel ranks has" if cut.tensor > 1 else ""
+            own = heads // cut.tensor
+            return f"got ulysses {context.ulysses}; must divide the {own} {name}{each}: {_divisors(own)}"
+    return ""
+
+
+def experts_refusal(model: Transformer, cut: ModelPartition) -> str:
+    """Return why experts cannot be distributed this way; "" if they can."""
+    e = cut.experts.ranks
+    if e > 1 and not model.num_experts:
+        return f"got {e}; {model.name} has no experts; leave it at 1"
+    if model.num_experts % e:
+        return f"got {e}; must divide the {model.num_experts} experts of {model.name}: {_divisors(model.num_experts)}"
+    return ""
+
+
+def expert_tensor_refusal(model: Transformer, cut: ModelPartition) -> str:
+    """Return why experts' matrices cannot be cut this way; "" if they can."""
+    t = cut.experts.tensor
+    if model.num_experts and model.ffn_size % t:
+        return f"got {t}; must divide the {model.ffn_size} feed-forward width of {model.name}'s experts: " + _divisors(
+            model.ffn_size
+        )
+    return ""
+
+
+def _divisors(size: int) -> str:
+    """Return the divisors of a size up to 64, as text."""
+    return ", ".join(str(n) for n in range(1, 65) if size % n == 0)

@@ -1,0 +1,161 @@
+"""Draws seeded input numbers for a collective, fills every rank's buffer, and cuts out each rank's result.
+
+Rank r's numbers depend only on the seed and r. Adding a rank leaves every other rank's numbers unchanged.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from simulator.basics.arrays import Array
+from simulator.basics.dtypes import Dtype
+from simulator.collectives.verify import holders
+from simulator.records.chunks import chunk_starts
+from simulator.records.schedule import Schedule
+
+# Small enough to keep the int8 sum over a few ranks from overflowing; with more ranks, overflows are counted.
+_INTEGERS: Final = 16
+# Numbers drawn per rank. A prime: two chunks only begin at the same place in the sequence if there are as many chunks
+# between them. Mistaking a chunk for another therefore changes the result.
+_DRAWN: Final = 262_139
+# From this size on, numpy asks Linux for huge pages (numpy release notes 1.22, NUMPY_MADVISE_HUGEPAGE).
+_LARGE: Final = 4 * 2**20
+
+
+def draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
+    """Fill an array with rank r's numbers: unit normals, or integers from -16 to 16 (unsigned: 0 to 16).
+
+    A long array repeats its first 262,139 numbers: copying takes a tenth of the time needed for drawing.
+    """
+    _draw(rank, into[:_DRAWN], dtype, seed)
+    done = min(_DRAWN, len(into))
+    while done < len(into):
+        # Double the filled part each time; it starts at a multiple of the period, so the sequence continues.
+        more = min(done, len(into) - done)
+        into[done : done + more] = into[:more]
+        done += more
+
+
+def _draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
+    """Fill an array with freshly drawn numbers."""
+    generator = np.random.default_rng([seed, rank])
+    if dtype.name in ("float64", "float32"):
+        # Draw straight into the buffer: copying from a second array would take as long as drawing.
+        generator.standard_normal(out=into, dtype=into.dtype)
+    elif dtype.is_float:
+        into[...] = generator.standard_normal(len(into), dtype=np.float32).astype(dtype.numpy)
+    else:
+        low = 0 if dtype.kind == "uint" else -_INTEGERS
+        into[...] = generator.integers(low, _INTEGERS + 1, len(into))
+
+
+def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[Array]:
+    """Return every rank's buffer before the operation: every chunk in order, zeros in chunks not yet held.
+
+    Returns
+    -------
+    list of array
+        Shape (elements,) each; (world_size x elements,) in all_to_all.
+    """
+    starts = _starts(schedule, elements)
+    made = []
+    for rank, part in enumerate(_held(schedule, starts)):
+        # A rank that holds every chunk fills its buffer completely: zeroing first would be wasted.
+        whole = part == slice(0, starts[-1])
+        buffer = np.empty(starts[-1], dtype.numpy) if whole else _zeros(starts[-1], dtype, part)
+        draw(rank, buffer[part], dtype, seed)
+        made.append(buffer)
+    return made
+
+
+class RandomInput:
+    """A rank's drawn numbers, kept while its buffer changes.
+
+    Only a single period is stored.
+
+    Parameters
+    ----------
+    buffer : array
+        The rank's buffer before the operation.
+    part : slice
+        Drawn part of the buffer.
+    """
+
+    __slots__ = ("_first", "_length", "_period")
+
+    def __init__(self, buffer: Array, part: slice) -> None:
+        self._first, self._length = part.start, len(buffer)
+        self._period = buffer[part][:_DRAWN].copy()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, part: slice) -> Array:
+        """Return the drawn numbers from `part.start` to before `part.stop`."""
+        period, count = len(self._period), part.stop - part.start
+        if not count:
+            return self._period[:0]
+        begin = (part.start - self._first) % period
+        if begin + count <= period:
+            return self._period[begin : begin + count]
+        if begin + count <= 2 * period:
+            return np.concatenate([self._period[begin:], self._period[: begin + count - period]])
+        return np.tile(self._period, -(-(begin + count) // period))[begin : begin + count]
+
+
+def drawn(schedule: Schedule, elements: int, buffers: Sequence[Array]) -> list[RandomInput]:
+    """Return each rank's drawn numbers; call before the buffers change."""
+    held = _held(schedule, _starts(schedule, elements))
+    return [RandomInput(buffer, part) for buffer, part in zip(buffers, held, strict=True)]
+
+
+def _starts(schedule: Schedule, elements: int) -> list[int]:
+    """Return each chunk's offset, then the buffer's length."""
+    starts: list[int] = chunk_starts(schedule, elements).tolist()
+    return starts
+
+
+def _held(schedule: Schedule, starts: list[int]) -> list[slice]:
+    """Return the part held by each rank before the operation: from its first chunk to its last."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for chunk in range(schedule.chunks):
+        for rank in holders(schedule, chunk):
+            first.setdefault(rank, chunk)
+            last[rank] = chunk
+    ranks = range(schedule.world_size)
+    return [slice(starts[first[r]], starts[last[r] + 1]) if r in first else slice(0, 0) for r in ranks]
+
+
+def _zeros(elements: int, dtype: Dtype, part: slice) -> Array:
+    """Return zeros whose memory Linux allocates on first write, with huge pages only in `part`.
+
+    In all_to_all a rank writes only its row and its column in a square of chunks. numpy asks for huge pages everywhere;
+    writing a column of small chunks would then allocate every page.
+    """
+    itemsize = dtype.itemsize
+    if elements * itemsize < _LARGE or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(elements, dtype.numpy)
+    memory = mmap.mmap(-1, elements * itemsize)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    first = part.start * itemsize // mmap.PAGESIZE * mmap.PAGESIZE
+    if part.stop * itemsize > first:
+        memory.madvise(mmap.MADV_HUGEPAGE, first, part.stop * itemsize - first)
+    return np.frombuffer(memory, dtype.numpy)
+
+
+def result(schedule: Schedule, buffer: Array, rank: int, elements: int) -> Array:
+    """Return the operation's result for a rank; empty if the rank gets nothing."""
+    starts = _starts(schedule, elements)
+    if schedule.operation in ("reduce_scatter", "scatter"):
+        return buffer[starts[rank * schedule.pieces] : starts[(rank + 1) * schedule.pieces]].copy()
+    if schedule.operation in ("reduce", "gather") and rank != schedule.root:
+        return buffer[:0].copy()
+    if schedule.operation == "all_to_all":
+        n = schedule.world_size
+        return np.concatenate([buffer[starts[i * n + rank] : starts[i * n + rank + 1]] for i in range(n)])
+    return buffer

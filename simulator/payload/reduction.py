@@ -1,0 +1,107 @@
+"""How does hardware add arrays (or multiply them, ...)? With a single rounding per addition, in the array's dtype.
+
+Functions take and return numpy arrays, in place where stated; nothing here knows a rank or a clock.
+
+16-bit and 8-bit floats are added in float32 and rounded, which gives the correctly rounded result: float32 has 24 bits,
+at least 2 p + 2 for p = 11 (float16), 8 (bfloat16), 4 and 3 (fp8), therefore the second rounding changes nothing
+(Figueroa, "When is double rounding innocuous?", SIGNUM 1995).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.basics.arrays import Array
+from simulator.basics.dtypes import Dtype
+
+_OPERATORS: Final[dict[str, Callable[..., Array]]] = {
+    "sum": np.add,
+    "average": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "product": np.multiply,
+}
+REDUCTIONS: Final = tuple(_OPERATORS)
+
+
+def accumulate_into(into: Array, other: Array, reduction: str) -> None:
+    """Add (or multiply, ...) `other` into `into`, in place, rounding to its dtype; integers wrap.
+
+    Parameters
+    ----------
+    into, other : arrays of equal shape and dtype
+        Accumulator, and the array to add.
+    reduction : {"sum", "average", "max", "min", "product"}
+        For "average" this is the sum; `divide` is called once at the end.
+
+    Examples
+    --------
+    >>> total = np.array([100, 1], np.int8)
+    >>> accumulate_into(total, np.array([100, 1], np.int8), "sum")
+    >>> total.tolist()
+    [-56, 2]
+    """
+    operator = _OPERATORS[reduction]
+    # Integers add natively; small floats take the detour through float32.
+    if into.dtype.itemsize <= 2 and into.dtype.kind not in "iu":
+        with np.errstate(over="ignore", invalid="ignore"):
+            into[...] = operator(into.astype(np.float32), other.astype(np.float32)).astype(into.dtype)
+        return
+    # Overflow is a result, reported by `overflowed`, not a warning.
+    with np.errstate(over="ignore", invalid="ignore"):
+        operator(into, other, out=into)
+
+
+def divide(total: Array, world_size: int) -> Array:
+    """Divide by the world size, rounding once to the array's dtype."""
+    if total.dtype.itemsize <= 2:
+        return (total.astype(np.float32) / np.float32(world_size)).astype(total.dtype)
+    quotient: Array = total / total.dtype.type(world_size)
+    return quotient
+
+
+def rounded(total: Array, dtype: npt.DTypeLike) -> Array:
+    """Round to a dtype; overflow gives infinity, or NaN in dtypes without infinity."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return total.astype(dtype)
+
+
+def finished(total: Array, reduction: str, world_size: int, dtype: npt.DTypeLike) -> Array:
+    """Return a complete sum's result: divided for an average, and rounded to the payload's dtype."""
+    if reduction == "average":
+        total = divide(total, world_size)
+    return total if total.dtype == dtype else rounded(total, dtype)
+
+
+def exact(inputs: list[Array], reduction: str) -> Array:
+    """Return the reduction in extended precision, over ranks in order.
+
+    Returns
+    -------
+    array of float64 or longdouble
+        float64 for sums over numbers with up to 32 bits: exact for integers, to 1e-16 for floats. Otherwise longdouble:
+        exact for integers up to 2^64; beyond, only overflows are counted.
+    """
+    narrow = inputs[0].dtype.itemsize <= 4 and reduction != "product"
+    # Sums over numbers with up to 32 bits fit float64; products and 64-bit numbers need more digits.
+    wide = np.dtype(np.float64 if narrow else np.longdouble)
+    total = inputs[0].astype(wide)
+    # numpy widens its own dtypes during the addition; ml_dtypes' dtypes are widened before.
+    native = inputs[0].dtype.kind in "iuf"
+    for other in inputs[1:]:
+        _OPERATORS[reduction](total, other if native else other.astype(wide), out=total)
+    return total / len(inputs) if reduction == "average" and len(inputs) > 1 else total
+
+
+def overflowed(result: Array, dtype: Dtype) -> int:
+    """Return the number of elements in an exact result that overflow the dtype."""
+    if dtype.is_float:
+        with np.errstate(over="ignore", invalid="ignore"):
+            held = result.astype(np.float64).astype(dtype.numpy).astype(np.float64)
+        return int(np.count_nonzero(~np.isfinite(held) & np.isfinite(result)))
+    limits = np.iinfo(dtype.numpy)
+    return int(np.count_nonzero((result > limits.max) | (result < limits.min)))

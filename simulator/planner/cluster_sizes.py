@@ -1,0 +1,119 @@
+"""How does a plan change on other numbers of GPUs, named by the user or needed for a deadline? Each is planned alone.
+
+For a deadline, the number is halved as long as the deadline is met, or doubled until it is met, and only each number's
+fastest setting is searched. Numbers in between are not tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simulator.basics.errors import ScenarioError, TooLargeError
+from simulator.findings.budget import amounts
+from simulator.planner.question import PlanQuestion
+from simulator.planner.search import PlayedSetting, SearchResult, search
+from simulator.sweeps.sweep import Backend
+
+# Largest multiple of the requested number to try for a deadline.
+_MOST_TIMES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSizeResult:
+    """A plan for a number of GPUs.
+
+    Attributes
+    ----------
+    plan : SearchResult or None
+        None if the topology has no cluster with this number.
+    takes : mapping
+        The training's days, GPU hours and cost (`budget.amounts`); empty without a setting or without a budget.
+    meets : bool or None
+        Whether the training ends before the deadline; None without a deadline.
+    missing : str
+        Reason for a missing setting; empty if there is a setting.
+    """
+
+    gpus: int
+    plan: SearchResult | None
+    takes: Mapping[str, Any]
+    meets: bool | None
+    missing: str = ""
+
+    @property
+    def best(self) -> PlayedSetting | None:
+        """The fastest setting; None if no setting is feasible and fits."""
+        return self.plan.best[0] if self.plan is not None and self.plan.best else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return this number's plan as plain data."""
+        best, told = self.best, {"gpus": self.gpus, "meets": self.meets, **self.takes}
+        if best is None:
+            return told | {"setting": None, "missing": self.missing}
+        rate = best.report["tokens_per_s_per_gpu"]
+        return told | {"setting": best.setting.text, "step_time_s": best.step_time, "tokens_per_s_per_gpu": rate}
+
+
+def sizes(plan: SearchResult, question: PlanQuestion, backend: Backend) -> Iterator[ClusterSizeResult]:
+    """Yield the plan for the requested number of GPUs, then for other numbers; nothing without a request for others.
+
+    Parameters
+    ----------
+    plan : SearchResult
+        The plan for the requested number.
+    question : PlanQuestion
+        The other numbers, or the deadline, and the training's length.
+    backend : Backend
+        Processes or cluster for simulations.
+    """
+    if not question.numbers and question.deadline is None:
+        return
+    gpus = plan.base.cluster.world_size
+    first = _size(gpus, plan, question)
+    yield first
+    if question.numbers:
+        for number in question.numbers:
+            yield _planned(number, question, question.best, backend)
+        return
+    for number in _halves_or_doubles(gpus, down=bool(first.meets)):
+        one = _planned(number, question, 1, backend)
+        yield one
+        # The deadline lies between this number and the last.
+        if one.meets != first.meets:
+            return
+
+
+def _halves_or_doubles(gpus: int, *, down: bool) -> Iterator[int]:
+    """Yield ever fewer GPUs (`down`) or ever more GPUs."""
+    if not down:
+        times = 2
+        while times <= _MOST_TIMES:
+            yield times * gpus
+            times *= 2
+        return
+    while gpus % 2 == 0:
+        gpus //= 2
+        yield gpus
+
+
+def _planned(gpus: int, question: PlanQuestion, best: int, backend: Backend) -> ClusterSizeResult:
+    """Return a number's plan, or the reason for its absence."""
+    base = question.base.replaced(cluster=question.base.cluster.replaced(world_size=gpus))
+    try:
+        *_, found = search(base, question.sequences, question.choices(base), best=best, backend=backend)
+    except (ScenarioError, TooLargeError) as error:
+        return ClusterSizeResult(gpus, None, {}, None if question.deadline is None else False, str(error))
+    return _size(gpus, found, question)
+
+
+def _size(gpus: int, plan: SearchResult, question: PlanQuestion) -> ClusterSizeResult:
+    """Return a number's result from its plan."""
+    if not plan.best:
+        (most, _), *_ = plan.refused.counts.most_common(1) or [("", 0)]
+        missing = "no setting fits" if plan.do_not_fit or plan.played else f"no setting is possible: {most}"
+        return ClusterSizeResult(gpus, plan, {}, None if question.deadline is None else False, missing)
+    budget, deadline = question.budget, question.deadline
+    takes = {} if budget is None else amounts(plan.best[0].report, gpus, budget)
+    return ClusterSizeResult(gpus, plan, takes, None if deadline is None else takes["days"] <= deadline)

@@ -1,0 +1,152 @@
+"""Is the best setting inside the validated range, or which choices have no measured run?
+
+The setting's choices are compared with measured runs in the package (catalog/measured/training.csv and
+training_cut.csv): first each choice, then their combination. No number in the plan depends on the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from simulator.basics.measured_tables import read_table
+from simulator.planner.setting import Setting, scenario_of
+from simulator.run.scenario_cluster import Clusters
+from simulator.scenario.build_training import to_step
+from simulator.scenario.records import Scenario
+from simulator.step.framework import BARE
+from simulator.step.kernel_timer import is_eight_bit
+from simulator.step.pipelines.schedule import SCHEDULES
+
+
+@dataclass(frozen=True, slots=True)
+class RunTraits:
+    """Traits recorded for measured runs.
+
+    Attributes
+    ----------
+    schedule : str
+        Pipeline schedule; "1f1b" without a pipeline.
+    eight_bit : bool
+        Whether matmuls run in an 8-bit dtype.
+    """
+
+    framework: str
+    gpu: str
+    gpus: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    schedule: str
+    virtual_stages: int
+    sharding: str
+    micro_batch: int
+    checkpointing: str
+    offload: bool
+    eight_bit: bool
+
+    @property
+    def features(self) -> frozenset[str]:
+        """The run's features without sizes: {"tp", "zero1", "full checkpointing"}."""
+        sizes = {name for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
+        named = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
+        named |= {f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
+        named |= ({"offload"} if self.offload else set()) | ({"8-bit matmuls"} if self.eight_bit else set())
+        return frozenset(sizes | named)
+
+
+# A framework's fitted constants depend most on these features: model parallelism and pipeline schedules.
+_CUTS: Final = frozenset({"tp", "pp", "cp", "ep", *SCHEDULES.names()})
+# Traits outside the validated range if above the largest measured value, with their names in a sentence.
+_SIZES: Final[Mapping[str, str]] = {
+    "gpus": "GPUs", "tp": "tensor-parallel ranks", "pp": "pipeline stages", "cp": "context-parallel ranks",
+    "ep": "expert-parallel ranks", "virtual_stages": "virtual stages", "micro_batch": "sequences in a micro-batch",
+}  # fmt: skip
+_NAMES: Final[Mapping[str, str]] = {
+    "framework": "framework {}", "gpu": "GPU {}", "schedule": "schedule {}", "sharding": "{}",
+    "checkpointing": "{} checkpointing",
+}  # fmt: skip
+
+
+def extrapolated(base: Scenario, setting: Setting) -> list[str]:
+    """Return a sentence for each trait without a measured run; empty inside the validated range.
+
+    Parameters
+    ----------
+    base : Scenario
+        Keys shared by the plan's settings.
+    setting : Setting
+        The setting to compare.
+    """
+    kind, runs = _of(base, setting), measured_runs()
+    told = list(_each(kind, runs))
+    every = frozenset().union(*(run.features for run in runs))
+    own = frozenset().union(*(run.features for run in runs if run.framework == kind.framework))
+    # A feature that no run has is reported by `_each`.
+    missing = sorted((kind.features & _CUTS & every) - own)
+    if missing and own:
+        told.append(f"no measured run of {kind.framework} has {', '.join(missing)}")
+    # Each choice was measured; their combination may not have been.
+    if not told and not any(kind.features <= run.features and kind.gpu == run.gpu for run in runs):
+        all_of = "the combination of " if len(kind.features) > 1 else ""
+        told.append(f"no measured run on {kind.gpu} has {all_of}{', '.join(sorted(kind.features))}")
+    return told
+
+
+def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
+    """Yield a sentence for each single trait without a measured run."""
+    if kind.framework == BARE.name:
+        yield (
+            "no framework is named, therefore kernels have no framework overhead; --set training.framework=nemo "
+            "names a framework"
+        )
+    for name, words in _NAMES.items():
+        if (name, kind.framework) == ("framework", BARE.name):
+            continue
+        if getattr(kind, name) not in {getattr(run, name) for run in runs}:
+            yield f"no measured run uses {words.format(getattr(kind, name))}"
+    for name, words in _SIZES.items():
+        most = max(getattr(run, name) for run in runs)
+        if getattr(kind, name) > most:
+            yield f"no measured run has more than {most:,} {words}"
+    if kind.offload:
+        yield "no measured run offloads optimizer states to the host"
+
+
+def _of(base: Scenario, setting: Setting) -> RunTraits:
+    """Return a setting's traits."""
+    scenario = scenario_of(base, setting)
+    if scenario.training is None:
+        raise TypeError("a plan is of a training step")
+    step = to_step(scenario.training, setting.gpus, base.base)
+    return RunTraits(
+        step.framework.name, Clusters().of(base).gpus[0].name, setting.gpus, setting.tp, setting.pp, setting.cp,
+        setting.ep, setting.schedule, setting.virtual_stages, setting.sharding, setting.micro_batch,
+        str(setting.checkpointing), setting.offload != "none", is_eight_bit(step.precision.matmul),
+    )  # fmt: skip
+
+
+@cache
+def measured_runs() -> tuple[RunTraits, ...]:
+    """Return the traits of the catalog's timed runs."""
+    rows = (*read_table("training.csv"), *read_table("training_cut.csv"))
+    return tuple(_run(row) for row in rows if row.get("how", "timed") == "timed")
+
+
+def _run(row: Mapping[str, str]) -> RunTraits:
+    """Return the traits of a row in the catalog."""
+
+    def number(name: str) -> int:
+        """Return a number in the row; 1 if empty."""
+        return int(row.get(name) or 1)
+
+    every = row["checkpointing"].isdecimal()
+    return RunTraits(
+        row["framework"], row["gpu"], number("gpus"), number("tp"), number("pp"), number("cp"), number("ep"),
+        row.get("schedule") or "1f1b", number("virtual_stages"), row["sharding"], number("micro_batch_size"),
+        # Recompute of every k-th layer is a single kind of run; measured runs never offload.
+        "every" if every else row["checkpointing"], False, is_eight_bit(row["matmul"]),
+    )  # fmt: skip

@@ -1,0 +1,283 @@
+"""Which setting needs the least memory if none fits, and which changes would help?
+
+A setting's memory is a lower bound from recorded operations of a few micro-batches of each stage (`stage_memory.py`).
+Settings are examined by ascending cheaper bound. Before a setting is reported as fitting, the allocator is simulated
+(`memory.checked_need`), because fragmentation may exceed the memory even if the bytes fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations, islice
+from typing import Any, Final
+
+from simulator.basics.errors import ScenarioError, TooLargeError
+from simulator.basics.units import format_memory
+from simulator.cluster.cluster import Cluster
+from simulator.planner.bound import BoundCalculator
+from simulator.planner.setting import Setting
+from simulator.planner.space import Choices, InfeasibleCounts, settings
+from simulator.run.memory import checked_need, least_need
+from simulator.run.scenario_cluster import Clusters
+from simulator.scenario.records import Scenario
+from simulator.step.spec import TrainingStep
+
+_SEGMENTS: Final = "expandable_segments"
+# Text if no change makes a setting fit.
+NO_WAY: Final = "no tested change is enough, alone or in pairs; take a smaller model or shorter sequences"
+# Number of settings, with the lowest bounds on memory, that are examined more closely.
+_LOOKED_AT: Final = 24
+# Kinds of parallelism among them to try with the allocator, each with its smallest setting.
+_TRIED: Final = 4
+# Micro-batches per pipeline stage; further micro-batches repeat the memory pattern.
+_FEW_ROUNDS: Final = 4
+# Pairs of changes to report, if no single change suffices.
+_MOST_PAIRS: Final = 2
+# Numbers of GPUs and sequences to try on each side of the requested number.
+_NEIGHBOURS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """Memory needed by a setting.
+
+    Attributes
+    ----------
+    nbytes : int
+        The fullest rank's memory; includes fragmentation if it prevents the setting from fitting [B].
+    capacity : int
+        HBM of the rank's GPU [B].
+    fits : bool
+        Whether the setting fits.
+    holes : bool
+        Whether the allocations would fit without fragmentation.
+    """
+
+    setting: Setting
+    nbytes: int
+    capacity: int
+    fits: bool
+    holes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change that makes a setting fit, in words, and the setting with the least memory after the change."""
+
+    change: str
+    need: MemoryNeed
+
+    @property
+    def text(self) -> str:
+        """The change, the needed memory, and the setting."""
+        return f"{self.change}: {format_memory(self.need.nbytes)}, {self.need.setting.text}"
+
+
+def least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNeed | None:
+    """Return the search space's setting with the least memory; None if no setting is feasible."""
+    cluster = Clusters().of(base)
+    bounds, waiting = BoundCalculator(cluster), list[tuple[int, int, Setting, TrainingStep]]()
+    for number, (setting, step) in enumerate(settings(choices, base, sequences, InfeasibleCounts())):
+        try:
+            waiting.append((bounds.of(setting, step).memory, number, setting, step))
+        except ValueError:
+            continue
+    found: list[tuple[int, int, Setting, TrainingStep]] = []
+    for bound, number, setting, step in sorted(waiting, key=lambda one: one[:2])[:_LOOKED_AT]:
+        # Every remaining bound is at least as large: the least memory is found.
+        if found and bound >= found[0][0]:
+            break
+        found = sorted([*found, (least_need(cluster, step), number, setting, step)], key=lambda one: one[:2])
+    # Send buffers and fragmentation depend on the kind of parallelism: try each kind once.
+    # `found` ascends: the reversed order lets the smallest setting overwrite larger ones.
+    least_of_cut = {one[2].cut: one for one in reversed(found)}
+    nearest: MemoryNeed | None = None
+    for one in sorted(least_of_cut.values(), key=lambda one: one[:2])[:_TRIED]:
+        need = _tried(cluster, *one)
+        if need.fits:
+            return need
+        nearest = nearest or need
+    return nearest
+
+
+def _tried(cluster: Cluster, nbytes: int, _: int, setting: Setting, step: TrainingStep) -> MemoryNeed:
+    """Return the memory need of a setting with a known lower bound; simulate the allocator to find whether it fits."""
+    hbm = cluster.gpus[0].hbm_bytes
+    if nbytes > hbm:
+        return MemoryNeed(setting, nbytes, hbm, fits=False)
+    # The allocator follows every allocation: fewer micro-batches save time.
+    needed = checked_need(cluster, _of_few(cluster, step))
+    if needed.fits:
+        return MemoryNeed(setting, nbytes, hbm, fits=True)
+    return MemoryNeed(setting, max(needed.most, nbytes), hbm, fits=False, holes=needed.nbytes <= hbm)
+
+
+def _of_few(cluster: Cluster, step: TrainingStep) -> TrainingStep:
+    """Return the step with fewer micro-batches if its lower bound on memory is equal; otherwise the unchanged step."""
+    few = replace(step, accumulation=min(step.accumulation, _FEW_ROUNDS * step.parallelism.pp))
+    try:
+        return few if least_need(cluster, few) == least_need(cluster, step) else step
+    except ValueError:  # the order needs more micro-batches
+        return step
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A plan's question: values to search, cluster, and global batch [sequences]."""
+
+    choices: Choices
+    base: Scenario
+    sequences: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change to an option in the question.
+
+    Attributes
+    ----------
+    option : str
+        Name of the option; two changes to an option are never combined.
+    text : str
+        The option in the user's notation.
+    made : function (asked) -> _Asked
+        Return the changed question.
+    """
+
+    option: str
+    text: str
+    made: Callable[[_Asked], _Asked]
+
+
+def remedies(choices: Choices, base: Scenario, sequences: int, need: MemoryNeed) -> Iterator[Remedy]:
+    """Yield changes that make a setting fit: recompute, offload to the host, a smaller batch, more GPUs.
+
+    Each change is tried alone; if no single change suffices, pairs are tried. Numbers of GPUs beyond the topology are
+    skipped.
+
+    Parameters
+    ----------
+    choices, base, sequences
+        See `least_memory`.
+    need : MemoryNeed
+        Result of `least_memory`, which does not fit.
+    """
+    asked = _Asked(choices, base, sequences)
+    changes = [(change,) for change in _changes(asked, holes=need.holes)]
+    alone = yield from _fitting(asked, changes)
+    if not alone:
+        # Changes to the same option exclude each other.
+        pairs = (pair for pair in combinations([change for (change,) in changes], 2) if len(_options(pair)) == 2)
+        yield from islice(_fitting(asked, pairs), _MOST_PAIRS)
+
+
+def _options(together: tuple[_Change, ...]) -> frozenset[str]:
+    """Return the options changed together."""
+    return frozenset(change.option for change in together)
+
+
+def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[Remedy, None, bool]:
+    """Yield for each set of options the first change that makes a setting fit; return True if a change does."""
+    known = set[frozenset[str]]()
+    for together in tried:
+        options = _options(together)
+        # A milder change of the same option already helps.
+        if options in known:
+            continue
+        changed = asked
+        for change in together:
+            changed = change.made(changed)
+        try:
+            need = least_memory(changed.choices, changed.base, changed.sequences)
+        except (ScenarioError, TooLargeError):  # the topology has fewer GPUs, or is too large to build
+            continue
+        if need is not None and need.fits:
+            known.add(options)
+            yield Remedy(" ".join(change.text for change in together), need)
+    return bool(known)
+
+
+def possible_numbers(choices: Choices, base: Scenario, sequences: int) -> list[str]:
+    """Return options with the nearest other numbers of GPUs and sequences for which a setting exists.
+
+    Parameters
+    ----------
+    choices, base, sequences
+        See `least_memory`, which found no feasible setting.
+
+    Returns
+    -------
+    list of str
+        For 60 GPUs and 64 sequences: ["--gpus 32", "--gpus 64", "--global-batch 60seq", "--global-batch 75seq"]. For
+        each kind the nearest below and the nearest above, omitted if too far away to be found.
+    """
+    asked = _Asked(choices, base, sequences)
+    gpus = base.cluster.world_size
+    tried = [[_with_gpus(number) for number in side] for side in _neighbours(gpus)]
+    tried += [[_with_batch(number) for number in side] for side in _neighbours(sequences)]
+    found = (next((change.text for change in side if _is_possible(change.made(asked))), None) for side in tried)
+    return [text for text in found if text is not None]
+
+
+def _neighbours(number: int) -> tuple[range, range]:
+    """Return the numbers below, down to the half, and above, up to the double, nearest first."""
+    below = range(number - 1, max(number // 2, number - _NEIGHBOURS, 1) - 1, -1)
+    return below, range(number + 1, min(2 * number, number + _NEIGHBOURS) + 1)
+
+
+def _is_possible(asked: _Asked) -> bool:
+    """Return True if a setting exists, on a cluster that the topology has."""
+    try:
+        if next(settings(asked.choices, asked.base, asked.sequences, InfeasibleCounts()), None) is None:
+            return False
+        Clusters().of(asked.base)
+    except (ScenarioError, TooLargeError):
+        return False
+    return True
+
+
+def _changes(asked: _Asked, *, holes: bool) -> Iterator[_Change]:
+    """Yield the applicable changes, the mildest first."""
+    values, sequences, training = asked.choices.values, asked.sequences, asked.base.training
+    if holes and training is not None and training.allocator != _SEGMENTS:
+        yield _Change("allocator", f"--set training.allocator={_SEGMENTS}", _in_segments)
+    for name, value in (("checkpointing", "full"), ("micro_batch", 1), ("sharding", "zero3"), ("offload", "optimizer")):
+        if value not in values[name]:
+            yield _Change(name, f"--among {name}={value}", partial(_among, name=name, value=value))
+    if sequences > 1:
+        yield _with_batch(sequences // 2)
+    # The search space has a single number of GPUs here.
+    (gpus,) = values["gpus"]
+    for number in (2 * gpus, 4 * gpus, 8 * gpus, 16 * gpus):
+        yield _with_gpus(number)
+
+
+def _with_batch(number: int) -> _Change:
+    """Return a change to another global batch [sequences]."""
+    return _Change("batch", f"--global-batch {number}seq", lambda asked: replace(asked, sequences=number))
+
+
+def _with_gpus(number: int) -> _Change:
+    """Return a change to another number of GPUs."""
+    return _Change("gpus", f"--gpus {number}", partial(_on_gpus, number=number))
+
+
+def _among(asked: _Asked, name: str, value: Any) -> _Asked:
+    """Return the question with a single value for a dimension."""
+    return replace(asked, choices=Choices({**asked.choices.values, name: (value,)}, asked.choices.why))
+
+
+def _in_segments(asked: _Asked) -> _Asked:
+    """Return the question with expandable segments, which avoid fragmentation."""
+    training = asked.base.training
+    if training is None:
+        return asked
+    return replace(asked, base=asked.base.replaced(training=training.replaced(allocator=_SEGMENTS)))
+
+
+def _on_gpus(asked: _Asked, number: int) -> _Asked:
+    """Return the question on another number of GPUs."""
+    cluster = asked.base.cluster.replaced(world_size=number)
+    return replace(_among(asked, "gpus", number), base=asked.base.replaced(cluster=cluster))

@@ -1,0 +1,213 @@
+"""Which results does a plan report, as plain data? Best settings, why others lose, the Pareto front, the cost.
+
+Every number is a field of a simulated report, or computed here from such fields. Tables, JSON and pages use this data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from simulator.basics.counts import number_of
+from simulator.basics.units import format_memory, format_time
+from simulator.findings.budget import amounts, amounts_text, tokens_text
+from simulator.findings.caveats import best_case, is_best_case
+from simulator.findings.pareto_front import on_front
+from simulator.planner.cluster_sizes import ClusterSizeResult
+from simulator.planner.explain import step_difference
+from simulator.planner.extrapolation import extrapolated
+from simulator.planner.infeasible import MemoryNeed, Remedy
+from simulator.planner.search import PlayedSetting, SearchResult
+from simulator.planner.sensitivity import MachineChange
+from simulator.records.measures import interval_width
+from simulator.scenario.answer_spec import BudgetSpec
+
+# Step times that differ by less are reported as equal [%].
+_SAME: Final = 0.05
+
+
+def document(
+    plan: SearchResult, budget: BudgetSpec | None = None, tried: Sequence[ClusterSizeResult] = ()
+) -> dict[str, Any]:
+    """Return a plan as plain data, for plan.json.
+
+    Parameters
+    ----------
+    plan : SearchResult
+        The complete search.
+    budget : BudgetSpec, optional
+        Length and prices of the whole training; adds days, GPU hours and cost for each of the best settings.
+    tried : sequence of ClusterSizeResult
+        Plans for other numbers of GPUs; adds their simulated settings.
+    """
+    every = all_played(plan, tried)
+    return {
+        "sequences": plan.sequences,
+        "considered": plan.considered,
+        "played": len(plan.played),
+        "ended": plan.ended,
+        "reasons": reasons(plan),
+        "choices": {name: list(values) for name, values in plan.choices.values.items()},
+        "why": dict(plan.choices.why),
+        "best": [_of_one(plan, one, budget) for one in plan.best],
+        "outside_of_measured": extrapolated(plan.base, plan.best[0].setting) if plan.best else [],
+        "front": [
+            {"number": one.number, "gpus": one.setting.gpus, "setting": one.setting.text,
+             "step_time_s": one.step_time, "peak_memory_bytes": one.report["peak_memory_bytes"]}
+            for one in front(every)
+        ],
+        "all_played": [
+            {"number": one.number, "setting": one.setting.text, **one.setting.values(), "bound_s": one.bound,
+             "step_time_s": one.step_time, "fits": one.fits, "mfu": one.report["mfu"],
+             "peak_memory_bytes": one.report["peak_memory_bytes"]}
+            for one in sorted(every, key=lambda one: (one.step_time, one.number))
+        ],
+        "sizes": [one.to_dict() for one in tried],
+    }  # fmt: skip
+
+
+def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: float | None = None) -> list[str]:
+    """Return the answer: the best setting, the training's cost, whether the deadline is met, and the next setting."""
+    if not plan.best:
+        return [f"None of {plan.considered:,} settings fits."]
+    best, report = plan.best[0], plan.best[0].report
+    told = [
+        f"The fastest setting is {best.setting.text}: {format_time(best.step_time)} per step, "
+        f"{report['tokens_per_s_per_gpu']:,.0f} tokens/s per GPU, {100 * report['mfu']:.1f} % MFU. Its peak memory "
+        f"is {format_memory(report['peak_memory_bytes'])}, mainly "
+        f"{', '.join(f'{name} {format_memory(nbytes)}' for name, nbytes in holders(report))}."
+    ]
+    if budget is not None and budget.tokens is not None:
+        taken = amounts(report, best.setting.gpus, budget)
+        told.append(
+            f"{tokens_text(budget.tokens)} tokens take {amounts_text(taken, budget)} (estimate without failures and "
+            "checkpoints)."
+        )
+        if deadline is not None:
+            word = "met" if taken["days"] <= deadline else "missed"
+            told.append(f"The deadline of {deadline:g} days is {word} by {abs(deadline - taken['days']):.1f} days.")
+    if len(plan.best) > 1:
+        difference = step_difference(best, plan.best[1])
+        more = f": {difference.text}" if difference.text else ""
+        told.append(
+            f"The second setting ({plan.best[1].setting.text}) takes {100 * difference.whole / best.step_time:.1f} % "
+            f"more time{more}."
+        )
+        # Predictions closer than their uncertainty may change places on a real machine.
+        tied = ties(plan.best)
+        if tied:
+            most = 100 * (tied[-1].step_time / best.step_time - 1)
+            width = interval_width(report) or 0.0
+            who = (
+                f"the other {number_of(len(tied), 'setting')}"
+                if len(tied) == len(plan.best) - 1
+                else (f"the next {number_of(len(tied), 'setting')}")
+            )
+            told.append(
+                f"The best setting ties with {who} in this list: at most {most:.1f} % more time, while measured step "
+                f"times lie within ±{100 * width:.0f} % of such predictions. Try these settings too."
+            )
+    # Without measured constants, collectives run at the links' full rate.
+    if is_best_case(report):
+        topology = plan.base.cluster.topology
+        text = best_case(topology if isinstance(topology, str) else "this topology")
+        told.append(f"{text[:1].upper()}{text[1:]}.")
+    outsides = extrapolated(plan.base, best.setting)
+    if outsides:
+        told.append(f"Outside the validated range: {'; '.join(outsides)}.")
+    return told
+
+
+def ties(best: Sequence[PlayedSetting]) -> list[PlayedSetting]:
+    """Return the settings slower than the best by less than the prediction's uncertainty, fastest first."""
+    width = interval_width(best[0].report) or 0.0
+    return [one for one in best[1:] if one.step_time <= best[0].step_time * (1 + width)]
+
+
+def sensitivity_sentence(one: MachineChange) -> str:
+    """Return a sentence on a machine change's effect."""
+    same = _less(one.same, one.before)
+    if one.best.step_time >= one.same:
+        return f"With {one.change}, the best setting takes {same} and remains the fastest."
+    best = _less(one.best.step_time, one.before)
+    return (
+        f"With {one.change}, the best setting takes {same}, and the fastest setting ({one.best.setting.text}) takes "
+        f"{best}."
+    )
+
+
+def _less(after: float, before: float) -> str:
+    """Return in words how much shorter a time is than another."""
+    share = 100 * (1 - after / before)
+    if abs(share) < _SAME:
+        return "the same time"
+    return f"{abs(share):.1f} % {'less' if share > 0 else 'more'} time"
+
+
+def reasons(plan: SearchResult) -> dict[str, int]:
+    """Return the number of settings without a simulation, by reason, commonest reason first."""
+    counts = {**plan.refused.counts, "do not fit into memory": plan.do_not_fit}
+    counts["pruned: their lower bound is slower than the best settings"] = plan.slower
+    counts |= {f"could not be simulated: {error}": count for error, count in plan.failed.items()}
+    return {reason: count for reason, count in sorted(counts.items(), key=lambda one: -one[1]) if count}
+
+
+def all_played(plan: SearchResult, tried: Sequence[ClusterSizeResult] = ()) -> list[PlayedSetting]:
+    """Return the simulated settings for every number of GPUs, numbered consecutively, this plan's settings first."""
+    every, before = list(plan.played), plan.considered
+    for other in (one.plan for one in tried if one.plan is not None and one.plan is not plan):
+        # Each plan numbers its settings from 0; ties need unique numbers.
+        every += [replace(one, number=before + one.number) for one in other.played]
+        before += other.considered
+    return every
+
+
+def front(played: Iterable[PlayedSetting]) -> list[PlayedSetting]:
+    """Return the Pareto front for step time, peak memory and number of GPUs, among fitting settings, fastest first."""
+    # Equal settings go to the lowest number.
+    fitting = sorted((one for one in played if one.fits), key=lambda one: one.number)
+    return on_front(fitting, lambda one: (one.step_time, one.report["peak_memory_bytes"], one.setting.gpus))
+
+
+def holders(report: dict[str, Any], most: int = 3) -> list[tuple[str, int]]:
+    """Return the largest memory categories at the peak, with their bytes [B], largest first."""
+    every = sorted(report["peak_memory_by_category"].items(), key=lambda one: -one[1])
+    return [(name, nbytes) for name, nbytes in every[:most] if nbytes]
+
+
+def exposed(report: dict[str, Any]) -> str:
+    """Return a step's share of exposed communication, with its largest dimension: '5.9 % (tp)'."""
+    by = {name: seconds for name, seconds in report["exposed_comm_time_by_dimension"].items() if seconds > 0}
+    most = f" ({max(by, key=lambda name: by[name])})" if by else ""
+    return f"{100 * report['exposed_comm_time_s'] / report['step_time_s']:.1f} %{most}"
+
+
+def _of_one(plan: SearchResult, one: PlayedSetting, budget: BudgetSpec | None) -> dict[str, Any]:
+    """Return a setting as plain data."""
+    difference = step_difference(plan.best[0], one)
+    return {
+        "number": one.number,
+        "text": one.setting.text,
+        "setting": dict(one.setting.overrides()),
+        "bound_s": one.bound,
+        "exposed": exposed(one.report),
+        "report": one.report,
+        "against_best": {"whole_s": difference.whole, "parts_s": difference.parts, "text": difference.text},
+        "budget": None if budget is None else amounts(one.report, one.setting.gpus, budget),
+    }
+
+
+def impossible_document(possible: Sequence[str]) -> dict[str, Any]:
+    """Return plain data for a plan without feasible settings, with options under which settings exist."""
+    return {"nearest": None, "ways": [], "possible": list(possible)}
+
+
+def nearest_document(need: MemoryNeed, ways: Sequence[Remedy]) -> dict[str, Any]:
+    """Return plain data for a plan without fitting settings: the setting with the least memory, and remedies."""
+    return {
+        "nearest": {"setting": need.setting.text, "needs_bytes": need.nbytes, "capacity_bytes": need.capacity},
+        "ways": [
+            {"change": way.change, "setting": way.need.setting.text, "needs_bytes": way.need.nbytes} for way in ways
+        ],
+    }

@@ -1,0 +1,297 @@
+"""Which model, cluster, batch and constraints does a user ask a plan about? They become a `PlanQuestion` here.
+
+The command line, Python and a scenario's `plan:` section all use this module, with equal names, values and error
+messages. Each constraint carries the text under which an error reports the constraint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.basics.errors import ScenarioError, one_of
+from simulator.basics.sections import overlap
+from simulator.model.load import load_model
+from simulator.planner.size import refuse_too_large, warning_of
+from simulator.planner.space import LARGEST_MICRO_BATCH, Choices, default_choices, gpus_per_node
+from simulator.run.scenario_cluster import Clusters
+from simulator.scenario.answer_spec import BudgetSpec
+from simulator.scenario.global_batch import sequences_of
+from simulator.scenario.load import load_scenario
+from simulator.scenario.plan_rules import value_of
+from simulator.scenario.plan_spec import BEST, FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN
+from simulator.scenario.records import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A constraint on a dimension of the search.
+
+    Attributes
+    ----------
+    where : str
+        The constraint in the user's notation, for errors: "--fix tp=8".
+    name : str
+        Dimension: a name in `KEYS`, or `GPUS`. Empty for an excluded value, given without its dimension.
+    values : sequence
+        Values that the search may choose; a single value if the dimension is fixed.
+    """
+
+    where: str
+    name: str
+    values: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanQuestion:
+    """A plan's question.
+
+    Attributes
+    ----------
+    base : Scenario
+        Keys shared by every setting.
+    sequences : int
+        Global batch [sequences per step].
+    said : tuple of Constraint
+        Dimensions fixed or restricted by the user.
+    without : tuple of Constraint
+        Values excluded by the user.
+    best : int
+        Number of settings to report.
+    budget : BudgetSpec or None
+        Length and prices of the whole training.
+    deadline : float or None
+        Most days for the training.
+    sensitivity : bool
+        Whether to plan again for machines with a faster network or more memory.
+    """
+
+    base: Scenario
+    sequences: int
+    said: tuple[Constraint, ...] = ()
+    without: tuple[Constraint, ...] = ()
+    best: int = BEST
+    budget: BudgetSpec | None = None
+    deadline: float | None = None
+    sensitivity: bool = False
+
+    def choices(self, base: Scenario | None = None) -> Choices:
+        """Return the values to search, on the question's cluster or on another scenario's cluster."""
+        return choices_of(base or self.base, self.sequences, self.said, self.without)
+
+    def announced(self) -> str:
+        """Return a warning if the search takes long; otherwise an empty text.
+
+        Raises
+        ------
+        TooLargeError
+            This machine cannot hold the cluster, or any step.
+        """
+        refuse_too_large(self.base, self.sequences, largest_micro_batch(self.said))
+        return warning_of(self.base, self.sequences)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Numbers of GPUs named by the user, besides the base scenario's number."""
+        return tuple(number for number in numbers_of(self.said) if number != self.base.cluster.world_size)
+
+    @property
+    def text(self) -> str:
+        """The question in words."""
+        cluster, training = self.base.cluster, self.base.training
+        if self.base.question or training is None:
+            return self.base.question
+        machine = cluster.topology if isinstance(cluster.topology, str) else "a custom topology"
+        return (
+            f"Which settings train {self.model} fastest on {cluster.world_size:,} GPUs ({machine}), with "
+            f"{self.sequences:,} sequences of {training.seq_len:,} tokens per step?"
+        )
+
+    @property
+    def model(self) -> str:
+        """Name of the model; "this model" for a model without a name."""
+        named = None if self.base.training is None else self.base.training.model
+        return named if isinstance(named, str) else "this model"
+
+
+def plan_question(scenario: Scenario) -> PlanQuestion:
+    """Return the question in a scenario's `plan` section.
+
+    Raises
+    ------
+    ScenarioError
+        The scenario has no `plan`.
+    """
+    plan, source = scenario.plan, scenario.source
+    if plan is None:
+        raise ScenarioError(
+            f"{source}: has no plan; write for example 'plan: {{global_batch: 4M}}', or use `simulator run`"
+        )
+    said = [Constraint(f"{source}: plan.fix.{name}", name, (value,)) for name, value in plan.fix.items()]
+    said += [Constraint(f"{source}: plan.among.{name}", name, values) for name, values in plan.among.items()]
+    without = tuple(Constraint(f"{source}: plan.without: {value}", "", (value,)) for value in plan.without)
+    # Settings are simulated as ordinary scenarios, without the plan.
+    base = scenario.replaced(plan=None, budget=None)
+    return PlanQuestion(base, plan.sequences, tuple(said), without, plan.best, scenario.budget, plan.deadline,
+                    plan.sensitivity)  # fmt: skip
+
+
+def numbers_of(said: Sequence[Constraint]) -> tuple[int, ...]:
+    """Return a `gpus` constraint's numbers, ascending; empty without such a constraint.
+
+    Raises
+    ------
+    ScenarioError
+        A value is not a number of GPUs.
+    """
+    return tuple(sorted({_value(one.where, GPUS, value) for one in said if one.name == GPUS for value in one.values}))
+
+
+def largest_number(gpus: int | None, said: Sequence[Constraint], where: str) -> int | None:
+    """Return the number of GPUs whose plan is reported in full: `gpus`, or the largest number to choose among.
+
+    Returns
+    -------
+    int or None
+        None if neither `gpus` nor a constraint on `gpus` is given.
+
+    Raises
+    ------
+    ScenarioError
+        `gpus`, given by the option `where`, is not among the constraint's numbers.
+    """
+    numbers = numbers_of(said)
+    if gpus is not None and numbers and gpus not in numbers:
+        other = next(one.where for one in said if one.name == GPUS)
+        raise ScenarioError(
+            f"{where} {gpus}: contradicts {other}; write a number from this list (the report describes this number "
+            "of GPUs in full)"
+        )
+    return max(numbers, default=None) if gpus is None else gpus
+
+
+def shared_scenario(
+    model: str | Mapping[str, Any], cluster: Mapping[str, Any], seq_len: int, settings: Mapping[str, Any]
+) -> Scenario:
+    """Return the scenario with the keys shared by a plan's settings.
+
+    Raises
+    ------
+    ScenarioError
+        A key is wrong, or is a dimension of the search.
+    """
+    for key in settings:
+        # A key set for every setting must not be a dimension of the search, nor contain one.
+        name = next((name for name, own in KEYS.items() if overlap(key, own)), None)
+        if name is not None and name not in SAID_OR_CHOSEN:
+            raise ScenarioError(f"--set {key}: is chosen by the plan; write --fix {name}=..., or --among")
+        if key in FOLLOWS:
+            raise ScenarioError(
+                f"--set {key}: {FOLLOWS[key].replace('plan.global_batch', '--global-batch')}; omit the key"
+            )
+    training = {"model": model, "seq_len": seq_len}
+    return load_scenario({"name": "plan", "cluster": dict(cluster), "training": training, "plots": []}, settings)
+
+
+def batch_of(written: str | int, seq_len: int, where: str) -> int:
+    """Return the global batch [sequences] from text in tokens or in sequences ("4M", "512seq").
+
+    Raises
+    ------
+    ScenarioError
+        The text is not a number, or not a whole number of sequences.
+    """
+    try:
+        return sequences_of(str(written), seq_len)
+    except ValueError as error:
+        raise ScenarioError(f"{where} {written}: {error}") from error
+
+
+def choices_of(base: Scenario, sequences: int, said: Sequence[Constraint], without: Sequence[Constraint]) -> Choices:
+    """Return the values to search: defaults for the model and the machine, with the user's constraints.
+
+    Parameters
+    ----------
+    sequences : int
+        Global batch [sequences per step].
+    said : sequence of Constraint
+        Dimensions fixed or restricted by the user.
+    without : sequence of Constraint
+        Values excluded by the user; their `name` is empty.
+
+    Raises
+    ------
+    ScenarioError
+        A name or a value is unknown, or two constraints contradict each other.
+    TooLargeError
+        This machine cannot hold the cluster, or any step.
+    """
+    training = base.training
+    if training is None:
+        raise TypeError("a plan is of a training step")
+    # Refuse before building the cluster, which may be too large itself.
+    refuse_too_large(base, sequences, largest_micro_batch(said))
+    model = load_model(training.model, training.seq_len, base.base)
+    choices = default_choices(base, model, gpus_per_node(Clusters().of(base)), sequences)
+    values, why, by = dict(choices.values), dict(choices.why), dict[str, str]()
+    for one in said:
+        if one.name not in (*KEYS, GPUS):
+            raise ScenarioError(f"{one.where}: got {one.name!r}; {one_of((*KEYS, GPUS), one.name)}")
+        if one.name in by:
+            raise ScenarioError(f"{one.where}: contradicts {by[one.name]}; omit one")
+        by[one.name] = one.where
+        # Each number of GPUs is planned separately, hence `gpus` is no dimension of a search.
+        if one.name != GPUS:
+            values[one.name] = tuple(dict.fromkeys(_value(one.where, one.name, value) for value in one.values))
+            why[one.name] = f"given by {one.where}"
+    for one in without:
+        for value in one.values:
+            name = _name_of(one.where, value, values, by)
+            # `without offload` leaves only "none".
+            values[name] = tuple(own for own in values[name] if str(own) != value) if name != value else ("none",)
+            if not values[name]:
+                raise ScenarioError(
+                    f"{one.where}: leaves no {name}; contradicts {by.get(name, 'the other constraints')}"
+                )
+    return Choices(values, why)
+
+
+def largest_micro_batch(said: Sequence[Constraint]) -> int:
+    """Return the largest micro-batch that the search may choose [sequences]."""
+    values = (_value(one.where, one.name, value) for one in said if one.name == "micro_batch" for value in one.values)
+    return max(map(int, values), default=LARGEST_MICRO_BATCH)
+
+
+def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]], by: Mapping[str, str]) -> str:
+    """Return the dimension with a value; the word `offload` excludes every value of that dimension.
+
+    `by` maps each constrained dimension to its constraint, for the error message.
+    """
+    if value == "offload":
+        return value
+    name = next((key for key, own in values.items() if value in [v for v in own if isinstance(v, str)]), "")
+    # The value is valid, but a constraint on its dimension has already removed it.
+    chosen = next((key for key in by if not name and _takes(key, value)), None)
+    if chosen is not None:
+        raise ScenarioError(f"{where}: excludes nothing, because {by[chosen]} already excludes this value; omit one")
+    if not name:
+        known = sorted({str(v) for own in values.values() for v in own if isinstance(v, str)})
+        raise ScenarioError(f"{where}: {one_of(known, value)}")
+    return name
+
+
+def _takes(name: str, value: str) -> bool:
+    """Return True if a dimension accepts a value."""
+    try:
+        return bool(value_of(name, value))
+    except ValueError:
+        return False
+
+
+def _value(where: str, name: str, value: Any) -> Any:
+    """Return a value in the form stored by the dimension's scenario key."""
+    try:
+        return value_of(name, value)
+    except ValueError as error:
+        raise ScenarioError(f"{where}: {error}") from error

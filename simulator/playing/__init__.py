@@ -1,1 +1,0 @@
-"""One point, played: a collective or a training step, from its plan to its report."""

@@ -1,0 +1,257 @@
+"""Which numbers in a report can be compared, and in which words: time, speed, memory, bubble, error, loss?
+
+A Measure reads its number from a report. Measures also store the direction (less or more is better) and the wording; no
+other module does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Final, Literal
+
+from simulator.basics.units import format_bandwidth, format_memory, format_time
+
+Report = Mapping[str, Any]
+
+# Smaller changes print "0.0 %" and are reported as no change.
+SAME: Final = 5e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A comparable number in a report.
+
+    Attributes
+    ----------
+    name : str
+        Name in a scenario's `answer`.
+    of : tuple of str
+        Kinds of scenarios: "collective", "training".
+    value : function (report) -> float or None
+        Value in SI units; None if the report has none.
+    number : function (float) -> str
+        Formats the value for a table whose header names the measure.
+    noun : str
+        Noun for changes: "time" in "12 % less time".
+    phrase : str
+        Format for sentences: "{} of memory".
+    best : {"least", "most"}
+        Direction of improvement.
+    superlative : str
+        Adjective for the best value: "fastest", or an adjective of the noun ("highest" bus bandwidth).
+    verb : str
+        Verb between a setting and the value: "takes" 3 ms, "reaches" 40 % MFU.
+    interval : str
+        Key of the report's prediction interval for the value: "step_time_s", "peak_memory_bytes"; empty if there is
+        none.
+    """
+
+    name: str
+    of: tuple[str, ...]
+    value: Callable[[Report], float | None]
+    number: Callable[[float], str]
+    noun: str
+    phrase: str = "{}"
+    best: Literal["least", "most"] = "least"
+    superlative: str = "lowest"
+    interval: str = ""
+    verb: str = "has"
+
+    def text(self, value: float) -> str:
+        """Format the value for a sentence."""
+        return self.phrase.format(self.number(value))
+
+    def amount_text(self, value: float) -> str:
+        """Format the value with its unit, without the noun: "23.5 GiB", "57,659 tokens/s".
+
+        Examples
+        --------
+        >>> find("memory", "training").amount_text(2**30), find("speed", "training").amount_text(57659.0)
+        ('1 GiB', '57,659 tokens/s')
+        """
+        return self.text(value) if "/s" in self.phrase else self.number(value)
+
+    def uncertainty(self, report: Report) -> float:
+        """Return the largest relative error for 80 % of comparable measured runs; 0 without such runs."""
+        return interval_width(report, self.interval) or 0.0
+
+    def better(self, one: float, other: float) -> bool:
+        """Return True if `one` beats `other`."""
+        return one < other if self.best == "least" else one > other
+
+    def change_text(self, value: float, before: float) -> str:
+        """Describe a change: '16 % less time', '2.4x the time', 'the same time'.
+
+        Examples
+        --------
+        >>> TIME = find("time", "training")
+        >>> TIME.change_text(0.84, 1.0), TIME.change_text(2.4, 1.0), TIME.change_text(1.0, 1.0)
+        ('16 % less time', '2.4x the time', 'the same time')
+        """
+        # A change relative to 0 is undefined: state the value instead.
+        if before == 0 or abs(value - before) <= SAME * abs(before):
+            return f"the same {self.noun}" if value == before or before else self.text(value)
+        change = value / before - 1
+        if change >= 1:
+            return f"{factor_text(value / before)} the {self.noun}"
+        return f"{percent_text(abs(change))} {'less' if change < 0 else 'more'} {self.noun}"
+
+    def sign_text(self, value: float, before: float) -> str:
+        """Describe a change in a list whose header names the measure: '-16 %', '2.4x', '0 %'.
+
+        Examples
+        --------
+        >>> TIME = find("time", "training")
+        >>> TIME.sign_text(0.84, 1.0), TIME.sign_text(2.4, 1.0), TIME.sign_text(1.0, 1.0)
+        ('-16 %', '2.4x', '0 %')
+        """
+        if before == 0:
+            return "0 %" if value == before else self.text(value)
+        change = value / before - 1
+        if change >= 1:
+            return factor_text(value / before)
+        return "0 %" if abs(change) <= SAME else f"{'-' if change < 0 else '+'}{percent_text(abs(change))}"
+
+
+def interval_width(report: Report, key: str = "step_time_s") -> float | None:
+    """Return the largest relative error for 80 % of comparable measured runs; None without such runs."""
+    ends = report.get("intervals") or {}
+    low, high = (ends.get(f"{key}_80_{end}") for end in ("low", "high"))
+    # Geometric half-width: f - 1, if the ends are prediction / f and prediction x f.
+    return math.sqrt(high / low) - 1 if low and high else None
+
+
+def percent_text(share: float) -> str:
+    """Format a share in per cent: two digits below ten, otherwise whole numbers.
+
+    Examples
+    --------
+    >>> percent_text(0.648), percent_text(0.0123)
+    ('65 %', '1.2 %')
+    """
+    # From 9.95 % on, two digits form a whole number.
+    return f"{100 * share:.0f} %" if abs(share) >= 0.0995 else f"{100 * share:.2g} %"
+
+
+def share_text(share: float) -> str:
+    """Format a part of a step in per cent, to a tenth: the format in tables, sentences and pictures.
+
+    Examples
+    --------
+    >>> share_text(0.1568)
+    '15.7 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
+def arrays_text(number: float) -> str:
+    """Say how often a link carries the array.
+
+    Examples
+    --------
+    >>> arrays_text(1.0), arrays_text(63 / 32)
+    ('1x the array', '1.97x the array')
+    """
+    return f"{number:.3g}x the array"
+
+
+def factor_text(ratio: float) -> str:
+    """Format a ratio.
+
+    Examples
+    --------
+    >>> factor_text(62.4), factor_text(1.234), factor_text(1.0456)
+    ('62x', '1.2x', '1.05x')
+    """
+    return f"{ratio:.0f}x" if ratio >= 9.95 else f"{ratio:.1f}x" if ratio >= 1.095 else f"{ratio:.3g}x"
+
+
+def _idle(report: Report) -> float | None:
+    """Return the share of idle time in a step (bubble)."""
+    return report["bubble_time_s"] / report["step_time_s"] if report.get("step_time_s") else None
+
+
+def _last_loss(report: Report) -> float | None:
+    """Return the last step's loss, or None."""
+    losses = (report.get("learning") or {}).get("losses") or ()
+    return losses[-1] if losses else None
+
+
+_STEP: Final = ("training",)
+_TIME: Final = "step_time_s"
+_COLLECTIVE: Final = ("collective",)
+# Names occur twice if both kinds of scenarios have the measure; `find` distinguishes them by kind.
+MEASURES: Final = (
+    Measure("time", _COLLECTIVE, itemgetter("time_s"), format_time, "time", superlative="fastest", verb="takes"),
+    Measure("busbw", _COLLECTIVE, itemgetter("busbw"), format_bandwidth, "bus bandwidth", "{}", "most", "highest",
+            verb="reaches"),
+    Measure("error", _COLLECTIVE, itemgetter("max_abs_error"), "{:.2g}".format, "error", "an error of {}"),
+    Measure("time", _STEP, itemgetter("step_time_s"), format_time, "time", superlative="fastest", interval=_TIME,
+            verb="takes"),
+    Measure("time_per_token", _STEP, lambda r: 1 / r["tokens_per_s"], lambda v: f"{1 / v:,.0f}", "time per token",
+            "{} tokens/s", superlative="fastest", interval=_TIME, verb="takes"),
+    Measure("speed", _STEP, itemgetter("tokens_per_s"), "{:,.0f}".format, "tokens/s", "{} tokens/s", "most", "fastest",
+            _TIME, verb="reaches"),
+    Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f}".format, "tokens/s per GPU",
+            "{} tokens/s per GPU", "most", "fastest", _TIME, verb="reaches"),
+    Measure("mfu", _STEP, itemgetter("mfu"), share_text, "MFU", "{} MFU", "most", "highest", _TIME, verb="reaches"),
+    Measure("model_flops", _STEP, itemgetter("model_flops_per_s_per_gpu"), lambda v: f"{v / 1e12:,.0f}",
+            "model FLOP/s per GPU", "{} model TFLOP/s per GPU", "most", "highest", _TIME, verb="reaches"),
+    Measure("memory", _STEP, itemgetter("peak_memory_bytes"), format_memory, "peak memory", "{} of memory",
+            interval="peak_memory_bytes", verb="needs"),
+    Measure("least_stage", _STEP, lambda r: min(r["peak_memory_by_stage"], default=None), format_memory,
+            "memory of the emptiest stage", "{} on the emptiest stage", verb="needs"),
+    Measure("reserved", _STEP, itemgetter("peak_reserved_bytes"), format_memory, "reserved memory",
+            "{} of reserved memory", verb="needs"),
+    Measure("bubble", _STEP, _idle, share_text, "idle time", "{} idle time"),
+    Measure("exposed", _STEP, itemgetter("exposed_comm_time_s"), format_time, "exposed communication",
+            "{} of exposed communication"),
+    Measure("communication", _STEP, itemgetter("comm_time_s"), format_time, "communication", "{} of communication"),
+    Measure("recompute", _STEP, itemgetter("recompute_time_s"), format_time, "recompute", "{} of recompute"),
+    Measure("loss", _STEP, _last_loss, "{:.4g}".format, "loss", "a loss of {}"),
+)  # fmt: skip
+
+
+def names() -> tuple[str, ...]:
+    """Return every measure's name."""
+    return tuple(dict.fromkeys(measure.name for measure in MEASURES))
+
+
+def names_of(kind: str) -> tuple[str, ...]:
+    """Return the measures' names for "collective" or for "training"."""
+    return tuple(measure.name for measure in MEASURES if kind in measure.of)
+
+
+def find(name: str, kind: str) -> Measure:
+    """Return the measure with a name, for a kind of scenario."""
+    return next(measure for measure in MEASURES if measure.name == name and kind in measure.of)
+
+
+def for_reports(measure: Measure, reports: Sequence[Report]) -> Measure:
+    """Return the measure, or a comparable measure if the reports do not allow the given one.
+
+    Step times are compared per token if steps have different numbers of tokens. MFU is replaced by model FLOP/s if peak
+    FLOP/s differ.
+    """
+    if measure not in (find("time", "training"), find("mfu", "training")) or not _all_steps(reports):
+        return measure
+    if measure.name == "mfu":
+        peaks = [report["model_flops_per_s_per_gpu"] / report["mfu"] for report in reports if report["mfu"]]
+        # MFU relates to a GPU's peak, and peaks that differ make shares incomparable.
+        return measure if _alike(peaks) else find("model_flops", "training")
+    tokens = [report["tokens_per_s"] * report["step_time_s"] for report in reports]
+    # Steps with more tokens take longer without being slower.
+    return measure if _alike(tokens) else find("time_per_token", "training")
+
+
+def _all_steps(reports: Sequence[Report]) -> bool:
+    """Return True if every report comes from a training step."""
+    return bool(reports) and all("tokens_per_s" in report for report in reports)
+
+
+def _alike(values: Sequence[float]) -> bool:
+    """Return True if values agree to 1e-6."""
+    return not values or max(values) - min(values) <= 1e-6 * max(values)

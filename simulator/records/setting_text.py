@@ -1,0 +1,177 @@
+"""How are settings written in sentences, tables and legends: a value, a setting, or every setting of a point?
+
+A mapping's kind (`strategy`, `rule` or `what`) comes first, without its key. A boolean becomes its key, with "not" for
+False. A number gets its customary unit ("64 GPUs").
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from simulator.basics.sections import SECTIONS, flat
+
+_KINDS: Final = ("strategy", "rule", "what")
+# Keys whose values are clear without the key.
+_WITHOUT_NAME: Final = (
+    "algorithm", "topology", "gpu", "operation", "dtype", "strategy", "sharding", "model", "faults", "parallelism",
+    "schedule", "precision", "framework", "dispatch", "size", "engine",
+)  # fmt: skip
+# Keys inside a mapping whose values are clear without the key.
+_CLEAR_INSIDE: Final = ("schedule",)
+# Most characters for a setting in a legend, a cell or a list.
+_LONGEST: Final = 72
+_SPEEDS: Final = {0.5: "half speed", 0.25: "a quarter of its speed", 0.1: "a tenth of its speed"}
+
+
+def setting_text(value: Any) -> str:
+    """Write a value in words.
+
+    Examples
+    --------
+    >>> setting_text({"strategy": "parameter_server", "asynchronous": True, "servers": 2})
+    'parameter_server (asynchronous, servers 2)'
+    >>> setting_text([]), setting_text({3: 0.5}), setting_text({"prefetch": 0, "reshard_after_forward": False})
+    ('none', '3 0.5', 'prefetch 0, not reshard after forward')
+    """
+    if isinstance(value, Mapping):
+        kind = next((setting_text(value[key]) for key in _KINDS if key in value), "")
+        rest = ", ".join(entry_text(str(key), value[key]) for key in value if key not in _KINDS)
+        return f"{kind} ({rest})" if kind and rest else kind or rest or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(setting_text, value)) or "none"
+    return "none" if value is None or value == "" else str(value)
+
+
+def entry_text(key: str, value: Any) -> str:
+    """Write a key and its value."""
+    name = key.replace("_", " ")
+    if isinstance(value, bool):
+        return name if value else f"not {name}"
+    return setting_text(value) if key in _CLEAR_INSIDE else f"{name} {setting_text(value)}"
+
+
+def labelled(settings: Mapping[str, Any]) -> str:
+    """Return a label for several settings.
+
+    Examples
+    --------
+    >>> labelled({"collective.algorithm": "ring", "training.micro_batch_size": 2})
+    'ring, micro-batch 2'
+    >>> labelled({"cluster.stragglers": {3: 0.5}, "cluster.world_size": 64})
+    'rank 3 at half speed, 64 GPUs'
+    """
+    return ", ".join(label(key, value) for key, value in settings.items())
+
+
+def label(key: str, value: Any) -> str:
+    """Return a label for a setting.
+
+    Parameters
+    ----------
+    key : str
+        Dotted key, such as "cluster.world_size".
+    value : Any
+        Value as written in the scenario.
+
+    Examples
+    --------
+    >>> label("training.seq_len", 8192), label("cluster.stragglers", {}), label("collective.fusion", None)
+    ('8,192 tokens', 'no slow GPU', 'no fusion')
+    >>> label("collective", {"algorithm": "parameter_server", "servers": {"count": 4, "on": "workers"}})
+    'parameter_server, 4 servers on workers'
+    """
+    return _short(_label(key, value))
+
+
+def _short(text: str) -> str:
+    """Shorten a text for a legend; a hash keeps shortened texts distinct."""
+    if len(text) <= _LONGEST:
+        return text
+    # Two long settings may have equal beginnings; the hash keeps their labels distinct.
+    mark = hashlib.sha256(text.encode()).hexdigest()[:4]
+    return f"{text[: _LONGEST - 12].rstrip(' ,')} ... ({mark})"
+
+
+def _label(key: str, value: Any) -> str:
+    # A whole section (such as "collective") is written setting by setting.
+    if key in SECTIONS and isinstance(value, Mapping):
+        return ", ".join(_label(*one) for one in flat({key: value}).items()) or "unchanged"
+    # Texts for particular keys take precedence over the general rule.
+    spoken = _SPOKEN.get(key)
+    if spoken is not None:
+        return spoken(value)
+    name = key.rpartition(".")[2]
+    if value is None:
+        return f"no {name.replace('_', ' ')}"
+    return setting_text(value) if name in _WITHOUT_NAME else entry_text(name, value)
+
+
+def _counted(one: str, several: str) -> Callable[[Any], str]:
+    """Return a function to write a number with its noun, singular or plural."""
+
+    def text(value: Any) -> str:
+        number = f"{value:,}" if isinstance(value, int) else str(value)
+        return f"{number} {one if value == 1 else several}"
+
+    return text
+
+
+def _share(factor: Any) -> str:
+    if not isinstance(factor, int | float):
+        return str(factor)
+    return _SPEEDS.get(factor, f"{100 * factor:.3g} % of its speed")
+
+
+def _slow_ranks(value: Any) -> str:
+    if not isinstance(value, Mapping) or not value:
+        return "no slow GPU"
+    return ", ".join(f"rank {rank} at {_share(factor)}" for rank, factor in value.items())
+
+
+def _servers(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return setting_text(value)
+    count = value.get("count", 1)
+    place = {"own": " of their own", "workers": " on workers"}.get(value.get("on", ""), "")
+    return f"{_counted('server', 'servers')(count)}{place}"
+
+
+def _checkpointing(value: Any) -> str:
+    if isinstance(value, Mapping) and "every" in value:
+        return f"checkpointing every {value['every']} layers"
+    return f"{'no' if value == 'none' else setting_text(value)} checkpointing"
+
+
+def _slow_links(value: Any) -> str:
+    if not isinstance(value, Mapping) or not value:
+        return "no slow link"
+    return ", ".join(f"{link} at {_share(factor)}" for link, factor in value.items())
+
+
+_SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
+    "cluster.world_size": _counted("GPU", "GPUs"),
+    "cluster.stragglers": _slow_ranks,
+    "cluster.link_factors": _slow_links,
+    "collective.servers": lambda value: _servers(value),
+    "collective.servers.count": _counted("server", "servers"),
+    "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
+    "training.seq_len": _counted("token", "tokens"),
+    "training.micro_batch_size": lambda value: f"micro-batch {value}",
+    "training.gradient_accumulation_steps": _counted("micro-batch", "micro-batches"),
+    "collective.fusion": lambda value: "no fusion" if value is None else setting_text(value),
+    "collective.accumulate": lambda value: "sums in float32" if value == "float32" else "sums in the payload's dtype",
+    "training.sharding.servers": _counted("server", "servers"),
+    "training.faults": lambda value: setting_text(value) if value else "without faults",
+    "training.parallelism.context": setting_text,
+    "training.parallelism.experts.dtype": lambda value: "sent as they are" if value == "auto" else f"sent as {value}",
+    "training.activation_checkpointing": lambda value: _checkpointing(value),
+    "training.loss_scaling.shared": lambda value: "overflows shared" if value else "overflows not shared",
+    "training.steps": _counted("step", "steps"),
+    "training.attention": lambda value: f"{setting_text(value)} attention",
+    "training.allocator": setting_text,
+    "training.parallelism.sequence_parallel": lambda value: (
+        "sequence parallel" if value else "without sequence parallelism"
+    ),
+}

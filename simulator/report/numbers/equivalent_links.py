@@ -1,0 +1,104 @@
+"""Which links in a run are equivalent? A picture shows equivalent links in a single row.
+
+Equivalent links have the same kinds of ends and the same bandwidth, and carried the same bytes and were busy for the
+same time, within two per cent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from simulator.basics.natural_order import natural
+from simulator.records.timeline import LinkUse
+from simulator.report.numbers.link_use import used
+
+# Relative difference up to which links are equivalent.
+_ALIKE: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class EquivalentLinks:
+    """A group of equivalent links.
+
+    Attributes
+    ----------
+    links : tuple of LinkUse
+        The links, those with the most bytes first.
+    """
+
+    links: tuple[LinkUse, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of a single link; for several links, their number and the kinds of their ends."""
+        first = self.links[0].name
+        return first if len(self.links) == 1 else f"{len(self.links)} x {directed_kind(first)}"
+
+    @property
+    def nbytes(self) -> float:
+        """Mean bytes carried by a link [B]."""
+        return sum(link.nbytes for link in self.links) / len(self.links)
+
+    @property
+    def busy(self) -> float:
+        """Mean busy time of a link [s]."""
+        return sum(link.busy for link in self.links) / len(self.links)
+
+    def used(self, end: float) -> float:
+        """Return the mean share of a link's bandwidth used until a time [s], 0 to 1."""
+        return sum(used(link, end) for link in self.links) / len(self.links)
+
+
+def directed_kind(name: str) -> str:
+    """Return the kinds of a link's two ends in direction, without numbers.
+
+    Examples
+    --------
+    >>> directed_kind("gpu3->node0/nvswitch"), directed_kind("leaf1->nic7")
+    ('gpu -> node/nvswitch', 'leaf -> nic')
+    """
+    return " -> ".join(re.sub(r"\d+", "", end).strip("._- ") for end in name.split("->"))
+
+
+def equivalent_links(uses: Sequence[LinkUse], end: float) -> list[EquivalentLinks]:
+    """Group equivalent links, the most used first.
+
+    Parameters
+    ----------
+    uses : sequence of LinkUse
+        Use of each link.
+    end : float
+        End of the run [s].
+    """
+    groups: list[list[LinkUse]] = []
+    open_groups: dict[tuple[str, float], list[list[LinkUse]]] = {}
+    # Sorted by falling bytes, a link can only join groups whose first link carried about as much or slightly more.
+    for use in sorted(uses, key=lambda use: (-use.nbytes, -use.busy, natural(use.name))):
+        of_kind = open_groups.setdefault((directed_kind(use.name), use.bandwidth), [])
+        # Compare with a group's first link, so that a group spans at most two per cent.
+        group = next((own for own in _near(of_kind, use) if _are_alike(own[0], use)), None)
+        if group is None:
+            group = []
+            of_kind.append(group)
+            groups.append(group)
+        group.append(use)
+    rows = [EquivalentLinks(tuple(group)) for group in groups]
+    # Names as the last key make the order reproducible.
+    return sorted(rows, key=lambda row: (-row.used(end), -row.busy, row.name))
+
+
+def _near(groups: Sequence[list[LinkUse]], use: LinkUse) -> Iterator[list[LinkUse]]:
+    """Yield the groups with about as many bytes as the link, the latest group first."""
+    for own in reversed(groups):
+        # Groups come with falling bytes: earlier groups carried even more.
+        if own[0].nbytes * (1 - _ALIKE) > use.nbytes:
+            return
+        yield own
+
+
+def _are_alike(one: LinkUse, other: LinkUse) -> bool:
+    """Return True if two links carried the same bytes and were busy equally long, within two per cent."""
+    return abs(one.nbytes - other.nbytes) <= _ALIKE * one.nbytes and abs(one.busy - other.busy) <= _ALIKE * one.busy

@@ -1,0 +1,1 @@
+"""Plots for collectives and training steps: a module per plot, named after the file."""

@@ -1,0 +1,1 @@
+"""Plots for collectives: a module per plot, named after the file."""

@@ -1,0 +1,315 @@
+"""How does a collective work, step by step? After each round, each cell shows which ranks' parts a chunk contains.
+
+A schedule is replayed without a clock, a panel per round, like the pages of a flip book. Reduce-scatter of 3 ranks in a
+ring (rows are ranks, columns are chunks):
+
+    start        step 1             step 2
+    0  0  0      0    0+2  0        all  0+2  0
+    1  1  1      1    1    0+1      1    all  0+1
+    2  2  2      1+2  2    2        1+2  2    all
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from simulator.collectives.algorithm import ALGORITHMS
+from simulator.collectives.verify import Held, initial, promised
+from simulator.records.schedule import Round, Schedule
+from simulator.report.plots import style
+from simulator.report.plots.plot import SchedulePlot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Ranks of a scenario's picture; more are unreadable.
+_MOST_DRAWN: Final = 64
+# A replay visits every chunk of every rank.
+_MOST_RANKS: Final = 128
+_MOST_PANELS: Final = 12
+# Participants and chunks; beyond this, colours count the parts.
+_TEXT_UP_TO: Final = 16
+# Beyond this, cells with text need more room, and only half of the panels fit.
+_LARGE: Final = 8
+# Two lines of 8 pt [inch].
+_CELL: Final = (0.52, 0.34)
+# Letters per cell, at 8 pt.
+_LETTERS: Final = 6
+# A pale orange: written in this step.
+_FRESH: Final = "#FBDDA6"
+# Maximum width of a figure [inch].
+_WIDEST: Final = 17.8
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """State after a round.
+
+    Attributes
+    ----------
+    number : int
+        0 for the state before the first round.
+    held : tuple of tuple of int
+        held[participant][chunk]: bit r is set if rank r's part is contained.
+    senders : mapping of (participant, chunk) to tuple of int
+        Senders for each place written in this round.
+    transfers : int
+        Transfers of this round.
+    """
+
+    number: int
+    held: tuple[tuple[int, ...], ...]
+    senders: Mapping[tuple[int, int], tuple[int, ...]]
+    transfers: int
+
+
+def figure(schedule: Schedule) -> Figure:
+    """Draw a grid of ranks and chunks for each round, at most 12: the first rounds and the last.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        At most 128 ranks. Up to 16 ranks and chunks, each cell names the origins and the senders; beyond this, colours
+        count the origins.
+
+    Raises
+    ------
+    ValueError
+        More than 128 ranks.
+    """
+    if schedule.world_size > _MOST_RANKS:
+        raise ValueError(f"got {schedule.world_size} ranks; steps are drawn for at most {_MOST_RANKS}")
+    rows, columns = schedule.world_size + schedule.auxiliaries, schedule.chunks
+    named = max(rows, columns) <= _TEXT_UP_TO
+    steps = replay(schedule, _MOST_PANELS // 2 if named and max(rows, columns) > _LARGE else _MOST_PANELS)
+    width, height = _panel_size(rows, columns, named=named)
+    panels = _with_gap(steps)
+    across = max(1, min(len(panels), int(_WIDEST / (width + 0.5))))
+    down = -(-len(panels) // across)
+    with style.applied():
+        fig = style.new_figure(max(6.4, 0.4 + across * (width + 0.5)), 1.3 + down * (height + 0.75))
+        grid = fig.subplots(down, across, squeeze=False)
+        for place, axes in enumerate(grid.flat):
+            step = panels[place] if place < len(panels) else None
+            if step is None:
+                axes.set_axis_off()
+                if place < len(panels):
+                    missing = f"steps {panels[place - 1].number + 1} to {steps[-1].number - 1}\nnot shown"  # type: ignore[union-attr]
+                    axes.text(0.5, 0.5, f"…\n{missing}", ha="center", va="center", transform=axes.transAxes)
+                continue
+            _frame(axes, step, schedule, first=place % across == 0, lowest=place + across >= len(panels))
+            (_name_cells if named else _colour_cells)(axes, step, schedule)
+        style.set_title(fig, finding(schedule))
+        fig.supxlabel(_key(schedule, named=named), x=0.01, ha="left", fontsize=9.0)
+    return fig
+
+
+def finding(schedule: Schedule) -> str:
+    """Write a schedule's result, and its number of steps and transfers."""
+    lengths = [len(played) for played in schedule.rounds()]
+    steps = f"{len(lengths)} step" + ("s" if len(lengths) != 1 else "")
+    return (
+        f"{schedule.algorithm} {schedule.operation} of {schedule.world_size} ranks: "
+        f"{_promise(schedule)} after {steps} and {sum(lengths)} transfers"
+    )
+
+
+def _promise(schedule: Schedule) -> str:
+    """Write the result of a schedule."""
+    root = f"rank {schedule.root}"
+    return {
+        "all_reduce": "every rank holds the whole sum",
+        "reduce_scatter": "rank i holds the sum of chunk i",
+        "reduce": f"{root} holds the whole sum",
+        "all_gather": "every rank holds every chunk",
+        "gather": f"{root} holds every chunk",
+        "broadcast": f"every rank holds {root}'s array",
+        "scatter": f"rank i holds chunk i of {root}'s array",
+    }.get(schedule.operation, "rank i holds chunk i of every rank")
+
+
+def replay(schedule: Schedule, most: int) -> tuple[Step, ...]:
+    """Replay a schedule without a clock and keep the states to draw.
+
+    Parameters
+    ----------
+    most : int
+        Number of panels, at least 3. With more states, keep the first most - 2 and the last; a panel is left for the
+        gap.
+
+    Returns
+    -------
+    tuple of Step
+        The state before the first round, and states after rounds.
+
+    Notes
+    -----
+    Transfers are replayed in their order. Any allowed order gives the same states, because a schedule declares a wait
+    for everything that a transfer reads or overwrites (`simulator.collectives.verify`).
+    """
+    rounds = sum(1 for _ in schedule.rounds())
+    early = rounds if rounds + 1 <= most else most - 3
+    held = initial(schedule)
+    kept = [Step(0, _frozen(held), {}, 0)]
+    for number, played in enumerate(schedule.rounds(), 1):
+        senders = _play(schedule, held, played)
+        if number <= early or number == rounds:
+            kept.append(Step(number, _frozen(held), senders, len(played)))
+    return tuple(kept)
+
+
+def _play(schedule: Schedule, held: Held, played: Round) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Apply a round to the state; return the senders for each place that changed."""
+    senders: dict[tuple[int, int], tuple[int, ...]] = {}
+    columns = (column.tolist() for column in (played.src, played.dst, played.first, played.count, played.reduce))
+    for src, dst, first, count, reduce in zip(*columns, strict=True):
+        for i in range(count):
+            # A transfer carries `count` chunks, `step` apart, modulo the number of chunks.
+            chunk = (first + i * played.step) % schedule.chunks
+            there = held[dst][chunk]
+            held[dst][chunk] = there | held[src][chunk] if reduce else held[src][chunk]
+            if held[dst][chunk] != there:
+                senders[dst, chunk] = (*senders.get((dst, chunk), ()), src)
+    return senders
+
+
+def _frozen(held: Held) -> tuple[tuple[int, ...], ...]:
+    """Return an immutable copy of the state."""
+    return tuple(tuple(row) for row in held)
+
+
+def _with_gap(steps: Sequence[Step]) -> list[Step | None]:
+    """Insert a gap (None) before the last state if states are missing there."""
+    panels: list[Step | None] = list(steps)
+    if len(steps) > 1 and steps[-1].number > steps[-2].number + 1:
+        panels.insert(-1, None)
+    return panels
+
+
+def _panel_size(rows: int, columns: int, *, named: bool) -> tuple[float, float]:
+    """Return width and height of a panel [inch]."""
+    if named:
+        return max(columns * _CELL[0], 1.9), rows * _CELL[1]
+    return 2.9, 2.9 * min(1.5, max(0.5, rows / columns))
+
+
+def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
+    """Name the ranks in a sum, short enough for a cell.
+
+    Examples
+    --------
+    >>> origins_text(0b0011, 4), origins_text(0b1111, 4), origins_text(0b0100, 4)
+    ('0+1', 'all', '2')
+    >>> origins_text(0b11100011, 8), origins_text(0b10110101, 8)
+    ('5…1', '5/8')
+    """
+    ranks = [rank for rank in range(world_size) if origins >> rank & 1]
+    if len(ranks) == world_size:
+        return "all"
+    full = "+".join(map(str, ranks))
+    if len(full) <= letters:
+        return full
+    # Ranks are consecutive on the ring if exactly one rank has no predecessor in the sum.
+    heads = [rank for rank in ranks if not origins >> ((rank - 1) % world_size) & 1]
+    if len(heads) == 1:
+        return f"{heads[0]}…{(heads[0] + len(ranks) - 1) % world_size}"
+    return f"{len(ranks)}/{world_size}"
+
+
+def _name_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
+    """Draw cells with text: origins and senders; fresh cells are shaded."""
+    from matplotlib.colors import ListedColormap
+
+    rows, columns = len(step.held), schedule.chunks
+    fresh = np.zeros((rows, columns))
+    for place in step.senders:
+        fresh[place] = 1.0
+    axes.imshow(fresh, cmap=ListedColormap(["white", _FRESH]), vmin=0.0, vmax=1.0, aspect="auto",
+                interpolation="nearest")  # fmt: skip
+    for row, holds in enumerate(step.held):
+        for column, origins in enumerate(holds):
+            text = origins_text(origins, schedule.world_size)
+            senders = step.senders.get((row, column))
+            if senders:
+                text += f"\n←{_from(schedule, senders)}"
+            # Bold if the cell has its final content.
+            done = row < schedule.world_size and promised(schedule, row, column) == origins
+            axes.text(column, row, text, ha="center", va="center", fontsize=8.0, linespacing=1.0,
+                      fontweight="bold" if done else "normal")  # fmt: skip
+    axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
+    axes.grid(visible=True, which="minor", color="#A8A8A8", linewidth=0.5)
+
+
+def _from(schedule: Schedule, senders: Sequence[int]) -> str:
+    """Write the senders, or their number if too long."""
+    names = ",".join(_name(schedule, sender) for sender in senders)
+    return names if len(names) <= _LETTERS else f"all {len(senders)}" if len(senders) > 2 else f"{len(senders)}"
+
+
+def _colour_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
+    """Draw coloured cells: blue for older content, orange for content of this step; darker for more origins."""
+    from matplotlib import colormaps
+
+    counts = np.array([[origins.bit_count() for origins in row] for row in step.held], np.float64)
+    # Without sums a cell contains a single origin.
+    most = schedule.world_size if schedule.operation in ("all_reduce", "reduce_scatter", "reduce") else 1
+    # Start at 0.15: a single origin must differ from none.
+    shades = np.where(counts > 0, 0.15 + 0.85 * counts / most, 0.0)
+    colours = colormaps["Blues"](shades)
+    fresh = np.zeros(counts.shape, bool)
+    for place in step.senders:
+        fresh[place] = True
+    # At least half strength: a single written cell among many must be visible.
+    colours[fresh] = colormaps["Oranges"](0.45 + 0.45 * shades[fresh])
+    axes.imshow(colours, aspect="auto", interpolation="nearest")
+
+
+def _frame(axes: Axes, step: Step, schedule: Schedule, *, first: bool, lowest: bool) -> None:
+    """Write the title and the ticks of a panel."""
+    transfers = f"{step.transfers} transfer" + ("s" if step.transfers != 1 else "")
+    axes.set_title(f"step {step.number}: {transfers}" if step.number else "start", loc="left")
+    rows, columns = len(step.held), schedule.chunks
+    names = [_name(schedule, participant) for participant in range(rows)]
+    shown: Any = range(rows) if rows <= _TEXT_UP_TO else [*range(0, rows, max(1, rows // 8))]
+    axes.set_yticks(shown, [names[row] for row in shown])
+    shown = range(columns) if columns <= _TEXT_UP_TO else [*range(0, columns, max(1, columns // 4))]
+    axes.set_xticks(shown, [str(column) for column in shown])
+    axes.tick_params(which="both", length=0)
+    if first:
+        axes.set_ylabel("rank")
+    if lowest:
+        axes.set_xlabel("chunk")
+
+
+def _name(schedule: Schedule, participant: int) -> str:
+    """Return a rank's number, or the kind of another participant."""
+    if participant < schedule.world_size:
+        return str(participant)
+    kind = ALGORITHMS.find(schedule.algorithm).auxiliary.value
+    return kind if schedule.auxiliaries == 1 else f"{kind[:2]}{participant - schedule.world_size}"
+
+
+def _key(schedule: Schedule, *, named: bool) -> str:
+    """Return the text that explains cells and colours."""
+    if named:
+        cell = "cell: ranks whose parts the chunk contains; bold: required at the end; "
+        return cell + "shaded: written in this step, ← sender"
+    return (
+        f"darker: parts of more ranks (white: 0, darkest: {schedule.world_size}); orange: written in this step"
+        if schedule.operation in ("all_reduce", "reduce_scatter", "reduce")
+        else "blue: chunk held, white: not held; orange: written in this step"
+    )
+
+
+def _of_schedule(schedule: Schedule) -> Figure | None:
+    """Return a schedule's figure; None for too many ranks."""
+    return figure(schedule) if schedule.world_size <= _MOST_DRAWN else None
+
+
+PLOT = SchedulePlot(figure=_of_schedule)

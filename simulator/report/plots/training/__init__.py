@@ -1,0 +1,1 @@
+"""Plots for training steps: a module per plot, named after the file."""

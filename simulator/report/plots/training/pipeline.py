@@ -1,0 +1,214 @@
+"""Which micro-batch passes through which stage, and when? A row for each stage of a pipeline, with a pale bubble.
+
+Only the timeline's content is drawn. A bar is a micro-batch's pass through a chunk of layers, from its first kernel to
+its last, including exchanges within the pass. 1F1B with 2 stages and 3 micro-batches (F forward, B backward):
+
+    stage 0   F0 F1 .. .. B0 B0 F2 B1 B1 .. B2 B2
+    stage 1   .. F0 B0 B0 F1 B1 B1 F2 B2 B2 .. ..
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from simulator.basics.intervals import length
+from simulator.basics.units import format_time
+from simulator.records.measures import share_text
+from simulator.records.operation import ISSUE
+from simulator.records.timeline import Span, Timeline, by_rank
+from simulator.report.plots import style
+from simulator.report.plots.plot import CloseUp, CloseUpPlot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_STAGES: Final = 32
+# [inch]
+_WIDTH: Final = 12.0
+# Pixels of the time axis, and pixels per digit of a micro-batch's number.
+_PIXELS: Final = 1500
+_OF_A_DIGIT: Final = 12
+_PASSES: Final = {"forward": "forward", "recompute": "backward", "backward": "backward"}
+_SHOWN: Final = ("forward", "backward", "weight gradient", "optimizer", "send", "idle")
+
+
+@dataclass(frozen=True, slots=True)
+class StagePass:
+    """A micro-batch's pass through a chunk of a rank.
+
+    Attributes
+    ----------
+    kind : str
+        "forward", "backward", "weight gradient" or "optimizer".
+    micro : int
+        Micro-batch; -1 for the optimizer.
+    chunk : int
+        Chunk of layers on the rank; -1 if unknown.
+    start, end : float
+        [s]
+    """
+
+    kind: str
+    micro: int
+    chunk: int
+    start: float
+    end: float
+
+
+def passes(spans: Sequence[Span]) -> list[StagePass]:
+    """Return the passes of a rank, in order.
+
+    Examples
+    --------
+    >>> spans = [Span(0, "compute", f"layer {i} forward 2", "forward", i, i + 1.0) for i in (0, 1)]
+    >>> passes(spans)
+    [StagePass(kind='forward', micro=2, chunk=0, start=0, end=2.0)]
+    """
+    found: list[StagePass] = []
+    chunk_of = _chunks(spans)
+    for span in spans:
+        kind, micro, chunk = _what(span, chunk_of)
+        if not kind:
+            continue
+        last = found[-1] if found else None
+        # A rank may wait for others between the optimizer's kernels: these are separate bars.
+        if kind == "optimizer" and last is not None and span.start > last.end:
+            last = None
+        # Embedding and head have no layer number: they belong to the chunk of their neighbour.
+        if last is not None and (last.kind, last.micro) == (kind, micro) and chunk in (-1, last.chunk):
+            found[-1] = StagePass(kind, micro, last.chunk, last.start, span.end)
+        elif last is not None and (last.kind, last.micro, last.chunk) == (kind, micro, -1):
+            found[-1] = StagePass(kind, micro, chunk, last.start, span.end)
+        else:
+            found.append(StagePass(kind, micro, chunk, span.start, span.end))
+    return found
+
+
+def _layer(span: Span) -> int | None:
+    """Return the layer's number in a span's name: "layer 3 forward 0" is layer 3."""
+    words = span.name.split()
+    return int(words[1]) if words[0] == "layer" and words[1].isdigit() else None
+
+
+def _chunks(spans: Sequence[Span]) -> dict[int, int]:
+    """Return the chunk of each layer: contiguous layers form a chunk."""
+    layers = sorted({layer for span in spans if (layer := _layer(span)) is not None})
+    chunk_of: dict[int, int] = {}
+    for layer in layers:
+        before = chunk_of.get(layer - 1)
+        chunk_of[layer] = before if before is not None else len(set(chunk_of.values()))
+    return chunk_of
+
+
+def _what(span: Span, chunk_of: dict[int, int]) -> tuple[str, int, int]:
+    """Return kind, micro-batch and chunk of a span; kind "" if it belongs to no pass."""
+    if span.stream != "compute":
+        return "", -1, -1
+    if span.kind == "optimizer":
+        return "optimizer", -1, -1
+    # Kernels are named "layer 3 forward 0, ...": the last word before the comma is the micro-batch.
+    number = span.name.partition(",")[0].split()[-1]
+    if not number.isdigit():
+        return "", -1, -1
+    layer = _layer(span)
+    kind = "weight gradient" if span.kind == "weight gradient" else _PASSES.get(span.kind, "")
+    return kind, int(number), -1 if layer is None else chunk_of[layer]
+
+
+def _stages(spans: Sequence[Span]) -> list[list[Span]]:
+    """Return the spans of each stage's first rank, in layer order."""
+    firsts: dict[frozenset[int], list[Span]] = {}
+    for own in by_rank(spans).values():
+        layers = frozenset(layer for span in own if (layer := _layer(span)) is not None)
+        if layers:
+            # Ranks with the same layers belong to the same stage.
+            firsts.setdefault(layers, sorted(own, key=lambda span: span.start))
+    return [firsts[layers] for layers in sorted(firsts, key=min)]
+
+
+def first_of_stages(timeline: Timeline) -> list[int]:
+    """Return the first recorded rank of each stage; empty without a pipeline."""
+    if not any(span.kind == "send" for span in timeline.spans):
+        return []
+    return [own[0].rank for own in _stages(timeline.spans)]
+
+
+def figure(close_up: CloseUp) -> Figure | None:
+    """Draw a pipeline; None without a pipeline, or with too many stages."""
+    spans, end = close_up.timeline.spans, close_up.timeline.end
+    if not any(span.kind == "send" for span in spans):
+        return None
+    stages = _stages(spans)
+    if not 1 < len(stages) <= _MOST_STAGES:
+        return None
+    # Issuing kernels on the host does not make a GPU busy.
+    idle = [1 - length((span.start, span.end) for span in own if span.stream != ISSUE) / end for own in stages]
+    with style.applied():
+        fig = style.new_figure(_WIDTH, 1.9 + 0.42 * len(stages))
+        axes = fig.subplots()
+        for row, own in enumerate(stages):
+            _row(axes, row, own, end)
+        axes.set_xlim(0.0, end)
+        axes.set_yticks(range(len(stages)), [f"stage {row} (rank {own[0].rank})" for row, own in enumerate(stages)])
+        axes.set_ylim(len(stages) - 0.4, -0.6)
+        style.time_axis(axes, end)
+        style.set_title(fig, _finding(idle, end))
+        _legend(fig, stages)
+    return fig
+
+
+def _finding(idle: Sequence[float], end: float) -> str:
+    """Write the mean, smallest and largest idle share of the stages."""
+    least, most = (pick(range(len(idle)), key=idle.__getitem__) for pick in (min, max))
+    mean = sum(idle) / len(idle)
+    return (
+        f"Mean idle time of {len(idle)} stages: {share_text(mean)} of {format_time(end)} (lowest: stage {least}, "
+        f"{share_text(idle[least])}; highest: stage {most}, {share_text(idle[most])})"
+    )
+
+
+def _row(axes: Axes, row: int, own: Sequence[Span], end: float) -> None:
+    """Draw a stage: passes with micro-batch numbers, and sends below."""
+    axes.broken_barh([(0.0, end)], (row - 0.4, 0.8), facecolors=style.PALE)
+    made = passes(own)
+    for kind in ("forward", "backward", "weight gradient", "optimizer"):
+        # Later chunks of a rank are paler.
+        for later in (False, True):
+            bars = [(one.start, one.end - one.start) for one in made if one.kind == kind and (one.chunk > 0) == later]
+            axes.broken_barh(
+                bars, (row - 0.4, 0.8), facecolors=style.OPERATIONS[kind], edgecolors="white", linewidths=0.4,
+                alpha=0.65 if later else 1.0,
+            )  # fmt: skip
+    for one in _legible(made, end):
+        axes.text(
+            (one.start + one.end) / 2, row, str(one.micro), fontsize=style.SMALLEST_TEXT, ha="center",
+            va="center_baseline", color=style.text_on(style.OPERATIONS[one.kind]), clip_on=True,
+        )  # fmt: skip
+    sends = [(span.start, span.end - span.start) for span in own if span.kind == "send"]
+    axes.broken_barh(sends, (row + 0.3, 0.1), facecolors=style.OPERATIONS["send"])
+
+
+def _legible(made: Sequence[StagePass], end: float) -> Iterator[StagePass]:
+    """Yield passes wide enough for their number."""
+    for one in made:
+        room = (one.end - one.start) / end * _PIXELS
+        if one.micro >= 0 and room > _OF_A_DIGIT * len(str(one.micro)):
+            yield one
+
+
+def _legend(fig: Figure, stages: Sequence[Sequence[Span]]) -> None:
+    """Draw the legend."""
+    from matplotlib.patches import Patch
+
+    made = [one for own in stages for one in passes(own)]
+    there = {"send", "idle", *(one.kind for one in made)}
+    handles = [Patch(facecolor=style.OPERATIONS[kind], label=kind) for kind in _SHOWN if kind in there]
+    later = "paler: later chunks of the rank's layers; " if any(one.chunk > 0 for one in made) else ""
+    note = f"numbers: micro-batches; {later}below a row: sends and receives"
+    fig.legend(handles=handles, loc="outside lower left", ncols=len(handles), title=note, alignment="left")
+
+
+PLOT = CloseUpPlot(figure=figure)

@@ -1,0 +1,103 @@
+"""How does a training step scale? Tokens per second and MFU against GPUs, with the line of perfect scaling.
+
+Draws the reports' numbers and computes only the ideal line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from simulator.report.plots import style
+from simulator.report.plots.plot import ComparedPoints, ComparisonPlot, Throughput
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Octaves between the interval bars of two lines.
+_APART: Final = 0.06
+
+
+def figure(rows: Sequence[Throughput]) -> Figure:
+    """Draw two panels; known 80 % prediction intervals are bars."""
+    lines: dict[str, list[Throughput]] = {}
+    for row in sorted(rows, key=lambda row: row.gpus):
+        lines.setdefault(row.line, []).append(row)
+    with style.applied():
+        fig = style.new_figure(11.0, 4.6)
+        speed, use = fig.subplots(1, 2)
+        colours = style.colours(lines)
+        for name, points in lines.items():
+            gpus = [point.gpus for point in points]
+            speed.plot(gpus, [point.tokens_per_s for point in points], marker="o", color=colours[name], label=name)
+            use.plot(gpus, [100 * point.mfu for point in points], marker="o", color=colours[name])
+        _intervals(speed, lines, colours)
+        # The ideal line extends the best speed per GPU among the smallest clusters.
+        best = max((points[0] for points in lines.values()), key=lambda point: point.tokens_per_s / point.gpus)
+        everywhere = sorted({row.gpus for row in rows})
+        ideal = [best.tokens_per_s / best.gpus * gpus for gpus in everywhere]
+        speed.plot(everywhere, ideal, color=style.GREY, linestyle="--", label="ideal")
+        for axes in (speed, use):
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(everywhere, [f"{gpus:,}" for gpus in everywhere])
+            axes.minorticks_off()
+            axes.set_xlabel("GPUs")
+        _logarithmic(speed)
+        speed.set_ylabel("tokens per second")
+        use.set_ylabel("MFU (%)")
+        use.set_ylim(0, 115 * max(row.mfu for row in rows))
+        fig.legend(loc="outside lower left", ncols=4, frameon=False)
+        style.set_title(fig, finding(rows))
+    return fig
+
+
+def _logarithmic(axes: Axes) -> None:
+    """Set a logarithmic axis with readable numbers: 20,000 instead of 2 x 10^4."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0) if high / low < 200 else (1.0,)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.grid(visible=True, axis="y")
+
+
+def _intervals(axes: Axes, lines: Mapping[str, Sequence[Throughput]], colours: Mapping[str, str]) -> None:
+    """Draw bars from the low to the high end, side by side for several lines."""
+    for place, (name, points) in enumerate(lines.items()):
+        known = [(p.gpus, p.low, p.high) for p in points if p.low is not None and p.high is not None]
+        # Shift bars by a few hundredths of an octave: bars of equal points stay distinguishable.
+        shift = 2.0 ** (_APART * (place - (len(lines) - 1) / 2))
+        for gpus, low, high in known:
+            told = "uncertainty (80 %)" if place == 0 and gpus == known[0][0] else None
+            axes.plot([gpus * shift] * 2, [low, high], color=colours[name], linewidth=5, alpha=0.3, label=told)
+
+
+def finding(rows: Sequence[Throughput]) -> str:
+    """Write the share of a GPU's speed on the smallest cluster that remains on the largest.
+
+    Examples
+    --------
+    >>> finding([Throughput("zero3", 8, 800.0, 0.5), Throughput("zero3", 64, 5760.0, 0.45)])
+    'Scaling efficiency from 8 to 64 GPUs: 90 % (zero3)'
+    """
+    kept: list[tuple[float, str, int, int]] = []
+    for line in dict.fromkeys(row.line for row in rows):
+        points = sorted((row for row in rows if row.line == line), key=lambda row: row.gpus)
+        first, last = points[0], points[-1]
+        share = (last.tokens_per_s / last.gpus) / (first.tokens_per_s / first.gpus)
+        kept.append((share, line, first.gpus, last.gpus))
+    share, line, few, many = max(kept)
+    least, other, *_ = min(kept)
+    lowest = "" if len(kept) == 1 else f" to {style.percent(least)} ({other})"
+    return f"Scaling efficiency from {few:,} to {many:,} GPUs: {style.percent(share)} ({line}){lowest}"
+
+
+def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:
+    """Return the figure of a comparison; none for a single cluster size."""
+    return {"scaling": figure(compared.throughputs)} if compared.throughputs else {}
+
+
+PLOT = ComparisonPlot(figures=_of_steps)

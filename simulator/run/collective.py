@@ -1,0 +1,198 @@
+"""How does a scenario's collective become a report? It is planned, simulated with or without arrays, and judged.
+
+Arrays are drawn before the simulation and judged afterwards; times depend on none of their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from simulator.basics.arrays import Array
+from simulator.basics.dtypes import find as find_dtype
+from simulator.basics.errors import ScenarioError, TooLargeError
+from simulator.basics.host_memory import shortage_text
+from simulator.cluster.cluster import Cluster
+from simulator.collectives.algorithm import CollectiveRequest
+from simulator.collectives.plan import Plan, Task, packed, plan
+from simulator.engine.jitter import Jitter
+from simulator.engine.play import play, refuse_too_many, whose
+from simulator.engine.progress import stage
+from simulator.payload import inputs
+from simulator.payload.carry import Payload, Tamper, ended_order
+from simulator.payload.judge import Numbers, Verdict, judge
+from simulator.records.timeline import Timeline
+from simulator.report.numbers.summary import summarize, with_link_use
+from simulator.run.point_result import PointResult
+from simulator.scenario.payload import carries_payload
+from simulator.scenario.records import BUFFER, CYCLE, ClusterSpec, CollectiveSpec, Scenario
+
+# PyTorch's DistributedDataParallel keeps its first bucket at 1 MiB to start communication early
+# (torch/nn/parallel/distributed.py, _DEFAULT_FIRST_BUCKET_BYTES).
+_FIRST_BUCKET = 2**20
+
+
+def play_collective(
+    cluster: Cluster, scenario: Scenario, jitter: Jitter, *, tamper: Tamper, keep: Collection[int] | None
+) -> PointResult:
+    """Simulate a scenario's collective.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The scenario's cluster.
+    scenario : Scenario
+        A single point with a `collective:`.
+    jitter : Jitter
+        Noise on kernels and latencies.
+    tamper : mapping of transfer number to function
+        Faults injected into the payload.
+    keep : collection of int, optional
+        Ranks whose operations are kept, in addition to the rank that ends last. If omitted: all ranks, or rank 0 in a
+        large job.
+    """
+    planned = plan_collective(scenario, cluster)
+    payloads = _payloads(scenario, planned, tamper)
+    # Inputs must be kept before the simulation, because buffers change in place.
+    drawn = _drawn(planned, payloads)
+    kept = whose(keep, planned.program, len(planned.ops) * len(planned.ops[0].group))
+    timeline = play(scenario.engine, planned.program, cluster, jitter=jitter, payloads=payloads, keep=kept)
+    timeline = with_link_use(timeline)
+    verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None
+    report = summarize(planned, timeline, verdict, exact_form=jitter.latency == 0)
+    return PointResult(planned, timeline, report, _results(planned, payloads) if payloads else None)
+
+
+def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
+    """Return the scenario's program on this cluster."""
+    spec = scenario.collective
+    if spec is None:
+        raise ScenarioError(f"{scenario.source}: has no key `collective`")
+    stage("planning")
+    request = request_of(scenario)
+    group = spec.group or tuple(range(scenario.cluster.world_size))
+    messages, wait = _messages(spec, itemsize_of(spec))
+    task = Task(request, spec.algorithm, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait)
+    return plan(cluster, task)
+
+
+def request_of(scenario: Scenario) -> CollectiveRequest:
+    """Return the request for a scenario's collective, which needs no cluster."""
+    spec = scenario.collective
+    if spec is None:
+        raise TypeError("a scenario of a collective has a collective")
+    ranks = _ranks_of(spec, scenario.cluster)
+    count, on = _servers(spec)
+    size = spec.group_size
+    return CollectiveRequest(
+        operation=spec.operation,
+        world_size=ranks,
+        elements=spec.nbytes // itemsize_of(spec),
+        root=spec.root or 0,
+        rank_order=spec.rank_order or (),
+        chunks=spec.chunks,
+        servers=count,
+        servers_on=on,
+        nodes=tuple(tuple(range(b, b + size)) for b in range(0, ranks, size)) if size else (),
+    )
+
+
+def itemsize_of(spec: CollectiveSpec) -> int:
+    """Return the size of an array element [B]."""
+    return find_dtype(spec.dtype).itemsize
+
+
+def _ranks_of(spec: CollectiveSpec, cluster: ClusterSpec) -> int:
+    """Return the number of participating ranks."""
+    return len(spec.group or range(cluster.world_size))
+
+
+def _servers(spec: CollectiveSpec) -> tuple[int, Any]:
+    """Return the number of servers and their place; a single dedicated server by default."""
+    return (spec.servers.count, spec.servers.on) if spec.servers else (1, "own")
+
+
+def _messages(spec: CollectiveSpec, itemsize: int) -> tuple[tuple[int, ...], float]:
+    """Return the elements in each message carrying tensors, and the time before the first message [s]."""
+    if not spec.tensors:
+        return (), 0.0
+    # Without fusion each tensor is its own message.
+    tensors = tuple(nbytes // itemsize for nbytes in spec.tensors)
+    fusion = spec.fusion
+    if fusion is None:
+        return tensors, 0.0
+    if fusion.buckets is None:
+        return packed(tensors, (fusion.buffer or BUFFER) // itemsize), CYCLE if fusion.cycle is None else fusion.cycle
+    bucket = fusion.buckets
+    return packed(tensors, bucket // itemsize, min(_FIRST_BUCKET, bucket) // itemsize), 0.0
+
+
+def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Payload]:
+    """Return real arrays by collective; empty if the scenario asks for none."""
+    spec = scenario.collective
+    if spec is None:
+        return {}
+    ranks = _ranks_of(spec, scenario.cluster)
+    if not carries_payload(spec.payload, ranks * spec.nbytes):
+        return {}
+    refuse_too_many(scenario.engine, planned.program, payload=True)
+    payloads = {}
+    for name, op in planned.program.collectives().items():
+        dtype = find_dtype(op.dtype)
+        buffers = inputs.buffers(op.schedule, op.elements, dtype, scenario.seed)
+        payloads[name] = Payload(buffers, dtype, op.reduction, find_dtype(op.accumulate).numpy, tamper)
+    return payloads
+
+
+def refuse_large_payload(scenario: Scenario) -> None:
+    """Raise TooLargeError if this machine cannot hold the real arrays and their copies for checking."""
+    spec = scenario.collective
+    if spec is None:
+        return
+    ranks = _ranks_of(spec, scenario.cluster)
+    # Twice: the arrays, and the copies for checking.
+    shortage = shortage_text(2 * ranks * spec.nbytes) if carries_payload(spec.payload, ranks * spec.nbytes) else ""
+    if shortage:
+        raise TooLargeError(
+            f"collective.payload: got {str(spec.payload).lower()}; real arrays of {ranks} ranks and their checks "
+            f"need {shortage}; write payload: auto"
+        )
+
+
+def _drawn(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[inputs.RandomInput]]:
+    """Return the payload's initial values for the judge."""
+    ops = planned.program.collectives()
+    return {
+        name: inputs.drawn(ops[name].schedule, ops[name].elements, payload.buffers)
+        for name, payload in payloads.items()
+    }
+
+
+def _verdict(
+    planned: Plan, timeline: Timeline, payloads: dict[str, Payload], drawn: dict[str, list[inputs.RandomInput]]
+) -> Verdict:
+    """Return the verdict over every collective."""
+    verdicts = []
+    for log in timeline.logs:
+        payload, op = payloads[log.collective], planned.program.collectives()[log.collective]
+        numbers = Numbers(payload.dtype, payload.reduction, payload.accumulate)
+        order = ended_order(log.transfers, log.end)
+        verdicts.append(judge(op.schedule, log.transfers, order, numbers, drawn[op.name], payload.buffers))
+    return Verdict(
+        wrong=sum(v.wrong for v in verdicts),
+        max_abs_error=max(v.max_abs_error for v in verdicts),
+        overflowed=sum(v.overflowed for v in verdicts),
+    )
+
+
+def _results(planned: Plan, payloads: dict[str, Payload]) -> tuple[Array, ...]:
+    """Return each rank's result, concatenated over messages."""
+    ops = list(planned.program.collectives().values())
+    results = []
+    for place in range(len(ops[0].group)):
+        # Several messages carry parts of a single tensor list.
+        parts = [inputs.result(op.schedule, payloads[op.name].buffers[place], place, op.elements) for op in ops]
+        results.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
+    return tuple(results)

@@ -1,0 +1,117 @@
+"""Does a training step fit into memory? This is known before the whole step is simulated.
+
+One rank per operation list (per pipeline stage) is simulated, because ranks with equal operations hold equal memory.
+Its collectives take estimated times: memory depends little on when exactly they end. An answer exact to the byte needs
+a simulation of the whole step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from simulator.basics.errors import OutOfMemoryError
+from simulator.cluster.cluster import Cluster
+from simulator.engine.jitter import Jitter
+from simulator.engine.play import play
+from simulator.records.program import Program
+from simulator.records.timeline import Timeline
+from simulator.step.plan import few_micro_batches, plan_step, ranks_alone
+from simulator.step.spec import TrainingStep
+from simulator.step.stage_memory import memory_of_notes
+
+STEADY: Final = Jitter()
+# Safety factor on reserved bytes from estimated times, which are off by at most 3 %.
+_ROUGHLY: Final = 1.03
+# Steps on up to this number of ranks are simulated without an estimate: a second gives exact bytes and times.
+_FEW_RANKS: Final = 64
+# If a rank needs this factor more than the GPU's memory, the step surely does not fit, whenever its collectives end.
+_SURELY: Final = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """A step's memory need on a rank.
+
+    Attributes
+    ----------
+    nbytes : int
+        Peak of allocated bytes [B].
+    reserved : int
+        Peak of bytes that the allocator takes from the device [B].
+    fits : bool
+        True if the step fits.
+    """
+
+    nbytes: int
+    reserved: int
+    fits: bool
+
+    @property
+    def most(self) -> int:
+        """Return the larger need: allocated bytes, or reserved bytes including fragments [B]."""
+        return max(self.nbytes, self.reserved)
+
+
+def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
+    """Return a step's approximate memory need, good to a few per cent if ranks keep pace.
+
+    Slow ranks and parameter servers hold buffers for longer or shorter.
+    """
+    stages = [_followed(cluster, program, step, limit=False) for program in ranks_alone(cluster, step)]
+    # The stage with the largest peak decides.
+    most = max(timeline.peak.nbytes if timeline.peak else 0 for timeline in stages)
+    reserved = max(max(timeline.reserved.values(), default=most) for timeline in stages)
+    return MemoryNeed(most, reserved, not any(timeline.short_of_memory for timeline in stages))
+
+
+def check_fits(cluster: Cluster, step: TrainingStep) -> None:
+    """Raise OutOfMemoryError if a step on many ranks surely does not fit."""
+    # Small steps and real training are simulated anyway, and then fail exactly.
+    few = cluster.world_size <= _FEW_RANKS or step.lesson is not None
+    if few or least_need(cluster, step) <= _SURELY * cluster.gpus[0].hbm_bytes:
+        return
+    try:
+        for program in ranks_alone(cluster, step):
+            _followed(cluster, program, step, limit=True)
+    except OutOfMemoryError as error:
+        # Estimated times give an approximate moment.
+        if error.time:
+            error.args = (error.args[0].replace("memory at ", "memory at about "),)
+        raise
+
+
+def _followed(cluster: Cluster, program: Program, step: TrainingStep, *, limit: bool) -> Timeline:
+    """Simulate a program for its memory."""
+    return play("auto", program, cluster, limit_memory=limit, allocator=step.allocator)
+
+
+def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) -> MemoryNeed:
+    """Return a step's memory need, with `fits` equal to the result of a simulation.
+
+    Steps on few ranks are simulated. On many ranks, reserved bytes must leave room for the error in estimated times.
+    """
+    rough = estimate_memory(cluster, step)
+    hbm = cluster.gpus[0].hbm_bytes
+    # The estimate decides if it finds too little memory, or if simulating many ranks would take too long.
+    if not rough.fits or cluster.world_size > _FEW_RANKS:
+        return replace(rough, fits=rough.fits and _ROUGHLY * rough.reserved <= hbm)
+    planned = plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0)
+    try:
+        play(
+            "auto", planned.program, cluster, jitter=jitter, limit_memory=True, allocator=step.allocator, keep=(0,)
+        )  # fmt: skip
+    except OutOfMemoryError as error:
+        return MemoryNeed(rough.nbytes, max(rough.reserved, error.needed), fits=False)
+    return rough
+
+
+def least_need(cluster: Cluster, step: TrainingStep) -> int:
+    """Return a step's lower bound on memory, on the rank with the most [B]; cheap for any number of micro-batches.
+
+    Raises
+    ------
+    ValueError
+        The model, its ranks or the GPU do not allow such a step.
+    """
+    return max(stage.nbytes for stage in memory_of_notes(few_micro_batches(cluster, step, cluster.world_size)))

@@ -1,0 +1,65 @@
+"""Builds a scenario's cluster, including the parameter servers needed by its collective or training."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from simulator.cluster.build import build
+from simulator.cluster.cluster import Cluster
+from simulator.engine.progress import stage
+from simulator.scenario.build_training import sharding
+from simulator.scenario.records import Scenario
+from simulator.step.strategies.strategy import STRATEGIES
+
+# Most vertices in cached clusters, over every point in a sweep: about 200 MB. Beyond, the oldest cluster is dropped.
+_MOST_VERTICES: Final = 100_000
+
+
+class Clusters:
+    """Cache for a sweep's clusters: points with equal descriptions share a cluster and every result cached on it.
+
+    Files named in a description are read once.
+    """
+
+    def __init__(self) -> None:
+        self._built: OrderedDict[str, Cluster] = OrderedDict()
+
+    def of(self, scenario: Scenario) -> Cluster:
+        """Return the scenario's cluster; see `build_cluster`."""
+        key = repr((scenario.cluster, scenario.base, servers_of(scenario)))
+        # Re-insert at the end: the dictionary is ordered by last use.
+        cluster = self._built.pop(key, None) or build_cluster(scenario)
+        self._built[key] = cluster
+        # At least the cluster just built stays.
+        while len(self._built) > 1 and sum(len(one.router.vertices) for one in self._built.values()) > _MOST_VERTICES:
+            self._built.popitem(last=False)
+        return cluster
+
+
+def build_cluster(scenario: Scenario) -> Cluster:
+    """Build the scenario's cluster, with a network port for each dedicated parameter server."""
+    spec = scenario.cluster
+    stage("building the cluster")
+    return build(
+        spec.topology,
+        spec.world_size,
+        gpu=spec.gpu,
+        servers=servers_of(scenario),
+        stragglers=spec.stragglers,
+        link_factors=spec.link_factors,
+        placement=spec.placement,
+        ecmp_seed=spec.ecmp.hash if spec.ecmp else None,
+        base=scenario.base,
+    )
+
+
+def servers_of(scenario: Scenario) -> int:
+    """Return the number of dedicated parameter servers."""
+    collective, training = scenario.collective, scenario.training
+    if collective is not None and collective.servers is not None and collective.servers.on == "own":
+        return collective.servers.count
+    if training is None:
+        return 0
+    spread = sharding(training.sharding)
+    return STRATEGIES.find(spread.strategy).servers(spread)

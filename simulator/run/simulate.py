@@ -1,0 +1,99 @@
+"""How does a scenario become a run? Build the cluster, then plan, simulate and summarise the collective or step.
+
+Data flows in a single direction, and each decision is made in its own module. `collective.py` and `training.py` contain
+the second half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+
+from simulator.engine.jitter import Jitter
+from simulator.payload.carry import Tamper
+from simulator.run.checks import check_ranks, warn_of
+from simulator.run.collective import play_collective
+from simulator.run.defects import refuse_not_finite, told_with
+from simulator.run.point_result import PointResult
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.size_estimate import refuse_too_large
+from simulator.run.training import play_step
+from simulator.scenario.build_training import to_step
+from simulator.scenario.load import check_single_point
+from simulator.scenario.records import Scenario
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRun(PointResult):
+    """A simulated scenario: plan, timeline, report and arrays."""
+
+    scenario: Scenario
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    tamper: Tamper | None = None,
+    limit_memory: bool = True,
+    keep: Collection[int] | None = None,
+    clusters: Clusters | None = None,
+) -> SimulatedRun:
+    """Simulate a scenario with a single point.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The scenario.
+    tamper : mapping of transfer number to function, optional
+        Faults injected into the payload, to check that they are detected.
+    limit_memory : bool
+        True: a training step that exceeds a GPU's memory is an error. False: its report says how much is missing.
+    keep : collection of int, optional
+        Ranks whose operations the timeline contains, in addition to the rank that ends last. If omitted: all ranks, or
+        in a large job rank 0 (collective) or each pipeline stage's first rank (training).
+    clusters : Clusters, optional
+        Cache of clusters from earlier points; it has no influence on any number.
+
+    Returns
+    -------
+    SimulatedRun
+        Plan, timeline, report and arrays.
+
+    Raises
+    ------
+    ScenarioError
+        The scenario has several points or asks for something impossible, or `keep` names ranks that do not exist.
+    SimulationError
+        The run cannot continue. TooLargeError if this machine cannot hold it, DefectError if a number is not finite.
+
+    Warns
+    -----
+    ScenarioWarning
+        A key of the scenario has no effect, or there is no compiled core.
+    """
+    check_single_point(scenario)
+    warn_of(scenario)
+    return simulate_point(scenario, tamper=tamper, limit_memory=limit_memory, keep=keep, clusters=clusters)
+
+
+def simulate_point(
+    scenario: Scenario,
+    *,
+    tamper: Tamper | None = None,
+    limit_memory: bool = True,
+    keep: Collection[int] | None = None,
+    clusters: Clusters | None = None,
+) -> SimulatedRun:
+    """Simulate a point after its scenario's warnings have been issued; otherwise like `simulate`."""
+    check_ranks(scenario, keep or ())
+    refuse_too_large(scenario)
+    cluster = (clusters or Clusters()).of(scenario)
+    jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
+    with told_with(scenario):
+        if scenario.training is None:
+            played = play_collective(cluster, scenario, jitter, tamper=tamper or {}, keep=keep)
+        else:
+            step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
+            played = play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
+        refuse_not_finite(played)
+    return SimulatedRun(scenario=scenario, **{field.name: getattr(played, field.name) for field in fields(played)})

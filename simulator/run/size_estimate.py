@@ -1,0 +1,373 @@
+"""How much memory and time do a point's cluster, program and schedule need? Estimated from sizes, before any is built.
+
+The estimate takes a second at any size and is good to a factor of three; `effort.py` estimates more closely, from
+plans. Points with ordinary size get no estimate.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import lcm
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from simulator.basics.errors import ScenarioWarning, TooLargeError
+from simulator.basics.host_memory import shortage_text
+from simulator.basics.units import format_duration, format_memory
+from simulator.cluster.build import build, facts, graph_size
+from simulator.collectives.algorithm import ALGORITHMS
+from simulator.model.flops import model_flops_per_token
+from simulator.model.load import load_model
+from simulator.model.parameters import total
+from simulator.records.chunks import timed_sizes
+from simulator.records.transfers import BYTES_WRITTEN_OUT
+from simulator.run.collective import refuse_large_payload, request_of
+from simulator.run.scenario_cluster import servers_of
+from simulator.run.schedule_rows import StepRows
+from simulator.scenario.build_training import sequences, to_step
+from simulator.scenario.records import ClusterSpec, Scenario
+from simulator.step.plan import StageNotes, few_micro_batches
+from simulator.step.spec import TrainingStep
+
+# Points with fewer parts, ranks, pieces and operations take at most seconds and get no estimate.
+_FEW_PARTS: Final = 100_000
+_FEW_RANKS: Final = 4096
+_FEW_CHUNKS: Final = 4096
+_FEW_OPERATIONS: Final = 300_000
+# Measured on one of two cores (docs/speed.md) [s].
+_A_RANK: Final = 90e-6  # planning and simulating a collective's rank
+_A_RANK_OF_A_STEP: Final = 900e-6  # planning and simulating a step's rank
+_AN_OPERATION_OF_A_RANK: Final = 0.1e-6  # planning and simulating an operation on a step's rank
+_AN_OPERATION: Final = 30e-6  # recording an operation in a list, and simulating it on few ranks
+_A_ROW: Final = 12e-6  # a transfer without repetitions
+_A_ROUND: Final = 500e-6  # a round with such transfers
+_A_WRITTEN_TRANSFER: Final = 0.1e-6  # a repeated transfer, if written out
+# Memory for each of these [B].
+_BYTES_A_RANK: Final = 2_000
+_BYTES_A_RANK_OF_A_STEP: Final = 20_000
+BYTES_AN_OPERATION_OF_A_RANK: Final = 15
+_BYTES_AN_OPERATION: Final = 500
+_BYTES_A_ROW: Final = 1_000
+# Planning and simulating a row in a step's schedules [s], and its memory [B].
+_A_ROW_OF_A_STEP: Final = 6e-6
+_BYTES_A_ROW_OF_A_STEP: Final = 320
+# Operations per layer and micro-batch if they are not counted; most layers and ranks for which counting is immediate.
+_OPERATIONS_A_LAYER: Final = 15
+_MOST_COUNTED_LAYERS: Final = 500
+_MOST_COUNTED_RANKS: Final = 16_384
+# Real training with small models in numpy on one core: about 30 ns per thousand FLOP, and 150 us per unit pass [s];
+# bytes per parameter including gradient, optimizer states and copies; bytes per activation, for each layer, token and
+# element in the hidden size [B].
+A_FLOP: Final = 3e-11
+A_PASS: Final = 150e-6
+BYTES_A_PARAMETER: Final = 40
+_BYTES_AN_ACTIVATION: Final = 100
+# Longer simulations and drawings start with a warning [s]; simulations also show progress.
+_LONG: Final = 60.0
+_LONG_DRAWING: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Memory and time for a part in a point.
+
+    Attributes
+    ----------
+    asked : str
+        Key and value: "cluster.world_size: 1,000,000 ranks".
+    made_of : str
+        What is built for the key: "3,000,001 vertices and links".
+    remedy : str
+        How to need less: "take fewer ranks".
+    nbytes : float
+        Memory [B].
+    seconds : float
+        Time on one core [s].
+    """
+
+    asked: str
+    made_of: str
+    remedy: str
+    nbytes: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SizeEstimate:
+    """Estimates for a point's parts.
+
+    Attributes
+    ----------
+    shares : tuple of Share
+        Empty for a point of ordinary size.
+    """
+
+    shares: tuple[Share, ...] = ()
+
+    @property
+    def nbytes(self) -> float:
+        """Total memory [B]."""
+        return sum(share.nbytes for share in self.shares)
+
+    @property
+    def seconds(self) -> float:
+        """Total time on one core [s]."""
+        return sum(share.seconds for share in self.shares)
+
+    def refuse_larger_than_memory(self) -> None:
+        """Raise TooLargeError if this machine lacks memory; the message names the largest share."""
+        short = shortage_text(self.nbytes)
+        if short:
+            most = max(self.shares, key=lambda share: share.nbytes)
+            raise TooLargeError(
+                f"{most.asked} ({most.made_of}) would take about {format_duration(self.seconds)} and {short}; "
+                f"{most.remedy}, or use a machine with more memory"
+            )
+
+    @property
+    def warning(self) -> str:
+        """A warning if the simulation takes long, otherwise empty."""
+        return _warning([self], "simulating", _LONG)
+
+
+def size_of(scenario: Scenario) -> SizeEstimate:
+    """Estimate a scenario's single point."""
+    return SizeEstimate(
+        (*_of_cluster(scenario.cluster, servers_of(scenario), scenario.base), *_of_program(scenario, StepRows()))
+    )
+
+
+def refuse_too_large(scenario: Scenario) -> None:
+    """Raise TooLargeError if this machine cannot hold a point, before any part is built.
+
+    `build` refuses graphs that are too large by themselves.
+    """
+    refuse_large_payload(scenario)
+    # Without a large program, the check inside `build` suffices.
+    program = _of_program(scenario, StepRows())
+    if program:
+        cluster = _of_cluster(scenario.cluster, servers_of(scenario), scenario.base)
+        SizeEstimate((*cluster, *program)).refuse_larger_than_memory()
+
+
+def announced(scenarios: Iterable[Scenario]) -> str:
+    """Return a warning if simulating these points takes long, otherwise an empty text.
+
+    Raises
+    ------
+    TooLargeError
+        This machine can hold none of these points.
+    """
+    # Points often share a cluster: estimate it once.
+    clusters: dict[str, tuple[Share, ...]] = {}
+    sizes, step_rows = [], StepRows()
+    for scenario in scenarios:
+        servers = servers_of(scenario)
+        key = repr((scenario.cluster, scenario.base, servers))
+        if key not in clusters:
+            clusters[key] = _of_cluster(scenario.cluster, servers, scenario.base)
+        sizes.append(SizeEstimate((*clusters[key], *_of_program(scenario, step_rows))))
+    # Points beyond this machine's memory fail one by one later, unless every point does.
+    possible = [size for size in sizes if not shortage_text(size.nbytes)]
+    if sizes and not possible:
+        min(sizes, key=lambda size: size.nbytes).refuse_larger_than_memory()
+    return _warning(possible, "simulating", _LONG)
+
+
+def warn_of_size(scenarios: Iterable[Scenario]) -> None:
+    """Warn the caller's caller if simulating these points takes long.
+
+    Raises
+    ------
+    TooLargeError
+        This machine can hold none of these points.
+    """
+    line = announced(scenarios)
+    if line:
+        warnings.warn(line, ScenarioWarning, stacklevel=3)
+
+
+def _warning(sizes: Sequence[SizeEstimate], doing: str, long: float) -> str:
+    """Return a warning naming the slowest share, if the total time is long."""
+    seconds = sum(size.seconds for size in sizes)
+    if seconds < long:
+        return ""
+    most = max((share for size in sizes for share in size.shares), key=lambda share: share.seconds)
+    points = f" {len(sizes):,} points" if len(sizes) > 1 else ""
+    return (
+        f"{most.asked} ({most.made_of}): {doing}{points} takes about {format_duration(seconds)} on one core and "
+        f"{format_memory(max(size.nbytes for size in sizes))} of memory; to be faster, {most.remedy}"
+    )
+
+
+def announced_topology(topology: str, ranks: int) -> str:
+    """Return a warning if building the topology's graph takes long, otherwise an empty text.
+
+    Raises
+    ------
+    TooLargeError
+        This machine cannot hold the graph.
+    """
+    # Drawing takes about another graph's time, and a third of its memory.
+    shares = _of_cluster(ClusterSpec(topology=topology, world_size=ranks), 0, Path())
+    size = SizeEstimate(
+        tuple(replace(share, nbytes=4 / 3 * share.nbytes, seconds=2 * share.seconds) for share in shares)
+    )
+    size.refuse_larger_than_memory()
+    return _warning([size], "drawing", _LONG_DRAWING)
+
+
+def _of_cluster(spec: ClusterSpec, servers: int, base: Path) -> tuple[Share, ...]:
+    """Estimate the graph, which topology options may enlarge even for few ranks."""
+    gpus = max(spec.placement, default=0) + 1 if spec.placement else spec.world_size
+    graph = graph_size(spec.topology, gpus, servers=servers, base=base)
+    if graph.parts < _FEW_PARTS:
+        return ()
+    asked, remedy = f"cluster.world_size: {gpus:,} ranks", "take fewer ranks"
+    if servers > gpus:
+        asked, remedy = f"{servers:,} servers", "take fewer servers"
+    elif facts(spec.topology, base).max_ranks is not None:
+        name = spec.topology if isinstance(spec.topology, str) else "the topology"
+        asked, remedy = f"cluster.topology: all GPUs of {name}", "take a smaller topology"
+    made_of = f"{graph.vertices:,} vertices and {2 * graph.cables:,} links"
+    return (Share(asked, made_of, remedy, graph.nbytes, graph.seconds),)
+
+
+def _of_program(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
+    """Estimate the collective, the step and the real training."""
+    return (*_of_collective(scenario), *_of_step(scenario, step_rows), *_of_real_training(scenario))
+
+
+def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
+    """Estimate a collective."""
+    spec, ranks = scenario.collective, scenario.cluster.world_size
+    if spec is None:
+        return ()
+    request = request_of(scenario)
+    if max(ranks, request.servers) < _FEW_RANKS and (request.chunks or 1) < _FEW_CHUNKS:
+        return ()
+    each = Share(
+        f"cluster.world_size: {ranks:,} ranks", "each with its routes", "take fewer ranks",
+        ranks * _BYTES_A_RANK, ranks * _A_RANK,
+    )  # fmt: skip
+    # Transfers depend on the cluster and cannot be counted without it.
+    if spec.algorithm == "auto" or "nodes" in ALGORITHMS.find(spec.algorithm).options:
+        return (each,)
+    schedule = ALGORITHMS.find(spec.algorithm).plans[spec.operation](request)
+    nbytes, seconds = schedule.rows * _BYTES_A_ROW, schedule.rows * _A_ROW
+    if request.chunks:
+        asked = f"collective.chunks: {request.chunks:,} pieces over {ranks:,} ranks"
+        made_of = f"{schedule.rows:.3g} transfers in {request.chunks:,} rounds"
+        return (each, Share(asked, made_of, "take fewer pieces", nbytes, seconds + request.chunks * _A_ROUND))
+    asked, remedy = (
+        (f"collective.algorithm: {spec.algorithm} over {ranks:,} ranks"),
+        "take another algorithm, or fewer ranks",
+    )
+    if request.servers > ranks:
+        asked, remedy = f"collective.servers.count: {request.servers:,} servers", "take fewer servers"
+    made_of = f"{schedule.rows:.3g} transfers"
+    # A ring has three rounds with a transfer per rank and repeats these rounds. The engine writes out repetitions only
+    # if their chunks have unequal sizes, and always writes transfers without repetitions.
+    if schedule.rows <= 4 * request.world_size:
+        if not np.ptp(timed_sizes(schedule, request.elements)):
+            return (each,)
+        transfers = schedule.length()
+        nbytes, seconds = transfers * BYTES_WRITTEN_OUT, transfers * _A_WRITTEN_TRANSFER
+        made_of = f"{transfers:.3g} transfers of unequal sizes"
+        remedy = f"take a size that is divisible into {schedule.chunks:,} equal parts, or fewer ranks"
+    return (each, Share(asked, made_of, remedy, nbytes, seconds))
+
+
+def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
+    """Estimate a training step."""
+    spec, ranks = scenario.training, scenario.cluster.world_size
+    if spec is None:
+        return ()
+    step = to_step(spec.replaced(numerics=False), ranks, scenario.base)
+    noted = _roughly_noted(step)
+    if ranks < _FEW_RANKS and noted < _FEW_OPERATIONS:
+        return ()
+    if noted >= _FEW_OPERATIONS:
+        noted = _counted(scenario, step) or noted
+    # Ranks in a stage share an operation list, and the engine follows the list for each rank.
+    layers, stages = step.model.num_layers, step.parallelism.pp
+    followed = noted / stages * ranks
+    asked = f"training.gradient_accumulation_steps: {step.accumulation:,} micro-batches"
+    remedy = "take fewer micro-batches with more sequences each"
+    if step.accumulation == 1:
+        asked, remedy = f"training.model: {layers:,} layers", "take fewer layers"
+    made_of = f"{noted:.3g} operations of {layers:,} layers" + (f" in {stages} stages" if stages > 1 else "")
+    lists = Share(asked, made_of, remedy, noted * _BYTES_AN_OPERATION, noted * _AN_OPERATION)
+    rows = 0.0
+    if ranks >= _FEW_RANKS:
+        asked, remedy = f"cluster.world_size: {ranks:,} ranks", "take fewer ranks"
+        rows = step_rows.of(scenario, step)
+    return (
+        lists,
+        Share(
+            asked, f"{rows:.3g} transfers in the schedules of collectives", remedy,
+            rows * _BYTES_A_ROW_OF_A_STEP, rows * _A_ROW_OF_A_STEP,
+        ),
+        Share(
+            asked, f"{followed:.3g} operations of all ranks", remedy,
+            ranks * _BYTES_A_RANK_OF_A_STEP + followed * BYTES_AN_OPERATION_OF_A_RANK,
+            ranks * _A_RANK_OF_A_STEP + followed * _AN_OPERATION_OF_A_RANK,
+        ),
+    )  # fmt: skip
+
+
+def _of_real_training(scenario: Scenario) -> tuple[Share, ...]:
+    """Estimate real training."""
+    spec, ranks = scenario.training, scenario.cluster.world_size
+    # Real training costs nothing unless requested.
+    if spec is None or not spec.numerics:
+        return ()
+    model = load_model(spec.model, spec.seq_len, scenario.base)
+    tokens = sequences(spec, ranks) * spec.seq_len
+    passes = 2 * (model.num_layers + 2) * spec.gradient_accumulation_steps * ranks
+    seconds = spec.steps * (passes * A_PASS + model_flops_per_token(model, spec.seq_len) * tokens * A_FLOP)
+    # Only a single micro-batch's activations are kept at a time.
+    activations = tokens // spec.gradient_accumulation_steps * model.num_layers * model.hidden_size
+    return (
+        Share(
+            f"training.steps: {spec.steps:,} steps with numerics",
+            f"{spec.steps * passes:.3g} passes of a layer in numpy",
+            "take fewer steps, fewer ranks, or a smaller model",
+            total(model) * ranks * BYTES_A_PARAMETER + activations * _BYTES_AN_ACTIVATION, seconds,
+        ),
+    )  # fmt: skip
+
+
+def _roughly_noted(step: TrainingStep) -> float:
+    """Return the total length of every stage's operation list, within a factor of three."""
+    layers = step.model.num_layers + 2 * step.parallelism.pp
+    return step.accumulation * step.rounds * layers * _OPERATIONS_A_LAYER
+
+
+def _counted(scenario: Scenario, step: TrainingStep) -> float:
+    """Count every stage's operations by extrapolating few micro-batches; 0 if these cannot be recorded."""
+    # A multiple accepted by every schedule.
+    few = lcm(2 * step.parallelism.pp, step.parallelism.microbatch_group or 1)
+    ranks = scenario.cluster.world_size
+    if few >= step.accumulation or step.model.num_layers > _MOST_COUNTED_LAYERS or ranks > _MOST_COUNTED_RANKS:
+        return 0.0
+    gpu = scenario.cluster.gpu or facts(scenario.cluster.topology, scenario.base).gpu
+    try:
+        alone = build("star_100g", 1, gpu=gpu, base=scenario.base)
+        notes = few_micro_batches(alone, replace(step, accumulation=few), ranks)
+    # Planning the step reports this fault with its key.
+    except ValueError:
+        return 0.0
+    return sum(_operations_of(one, step.accumulation / few) for one in notes)
+
+
+def _operations_of(notes: StageNotes, times: float) -> float:
+    """Return a list's length with `times` more passes; passes not recorded are as long as equal passes."""
+    ends = [*notes.begins.values(), notes.ends][1:]
+    length = {one: end - begin for (one, begin), end in zip(notes.begins.items(), ends, strict=True)}
+    others = len(notes.ops) - sum(length.values())
+    return others + times * sum(length[one] for one in notes.stand_for)

@@ -1,0 +1,106 @@
+"""How does a scenario's training step become a report? It is planned, simulated and summarised.
+
+If the step does not fit into memory, changes that would make it fit are tried. This is the training half of
+simulate.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from simulator.basics.errors import OutOfMemoryError, ScenarioError
+from simulator.cluster.cluster import Cluster
+from simulator.engine.jitter import Jitter
+from simulator.engine.play import Engine, play, whose
+from simulator.engine.progress import stage
+from simulator.engine.recording import of_ranks
+from simulator.learning.learn import learn
+from simulator.report.numbers.summary import with_link_use
+from simulator.report.numbers.training_summary import first_of_stages, summarize_step
+from simulator.run.advice import advice
+from simulator.run.memory import check_fits
+from simulator.run.point_result import PointResult
+from simulator.step.plan import StepPlan, plan_step
+from simulator.step.spec import TrainingStep
+
+
+def play_step(
+    cluster: Cluster,
+    step: TrainingStep,
+    jitter: Jitter,
+    *,
+    limit_memory: bool,
+    engine: Engine = "auto",
+    keep: Collection[int] | None = None,
+) -> PointResult:
+    """Simulate a step; with `lesson`, run the real training on it.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The cluster.
+    step : TrainingStep
+        The step.
+    jitter : Jitter
+        Noise on kernels and latencies.
+    limit_memory : bool
+        True: exceeding a GPU's memory is an error.
+    engine : {"auto", "events", "compiled"}
+        The requested engine.
+    keep : collection of int, optional
+        Ranks whose operations are kept, in addition to the rank that ends last. If omitted: all ranks, or in a large
+        job the first rank of each pipeline stage.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If `limit_memory` and a rank needs more than it has; the message lists changes that fit, each of them tried.
+    """
+    try:
+        planned = _planned(cluster, step, jitter, limit_memory=limit_memory)
+        # Real training follows the exact order in which operations ended, on every rank.
+        by = "events" if engine == "auto" and step.lesson is not None else engine
+        lists = planned.program.lists
+        operations = cluster.world_size * len(lists.lists[lists.list_of[0]])
+        # Real training and asynchronous steps need the operations on every rank.
+        whole = step.lesson is not None or step.rounds > 1
+        timeline = play(
+            by,
+            planned.program,
+            cluster,
+            jitter=jitter,
+            limit_memory=limit_memory,
+            allocator=step.allocator,
+            keep=None if whole else _played_ranks(planned, whose(keep, planned.program, operations)),
+        )
+        timeline = with_link_use(timeline)
+    except OutOfMemoryError as error:
+        error.args = (f"{error.args[0]}; {advice(cluster, step, jitter)}",)
+        raise
+    report, parameters = summarize_step(planned, cluster, timeline), None
+    if step.lesson is not None:
+        learned = learn(planned, cluster, timeline, jitter)
+        report, parameters = replace(report, learning=learned.learning), learned.parameters
+    # The report needed further ranks; the caller did not ask for them.
+    kept = timeline if keep is None else of_ranks(timeline, keep)
+    return PointResult(planned, kept, report, parameters=parameters)
+
+
+def _played_ranks(planned: StepPlan, keep: Collection[int] | None) -> Collection[int] | None:
+    """Return the ranks to keep, plus the ranks needed by the report."""
+    return keep if keep is None else {*keep, *first_of_stages(planned)}
+
+
+def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memory: bool) -> StepPlan:
+    """Plan the step, and refuse it if it surely does not fit."""
+    stage("planning")
+    try:
+        if limit_memory:
+            check_fits(cluster, step)
+        return plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0)
+    except ScenarioError:
+        raise
+    # Limits on this GPU: a dtype, or a generation without the attention kernels.
+    except ValueError as error:
+        raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error

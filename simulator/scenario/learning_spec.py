@@ -1,0 +1,198 @@
+"""Which keys does `training` have for real training? loss_scaling, learning (data, rate, optimizer), injected faults.
+
+Same form as training_spec.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, get_args
+
+from pydantic import Field
+
+from simulator.basics import counts
+from simulator.scenario import reading
+from simulator.scenario.field_types import Count, Rank, Spec
+from simulator.scenario.shorthand import Short
+from simulator.step.spec import FaultKind, LossScaling, ScheduleKind, TrainingTask
+
+_RULES: Final = ("auto", "none", "dynamic", "deepspeed", "static")
+# Words for a rule; names from PyTorch get advice.
+SHORT_SCALINGS: Final = Short(
+    {rule: {"rule": rule} for rule in _RULES},
+    {
+        **dict.fromkeys(("grad_scaler", "amp", "pytorch"), "has the name dynamic here; write dynamic"),
+        "fixed": "write static",
+    },
+)
+_FAULTS: Final[tuple[str, ...]] = get_args(FaultKind)
+_SCHEDULES: Final[tuple[str, ...]] = get_args(ScheduleKind)
+# GPT-2's dropout probability (Radford et al. 2019, the released hyperparameters).
+DROPOUT: Final = 0.1
+_YES_NO: Final = reading.choice((True, False))
+# Upper bound for rates and constants; larger numbers are typing errors.
+_MOST: Final = 1e6
+
+
+def yes_no_or_probability() -> reading.ValueReader:
+    """Read a boolean or a probability."""
+    share = reading.number(positive=False, most=0.99)
+
+    def reader(value: Any) -> bool | float:
+        # Booleans first: in Python True is an int.
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, int | float):
+            return float(share.reader(value))
+        raise ValueError(f"got {reading.shown(value)}; must be true, false, or a probability such as {DROPOUT}")
+
+    return reading.ValueReader(reader, lambda: {"anyOf": [{"type": "boolean"}, share.schema()]})
+
+
+def _tokens() -> reading.ValueReader:
+    """Read the path of a text or array, or token numbers as a list."""
+
+    def reader(value: Any) -> str | tuple[int, ...]:
+        if isinstance(value, str) and value.strip() and value.isprintable():
+            return value
+        if isinstance(value, list | tuple) and value:
+            # `type(n) is not int` also refuses True and False.
+            wrong = [n for n in value if type(n) is not int or n < 0]
+            if not wrong:
+                return tuple(value)
+            raise ValueError(
+                f"got {reading.shown(wrong[0])} in a list; must be token numbers, which are whole numbers of at least 0"
+            )
+        rule = "must be the path of a text or of a .npy file, or a list of token numbers"
+        raise ValueError(f"got {reading.shown(value)}; {rule}")
+
+    numbers = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+    return reading.ValueReader(reader, lambda: {"anyOf": [{"type": "string", "minLength": 1}, numbers]})
+
+
+def _betas() -> reading.ValueReader:
+    """Read two numbers from 0 on and below 1."""
+
+    def reader(value: Any) -> tuple[float, float]:
+        plain = [n for n in value if type(n) in (int, float) and 0 <= n < 1] if isinstance(value, list | tuple) else []
+        if len(plain) != 2 or len(value) != 2:
+            raise ValueError(
+                f"got {reading.shown(value)}; must be two numbers of at least 0 and below 1, such as [0.9, 0.999]"
+            )
+        return float(plain[0]), float(plain[1])
+
+    share = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
+    return reading.ValueReader(reader, lambda: {"type": "array", "items": share, "minItems": 2, "maxItems": 2})
+
+
+def _path(suffix: str) -> reading.ValueReader:
+    """Read the path of a file with this suffix."""
+
+    def reader(value: Any) -> str:
+        if isinstance(value, str) and value.isprintable() and value.endswith(suffix):
+            return value
+        raise ValueError(f"got {reading.shown(value)}; must be the path of a file whose name ends in {suffix}")
+
+    return reading.ValueReader(reader, lambda: {"type": "string", "pattern": rf"\{suffix}$"})
+
+
+class LossScalingSpec(Spec):
+    """Scaling of the loss, to keep small gradients representable in float16."""
+
+    rule: Annotated[str, reading.choice(_RULES)] = Field(
+        default="auto",
+        description=(
+            "dynamic: PyTorch's GradScaler; deepspeed: dynamic with hysteresis; static: constant scale; auto: "
+            "dynamic for float16."
+        ),
+    )
+    # Defaults come from the step's own records, therefore Python users and files share them.
+    start: Annotated[float, reading.number(positive=True, most=2.0**60)] = Field(
+        default=LossScaling().start, description="Initial loss scale; the constant scale with static."
+    )
+    interval: Count | None = Field(
+        default=None, description="Steps without overflow until the scale grows; the rule's default if omitted."
+    )
+    shared: Annotated[bool, _YES_NO] = Field(
+        default=True, description="Whether an overflow on one rank makes every rank skip the step."
+    )
+
+
+class LearningSpec(Spec):
+    """numerics: the data, the learning rate and the optimizer's constants."""
+
+    rate: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
+        default=TrainingTask().rate, description="Learning rate."
+    )
+    decay: Annotated[float, reading.number(positive=False, most=_MOST)] = Field(
+        default=TrainingTask().decay,
+        description="Weight decay: decoupled from the gradient with adam, otherwise added to the gradient.",
+    )
+    momentum: Annotated[float, reading.number(positive=False, most=1.0)] = Field(
+        default=TrainingTask().momentum, description="Momentum of the momentum optimizer."
+    )
+    betas: Annotated[Any, _betas()] = Field(
+        default=TrainingTask().betas, description="Adam's decay factors of momentum and variance per step."
+    )
+    eps: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
+        default=TrainingTask().eps, description="Adam's epsilon, added to the root of the variance."
+    )
+    warmup: Annotated[int, reading.count(0, None, counts.THINGS)] = Field(
+        default=TrainingTask().warmup,
+        description="Number of warm-up steps, in which the rate rises from 0 to `rate`; 1k is 1000.",
+    )
+    schedule: Annotated[ScheduleKind, reading.choice(_SCHEDULES)] = Field(
+        default=TrainingTask().schedule,
+        description="Course of the rate from the warm-up to the last step: constant, or a decay to 0.",
+    )
+    # Paths are kept as text; files are read when the step is built, and checked in numerics_rules.py.
+    tokens: Annotated[Any, _tokens()] = Field(
+        default=None,
+        description=(
+            "Path of a text or .npy file, or a list of token numbers; a task generated from the seed if omitted."
+        ),
+    )
+    batches: Annotated[str, _path(".npy")] | None = Field(
+        default=None,
+        description=(
+            "Path of a .npy file with tokens, shape (steps, sequences of all ranks, seq_len + 1); alternative to "
+            "`tokens`."
+        ),
+    )
+    initial: Annotated[str, _path(".npz")] | None = Field(
+        default=None,
+        description=(
+            "Path of an .npz file with initial parameters under PyTorch's names; generated from the seed if omitted."
+        ),
+    )
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths in `tokens`, `batches` and `initial`."""
+        return tuple(path for path in (self.tokens, self.batches, self.initial) if isinstance(path, str))
+
+
+class FaultSpec(Spec):
+    """numerics: an injected fault in a single step."""
+
+    step: Annotated[int, reading.whole(0)] = Field(description="Step of the fault, counted from 0.")
+    what: Annotated[FaultKind, reading.choice(_FAULTS)] = Field(
+        description=(
+            "Kind of fault: a transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an "
+            "overflow; a rank has stopped."
+        )
+    )
+    # Keys below apply to certain kinds of fault; numerics_rules.py refuses them elsewhere.
+    collective: Annotated[str, reading.text(".+", "a collective's name")] | None = Field(
+        default=None,
+        description="Collective with the faulty transfer; the first collective that sums gradients if omitted.",
+    )
+    transfer: Annotated[int, reading.whole(0)] = Field(
+        default=0, description="Number of the transfer in the collective."
+    )
+    element: Annotated[int, reading.whole(0)] = Field(
+        default=0, description="Number of the element in the transfer, or in the head's gradient."
+    )
+    bit: Annotated[int, reading.whole(0, 63)] = Field(
+        default=0, description="Number of the bit in the element; 0 is the least significant bit."
+    )
+    rank: Rank = Field(default=0, description="Rank that overflows or stops.")

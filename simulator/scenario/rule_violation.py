@@ -1,0 +1,68 @@
+"""The report of a broken rule between keys.
+
+Rules look at records, which are already valid key by key. A rule names the key for its report, and every key that it
+looked at. If only one combination of a sweep breaks the rule, the report can therefore name the responsible axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from simulator.basics.document import Key
+from simulator.step.strategies.strategy import STRATEGIES
+
+
+@dataclass(frozen=True, slots=True)
+class RuleViolation:
+    """A broken rule between keys.
+
+    Attributes
+    ----------
+    key : tuple
+        Key path for the report.
+    message : str
+        Text for the user: the value found, and the values allowed.
+    involved : tuple of str
+        Dotted keys that the rule looked at; another value for one may satisfy the rule.
+    of_key : bool
+        Whether the key itself should be removed, instead of changing its value.
+    """
+
+    key: Key
+    message: str
+    involved: tuple[str, ...]
+    of_key: bool = False
+
+
+def first_duplicate(values: Sequence[int]) -> int | None:
+    """Return the index of the first repeated value; None if every value is distinct.
+
+    >>> first_duplicate([3, 1, 3]), first_duplicate([3, 1])
+    (2, None)
+    """
+    # `values` may hold many thousands of ranks: a set keeps this linear.
+    seen: set[int] = set()
+    for i, value in enumerate(values):
+        if value in seen:
+            return i
+        seen.add(value)
+    return None
+
+
+def any_of(names: Iterable[str]) -> str:
+    """Return names as advice.
+
+    Examples
+    --------
+    >>> any_of(["zero1", "zero2", "zero3"])
+    'zero1, zero2 or zero3'
+    """
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def any_listening(option: str) -> str:
+    """Return the strategies reading a `sharding` option, as advice."""
+    # Strategies declare their options; advice therefore includes strategies added later.
+    return any_of(STRATEGIES.listening(option))

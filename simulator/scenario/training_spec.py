@@ -1,0 +1,488 @@
+"""Which keys does `training` have in a scenario file, and what may each hold? One class for each mapping.
+
+Each field is a key, and the field's type determines the allowed values. Short forms
+(`sharding: zero3`, `precision: bf16`) are replaced by their mappings during reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from simulator.basics import counts, registry
+from simulator.basics.spelling import meant
+from simulator.scenario import reading
+from simulator.scenario.dtype_reading import matmul_dtype, stored_dtype
+from simulator.scenario.field_types import Count, LargeCount, Listed, Spec
+from simulator.scenario.global_batch import batch_of_step
+from simulator.scenario.layer_policies import checkpointing
+from simulator.scenario.learning_spec import (
+    SHORT_SCALINGS,
+    FaultSpec,
+    LearningSpec,
+    LossScalingSpec,
+    yes_no_or_probability,
+)
+from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
+from simulator.scenario.shorthand import Short
+from simulator.step.framework import IMPLEMENTATIONS
+from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.rank_grid import ORDER
+from simulator.step.spec import OPTIMIZERS, Offload
+from simulator.step.strategies.strategy import STRATEGIES
+
+
+def frameworks() -> tuple[str, ...]:
+    """Return the frameworks with fitted constants, and `bare` (no constants)."""
+    return ("bare", *registry.names("framework"))
+
+
+def _algorithms() -> tuple[str, ...]:
+    # Imported late, because it imports every algorithm.
+    from simulator.collectives.algorithm import ALGORITHMS
+
+    return ("auto", *ALGORITHMS.names())
+
+
+ALLOCATORS: Final = ("caching", "expandable_segments")
+# Names from the ZeRO paper (section 5) and PyTorch's ShardingStrategy, each with advice.
+_OTHER_STRATEGIES: Final = {
+    **dict.fromkeys(("fsdp", "fsdp2", "full_shard", "zero"), "has the name zero3 here; write zero3"),
+    "shard_grad_op": (
+        "is zero3 without resharding after the forward pass; write {strategy: zero3, reshard_after_forward: false}"
+    ),
+    **dict.fromkeys(("no_shard", "dp", "zero0", "none"), "has the name ddp here; write ddp"),
+    **dict.fromkeys(
+        ("hsdp", "hybrid_shard"), "is zero3 within shard groups; write for example {strategy: zero3, shard_size: 8}"
+    ),
+    "zero++": "is not supported yet; the nearest setting is {strategy: zero3, reshard_after_forward: 8}",
+    **dict.fromkeys(("ps", "parameter_servers", "byteps"), "write parameter_server"),
+}
+# The matmul dtype is given only if it differs from the parameters' dtype.
+PRECISIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "fp64": {"params": "float64"},
+        "fp32": {"params": "float32"},
+        "tf32": {"params": "float32", "matmul": "tf32"},
+        "fp16": {"params": "float16"},
+        "bf16": {"params": "bfloat16"},
+        "fp8": {"params": "bfloat16", "matmul": "float8_e4m3fn"},
+    }
+)
+# Names from PyTorch and other libraries, each with advice.
+_OTHER_PRECISIONS: Final = {
+    **dict.fromkeys(("float32", "single", "float", "full"), "did you mean 'fp32'?"),
+    **dict.fromkeys(("tfloat32", "tf"), "did you mean 'tf32'?"),
+    **dict.fromkeys(("float16", "half"), "did you mean 'fp16'?"),
+    **dict.fromkeys(("bfloat16", "mixed", "amp"), "did you mean 'bf16'?"),
+    **dict.fromkeys(("float8", "float8_e4m3fn", "float8_e5m2"), "did you mean 'fp8'?"),
+    **dict.fromkeys(("int8", "int4", "fp4", "mxfp8", "nvfp4"), "is not supported yet; the narrowest dtype is fp8"),
+}
+# AdamW's decoupled weight decay changes neither states nor kernels.
+_SAME_OPTIMIZERS: Final = {"adamw": "adam"}
+# Variants with equal states and kernels.
+_OTHER_OPTIMIZERS: Final = {
+    **dict.fromkeys(("nesterov", "sgdm"), "has the same states as momentum; write momentum"),
+}
+# Names from papers, Megatron-LM ("vpp") and PyTorch, each with advice.
+_OTHER_SCHEDULES: Final = {
+    **dict.fromkeys(("pipedream", "one_forward_one_backward"), "did you mean '1f1b'?"),
+    **dict.fromkeys(("Interleaved1F1B", "interleaved_1f1b", "vpp"), "did you mean 'interleaved'?"),
+    "afab": "did you mean 'gpipe'?",
+    **dict.fromkeys(("zb1p", "zero_bubble"), "did you mean 'zb_h1'?"),
+    # PyTorch's name. As a different spelling it would be read as zb_v, a different schedule.
+    "zbv": "did you mean 'zbv_zero_bubble'?",
+}
+# The longest context in a published model is ten million tokens; more than a billion is probably a typing error.
+_MOST_TOKENS: Final = 10**9
+
+
+OFFLOADS: Final = {"none": {"what": "none"}, "optimizer": {"what": "optimizer"}}
+_OTHER_OFFLOADS: Final = {
+    **dict.fromkeys(("cpu", "host", "states", "zero_offload"), "write optimizer"),
+    **dict.fromkeys(
+        ("parameters", "params", "activations"), ("is not supported yet; only the optimizer can be offloaded")
+    ),
+}
+SHORT_OPTIMIZERS: Final = Short(
+    {**{name: {"name": name} for name in OPTIMIZERS}, **{name: {"name": of} for name, of in _SAME_OPTIMIZERS.items()}},
+    _OTHER_OPTIMIZERS,
+)
+SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES.names()}, _OTHER_STRATEGIES)
+SHORT_PRECISIONS: Final = Short(PRECISIONS, _OTHER_PRECISIONS)
+SHORT_OFFLOADS: Final = Short(OFFLOADS, _OTHER_OFFLOADS)
+# Keys with a short form. An axis below such a key needs the mapping: sharding.shard_size under `sharding: zero3`.
+SHORTS: Final[Mapping[tuple[str, ...], Short]] = MappingProxyType(
+    {
+        ("training", "sharding"): SHARDINGS,
+        ("training", "precision"): SHORT_PRECISIONS,
+        ("training", "optimizer"): SHORT_OPTIMIZERS,
+        ("training", "offload"): SHORT_OFFLOADS,
+        ("training", "loss_scaling"): SHORT_SCALINGS,
+    }
+)
+
+
+def without_short_form(key: tuple[str, ...], value: Any) -> Any:
+    """Return the mapping for a short form under this key; any other value unchanged.
+
+    Examples
+    --------
+    >>> without_short_form(("training", "sharding"), "zero2")
+    {'strategy': 'zero2'}
+    """
+    short = SHORTS.get(key)
+    word = meant(value, short.words) if short is not None and isinstance(value, str) else None
+    return value if short is None or word is None else dict(short.words[word])
+
+
+YES_NO: Final = reading.choice((True, False))
+
+
+def _reshard() -> reading.ValueReader:
+    """Read a boolean, or a number of ranks from 2 on."""
+    ranks = reading.whole(2, 1_000_000)
+
+    def reader(value: Any) -> bool | int:
+        # Booleans first: in Python True is an int.
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, int):
+            return int(ranks.reader(value))
+        raise ValueError(f"got {reading.shown(value)}; must be true, false, or a number of ranks such as 8")
+
+    return reading.ValueReader(reader, lambda: {"anyOf": [{"type": "boolean"}, ranks.schema()]})
+
+
+def _capacity() -> reading.ValueReader:
+    """Read a positive factor, or none."""
+    factor = reading.number(positive=True, most=1e6)
+
+    def reader(value: Any) -> float | None:
+        return None if value is None or value == "none" else float(factor.reader(value))
+
+    return reading.ValueReader(reader, lambda: {"anyOf": [{"const": "none"}, factor.schema()]})
+
+
+def _imbalance() -> reading.ValueReader:
+    """Read a factor from 1 on, or {zipf: exponent} for the experts' popularity."""
+    factor, exponent = reading.number(positive=True, most=1e6), reading.number(positive=True, most=10)
+
+    def reader(value: Any) -> float | dict[str, float]:
+        if isinstance(value, Mapping):
+            if set(value) != {"zipf"}:
+                raise ValueError(f"got {reading.shown(value)}; must be a number such as 1.1, or {{zipf: 0.3}}")
+            return {"zipf": float(exponent.reader(value["zipf"]))}
+        if factor.reader(value) < 1:
+            raise ValueError(
+                f"got {reading.shown(value)}; must be at least 1, because the fullest rank has at least the mean"
+            )
+        return float(value)
+
+    return reading.ValueReader(
+        reader,
+        lambda: {
+            "anyOf": [
+                {"type": "number", "minimum": 1, "maximum": 1e6},
+                {
+                    "type": "object",
+                    "properties": {"zipf": exponent.schema()},
+                    "required": ["zipf"],
+                    "additionalProperties": False,
+                },
+            ]
+        },
+    )
+
+
+Implementation = Literal["auto", "fused", "foreach", "for_loop"]
+Collectives = Literal["auto", "played", "closed_form"]
+
+
+class ExpertsSpec(Spec):
+    """Tokens' dispatch to experts held by different ranks."""
+
+    # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated (DeepEP) only once.
+    dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"))] = Field(
+        default="all_to_all",
+        description=(
+            "Token dispatch: a copy per chosen expert (all_to_all), every token to every rank (all_gather), or a "
+            "copy per rank (deduplicated)."
+        ),
+    )
+    capacity: Annotated[float | None, _capacity()] = Field(
+        default=None,
+        description="Capacity of an expert relative to its even share of tokens, with padding; no limit if omitted.",
+    )
+    imbalance: Annotated[Any, _imbalance()] = Field(
+        default=1.0,
+        description=(
+            "Load of the fullest rank relative to the mean; or {zipf: exponent} for the popularity of experts."
+        ),
+    )
+    dtype: Annotated[str, reading.choice(("auto", "bfloat16", "float8_e4m3fn"))] = Field(
+        default="auto", description="Token dtype during dispatch; auto: the activations' dtype."
+    )
+
+
+class ParallelismSpec(Spec):
+    """Ranks for each kind of parallelism; the product is world_size."""
+
+    dp: LargeCount | None = Field(
+        default=None,
+        description="Data parallelism: number of ranks; if omitted, world_size divided by tp x pp x cp. 1k is 1000.",
+    )
+    tp: Count = Field(default=1, description="Tensor parallelism: number of ranks that split every matrix.")
+    pp: Count = Field(default=1, description="Pipeline parallelism: number of ranks that split the layers.")
+    cp: Count = Field(default=1, description="Context parallelism: number of ranks that split every sequence.")
+    ep: Count = Field(default=1, description="Expert parallelism: number of ranks in a stage that split the experts.")
+    etp: Count | None = Field(
+        default=None, description="Number of ranks that split each expert's matrices; tp if omitted."
+    )
+    experts: ExpertsSpec = Field(default=ExpertsSpec(), description="ep: dispatch of tokens to experts.")
+    # Korthikanti et al. 2023: sums of whole activations become a reduce-scatter and an all-gather.
+    sequence_parallel: Annotated[bool, YES_NO] = Field(
+        default=True, description="tp: whether activations between the matrices are split along the sequence."
+    )
+    tp_overlap: Annotated[str, reading.choice(("none", "ring_exchange", "bulk"))] = Field(
+        default="none",
+        description=(
+            "tp: overlap of matmuls with communication: pieces of a matmul during a ring exchange, or whole "
+            "exchanges beside matmuls (bulk)."
+        ),
+    )
+    schedule: Annotated[str, reading.choice(SCHEDULES.names(), _OTHER_SCHEDULES)] = Field(
+        default="1f1b", description="pp: order of the micro-batches' passes through the stages."
+    )
+    virtual_stages: Count = Field(
+        default=1, description="pp: number of stages per rank, for schedules without a fixed number."
+    )
+    microbatch_group: Count | None = Field(
+        default=None,
+        description=(
+            "interleaved: number of consecutive micro-batches in a chunk before the next chunk; pp if omitted."
+        ),
+    )
+    stages: Annotated[Any, layers_of_stages()] = Field(
+        default="auto",
+        description="pp: number of layers of each stage; or how many layers fewer the first and the last stage have.",
+    )
+    # Llama 3 gathers keys and values (all_gather); ulysses is DeepSpeed Ulysses (Jacobs et al. 2023).
+    context: Annotated[Any, ways_of_attention()] = Field(
+        default="ring",
+        description=(
+            "cp: attention across ranks: keys and values pass round a ring, are gathered (all_gather), or heads are "
+            "exchanged for tokens (ulysses); or ring with ulysses."
+        ),
+    )
+    balanced: Annotated[bool, YES_NO] = Field(
+        default=True, description="cp: whether each rank has an early and a late piece of the sequence (zigzag)."
+    )
+    order: Annotated[tuple[str, ...], kinds_in_order()] = Field(
+        default=ORDER,
+        description="Kinds of parallelism in rank order; the first kind varies fastest with the rank's number.",
+    )
+
+
+class ShardingSpec(Spec):
+    """How model states are sharded over data-parallel ranks."""
+
+    strategy: Annotated[str, reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES)] = Field(
+        default="zero3",
+        description=(
+            "Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3)."
+        ),
+    )
+    # The same values as in PyTorch's `fully_shard`.
+    reshard_after_forward: Annotated[bool | int, _reshard()] = Field(
+        default=True,
+        description=(
+            "zero3: whether gathered parameters are freed between forward and backward; a number: sharded over this "
+            "number of neighbouring ranks in the meantime."
+        ),
+    )
+    prefetch: Annotated[int, reading.whole(0, 10_000)] = Field(
+        default=1, description="zero3: number of units gathered ahead of the current unit."
+    )
+    # 25 MiB is the default in PyTorch's DistributedDataParallel.
+    bucket_size: Annotated[int, reading.size(1)] = Field(
+        default=25 * 2**20, description="Every strategy except zero3: gradient bucket size."
+    )
+    shard_size: Count | None = Field(
+        default=None,
+        description="zero3: number of ranks with a common copy of the states; every data-parallel rank if omitted.",
+    )
+    layers_per_unit: Count = Field(
+        default=1, description="zero3: number of layers that are gathered and freed together."
+    )
+    # DeepSpeed's parameter persistence threshold.
+    keep_below: Annotated[int, reading.whole(0)] = Field(
+        default=0, description="zero3: tensors with fewer elements are not sharded; DeepSpeed's default is 100000."
+    )
+    # "last" is FSDP's `no_sync` for every micro-batch except the last.
+    gradient_sync: Annotated[str, reading.choice(("every", "shard", "last"))] = Field(
+        default="every",
+        description=(
+            "zero3: micro-batches after which gradients are summed: every micro-batch; every micro-batch within "
+            "shard groups, but only the last over the copies (shard); only the last, with whole gradients in memory "
+            "(last)."
+        ),
+    )
+    servers: Count = Field(
+        default=1, description=("parameter_server: number of servers, each with a share of the parameters.")
+    )
+    servers_on: Annotated[str, reading.choice(("own", "workers"))] = Field(
+        default="own",
+        description="parameter_server: separate machines (own), or workers, one server per node before a second.",
+    )
+    asynchronous: Annotated[bool, YES_NO] = Field(
+        default=False, description="parameter_server: whether servers apply each gradient on arrival."
+    )
+    # The bound in a stale synchronous parallel parameter server (Ho et al. 2013).
+    staleness: Annotated[int, reading.whole(0, 1_000_000)] | None = Field(
+        default=None,
+        description=(
+            "asynchronous: number of steps that a worker may be ahead of the slowest worker; no limit if omitted."
+        ),
+    )
+
+
+class OptimizerSpec(Spec):
+    """The optimizer, with an implementation for the update."""
+
+    # An alias is stored under its proper name: `adamw` becomes "adam".
+    name: Annotated[str, reading.choice(tuple(OPTIMIZERS), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
+        default="adam", description="Optimizer (determines the states and kernels); adamw means adam."
+    )
+    implementation: Annotated[
+        Literal["auto", "fused", "foreach", "for_loop"], reading.choice(("auto", *IMPLEMENTATIONS))
+    ] = Field(
+        default="auto",
+        description=(
+            "fused: a single kernel; foreach: a kernel per arithmetic operation for all tensors; for_loop: a kernel "
+            "per arithmetic operation and tensor; auto: the framework's default."
+        ),
+    )
+
+
+class OffloadSpec(Spec):
+    """State stored on the host instead of the GPU."""
+
+    what: Annotated[Literal["none", "optimizer"], reading.choice(tuple(OFFLOADS), _OTHER_OFFLOADS)] = Field(
+        default="none",
+        description="Data to offload to the host: none, or the optimizer's states and update (optimizer).",
+    )
+    host_rate: Annotated[float, reading.rate()] = Field(
+        default=Offload().host_rate, description="Memory bandwidth of a node's processors during the update."
+    )
+
+
+class PrecisionSpec(Spec):
+    """Dtypes used in a step."""
+
+    params: Annotated[str, stored_dtype()] = Field(
+        default="bfloat16", description="Dtype for working parameters and activations."
+    )
+    grads: Annotated[str, stored_dtype("auto")] = Field(
+        default="auto", description="Dtype for accumulated gradients; auto: the parameters' dtype."
+    )
+    reduce: Annotated[str, stored_dtype("auto")] = Field(
+        default="auto",
+        description="Dtype for gradients in communication; auto: float32, or float64 for float64 gradients.",
+    )
+    master: Annotated[str | None, stored_dtype("auto", None)] = Field(
+        default="auto",
+        description="Dtype for the optimizer's parameter copy; auto: float32 for narrower parameters.",
+    )
+    matmul: Annotated[str, matmul_dtype()] = Field(
+        default="auto", description="Dtype for matmul inputs; auto: the parameters' dtype."
+    )
+
+
+class TrainingSpec(Spec):
+    """A single training step."""
+
+    # The model's own keys are checked by `model/load.py`, for files and for inline models.
+    model: Annotated[Any, reading.named_or_written_out("model", "the name of a model")] = Field(
+        description="Model: a catalog name, the path of a Hugging Face config.json, or the keys of such a file."
+    )
+    seq_len: Annotated[int, reading.count(1, _MOST_TOKENS, counts.TOKENS)] = Field(
+        description="Sequence length in tokens; 8k is 8192."
+    )
+    micro_batch_size: Count = Field(default=1, description="Number of sequences per micro-batch on each rank.")
+    gradient_accumulation_steps: LargeCount = Field(
+        default=1, description="Number of micro-batches per optimizer step; 1k is 1000."
+    )
+    # Stored as text: the number of sequences depends on `seq_len`, which may be an axis.
+    global_batch: Annotated[str, batch_of_step()] | None = Field(
+        default=None,
+        description=(
+            "Global batch of a step: in tokens (4M; k is 1024) or in sequences (512seq); alternative to "
+            "gradient_accumulation_steps."
+        ),
+    )
+    parallelism: ParallelismSpec = Field(
+        default=ParallelismSpec(), description="Sizes and options for each kind of parallelism."
+    )
+    sharding: Annotated[ShardingSpec, SHARDINGS] = Field(
+        default=ShardingSpec(), description="Sharding of the model states; short form: a strategy's name."
+    )
+    precision: Annotated[PrecisionSpec, SHORT_PRECISIONS] = Field(
+        default=PrecisionSpec(), description="Dtypes; short forms: fp32, tf32, fp16, bf16 and fp8."
+    )
+    activation_checkpointing: Annotated[Any, checkpointing()] = Field(
+        default="none", description="Activations that are discarded and recomputed."
+    )
+    attention: Annotated[Literal["flash", "standard"], reading.choice(("flash", "standard"))] = Field(
+        default="flash",
+        description="Attention kernels: flash (scores stay on the chip) or standard (scores go through HBM).",
+    )
+    attention_generation: Annotated[int, reading.whole(1, 3)] = Field(
+        default=2, description="Generation of the flash attention kernels."
+    )
+    optimizer: Annotated[OptimizerSpec, SHORT_OPTIMIZERS] = Field(
+        default=OptimizerSpec(),
+        description="Optimizer and the implementation of its update; short form: the optimizer's name.",
+    )
+    collectives: Annotated[
+        Literal["auto", "played", "closed_form"], reading.choice(("auto", "played", "closed_form"))
+    ] = Field(
+        default="auto",
+        description=(
+            "Collectives: simulated transfer by transfer (played), or by closed forms where exact (closed_form)."
+        ),
+    )
+    algorithm: Annotated[str, reading.known(_algorithms)] = Field(
+        default="auto", description="Algorithm for every collective; auto: the machine's choice."
+    )
+    compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
+    dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
+        default=False, description="Dropout: true (probability 0.1), false, or a probability."
+    )
+    framework: Annotated[str, reading.known(frameworks)] = Field(
+        default="torchtitan", description="Framework whose fitted constants slow down kernels; bare: no constants."
+    )
+    allocator: Annotated[Literal["caching", "expandable_segments"], reading.choice(ALLOCATORS)] = Field(
+        default="caching", description="Allocator of GPU memory."
+    )
+    offload: Annotated[OffloadSpec, SHORT_OFFLOADS] = Field(
+        default=OffloadSpec(), description="Data on the host: none, optimizer."
+    )
+    loss_scaling: Annotated[LossScalingSpec, SHORT_SCALINGS] = Field(
+        default=LossScalingSpec(), description="Loss scaling: rule and options; short form: the rule's name."
+    )
+    clip_norm: Annotated[float, reading.number(positive=True, most=1e30)] | None = Field(
+        default=None, description="Maximum gradient norm; no clipping if omitted."
+    )
+    numerics: Annotated[bool, YES_NO] = Field(
+        default=False,
+        description="Whether a real model trains during the simulation, with real arrays in every transfer.",
+    )
+    steps: Annotated[int, reading.count(1, 100_000, counts.THINGS)] = Field(
+        default=20, description="Number of training steps, with numerics or asynchronous servers; 1k is 1000."
+    )
+    learning: LearningSpec = Field(default=LearningSpec(), description="numerics: training data and learning rate.")
+    faults: Listed[FaultSpec] = Field(default=(), description="numerics: injected faults.")

@@ -1,0 +1,147 @@
+"""Which words does docs/measured.md have between the tables computed by machines_page.py?
+
+Nothing is computed here. Quoted figures must agree with the tables.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BEFORE: Final = """# Measured against simulated
+
+This page compares measured collectives with simulated collectives: six measured sweeps of nccl-tests (float32, out of
+place) with the shipped topologies. `simulator/catalog/measured/collectives.csv` contains the sweeps with sources. The
+page is written by `python -m tools.validation.machines_page`, and the constants in the topology files by
+`python -m tools.validation.shipped_machines`.
+
+A machine has at most five constants. The machine's algorithm is simulated on the machine's links, with these rules:
+
+- Every rank first pays `startup` once.
+- The rate of each flow is at most `rate_cap` inside a node or `cross_rate_cap` between nodes, times 1 / (1 +
+  (`half_size` / S)^`exponent`) for an array of S bytes. S is at least a packet of 4096 bytes.
+- If several rings run at once (`multi_ring`), the rings that leave a GPU for another GPU of its node share `rate_cap`.
+- Over several nodes, all-reduces are divided into `chunks` pieces (none smaller than 4 MiB), so that links inside and
+  between nodes are busy at the same time.
+
+Only one cap is fitted, because one sweep determines one rate: the cap on the links with the highest use by the largest
+array. A ring cannot explain 483 GB/s bus bandwidth over links with 450 GB/s (8 H100), nor 78 GB/s over cards with
+50 GB/s per node (two p4de nodes). The first machine adds inside its switch (`nvls`), and the second machine adds inside
+its nodes first (`blueconnect`).
+
+A fit is rejected if links inside a node must reach more than 92 % of the rating, because no library is known to reach
+this rate. Otherwise 16 H100 could be fitted as rings at 100 % of NVLink.
+
+Two straight lines, one for each protocol, with as many constants, were tested against the smooth curve. They were
+fitted to every second size. At the sizes in between, their error is 3 to 10 % in the median (the curve: 1.4 to 5 %),
+and at most 42 % (the curve: 43 %, and 18 % on all machines except 8 A100). Three lines have 2 to 11 %, and at most
+25 %. The curve was kept.
+"""
+
+WHY: Final = """
+Large errors occur where the measured time is not a smooth curve, most likely because the library changes its protocol
+or its algorithm with the size. 8 A100 need 101 us for 1, for 2 and for 4 MiB; 16 H100 fall behind between 16 and 64 MiB
+and catch up at larger sizes. The fit follows most of the rows and gives such outliers little weight. Below 1 MiB hardly
+anything except the start-up has an effect; these rows have a quarter of the weight.
+"""
+
+RING: Final = """## Gathers and reduce-scatters
+
+A sharded training step depends on these two operations. They were measured only on one node of 8 H100, in a table
+shipped with the compiler XLA. The times in the table contain the launch, and therefore the start-ups here contain the
+launch too. The machine is assumed to run a ring, as NCCL does. The gather over 8 GPUs was fitted with two constants
+(start-up and cap), with three (the cap depends on the square root of the size) and with four. The reduce-scatter was
+also fitted with one constant, its cap, and the gather's start-up and half size. The topology files contain the lines in
+bold. Errors from 1 MiB:
+
+"""
+
+RING_WHY: Final = """
+The dependence of the cap on the size is needed: with two constants the errors are 4 to 7 % in the median, and 5 to 6 %
+at the largest size. A separate exponent is not needed, nor a second start-up and half size, so both operations together
+have four numbers. The 90th percentile of the errors is the scatter of the sweep itself: its reduce-scatter of 1 MiB
+takes 20 us, and of 512 KiB 41 us. Over 4 and 2 GPUs, held out, the same constants are too fast (table below); with 2
+GPUs a rank has a single neighbour.
+
+For gathers over several nodes, only the trend on one busy cluster is known (below). Over several nodes `multi_ring`
+runs one ring per GPU, and each ring crosses to the next node over another card. The constants are a single node's
+constants, plus the network's addition to the all-reduce's start-up, and the all-reduce's cap between nodes if this cap
+was fitted; `source` states the origin. dgx_a100 and aws_p4de take the all-reduce's constants: the all-reduce is a ring
+over the same links. dgx_b200 takes twice the bytes in the time of dgx_h100.
+"""
+
+XLA: Final = """## Operations that the fit did not see
+
+These rows are the remainder of XLA's table, over 2, 4 and 8 H100. No row was used for a constant. An operation without
+its own constants takes the all-reduce's constants, with NCCL's own factor between the bandwidths in switches and rings
+(0.85 on Hopper). Errors from 1 MiB:
+
+"""
+
+BORROWED: Final = """## Where only the all-reduce was measured
+
+The same table, simulated with a topology file whose only section is the all-reduce (the sweep over 8 H100). Errors from
+1 MiB:
+
+"""
+
+BEST_CASE: Final = """## Where nothing was measured
+
+A topology file without `collectives` is a best case: operations start without delay, and flows fill their links. Every
+sweep of this page was simulated in this way, on its machine without constants and with the algorithm chosen by `auto`,
+and compared with the measured times (`simulator/catalog/measured/network_errors.csv`). Measured collectives take
+longer, and the difference is largest for short collectives. From each sweep, the table uses the size with a duration
+closest to the first column. Every source has the same weight:
+
+"""
+
+BEST_CASE_WHY: Final = """
+A step's interval is widened by these factors if no collective was measured on the machine, in proportion to the exposed
+communication in the step ([validation.md](validation.md#how-far-to-trust-a-prediction)). The 95 % factor comes from the
+shared and busy cluster in the next section.
+
+"""
+
+OVER_NODES: Final = """## Over many nodes
+
+The table shows 256 MB over 1 to 64 nodes on the cluster behind nanotron's rows (`hf_h100`), as published by the users:
+mean and band on a shared and busy cluster. Two constants were fitted to these figures: the cap on gathers in a node,
+and each step's time from node to node (450 us). The all-reduce has the same step time. The remaining constants come
+from aws_p5.
+
+"""
+
+AFTER: Final = """
+Notes on these tables: XLA's own all-reduce on 8 GPUs is slower than the fitted sweep; this part of an error comes from
+the choice of a source. An all-to-all has no constants of its own: `auto` picks the direct exchange, and its seven flows
+share a GPU's port and the port's cap. Over nodes, sums take as many steps as NCCL's trees (`blueconnect`, and `nvls`
+between its switches), and gathers run in rings. A group with one rank per node takes the algorithm that is faster with
+the same constants. If an operation is important, measure it and run `simulator fit`: a topology file accepts a section
+for each operation.
+
+## How far to trust it
+
+- Sizes between the measured sizes, on the measured machine, from 1 MiB: the errors of the tables above.
+- Below 1 MiB: errors of tens of percent at single sizes. The library's protocols for small messages are not simulated.
+- The same nodes with fewer GPUs, or more nodes: the algorithm and the links are simulated, but the caps are those of
+  the measured number of GPUs. For 2 and 4 H100, nothing beyond the tables above is known, and for more than two nodes
+  nothing beyond the last table.
+- `source` in a topology file states the origin of the constants. It says `not measured here` if the constants are taken
+  from another machine or operation: dgx_a100 and dgx_h100 over several nodes, aws_p4de in one node; gathers and
+  reduce-scatters everywhere except in one node of H100.
+- One sweep of each machine is known. Another cluster of the same type can differ by more than the errors on this page,
+  for example by library version or cabling.
+
+## Your own machine
+
+    simulator fit sweep.txt --topology dgx_h100 --out my_machine.yaml
+
+`sweep.txt` is the output of an nccl-tests program (its list of ranks contains the numbers of ranks and hosts), or a CSV
+file with a size and a time, or with a size and `busbw` or `algbw`. Without `--topology`, the links are assumed to be a
+quarter faster than the fastest row needs. With `--topology`, `fit` accepts many files, logs of many runs, and CSV files
+with many operations (`op`), numbers of ranks (`ranks`, `nodes`) and runs. Each operation is fitted in one node and over
+nodes, to the sweep with most ranks. Sweeps with fewer ranks are simulated for comparison, and the output names the
+constants that no sweep determines. From Python: `simulator.calibration.machines.fit_all(paths)`, `machine_text` and
+`to_yaml`.
+
+## Sources
+"""

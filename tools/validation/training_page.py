@@ -1,0 +1,165 @@
+"""How are docs/validation.md and docs/validation_cut.md written?
+
+    python -m tools.validation.training_page [FOLDER] [KEPT] [JOBS]
+
+Every measured row is simulated, and every number in a table is computed from the rows. Only words (in training_text.py
+and cut_text.py) are written by hand. KEPT is a file with rows simulated before (`simulator validate --kept`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs.ablation import ablation
+from simulator.calibration.training_runs.cache import play_on
+from simulator.calibration.training_runs.checks import fitted_system
+from simulator.calibration.training_runs.cut_rows import all_measured
+from simulator.calibration.training_runs.playing import PlayedRow, frameworks
+from simulator.calibration.training_runs.rows import measured
+from simulator.calibration.training_runs.summary import apart, errors
+from simulator.calibration.training_runs.user_rows import columns
+from simulator.model.parameters import total
+from simulator.report.numbers.prediction_intervals import TABLE
+from simulator.report.plots import style
+from tools.validation import error_plot as plot_validation
+from tools.validation.coverage import coverage_table
+from tools.validation.cross_validation import play_unseen, source_of
+from tools.validation.cut_page import cut_of, gpu_of, gpus_of, size_of, write_cut
+from tools.validation.residuals import residuals, write_residuals
+from tools.validation.training_text import (
+    ABLATION,
+    APART,
+    BEFORE,
+    CONSTANTS,
+    FRAMEWORKS,
+    INTERVALS,
+    KEPT_BACK,
+    KERNELS,
+    MEMORY,
+    NETWORK,
+    OWN,
+    REMOVED,
+    SHORT,
+    WORST,
+)
+
+
+def write(folder: Path, outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow], jobs: int = 2) -> None:
+    """Write validation.md and images/validation.{png,svg} into a docs folder, from rows with and without own source."""
+    known = frameworks()
+    whole = [outcome for outcome in outcomes if outcome.row.table in {row.table for row in measured()}]
+    fit_system = fitted_system(whole, known["llm_foundry"])
+    # Disturbed runs, and rows composed of profiled pieces, appear in the first table only.
+    disturbed = apart([outcome.row for outcome in outcomes])
+    calm = [n for n, outcome in enumerate(outcomes) if outcome.row.timed and n not in disturbed]
+    timed = [outcomes[n] for n in calm]
+    title = finding([outcome.error for outcome in timed], len(disturbed))
+    style.save(plot_validation.figure(_groups(timed), title), folder / "images", "validation", svg=True)
+    found = residuals(outcomes, unseen)
+    memory = tables.memory(whole, "torchtitan")
+    parts = [
+        BEFORE,
+        tables.overview(outcomes, unseen, "source", _named(outcomes, disturbed)).markdown(),
+        APART,
+        *(_part(outcomes, unseen, calm, title, key, order) for title, key, order in _PARTS),
+        "![Simulated over measured tokens/s of every training run](images/validation.png)\n",
+        WORST + tables.worst_rows(timed).markdown(),
+        INTERVALS + coverage_table(found).markdown() + NETWORK,
+        FRAMEWORKS + tables.of_frameworks(known).markdown(),
+        CONSTANTS + tables.constants(known, fit_system).markdown(),
+        tables.counts(timed, known).markdown(),
+        ABLATION + tables.ablated(ablation(outcomes, known, jobs)).markdown(),
+        REMOVED + tables.removed(fit_system, whole, known["llm_foundry"]).markdown(),
+        KERNELS + tables.kernels_removed(whole, known["llm_foundry"], jobs).markdown(),
+        KEPT_BACK + tables.kept_back(fit_system).markdown(),
+        MEMORY + ("" if memory is None else memory.markdown()),
+        OWN + columns(),
+        SHORT,
+    ]
+    (folder / "validation.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def _named(outcomes: Sequence[PlayedRow], disturbed: frozenset[int]) -> Callable[[PlayedRow], str]:
+    # Identity, because rows may be equal.
+    ids = {id(outcomes[place]) for place in disturbed}
+
+    def name(outcome: PlayedRow) -> str:
+        table = outcome.row.table
+        if id(outcome) in ids:
+            return f"{source_of(outcome.row)}, disturbed"
+        return f"{table}, eight bits" if outcome.row.eight_bit else table
+
+    return name
+
+
+# Title, group and order of each table.
+_PARTS: Final[tuple[tuple[str, Callable[[PlayedRow], str], Callable[[PlayedRow], float]], ...]] = (
+    ("framework", lambda outcome: outcome.row.framework, lambda outcome: 0.0),
+    ("GPU", gpu_of, lambda outcome: 0.0),
+    ("size", size_of, lambda outcome: total(outcome.row.transformer)),
+    ("number of GPUs", gpus_of, lambda outcome: outcome.row.gpus),
+    ("parallelism", cut_of, lambda outcome: 0.0),
+)
+
+
+def _part(
+    outcomes: Sequence[PlayedRow],
+    unseen: Sequence[PlayedRow],
+    places: Sequence[int],
+    title: str,
+    key: Callable[[PlayedRow], str],
+    order: Callable[[PlayedRow], float],
+) -> str:
+    # Sorted for the order of the table's lines; a stable sort keeps equal rows in table order.
+    ordered = sorted(places, key=lambda place: order(outcomes[place]))
+    own, others = ([rows[place] for place in ordered] for rows in (outcomes, unseen))
+    return tables.overview(own, others, title, key).markdown()
+
+
+def _groups(outcomes: Sequence[PlayedRow]) -> list[plot_validation.Group]:
+    groups = []
+    for name in dict.fromkeys(source_of(outcome.row) for outcome in outcomes):
+        own = [outcome for outcome in outcomes if source_of(outcome.row) == name]
+        groups.append(
+            plot_validation.Group(
+                name,
+                tuple(outcome.row.tokens_per_s / outcome.row.gpus for outcome in own),
+                tuple(outcome.tokens_per_s / outcome.row.gpus for outcome in own),
+            )
+        )
+    return groups
+
+
+def finding(relative: Sequence[float], disturbed: int) -> str:
+    """Return a sentence about the errors of timed runs, without disturbed runs, which are counted.
+
+    Examples
+    --------
+    >>> finding([0.1, -0.2, 0.3], 2)
+    'Median error 20.0% over 3 of 5 timed runs (2 disturbed ones left out), 90 % below 30.0%; grey: ±10 %, hollow: \
+beyond the axis'
+    """
+    summary = errors("", relative)
+    return (
+        f"Median error {summary.median:.1%} over {summary.count} of {summary.count + disturbed} timed runs "
+        f"({disturbed} disturbed ones left out), 90 % below {summary.most:.1%}; grey: ±10 %, hollow: beyond the axis"
+    )
+
+
+def main(folder: str = "docs", kept: str = "", jobs: str = "2") -> None:
+    """Simulate everything; write both pages, and the residuals for prediction intervals."""
+    known = frameworks()
+    outcomes = play_on(all_measured(), known, int(jobs), kept=Path(kept) if kept else None)
+    # Simulates every row again, with different constants.
+    unseen = play_unseen(outcomes, known, int(jobs))
+    write_residuals(TABLE, residuals(outcomes, unseen))
+    write(Path(folder), outcomes, unseen, int(jobs))
+    write_cut(Path(folder), [outcome for outcome in outcomes if outcome.row.table not in {r.table for r in measured()}])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

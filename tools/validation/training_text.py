@@ -1,0 +1,186 @@
+"""Which words does docs/validation.md have between the tables computed by training_page.py?
+
+Nothing is computed here. Quoted figures are rounded, and survive small changes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BEFORE: Final = """# Training steps: measured against simulated
+
+This page compares measured training steps with simulated steps. The page simulates every row of
+`simulator/catalog/measured/training.csv` (models without model parallelism) and `training_cut.csv` (tensor, pipeline,
+context and expert parallelism; [validation_cut.md](validation_cut.md) has further tables). There are 1,398 rows, of
+which 677 were timed; the source of the remaining 721 rows composed these rows of profiled pieces. Among the timed rows,
+38 are disturbed; most tables and the picture show the other 639. Each row names its source. The page is written by
+`python -m tools.validation.training_page`. `simulator validate` prints a part of the tables in about four minutes on
+two cores, with `--source NAME` the tables of a single source, and with `--csv FILE` the errors of your own runs
+(below).
+
+Every row is planned and simulated, with kernels, memory and simultaneous collectives. If a step has many micro-batches,
+a few are simulated, and each remaining micro-batch takes as long as the last simulated micro-batch. Errors are relative
+errors of the step time, simulated / measured - 1: above zero the simulator is too slow. The columns `median` and
+`90 % below` are the median and the 90th percentile of the errors' sizes, and `middle` is the median error.
+
+Three columns beside each group's errors show the median size of errors under other predictions:
+
+- **source unseen**: without every constant that was fitted to rows of the same source. The prediction then uses
+  constants from different frameworks and chips, and facts from the framework's code.
+- **MFU as said**: the rule of thumb of planners, 40 % of the peak on an H100 or B200, 45 % on an A100.
+- **MFU of such runs**: the median MFU of all other measured rows with the same chip and precision. This rule has seen
+  the answers.
+"""
+
+APART: Final = """\
+`nanotron, disturbed` contains pairs of runs that differ only in the optimizer states' place (ddp, ZeRO-1), and in each
+pair a run took more than one and a half times as long as its partner. The source calls the cluster noisy. These rows
+are omitted in all tables below. `vtrain_composed` contains 721 rows that the source calls measured. The rows are
+straight lines in the number of micro-batches, because the source composed the rows of profiled pieces. These rows are
+omitted below, too.
+
+These errors are not a blind test: constants were fitted to rows of this page, framework by framework, and the form of
+the model was chosen with knowledge of the rows. The column `source unseen` comes closest to a blind test on this page.
+"""
+
+FRAMEWORKS: Final = """## Frameworks
+
+The table shows each framework's additions to bare kernels, besides the effect of sustained load on the chip
+(`sustained`, below). A framework without a figure of its own uses another framework's figure, and its file states this
+(`simulator/catalog/frameworks`).
+
+"""
+
+NETWORK: Final = """
+If no collective of the machine was measured (a topology file without `collectives`), the step may take longer, because
+measured collectives take longer than collectives simulated on links alone. From each measured sweep, the size is
+selected whose duration is closest to the duration of the step's own collectives, and n is the 80 (95) % quantile of the
+logarithmic errors at these sizes ([measured.md](measured.md#where-nothing-was-measured)). If the share s of the step is
+exposed communication, the step may take 1 + s (e^n - 1) times as long. Together with the interval h of similar steps,
+both as logarithms, the interval is sqrt(h^2 + ln(1 + s (e^n - 1))^2). Nothing is added if kernels hide all
+communication, or for a single GPU. Hidden communication may become exposed on a slower network; the interval does not
+include this effect.
+
+"""
+
+INTERVALS: Final = """## How far to trust a prediction
+
+Every predicted time, rate and memory has an interval that contained four in five (19 in 20) similar measured runs. Runs
+are weighted by similarity (framework, chip, precision, model parallelism or not, one node or several), and every source
+has the same total weight. If no run of the framework or of the chip was measured, the interval uses errors with the
+runs' own sources unseen, and is wider. To test the intervals, each source is left out in turn: its runs are simulated
+without its constants, and compared with intervals from the other sources alone.
+
+"""
+
+OWN: Final = """## Your own runs
+
+`simulator validate --csv FILE` simulates runs that you have measured, and prints the error of each run. The first line
+of the file names the columns, and every further line is a run. Empty cells mean the default.
+
+"""
+
+WORST: Final = """## The worst rows
+
+"""
+
+CONSTANTS: Final = """## Constants
+
+A training step is slower than the sum of its kernels in a micro-benchmark. The following numbers describe the
+difference. None of the numbers depends on a model or a row:
+
+- `sustained`: factor between the time of matmuls during hours of load, under the board's power limit, and their time in
+  a micro-benchmark of some milliseconds. A board with fewer watts for each FLOP/s of its peak loses in proportion. This
+  proportion is a rule of thumb. It was introduced for a single board, the H100 with 500 W (a cube root would leave its
+  rows more than a tenth too fast), so these rows cannot also test the rule.
+- `attention_masked`: share of the masked half of the scores that attention computes nevertheless. In llm-foundry's rows
+  with long sequences, attention takes almost twice the time expected from published FlashAttention-2 efficiencies for
+  the causal half, on both GPUs. For the full square these efficiencies are nearly right. The source does not state
+  which kernels ran.
+- `elementwise`: time of eager kernels relative to their ideal HBM traffic (casts, temporaries, slow reductions).
+- `parameter_bytes`: HBM traffic around the collectives for each parameter and micro-batch: gathering into flat buffers,
+  splitting, casting to float32, scaling.
+- `compiled`: cost of a compiler's merged kernels, relative to the ideal traffic of their parts.
+
+Facts complete these numbers. The facts are recalled rather than measured, and kept because the fit is better with them.
+llm-foundry's loss runs over the logits in one pass (`fused_loss`). Recomputation stops at the last tensor that is
+needed, which omits a third of an MPT layer's matmuls (`stops_early`). torchtitan's layers hold each projection as a
+separate matrix, and `selective_op` recomputes every second matrix (`split_maps`).
+
+The third table counts the constants that a row depends on, for a single row with at most 64 GPUs from each source, GPU
+and dtype. A framework's number, or a constant of the machine's collectives, counts if a change of the constant by a
+tenth moves the row's time by a thousandth or more. "Published" figures are the best matmul found by a search, the share
+of HBM bandwidth in a stream benchmark, and flash attention's share of the peak. Data sheets (peaks, clocks, SMs,
+exponentials in a clock) are not counted.
+
+"""
+
+ABLATION: Final = """## Does each number of a framework earn its place?
+
+Up to twenty timed rows of each framework are simulated with a number or fact replaced by the value for bare kernels.
+The remaining constants stay. `compiled` has an effect only on rows with a compiler, and `issue` of megatron_2021 only
+on rows with few GPUs.
+
+"""
+
+REMOVED: Final = """## Is each constant needed?
+
+Each constant is set to its value in a bare kernel, each fact to false, and the remaining constants are fitted again.
+The figures in this table and the next come from the fit's linear system, with communication as simulated.
+
+"""
+
+KERNELS: Final = """\
+The next table does the same for the constants of single kernels. Each constant is set to a value without effect. The
+constants fitted to the matmul table together with the removed constant are fitted again, and then the constants of the
+training rows. The first fit is a short search with a noise of tenths of a per cent. The table shows median and 90 % of
+the errors' sizes in per cent; the first three columns are the whole matmul table of the H100, with 375 rows per dtype.
+The effect of communication on kernels is found by simulating the rows again.
+
+"""
+
+KEPT_BACK: Final = """## Models that the fit did not see
+
+The rows of a model size are kept back, the constants are fitted to the remaining rows, and the kept rows are predicted.
+
+"""
+
+MEMORY: Final = """## Memory
+
+[validation_cut.md](validation_cut.md) shows memory by source. torchtitan printed the memory of the GPU with the highest
+peak. No number is fitted to memory, but one assumption was made with knowledge of the measured memory: the loss holds
+its float32 gradients at once, and half of the gradients if a compiler merges the steps of the loss. The choice of
+matrices that `selective_op` keeps is modelled coarsely, by whole operations. Errors of several GiB may therefore
+cancel.
+
+"""
+
+SHORT: Final = """## Where it falls short
+
+- Neither these rows nor the matmul table determine `hbm_efficiency`. Without it, `elementwise` and `parameter_bytes`
+  grow by an eighth, and the errors stay the same. The constant is kept because stream benchmarks of the same chips
+  would otherwise be simulated 9 to 33 % too fast.
+- `copies`, `matmul_tf32_*` and the best eight-bit matmul have no effect on a row in bfloat16. They belong to rows in
+  other dtypes.
+- `elementwise`, `parameter_bytes` and `sustained` partly replace each other: removing one constant moves the others.
+  The rows determine the sum of the three well, and each constant alone less well.
+- The 30 B model at sequence 8192 was measured a quarter slower than similar rows, on both GPUs; its memory is nearly
+  full. The 760 M model on A100 was measured slower at 512 and 1024 tokens than at 2048. No simulated effect explains
+  these rows, and the fit gives them little weight.
+- Constants of a row are counted on a single row from each source. Other rows of the same source may depend on one or
+  two further constants, such as nanotron's host in pipelines over several nodes.
+- `communication_sms`, a published figure, changes no error by more than a tenth of a point. The HBM bandwidth taken by
+  a ring is computed from its links (`simulator/step/kernels/contention.py`) and is not a constant.
+- `fused_loss` of llm_foundry is a fact of its code (`modeling_mpt.py`). Without it, the median error of the framework's
+  rows would be 0.3 points smaller. These rows therefore do not support the fact.
+- torchtitan's H100 rows on 128 GPUs are simulated 5 % too fast, and the rows on 8 GPUs 1 %: measured steps take 3 %
+  longer on 128 GPUs, and simulated steps do not. The cause is not modelled.
+- torchtitan's A100 rows are simulated an eighth too fast. The source states neither the network nor the use of a
+  compiler. On AWS's network instead of NVIDIA's, the rows would be 3 to 5 % too fast.
+- Collectives over more nodes than were measured (two) take the steps of NCCL's trees and rings at the rates of two
+  nodes ([measured.md](measured.md)).
+- `sustained` of a chip without measurements is the median over the measured chips, and is a guess for such a chip.
+- `issue_in_pipeline` is a form found in nanotron's rows: with a pipeline over several nodes, issuing an exchange within
+  a stage takes a quarter of a millisecond for each rank of the exchange. The cause is not known.
+- A sixth of vTrain's rows, with tp 2 and 4 on 512 GPUs, took 15 to 60 % longer than other rows of the same sweep that
+  differ only in the micro-batch. No simulated effect explains the difference. """
