@@ -1,8 +1,7 @@
 """Which keyword arguments does a scenario from Python take, and of which types? For editors and type checkers.
 
-One class for each mapping in records.py, with the same keys; a test compares them. The keys are explained in
-records.py. Values are written like in a file, therefore quantities are text with a unit. Names listed from folders are
-plain text.
+Written by `python -m tools.typed_keys` from the schema of scenario files; do not edit. Each class has the keys of a
+mapping in a scenario file. Values are written like in a file: quantities are text with a unit.
 """
 
 from __future__ import annotations
@@ -10,263 +9,415 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Required, TypedDict
 
-Dtype = Literal[
-    "bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "int32", "int64", "int8", "uint8"
-]
-Operation = Literal[
-    "all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"
-]
-WorkingDtype = Literal["float64", "float32", "float16", "bfloat16"]
-Finding = Literal["change", "best", "effect", "threshold", "value", "fit", "learned"]
-
-
-class FindingKeys(TypedDict, total=False):
-    """Keys of an entry in `answer`."""
-
-    finding: Required[Finding]
-    of: Sequence[str]
-    along: str
-    between: Sequence[Any]
-    margin: float  # a share: 0.05 is 5 %
-
 
 class BudgetKeys(TypedDict, total=False):
-    """Keys of `budget`."""
+    """Length and prices of a whole training."""
 
     tokens: float
+    """Number of tokens to train on; alternative to steps."""
     steps: float
-    price: float  # of a GPU hour
-    watts: float  # of a GPU [W]
+    """Number of optimizer steps; alternative to tokens."""
+    price: float
+    """Price per GPU hour, in any currency."""
+    watts: float
+    """Power per GPU [W], including its share of host, network and cooling."""
 
 
-class PlanKeys(TypedDict, total=False):
-    """Keys of `plan`."""
+class EcmpKeys(TypedDict, total=False):
+    """Choice among several equal routes."""
 
-    global_batch: Required[int | str]  # tokens: "4M"; sequences: "512seq"
-    fix: Mapping[str, Any]
-    among: Mapping[str, Sequence[Any]]
-    without: Sequence[str]
-    best: int
-    deadline: float | str  # days: 30, "6w"
-    sensitivity: bool
-
-
-class PlotsKeys(TypedDict, total=False):
-    """Keys of `plots`."""
-
-    kinds: Sequence[str]
-    points: Literal["all"] | Sequence[Mapping[str, Any]]
-
-
-class ScenarioKeys(TypedDict, total=False):
-    """Keys of the scenario itself."""
-
-    name: str
-    question: str
-    seed: int
-    engine: Literal["auto", "events", "compiled"]
-    compare: Mapping[str, Sequence[Any]]  # dotted key: values
-    sweep: Mapping[str, Sequence[Any]]
-    plots: Sequence[str] | PlotsKeys
-    baseline: Mapping[str, Any]
-    answer: Sequence[Finding | FindingKeys]
-    budget: BudgetKeys
-    plan: PlanKeys
-
-
-class JitterKeys(TypedDict, total=False):
-    """Keys of `jitter`: log-normal factors' sigma."""
-
-    compute: float
-    latency: float
-
-
-class EcmpKeys(TypedDict):
-    """Keys of `ecmp`."""
-
-    hash: int
-
-
-class ClusterKeys(TypedDict, total=False):
-    """Keys of `cluster`."""
-
-    topology: Required[str | Mapping[str, Any]]
-    world_size: Required[int | str]  # or "16k", which is 16,000
-    gpu: str | Mapping[str, Any]
-    stragglers: Mapping[int, float]  # rank: factor on its speed
-    link_factors: Mapping[str, float]  # "gpu0->switch0": factor on its bandwidth
-    jitter: JitterKeys
-    placement: Sequence[int]
-    ecmp: EcmpKeys
-
-
-class ServersKeys(TypedDict, total=False):
-    """Keys of a collective's `servers`."""
-
-    count: int
-    on: Literal["own", "workers"]
-
-
-class FusionKeys(TypedDict, total=False):
-    """Keys of `fusion`."""
-
-    buffer: str  # "64 MiB"
-    cycle: str  # "5 ms"
-    buckets: str  # "25 MiB"
-
-
-class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):
-    """Keys of `collective`, `cluster` and the scenario."""
-
-    operation: Required[Operation]
-    algorithm: str
-    size: str  # the whole array: "256 MiB"
-    dtype: Dtype
-    reduction: Literal["sum", "average", "max", "min", "product"]
-    accumulate: Literal["payload", "float32"]
-    payload: Literal["auto", True, False]
-    servers: ServersKeys
-    rank_order: Sequence[int]
-    chunks: int
-    root: int
-    group: Sequence[int]
-    group_size: int
-    tensors: Sequence[str]  # ["4 MiB", "1 MiB"]
-    fusion: FusionKeys
+    hash: Required[int]
+    """Seed of the hash for the choice among equal routes."""
 
 
 class ExpertsKeys(TypedDict, total=False):
-    """Keys of `parallelism.experts`."""
+    """Tokens' dispatch to experts held by different ranks."""
 
     dispatch: Literal["all_to_all", "all_gather", "deduplicated"]
+    """Token dispatch: a copy per chosen expert (all_to_all), every token to every rank (all_gather), or a copy per rank
+    (deduplicated)."""
     capacity: Literal["none"] | float
-    imbalance: float | Mapping[str, float]
+    """Capacity of an expert relative to its even share of tokens, with padding; no limit if omitted."""
+    imbalance: float | Mapping[str, Any]
+    """Load of the fullest rank relative to the mean; or {zipf: exponent} for the popularity of experts."""
     dtype: Literal["auto", "bfloat16", "float8_e4m3fn"]
-
-
-class ParallelismKeys(TypedDict, total=False):
-    """Keys of `parallelism`; sizes in ranks."""
-
-    dp: int | str
-    tp: int
-    pp: int
-    cp: int
-    ep: int
-    etp: int
-    experts: ExpertsKeys
-    sequence_parallel: bool
-    tp_overlap: Literal["none", "ring_exchange", "bulk"]
-    schedule: str
-    virtual_stages: int
-    microbatch_group: int
-    stages: Literal["auto"] | Sequence[int] | Mapping[str, int]
-    context: Literal["ring", "all_gather", "ulysses"] | Mapping[str, int]
-    balanced: bool
-    order: Sequence[Literal["tp", "cp", "ep", "dp", "pp"]]
-
-
-class ShardingKeys(TypedDict, total=False):
-    """Keys of `sharding`."""
-
-    strategy: str
-    reshard_after_forward: bool | int
-    prefetch: int
-    bucket_size: str  # "25 MiB"
-    shard_size: int
-    layers_per_unit: int
-    keep_below: int
-    gradient_sync: Literal["every", "shard", "last"]
-    servers: int
-    servers_on: Literal["own", "workers"]
-    asynchronous: bool
-    staleness: int
-
-
-class PrecisionKeys(TypedDict, total=False):
-    """Keys of `precision`."""
-
-    params: WorkingDtype
-    grads: WorkingDtype | Literal["auto"]
-    reduce: WorkingDtype | Literal["auto"]
-    master: WorkingDtype | Literal["auto"] | None
-    matmul: WorkingDtype | Literal["tf32", "float8_e4m3fn", "float8_e5m2", "auto"]
-
-
-class OptimizerKeys(TypedDict, total=False):
-    """Keys of `optimizer`."""
-
-    name: Literal["sgd", "momentum", "adam", "adamw", "adafactor"]
-    implementation: Literal["auto", "fused", "foreach", "for_loop"]
-
-
-class OffloadKeys(TypedDict, total=False):
-    """Keys of `offload`."""
-
-    what: Literal["none", "optimizer"]
-    host_rate: str  # "100 GB/s"
-
-
-class LossScalingKeys(TypedDict, total=False):
-    """Keys of `loss_scaling`."""
-
-    rule: Literal["auto", "none", "dynamic", "deepspeed", "static"]
-    start: float
-    interval: int
-    shared: bool
-
-
-class LearningKeys(TypedDict, total=False):
-    """Keys of `learning`."""
-
-    rate: float
-    decay: float
-    momentum: float
-    betas: Sequence[float]
-    eps: float
-    warmup: int | str
-    schedule: Literal["constant", "linear", "cosine"]
-    tokens: str | Sequence[int]
-    batches: str
-    initial: str
+    """Token dtype during dispatch; auto: the activations' dtype."""
 
 
 class FaultKeys(TypedDict, total=False):
-    """Keys of an entry in `faults`."""
+    """numerics: an injected fault in a single step."""
 
     step: Required[int]
+    """Step of the fault, counted from 0."""
     what: Required[Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]]
+    """Kind of fault: a transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an overflow; a rank
+    has stopped."""
     collective: str
+    """Collective with the faulty transfer; the first collective that sums gradients if omitted."""
     transfer: int
+    """Number of the transfer in the collective."""
     element: int
+    """Number of the element in the transfer, or in the head's gradient."""
     bit: int
+    """Number of the bit in the element; 0 is the least significant bit."""
     rank: int
+    """Rank that overflows or stops."""
+
+
+class FindingKeys(TypedDict, total=False):
+    """An entry in answer."""
+
+    finding: Required[str]
+    """Kind of finding."""
+    of: Sequence[str]
+    """Measures of the report to describe; the finding's usual measures if omitted."""
+    along: str
+    """Key along which a threshold is searched."""
+    between: Sequence[Any]
+    """First and last value of along, if this key is not swept."""
+    margin: float
+    """Smallest relative difference that counts as worse; 0.05 is 5 %."""
+
+
+class FusionKeys(TypedDict, total=False):
+    """Merging of tensors: buffer and cycle, or buckets."""
+
+    buffer: str
+    """Size at which the buffer is sent."""
+    cycle: str
+    """Longest time until the buffer is sent."""
+    buckets: str
+    """Size of a bucket; buckets take tensors in order."""
+
+
+class JitterKeys(TypedDict, total=False):
+    """Random factors on kernel times and latencies."""
+
+    compute: float
+    """Spread sigma of kernel times: each time is multiplied by exp(sigma z)."""
+    latency: float
+    """Spread sigma of transfer latencies: each latency is multiplied by exp(sigma z)."""
+
+
+class LearningKeys(TypedDict, total=False):
+    """numerics: the data, the learning rate and the optimizer's constants."""
+
+    rate: float
+    """Learning rate."""
+    decay: float
+    """Weight decay: decoupled from the gradient with adam, otherwise added to the gradient."""
+    momentum: float
+    """Momentum of the momentum optimizer."""
+    betas: Sequence[float]
+    """Adam's decay factors of momentum and variance per step."""
+    eps: float
+    """Adam's epsilon, added to the root of the variance."""
+    warmup: int | str
+    """Number of warm-up steps, in which the rate rises from 0 to rate; 1k is 1000."""
+    schedule: Literal["constant", "linear", "cosine"]
+    """Course of the rate from the warm-up to the last step: constant, or a decay to 0."""
+    tokens: str | Sequence[int]
+    """Path of a text or .npy file, or a list of token numbers; a task generated from the seed if omitted."""
+    batches: str
+    """Path of a .npy file with tokens, shape (steps, sequences of all ranks, seq_len + 1); alternative to tokens."""
+    initial: str
+    """Path of an .npz file with initial parameters under PyTorch's names; generated from the seed if omitted."""
+
+
+class LossScalingKeys(TypedDict, total=False):
+    """Scaling of the loss, to keep small gradients representable in float16."""
+
+    rule: Literal["auto", "none", "dynamic", "deepspeed", "static"]
+    """dynamic: PyTorch's GradScaler; deepspeed: dynamic with hysteresis; static: constant scale; auto: dynamic for
+    float16."""
+    start: float
+    """Initial loss scale; the constant scale with static."""
+    interval: int
+    """Steps without overflow until the scale grows; the rule's default if omitted."""
+    shared: bool
+    """Whether an overflow on one rank makes every rank skip the step."""
+
+
+class OffloadKeys(TypedDict, total=False):
+    """State stored on the host instead of the GPU."""
+
+    what: Literal["none", "optimizer"]
+    """Data to offload to the host: none, or the optimizer's states and update (optimizer)."""
+    host_rate: str
+    """Memory bandwidth of a node's processors during the update."""
+
+
+class OptimizerKeys(TypedDict, total=False):
+    """The optimizer, with an implementation for the update."""
+
+    name: str
+    """Optimizer (determines the states and kernels); adamw means adam."""
+    implementation: Literal["auto", "fused", "foreach", "for_loop"]
+    """fused: a single kernel; foreach: a kernel per arithmetic operation for all tensors; for_loop: a kernel per
+    arithmetic operation and tensor; auto: the framework's default."""
+
+
+class ParallelismKeys(TypedDict, total=False):
+    """Ranks for each kind of parallelism; the product is world_size."""
+
+    dp: int | str
+    """Data parallelism: number of ranks; if omitted, world_size divided by tp x pp x cp. 1k is 1000."""
+    tp: int
+    """Tensor parallelism: number of ranks that split every matrix."""
+    pp: int
+    """Pipeline parallelism: number of ranks that split the layers."""
+    cp: int
+    """Context parallelism: number of ranks that split every sequence."""
+    ep: int
+    """Expert parallelism: number of ranks in a stage that split the experts."""
+    etp: int
+    """Number of ranks that split each expert's matrices; tp if omitted."""
+    experts: ExpertsKeys
+    """ep: dispatch of tokens to experts."""
+    sequence_parallel: bool
+    """tp: whether activations between the matrices are split along the sequence."""
+    tp_overlap: Literal["none", "ring_exchange", "bulk"]
+    """tp: overlap of matmuls with communication: pieces of a matmul during a ring exchange, or whole exchanges beside
+    matmuls (bulk)."""
+    schedule: str
+    """pp: order of the micro-batches' passes through the stages."""
+    virtual_stages: int
+    """pp: number of stages per rank, for schedules without a fixed number."""
+    microbatch_group: int
+    """interleaved: number of consecutive micro-batches in a chunk before the next chunk; pp if omitted."""
+    stages: Literal["auto"] | Sequence[int] | Mapping[str, Any]
+    """pp: number of layers of each stage; or how many layers fewer the first and the last stage have."""
+    context: Literal["ring", "all_gather", "ulysses"] | Mapping[str, int]
+    """cp: attention across ranks: keys and values pass round a ring, are gathered (all_gather), or heads are exchanged
+    for tokens (ulysses); or ring with ulysses."""
+    balanced: bool
+    """cp: whether each rank has an early and a late piece of the sequence (zigzag)."""
+    order: Sequence[Literal["tp", "cp", "ep", "dp", "pp"]]
+    """Kinds of parallelism in rank order; the first kind varies fastest with the rank's number."""
+
+
+class PlanKeys(TypedDict, total=False):
+    """Choices of a plan, and the batch size."""
+
+    global_batch: Required[int | str]
+    """Global batch of a step: in tokens (4M; k is 1024) or in sequences (512seq)."""
+    fix: Mapping[str, Any]
+    """Fixed values by name."""
+    among: Mapping[str, Sequence[Any]]
+    """Values to choose among, by name."""
+    without: Sequence[str]
+    """Values to exclude from the search."""
+    best: int
+    """Number of settings to report."""
+    deadline: float | str
+    """Longest allowed duration of the training: 30 (days), 30d, 6w; needs budget.tokens."""
+    sensitivity: bool
+    """Repeat the plan with twice the network bandwidth, one more network card, and twice the memory."""
+
+
+class PlotsKeys(TypedDict, total=False):
+    """Plots to draw, and points for plots of a single point."""
+
+    kinds: Sequence[str]
+    """Kinds of figures to draw; every kind if omitted."""
+    points: Literal["all"] | Sequence[Mapping[str, Any]]
+    """Points for figures of a single point: all, or a list of settings; the best point and the first setting if
+    omitted."""
+
+
+class PrecisionKeys(TypedDict, total=False):
+    """Dtypes used in a step."""
+
+    params: Literal["float64", "float32", "float16", "bfloat16"]
+    """Dtype for working parameters and activations."""
+    grads: Literal["float64", "float32", "float16", "bfloat16", "auto"]
+    """Dtype for accumulated gradients; auto: the parameters' dtype."""
+    reduce: Literal["float64", "float32", "float16", "bfloat16", "auto"]
+    """Dtype for gradients in communication; auto: float32, or float64 for float64 gradients."""
+    master: Literal["float64", "float32", "float16", "bfloat16", "auto", None]
+    """Dtype for the optimizer's parameter copy; auto: float32 for narrower parameters."""
+    matmul: Literal["float64", "float32", "float16", "bfloat16", "tf32", "float8_e4m3fn", "float8_e5m2", "auto"]
+    """Dtype for matmul inputs; auto: the parameters' dtype."""
+
+
+class ServersKeys(TypedDict, total=False):
+    """Parameter servers."""
+
+    count: int
+    """Number of parameter servers, each with a share of the array."""
+    on: Literal["own", "workers"]
+    """Place of the servers: separate machines (own), or workers, one server per node before a second."""
+
+
+class ShardingKeys(TypedDict, total=False):
+    """How model states are sharded over data-parallel ranks."""
+
+    strategy: str
+    """Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3)."""
+    reshard_after_forward: bool | int
+    """zero3: whether gathered parameters are freed between forward and backward; a number: sharded over this number of
+    neighbouring ranks in the meantime."""
+    prefetch: int
+    """zero3: number of units gathered ahead of the current unit."""
+    bucket_size: str
+    """Every strategy except zero3: gradient bucket size."""
+    shard_size: int
+    """zero3: number of ranks with a common copy of the states; every data-parallel rank if omitted."""
+    layers_per_unit: int
+    """zero3: number of layers that are gathered and freed together."""
+    keep_below: int
+    """zero3: tensors with fewer elements are not sharded; DeepSpeed's default is 100000."""
+    gradient_sync: Literal["every", "shard", "last"]
+    """zero3: micro-batches after which gradients are summed: every micro-batch; every micro-batch within shard groups,
+    but only the last over the copies (shard); only the last, with whole gradients in memory (last)."""
+    servers: int
+    """parameter_server: number of servers, each with a share of the parameters."""
+    servers_on: Literal["own", "workers"]
+    """parameter_server: separate machines (own), or workers, one server per node before a second."""
+    asynchronous: bool
+    """parameter_server: whether servers apply each gradient on arrival."""
+    staleness: int
+    """asynchronous: number of steps that a worker may be ahead of the slowest worker; no limit if omitted."""
+
+
+class ScenarioKeys(TypedDict, total=False):
+    """Keys of a scenario."""
+
+    name: str
+    """Name of the run, also used for its folder."""
+    question: str
+    """Question that the scenario answers; a file usually has the question as its first comment."""
+    seed: int
+    """Random seed."""
+    engine: Literal["auto", "events", "compiled"]
+    """Simulation engine."""
+    compare: Mapping[str, Sequence[Any]]
+    """Values to compare, by key."""
+    sweep: Mapping[str, Sequence[Any]]
+    """Values to sweep, by key."""
+    plots: Sequence[str] | PlotsKeys
+    """Figures to draw as files, a list or a mapping; no files if omitted, because report.html shows every figure."""
+    baseline: Mapping[str, Any]
+    """Baseline of the comparison: a value for a key of compare; the first value if omitted."""
+    answer: Sequence[str | FindingKeys]
+    """Findings to report, in order; chosen automatically if omitted."""
+    budget: BudgetKeys
+    """Length and prices of the training, for days, GPU hours, cost and energy."""
+    plan: PlanKeys
+    """Search for the fastest training settings, instead of simulating points."""
+
+
+class ClusterKeys(TypedDict, total=False):
+    """The machine to simulate."""
+
+    topology: Required[str | Mapping[str, Any]]
+    """Topology: a shipped name, a path, or the topology's keys."""
+    world_size: Required[int | str]
+    """Number of ranks, each on its own GPU; 1k is 1000."""
+    gpu: str | Mapping[str, Any]
+    """GPU: a catalog name, a path, or the GPU's keys; the topology's GPU if omitted."""
+    stragglers: Mapping[int, float]
+    """Factor on the FLOP/s and HBM bandwidth of a rank, by rank."""
+    link_factors: Mapping[str, float]
+    """Factor on the bandwidth of a link, by link ('src->dst')."""
+    jitter: JitterKeys
+    """Random variation of times, drawn from the seed."""
+    placement: Sequence[int]
+    """GPU number of each rank; the first GPUs in order if omitted."""
+    ecmp: EcmpKeys
+    """Choice among equal routes by a hash."""
+
+
+class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):
+    """A single collective operation."""
+
+    operation: Required[
+        Literal["all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"]
+    ]
+    """Collective operation."""
+    algorithm: str
+    """Algorithm (ring, tree, ..., auto)."""
+    size: str
+    """Size of the whole array; optional with tensors."""
+    dtype: Literal[
+        "bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "int32", "int64", "int8", "uint8"
+    ]
+    """Data type of the elements."""
+    reduction: Literal["sum", "average", "max", "min", "product"]
+    """Reduction of the ranks' elements."""
+    accumulate: Literal["payload", "float32"]
+    """Dtype of partial sums: the payload's dtype, or float32."""
+    payload: Literal["auto", True, False]
+    """Whether real arrays move; auto: while world_size x size is at most 256 MiB."""
+    servers: ServersKeys
+    """Servers of the algorithm parameter_server."""
+    rank_order: Sequence[int]
+    """Rank order of the algorithms ring and chain."""
+    chunks: int
+    """Number of pipeline pieces, for pipelined algorithms."""
+    root: int
+    """Position of the root in the group, for broadcast, reduce, scatter and gather."""
+    group: Sequence[int]
+    """Participating ranks; every rank if omitted."""
+    group_size: int
+    """Number of ranks per node, for hierarchical and multi_ring."""
+    tensors: Sequence[str]
+    """Sizes of the tensors, in order."""
+    fusion: FusionKeys
+    """Fusion of tensors before sending."""
 
 
 class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
-    """Keys of `training`, `cluster` and the scenario."""
+    """A single training step."""
 
     model: Required[str | Mapping[str, Any]]
-    seq_len: Required[int | str]  # tokens; or "8k", which is 8,192
+    """Model: a catalog name, the path of a Hugging Face config.json, or the keys of such a file."""
+    seq_len: Required[int | str]
+    """Sequence length in tokens; 8k is 8192."""
     micro_batch_size: int
+    """Number of sequences per micro-batch on each rank."""
     gradient_accumulation_steps: int | str
-    global_batch: int | str  # tokens: "4M"; sequences: "512seq"
+    """Number of micro-batches per optimizer step; 1k is 1000."""
+    global_batch: int | str
+    """Global batch of a step: in tokens (4M; k is 1024) or in sequences (512seq); alternative to
+    gradient_accumulation_steps."""
     parallelism: ParallelismKeys
+    """Sizes and options for each kind of parallelism."""
     sharding: str | ShardingKeys
+    """Sharding of the model states; short form: a strategy's name."""
     precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"] | PrecisionKeys
+    """Dtypes; short forms: fp32, tf32, fp16, bf16 and fp8."""
     activation_checkpointing: str | Mapping[str, Any] | Sequence[int]
+    """Activations that are discarded and recomputed."""
     attention: Literal["flash", "standard"]
+    """Attention kernels: flash (scores stay on the chip) or standard (scores go through HBM)."""
     attention_generation: int
-    optimizer: Literal["sgd", "momentum", "adam", "adamw", "adafactor"] | OptimizerKeys
+    """Generation of the flash attention kernels."""
+    optimizer: str | OptimizerKeys
+    """Optimizer and the implementation of its update; short form: the optimizer's name."""
     collectives: Literal["auto", "played", "closed_form"]
+    """Collectives: simulated transfer by transfer (played), or by closed forms where exact (closed_form)."""
     algorithm: str
+    """Algorithm for every collective; auto: the machine's choice."""
     compile: bool
+    """Whether a compiler merges kernels."""
     dropout: bool | float
+    """Dropout: true (probability 0.1), false, or a probability."""
     framework: str
+    """Framework whose fitted constants slow down kernels; bare: no constants."""
     allocator: Literal["caching", "expandable_segments"]
+    """Allocator of GPU memory."""
     offload: Literal["none", "optimizer"] | OffloadKeys
+    """Data on the host: none, optimizer."""
     loss_scaling: Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
+    """Loss scaling: rule and options; short form: the rule's name."""
     clip_norm: float
+    """Maximum gradient norm; no clipping if omitted."""
     numerics: bool
+    """Whether a real model trains during the simulation, with real arrays in every transfer."""
     steps: int | str
+    """Number of training steps, with numerics or asynchronous servers; 1k is 1000."""
     learning: LearningKeys
+    """numerics: training data and learning rate."""
     faults: Sequence[FaultKeys]
+    """numerics: injected faults."""
