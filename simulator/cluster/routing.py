@@ -246,8 +246,8 @@ class Router:
         if src == dst:
             return Route((), 0.0, float("inf"))
         # A direct link is the shortest path, without vertices in between.
-        levels = [] if dst in self._links[src] else self._with_fewest_hosts(self._shortest_paths(src, dst))
-        path = self._choose(src, dst, levels)
+        levels, hosts = ([], []) if dst in self._links[src] else self._with_fewest_hosts(src, dst)
+        path = self._choose(src, dst, levels, hosts)
         links, here = [], src
         for vertex in path:
             links.append(self._links[here][vertex])
@@ -288,14 +288,19 @@ class Router:
             kept.append({vertex for vertex in level if not self._forward[vertex].isdisjoint(later)})
         return kept[::-1]
 
-    def _with_fewest_hosts(self, levels: list[set[int]]) -> list[set[int]]:
-        """Remove vertices that are on no path with the fewest hosts from the levels."""
+    def _with_fewest_hosts(self, src: int, dst: int) -> tuple[list[set[int]], list[dict[int, int]]]:
+        """Return the levels of shortest paths, and the fewest hosts from each of their vertices on to the destination.
+
+        The second list is empty if there is a path without hosts: the levels then contain the vertices of such paths
+        only.
+        """
+        levels = self._shortest_paths(src, dst)
         if all(self._hosts.isdisjoint(level) for level in levels):
-            return levels
+            return levels, []
         # Most often there is a path without any host.
         # Levels without hosts may contain dead ends, which must be removed before a path is chosen.
         without = self._connected([level - self._hosts for level in levels])
-        return without if all(without) else self._with_few_hosts(levels)
+        return (without, []) if all(without) else (levels, self._hosts_ahead(levels))
 
     def _connected(self, levels: list[set[int]]) -> list[set[int]]:
         """Remove vertices without a predecessor in the level before, or without a successor in the next level."""
@@ -309,28 +314,29 @@ class Router:
             kept[place] = {vertex for vertex in kept[place] if not self._forward[vertex].isdisjoint(following)}
         return kept
 
-    def _with_few_hosts(self, levels: list[set[int]]) -> list[set[int]]:
-        """Like `_with_fewest_hosts`, for pairs with hosts on every shortest path."""
-        # Backwards: fewest hosts from each vertex to the end, the vertex included. Forwards: from each level, keep the
-        # reachable vertices with the smallest count.
+    def _hosts_ahead(self, levels: list[set[int]]) -> list[dict[int, int]]:
+        """Return for each level the fewest hosts from a vertex on to the destination, the vertex included."""
+        # Example: gpu0 - host0 - nic0 - leaf0 - nic2 - host2 - gpu9. From the end: host2 1, nic2 1, leaf0 1, nic0 1,
+        # host0 2.
         ahead: dict[int, int] = {}
-        passed: list[dict[int, int]] = []
+        counts: list[dict[int, int]] = []
         for level in reversed(levels):
             hosts = {v: min([ahead[other] for other in self._forward[v] & ahead.keys()], default=0) for v in level}
             ahead = {vertex: count + (vertex in self._hosts) for vertex, count in hosts.items()}
-            passed.append(ahead)
-        kept: list[set[int]] = []
-        for hosts in reversed(passed):
-            reached = hosts if not kept else set[int]().union(*[self._forward[v] for v in kept[-1]]) & hosts.keys()
-            fewest = min(hosts[vertex] for vertex in reached)
-            kept.append({vertex for vertex in reached if hosts[vertex] == fewest})
-        return kept
+            counts.append(ahead)
+        return counts[::-1]
 
-    def _choose(self, src: int, dst: int, levels: list[set[int]]) -> list[int]:
-        """Choose a shortest path by the rule of this module, or by the hash."""
+    def _choose(self, src: int, dst: int, levels: list[set[int]], hosts: list[dict[int, int]]) -> list[int]:
+        """Choose a shortest path with the fewest hosts by the rule of this module, or by the hash."""
         rest, here, path = self._ordinal[dst], src, []
-        for level in levels:
+        for hop, level in enumerate(levels):
             next_hops = self._forward[here] & level
+            if hosts and len(next_hops) > 1:
+                # Fewest among these next hops, not in the level: paths through other vertices of the level may have
+                # passed more hosts before, and continue with fewer.
+                ahead = hosts[hop]
+                fewest = min(ahead[vertex] for vertex in next_hops)
+                next_hops = {vertex for vertex in next_hops if ahead[vertex] == fewest}
             if len(next_hops) == 1:
                 (here,) = next_hops
             else:

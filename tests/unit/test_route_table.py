@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from simulator.basics import registry
 from simulator.basics.errors import NoRouteError
 from simulator.cluster.build import build, facts
+from simulator.cluster.builders.nodes import nodes
 from simulator.cluster.route_table import RouteTable
 from simulator.cluster.routing import Router
 
@@ -104,3 +105,19 @@ def test_with_a_card_for_each_gpu_no_gpu_sends_through_a_host() -> None:
     router = build("dgx_h100", 64).router
     for target in range(1, 64):
         assert not any("host" in router.link_name(link) for link in router.route("gpu0", f"gpu{target}").links)
+
+
+def test_a_path_with_few_hosts_in_its_middle_is_no_dead_end() -> None:
+    """Two PCIe servers with a card per socket: gpu0 to gpu13 has paths over host1 and over host2, with 3 hosts each."""
+    graph = nodes(
+        16, gpus=8, inside="pcie", pcie_bandwidth=25e9, pcie_latency=0.5e-6, nics=2, nic_bandwidth=25e9, nic_latency=1e-6
+    )  # fmt: skip
+    src, dst = (each.ravel() for each in np.meshgrid(np.arange(16), np.arange(16), indexing="ij"))
+    pairs = src != dst
+    index = np.array([Router(graph).index[f"gpu{rank}"] for rank in range(16)])
+    router, same = Router(graph), Router(graph)
+    ends = index[src[pairs]], index[dst[pairs]]
+    assert equal(together(router, *ends), one_by_one(same, *ends))
+    links = router.route("gpu0", "gpu13").links
+    own = [router.vertices[router.targets[link]] for link in links[:-1]]
+    assert sum(vertex.startswith("host") for vertex in own) == 3

@@ -1,0 +1,162 @@
+"""Which output do the commands on a documentation page print? Runs them, and writes the output into the page.
+
+    python -m tools.docs_commands            every page below docs/
+    python -m tools.docs_commands PAGE ...   these pages
+
+Two kinds of fenced blocks are carried out, in the page's order and in one empty folder:
+
+- A block after a line that ends in "Save as `NAME`:" is written to the file NAME.
+- A ``console`` block has lines `$ COMMAND`, each followed by the command's output. Commands are `simulator ...`,
+  and `python NAME`. A line `...` in the output stands for any number of lines that are left out.
+
+`tests/test_docs_commands.py` compares the outputs on each page with the outputs now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from simulator.cli.app import app, guarded
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+# Characters per line of tables: as wide as code on a documentation page.
+_WIDTH: Final = 100
+# A paragraph, and the fenced block after it.
+_BLOCK: Final = re.compile(r"(?P<before>(?:(?!```)[^\n]+\n)*)\n?```(?P<kind>\w*)\n(?P<body>.*?)```\n", re.DOTALL)
+_SAVED: Final = re.compile(r"[Ss]ave\s+as\s+`(?P<name>[\w./-]+)`:\n$")
+_LEFT_OUT: Final = "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block that is carried out.
+
+    Attributes
+    ----------
+    start, end : int
+        Place of the block's body in the page, in characters.
+    body : str
+        Text between the fences.
+    file : str
+        Name of the file to write; empty for a block with commands.
+    """
+
+    start: int
+    end: int
+    body: str
+    file: str
+
+
+def pages() -> list[Path]:
+    """Return the pages with commands."""
+    return [page for page in sorted((ROOT / "docs").rglob("*.md")) if any(blocks(page.read_text(encoding="utf-8")))]
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """Yield the blocks of a page that are carried out."""
+    for found in _BLOCK.finditer(text):
+        saved = _SAVED.search(found["before"])
+        if saved or found["kind"] == "console":
+            yield Block(found.start("body"), found.end("body"), found["body"], saved["name"] if saved else "")
+
+
+def with_outputs(text: str) -> str:
+    """Return a page's text with the outputs that its commands print now; unchanged where `...` covers the rest."""
+    parts, done = [], 0
+    with tempfile.TemporaryDirectory() as folder, _inside(Path(folder)):
+        for block in blocks(text):
+            parts += [text[done : block.start], _carried_out(block)]
+            done = block.end
+    return "".join([*parts, text[done:]])
+
+
+def _carried_out(block: Block) -> str:
+    """Write the block's file or run its commands; return the block's body with the outputs printed now."""
+    if block.file:
+        Path(block.file).parent.mkdir(parents=True, exist_ok=True)
+        Path(block.file).write_text(block.body, encoding="utf-8")
+        return block.body
+    lines = []
+    for command, told in _commands(block.body):
+        printed = _output(command)
+        lines += [f"$ {command}", *(told if matches(told, printed) else printed)]
+    return "\n".join(lines) + "\n"
+
+
+def _commands(body: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each command of a block, with the output lines on the page."""
+    for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+        # A backslash continues a command on the next line.
+        lines = part.rstrip("\n").split("\n")
+        last = next(number for number, line in enumerate(lines) if not line.endswith("\\"))
+        yield "\n".join(lines[: last + 1]), lines[last + 1 :]
+
+
+def _output(command: str) -> list[str]:
+    """Run a command in this process; return the lines that it prints to stdout, then those to stderr."""
+    program, *arguments = shlex.split(command.replace("\\\n", " "))
+    told, faults = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(faults):
+        if program == "simulator":
+            code = guarded(lambda: app(arguments, prog_name="simulator", standalone_mode=False))
+        elif program == "python":
+            code = 0
+            runpy.run_path(arguments[0], run_name="__main__")
+        else:
+            raise ValueError(f"{command}: a page runs `simulator` and `python FILE` only")
+    # A successful command prints only progress to stderr.
+    text = told.getvalue() + (faults.getvalue() if code else "")
+    return [line.rstrip() for line in text.rstrip("\n").split("\n")]
+
+
+def matches(told: Sequence[str], printed: Sequence[str]) -> bool:
+    """Return whether output on a page is the printed output, with `...` for any number of lines.
+
+    Examples
+    --------
+    >>> matches(["a", "...", "d"], ["a", "b", "c", "d"]), matches(["a", "..."], ["b"])
+    (True, False)
+    """
+    pattern = "".join(r"(?:[^\n]*\n)*" if line == _LEFT_OUT else re.escape(line) + r"\n" for line in told)
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Run commands in a folder, with a terminal's width that does not depend on this machine."""
+    before = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR")}
+    os.environ.update(COLUMNS=str(_WIDTH), NO_COLOR="1")
+    try:
+        with contextlib.chdir(folder):
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def main() -> None:
+    """Write the outputs into the pages given on the command line, or into all pages."""
+    for page in [Path(name).resolve() for name in sys.argv[1:]] or pages():
+        text = page.read_text(encoding="utf-8")
+        written = with_outputs(text)
+        if written != text:
+            page.write_text(written, encoding="utf-8")
+            print(f"{page}: written anew")
+
+
+if __name__ == "__main__":
+    main()
