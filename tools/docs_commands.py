@@ -3,11 +3,12 @@
     python -m tools.docs_commands            every page below docs/
     python -m tools.docs_commands PAGE ...   these pages
 
-Two kinds of fenced blocks are carried out, in the page's order and in one empty folder:
+Three kinds of fenced blocks are carried out, in the page's order and in one empty folder:
 
 - A block after a line that ends in "Save as `NAME`:" is written to the file NAME.
 - A ``console`` block has lines `$ COMMAND`, each followed by the command's output. Commands are `simulator ...`,
   and `python NAME`. A line `...` in the output stands for any number of lines that are left out.
+- A ``python`` block with `>>> ` is an interactive session; the sessions of a page share their variables.
 
 `tests/test_docs_commands.py` compares the outputs on each page with the outputs now.
 """
@@ -15,6 +16,7 @@ Two kinds of fenced blocks are carried out, in the page's order and in one empty
 from __future__ import annotations
 
 import contextlib
+import doctest
 import io
 import os
 import re
@@ -25,7 +27,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from simulator.cli.app import app, guarded
 
@@ -49,13 +51,16 @@ class Block:
     body : str
         Text between the fences.
     file : str
-        Name of the file to write; empty for a block with commands.
+        Name of the file to write; empty for a block that is run.
+    is_python : bool
+        Whether the block is an interactive session.
     """
 
     start: int
     end: int
     body: str
-    file: str
+    file: str = ""
+    is_python: bool = False
 
 
 def pages() -> list[Path]:
@@ -67,31 +72,52 @@ def blocks(text: str) -> Iterator[Block]:
     """Yield the blocks of a page that are carried out."""
     for found in _BLOCK.finditer(text):
         saved = _SAVED.search(found["before"])
-        if saved or found["kind"] == "console":
-            yield Block(found.start("body"), found.end("body"), found["body"], saved["name"] if saved else "")
+        is_python = found["kind"] == "python" and not saved and ">>> " in found["body"]
+        if saved or is_python or found["kind"] == "console":
+            name = saved["name"] if saved else ""
+            yield Block(found.start("body"), found.end("body"), found["body"], name, is_python)
 
 
 def with_outputs(text: str) -> str:
     """Return a page's text with the outputs that its commands print now; unchanged where `...` covers the rest."""
     parts, done = [], 0
+    variables: dict[str, Any] = {"__name__": "__main__"}
     with tempfile.TemporaryDirectory() as folder, _inside(Path(folder)):
         for block in blocks(text):
-            parts += [text[done : block.start], _carried_out(block)]
+            parts += [text[done : block.start], _carried_out(block, variables)]
             done = block.end
     return "".join([*parts, text[done:]])
 
 
-def _carried_out(block: Block) -> str:
-    """Write the block's file or run its commands; return the block's body with the outputs printed now."""
+def _carried_out(block: Block, variables: dict[str, Any]) -> str:
+    """Write the block's file or run its lines; return the block's body with the outputs printed now."""
     if block.file:
         Path(block.file).parent.mkdir(parents=True, exist_ok=True)
         Path(block.file).write_text(block.body, encoding="utf-8")
         return block.body
+    if block.is_python:
+        return "".join(_session(block.body, variables))
     lines = []
     for command, told in _commands(block.body):
         printed = _output(command)
         lines += [f"$ {command}", *(told if matches(told, printed) else printed)]
     return "\n".join(lines) + "\n"
+
+
+def _session(body: str, variables: dict[str, Any]) -> Iterator[str]:
+    """Run an interactive session; yield its text with the outputs printed now."""
+    for part in doctest.DocTestParser().parse(body):
+        if isinstance(part, str):
+            yield part
+            continue
+        first, *more = part.source.rstrip("\n").split("\n")
+        yield "".join([f">>> {first}\n", *(f"... {line}\n" for line in more)])
+        told = io.StringIO()
+        with contextlib.redirect_stdout(told):
+            exec(compile(part.source, "<page>", "single"), variables)
+        printed = [line.rstrip() for line in told.getvalue().rstrip("\n").split("\n")] if told.getvalue() else []
+        shown = part.want.rstrip("\n").split("\n") if part.want else []
+        yield "".join(f"{line}\n" for line in (shown if matches(shown, printed) else printed))
 
 
 def _commands(body: str) -> Iterator[tuple[str, list[str]]]:

@@ -31,6 +31,8 @@ NO_WAY: Final = "no tested change is enough, alone or in pairs; take a smaller m
 _LOOKED_AT: Final = 24
 # Kinds of parallelism among them to try with the allocator, each with its smallest setting.
 _TRIED: Final = 4
+# Checkpointing policies that store more than full checkpointing.
+_MORE_THAN_FULL: Final = frozenset({"none", "attention", "selective_op"})
 # Micro-batches per pipeline stage; further micro-batches repeat the memory pattern.
 _FEW_ROUNDS: Final = 4
 # Pairs of changes to report, if no single change suffices.
@@ -77,6 +79,25 @@ class Remedy:
 
 def least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNeed | None:
     """Return the search space's setting with the least memory; None if no setting is feasible."""
+    return _least_memory(_smallest(choices), base, sequences) or _least_memory(choices, base, sequences)
+
+
+def _smallest(choices: Choices) -> Choices:
+    """Return the choices without values that never need less memory than another value.
+
+    A larger micro-batch stores at least as many activations, because a pipeline stage then holds as many sequences in
+    fewer micro-batches. With full checkpointing available, policies that store more than the inputs of layers drop out.
+    The interleaved schedule holds more micro-batches than 1F1B (Narayanan et al., arXiv:2104.04473, section 2.2.2).
+    """
+    values = dict(choices.values)
+    if "1f1b" in values["schedule"]:
+        values["schedule"] = tuple(name for name in values["schedule"] if name != "interleaved")
+    if "full" in values["checkpointing"]:
+        values["checkpointing"] = tuple(kind for kind in values["checkpointing"] if kind not in _MORE_THAN_FULL)
+    return replace(choices, values=values | {"micro_batch": (min(values["micro_batch"]),)})
+
+
+def _least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNeed | None:
     cluster = Clusters().of(base)
     bounds, waiting = BoundCalculator(cluster), list[tuple[int, int, Setting, TrainingStep]]()
     for number, (setting, step) in enumerate(settings(choices, base, sequences, InfeasibleCounts())):

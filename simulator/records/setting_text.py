@@ -20,6 +20,9 @@ _WITHOUT_NAME: Final = (
 )  # fmt: skip
 # Keys inside a mapping whose values are clear without the key.
 _CLEAR_INSIDE: Final = ("schedule",)
+# Keys of a model's number of layers and width, by family (Hugging Face's names).
+_LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers")
+_WIDTHS: Final = ("hidden_size", "n_embd", "d_model")
 # Most characters for a setting in a legend, a cell or a list.
 _LONGEST: Final = 72
 _SPEEDS: Final = {0.5: "half speed", 0.25: "a quarter of its speed", 0.1: "a tenth of its speed"}
@@ -81,6 +84,8 @@ def label(key: str, value: Any) -> str:
     ('8,192 tokens', 'no slow GPU', 'no fusion')
     >>> label("collective", {"algorithm": "parameter_server", "servers": {"count": 4, "on": "workers"}})
     'parameter_server, 4 servers on workers'
+    >>> label("training.model", {"model_type": "gpt2", "n_layer": 96, "n_embd": 1600, "n_head": 25})
+    'gpt2, 96 layers of width 1600 (303e)'
     """
     return _short(_label(key, value))
 
@@ -90,8 +95,7 @@ def _short(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
     # Two long settings may have equal beginnings; the hash keeps their labels distinct.
-    mark = hashlib.sha256(text.encode()).hexdigest()[:4]
-    return f"{text[: _LONGEST - 12].rstrip(' ,')} ... ({mark})"
+    return f"{text[: _LONGEST - 12].rstrip(' ,')} ... ({_mark(text)})"
 
 
 def _label(key: str, value: Any) -> str:
@@ -138,6 +142,22 @@ def _servers(value: Any) -> str:
     return f"{_counted('server', 'servers')(count)}{place}"
 
 
+def _model(value: Any) -> str:
+    """Write a model: a name, or the family, layers and width of a written-out model, with a mark of all its keys.
+
+    The mark keeps models apart that differ in further keys.
+    """
+    if not isinstance(value, Mapping):
+        return setting_text(value)
+    layers = next((value[key] for key in _LAYERS if key in value), "?")
+    width = next((value[key] for key in _WIDTHS if key in value), "?")
+    return f"{value.get('model_type', 'model')}, {layers} layers of width {width} ({_mark(setting_text(value))})"
+
+
+def _mark(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:4]
+
+
 def _checkpointing(value: Any) -> str:
     if isinstance(value, Mapping) and "every" in value:
         return f"checkpointing every {value['every']} layers"
@@ -158,6 +178,7 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "collective.servers.count": _counted("server", "servers"),
     "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
     "training.seq_len": _counted("token", "tokens"),
+    "training.model": _model,
     "training.micro_batch_size": lambda value: f"micro-batch {value}",
     "training.gradient_accumulation_steps": _counted("micro-batch", "micro-batches"),
     "collective.fusion": lambda value: "no fusion" if value is None else setting_text(value),

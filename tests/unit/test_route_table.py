@@ -110,7 +110,7 @@ def test_with_a_card_for_each_gpu_no_gpu_sends_through_a_host() -> None:
 def test_a_path_with_few_hosts_in_its_middle_is_no_dead_end() -> None:
     """Two PCIe servers with a card per socket: gpu0 to gpu13 has paths over host1 and over host2, with 3 hosts each."""
     graph = nodes(
-        16, gpus=8, inside="pcie", pcie_bandwidth=25e9, pcie_latency=0.5e-6, nics=2, nic_bandwidth=25e9, nic_latency=1e-6
+        16, gpus=8, inside="pcie", pcie_bandwidth=25e9, pcie_latency=5e-7, nics=2, nic_bandwidth=25e9, nic_latency=1e-6
     )  # fmt: skip
     src, dst = (each.ravel() for each in np.meshgrid(np.arange(16), np.arange(16), indexing="ij"))
     pairs = src != dst

@@ -1,0 +1,38 @@
+"""The commands of documentation pages print what the pages show; files on the pages are those that they use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.docs_commands import ROOT, blocks, matches, pages, with_outputs
+
+PAGES = [page.relative_to(ROOT) for page in pages()]
+QUESTIONS = sorted((ROOT / "docs" / "howto").glob("[!i]*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_commands_print_what_a_page_shows(page: Path) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    # What differs is written by `python -m tools.docs_commands`.
+    assert with_outputs(text) == text
+
+
+def test_an_output_that_differs_is_found() -> None:
+    page = "Save as `a.yaml`:\n\n```yaml\n# x?\n```\n\n```console\n$ simulator list gpus\nl4\n```\n"
+    assert [block.file for block in blocks(page)] == ["a.yaml", ""]
+    written = with_outputs(page)
+    assert written != page
+    (line,) = (line for line in written.splitlines() if line.startswith("l4 "))
+    # The page's own choice of lines is kept.
+    chosen = page.replace("\nl4\n", f"\n...\n{line}\n...\n")
+    assert with_outputs(chosen) == chosen
+    assert not matches(["...", "l5"], ["l4"])
+
+
+def test_python_of_a_page_is_run_with_the_variables_of_its_earlier_blocks() -> None:
+    page = "```python\n>>> x = 2\n>>> if x:\n...     print(x)\n1\n```\n\nText.\n\n```python\n>>> x + 1\n```\n"
+    shown = page.replace("\n1\n", "\n2\n").replace("x + 1\n", "x + 1\n3\n")
+    assert with_outputs(page) == shown
+    assert with_outputs(shown) == shown
