@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from simulator.cluster.cluster import Cluster
@@ -26,6 +27,7 @@ __all__ = [
     "memory_by_stage",
     "memory_peaks",
     "pipeline",
+    "speedup",
     "steps",
     "throughput",
     "time_against_size",
@@ -129,6 +131,26 @@ def time_against_size(points: Iterable[ScalingPoint]) -> Figure:
     from simulator.report.plots.collective import scaling
 
     return scaling.time_against_size(tuple(points))
+
+
+def speedup(table: pd.DataFrame, label: str | None = None) -> Figure:
+    """Draw the speedup of training steps over the number of GPUs, with the line of an ideal speedup.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Result of `simulator.sweep`, with several values of `cluster.world_size`.
+    label : str, optional
+        Column whose values name the lines: "training.sharding"; a single line if omitted.
+
+    Raises
+    ------
+    ValueError
+        The table has no `speedup`: no training steps, or a single number of GPUs.
+    """
+    from simulator.report.plots.training.scaling import speedup_figure
+
+    return speedup_figure(table, label)
 
 
 def throughput(rows: Iterable[tuple[str, int, float, float]]) -> Figure:

@@ -38,7 +38,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_a_single_run_leaves_everything_in_one_directory(cli: Command, tmp_path: Path) -> None:
     assert cli("run", "small.yaml", "--out", "here").code == 0
-    files = {"scenario.yaml", "report.json", "report.html", "spans.csv", "transfers.csv", "view.json.gz"}
+    files = {"scenario.yaml", "report.json", "report.html", "spans.csv", "transfers.csv", "links.csv", "view.json.gz"}
     assert set(contents(tmp_path / "here")) == files
     run = json.loads((tmp_path / "here" / "run.json").read_text(encoding="utf-8"))
     assert (run["simulator"], run["seed"], run["base"]) == (simulator.__version__, 0, str(tmp_path))
@@ -51,7 +51,9 @@ def test_a_single_run_leaves_everything_in_one_directory(cli: Command, tmp_path:
 
 def test_each_point_of_several_has_a_directory_and_a_trace_if_asked(cli: Command, tmp_path: Path) -> None:
     assert cli("run", "both.yaml", "--out", "plain").code == 0
-    files = {f"points/000{i}/{name}" for i in (0, 1) for name in ("spans.csv", "transfers.csv", "view.json.gz")}
+    files = {
+        f"points/000{i}/{name}" for i in (0, 1) for name in ("spans.csv", "transfers.csv", "links.csv", "view.json.gz")
+    }
     files |= {"scenario.yaml", "report.json", "report.html", "table.csv"}
     assert set(contents(tmp_path / "plain")) == files
     assert cli("run", "both.yaml", "--out", "traced", "--trace").code == 0
@@ -112,6 +114,25 @@ def test_spans_and_transfers_read_back_exactly(cli: Command, tmp_path: Path) -> 
     # 2 (n - 1) n transfers of a quarter of 4 KiB.
     assert [int(t["bytes"]) for t in transfers] == [1024] * 24
     assert {(t["src"], t["dst"]) for t in transfers} == {(f"gpu{r}", f"gpu{(r + 1) % 4}") for r in range(4)}
+
+
+def test_use_of_links_over_time_adds_up_to_the_bytes_of_each_link(cli: Command, tmp_path: Path) -> None:
+    cli("run", "small.yaml", "--out", "here")
+    run = simulate(load_scenario(tmp_path / "small.yaml"))
+    with (tmp_path / "here" / "links.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for link in run.timeline.links:
+        carried = [
+            float(row["share"]) * link.bandwidth * (float(row["end_s"]) - float(row["start_s"]))
+            for row in rows
+            if row["link"] == link.name
+        ]
+        assert len(carried) == 100
+        assert sum(carried) == pytest.approx(link.nbytes, rel=1e-5)
+    table = simulator.simulate(load_scenario(tmp_path / "small.yaml")).link_usage(bins=50)
+    assert table.shape == (50, len(run.timeline.links))
+    assert table.index[0] == 0.0
+    assert table.to_numpy().max() <= 1 + 1e-9
 
 
 def test_more_transfers_than_are_kept_are_left_out_and_the_file_says_so() -> None:

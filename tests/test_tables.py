@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from simulator import plots, training_scenario
 from simulator.basics.csv_text import csv_text
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import load_scenario
@@ -114,7 +115,7 @@ def test_names_of_a_users_graph_are_no_formulas_in_any_table(cli: Command, tmp_p
     topology = ("--set", "cluster.topology='=machine.yaml','./=machine.yaml'", "--set", "cluster.world_size=2")
     assert cli("run", "small.yaml", *topology, "--out", "here").code == 0
     tables = [*(tmp_path / "here").glob("**/*.csv")]
-    assert {path.name for path in tables} == {"table.csv", "spans.csv", "transfers.csv"}
+    assert {path.name for path in tables} == {"table.csv", "spans.csv", "transfers.csv", "links.csv"}
     texts = [path.read_text(encoding="utf-8") for path in tables]
     cells = [cell for text in texts for row in csv.reader(text.splitlines()) for cell in row]
     assert {"'=1+1", "'@SUM(A1)", "'=machine.yaml"} <= set(cells)
@@ -139,3 +140,24 @@ def test_an_extra_that_is_missing_is_told_before_anything_is_played(
     told = f"{option[0]}: needs the package {package}; pip install 'cluster-training-simulator[{extra}]'\n"
     assert (answer.code, answer.err) == (2, told)
     assert not (tmp_path / "here").exists()
+
+
+def test_speedup_and_efficiency_are_relative_to_the_fewest_gpus_of_equal_settings() -> None:
+    scenario = training_scenario(
+        topology="leaf_spine_100g", world_size=2, model="gpt2", seq_len=256,
+        compare={"training.sharding": ["ddp", "zero3"]}, sweep={"cluster.world_size": [4, 2]},
+    )  # fmt: skip
+    table = sweep(scenario)
+    for _, lines in table.groupby("training.sharding"):
+        four, two = lines.sort_values("cluster.world_size", ascending=False).to_dict("records")
+        assert (two["speedup"], two["efficiency"]) == (1.0, 1.0)
+        assert four["speedup"] == four["tokens_per_s"] / two["tokens_per_s"]
+        assert four["efficiency"] == four["tokens_per_s_per_gpu"] / two["tokens_per_s_per_gpu"]
+    figure = plots.speedup(table, "training.sharding")
+    (axes,) = figure.axes
+    assert [line.get_label() for line in axes.lines] == ["ddp", "zero3", "ideal"]
+    # A single number of GPUs has no speedup.
+    alone = sweep(scenario, {"cluster.world_size": [2]})
+    assert "speedup" not in alone
+    with pytest.raises(ValueError, match="several values"):
+        plots.speedup(alone)

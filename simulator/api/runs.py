@@ -17,6 +17,7 @@ from simulator.basics.errors import ScenarioError, one_of
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.payload.carry import Tamper
+from simulator.report.numbers.link_use import shares_over_time
 from simulator.report.views.view import NAME, compressed
 from simulator.results.page.page import keeps_views, point_folder, report_page
 from simulator.run import simulate as core
@@ -66,6 +67,33 @@ class Run(core.SimulatedRun):
     def plot(self, kind: str) -> Figure:
         """Draw a plot from `simulator list plots`; see `Sweep.plot`."""
         return _plot(self.scenario, [self._outcome], kind)
+
+    def link_usage(self, bins: int = 400) -> pd.DataFrame:
+        """Return the use of every link over time.
+
+        Parameters
+        ----------
+        bins : int
+            Number of equal parts of the run's time.
+
+        Returns
+        -------
+        DataFrame
+            A row for each part, with its start as index "time_s" [s]; a column for each link that carried anything
+            ("gpu0->switch0"), with the share of the link's bandwidth that is used, from 0 to 1.
+
+        Examples
+        --------
+        >>> from simulator import collective_scenario, simulate
+        >>> run = simulate(collective_scenario(topology="star_100g", world_size=4, operation="all_reduce",
+        ...     algorithm="ring", size="1 MiB"))
+        >>> run.link_usage(bins=2)["gpu0->switch0"].round(2).tolist()
+        [0.68, 0.68]
+        """
+        import pandas as pd
+
+        names, edges, shares = shares_over_time(self.timeline, bins)
+        return pd.DataFrame(shares.T, index=pd.Index(edges[:-1], name="time_s"), columns=list(names))
 
     def to_html(self) -> str:
         """Return the page written by `simulator run` as report.html."""

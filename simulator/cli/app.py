@@ -213,12 +213,12 @@ def new(
 @app.command("list")
 def list_(
     kind: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            help=f"Kind of names: {', '.join(LISTS)}.",
+            help=f"Kind of names: {', '.join(LISTS)}; the kinds if omitted.",
             autocompletion=lists,
         ),
-    ],
+    ] = None,
 ) -> None:
     """List the names that a scenario may contain."""
     from simulator.cli.listing import show

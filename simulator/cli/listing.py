@@ -13,9 +13,12 @@ from simulator.cli.console import print_table, print_text
 from simulator.report.tables.layout import text_columns
 
 
-def show(kind: str) -> None:
-    """Print the names of a kind, one per line, with their main facts."""
+def show(kind: str | None) -> None:
+    """Print the names of a kind, one per line, with their main facts; the kinds if None."""
     lists = _lists()
+    if kind is None:
+        print_text("\n".join(f"simulator list {name}" for name in lists))
+        return
     if kind not in lists:
         raise UnknownNameError("list", kind, lists)
     lists[kind]()

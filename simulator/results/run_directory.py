@@ -9,6 +9,7 @@ run.json, so every other file is byte-equal for the same scenario and seed.
     run.json         versions, wall time, seed
     spans.csv        operations of each rank
     transfers.csv    up to 100,000 transfers; with more, a line that says how many are omitted
+    links.csv        share of its bandwidth that each link uses, in up to 100 equal parts of the time
     trace/           a Kineto trace for each rank, if requested
     parameters.npz   after real training: the parameters of the last step, by PyTorch's names
     memory_rank0.pickle  for a training step, beside traces: PyTorch's memory snapshot, for its memory_viz page
@@ -17,7 +18,7 @@ run.json, so every other file is byte-equal for the same scenario and seed.
     points.jsonl     a line for each finished point; removed when the run ends
     begun.json       circumstances at the start, which a resumed run must share; removed when the run ends
 
-A run with several points has spans, transfers, traces and parameters in points/0000/, points/0001/, ... The run has
+A run with several points has spans, transfers, links, traces and parameters in points/0000/, ... The run has
 ended when run.json exists.
 """
 

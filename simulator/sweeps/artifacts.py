@@ -19,6 +19,7 @@ from simulator.basics.arrays import Array
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.csv_text import csv_text
 from simulator.records.timeline import TransferLog
+from simulator.report.numbers.link_use import shares_over_time
 from simulator.report.traces import kineto, memory_snapshot
 from simulator.report.views import view as views
 from simulator.run.scenario_cluster import build_cluster
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 TRANSFERS_KEPT: Final = 100_000
+# Parts of the time in links.csv, and most rows. Spreading more transfers over the parts takes minutes.
+_TIME_PARTS: Final = 100
+_MOST_ROWS: Final = 200_000
+_MOST_SPREAD: Final = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class ArtifactWriter:
         target.mkdir(parents=True, exist_ok=True)
         write_atomically(target / "spans.csv", spans_text(run))
         write_atomically(target / "transfers.csv", transfers_text(run, None if self.transfers else TRANSFERS_KEPT))
+        write_atomically(target / "links.csv", links_text(run))
         if self.view:
             write_atomically(target / views.NAME, views.compressed(view_of_run(run)))
         if run.parameters is not None:
@@ -116,6 +122,24 @@ def transfers_text(run: SimulatedRun, most: int | None) -> str:
     lines = ["collective,number,src,dst,first_chunk,chunks,reduce,bytes,enter_s,end_s"]
     for log in run.timeline.logs:
         lines.extend(_transfer_lines(log))
+    return "\n".join(lines) + "\n"
+
+
+def links_text(run: SimulatedRun) -> str:
+    """Return the use of links over time as CSV: a row for each link and part of the time.
+
+    The share is the used part of the link's bandwidth, from 0 to 1. The number of parts falls from 100 to 1 with the
+    number of links, so that the file has at most about 200,000 rows; with too many transfers, or none, the file has a
+    single line that says so.
+    """
+    if run.timeline.transfers > _MOST_SPREAD:
+        return f"# use of links is not computed for {run.timeline.transfers} transfers\n"
+    bins = min(_TIME_PARTS, max(1, _MOST_ROWS // max(1, len(run.timeline.links))))
+    names, edges, shares = shares_over_time(run.timeline, bins)
+    lines = ["link,start_s,end_s,share"]
+    starts, ends = (list(map(repr, side.tolist())) for side in (edges[:-1], edges[1:]))
+    for name, row in zip(map(_field, names), shares.tolist(), strict=True):
+        lines += [f"{name},{a},{b},{share:.6g}" for a, b, share in zip(starts, ends, row, strict=True)]
     return "\n".join(lines) + "\n"
 
 

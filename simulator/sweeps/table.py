@@ -1,13 +1,15 @@
 """Writes outcomes as a table (CSV, Parquet, pandas), with a row per point.
 
-Every format has the same columns: axes, then the report's figures, then `engine` and `error`.
+Every format has the same columns: axes, then the report's figures, then `engine` and `error`. Training steps on several
+numbers of GPUs have two more columns, `speedup` and `efficiency`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.csv_text import csv_text
@@ -18,6 +20,9 @@ from simulator.scenario.records import axis_keys
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_GPUS: Final = "cluster.world_size"
 
 
 def row(outcome: PointOutcome) -> dict[str, Any]:
@@ -42,19 +47,48 @@ def _keys(value: Any, key: str) -> dict[str, Any]:
     return {dotted: last for name, inner in names.items() for dotted, last in _keys(inner, name).items()}
 
 
+def rows(outcomes: Sequence[PointOutcome]) -> list[dict[str, Any]]:
+    """Return a flat table row for each outcome, with `speedup` and `efficiency` of training steps on several GPUs.
+
+    Both are relative to the row with the fewest GPUs and otherwise equal settings. `speedup` is the ratio of tokens/s.
+    `efficiency` is the speedup over the ratio of GPUs: 1.0 if every GPU is as fast as with the fewest GPUs.
+
+    Examples
+    --------
+    >>> points = [PointOutcome(n, {"cluster.world_size": gpus}, "compiled", {"tokens_per_s": speed})
+    ...     for n, (gpus, speed) in enumerate([(8, 100.0), (16, 150.0)])]
+    >>> [(row["speedup"], row["efficiency"]) for row in rows(points)]
+    [(1.0, 1.0), (1.5, 0.75)]
+    """
+    flat = [row(outcome) for outcome in outcomes]
+    trained = [place for place, fields in enumerate(flat) if _GPUS in fields and fields.get("tokens_per_s")]
+    if len({flat[place][_GPUS] for place in trained}) < 2:
+        return flat
+    fewest: dict[str, dict[str, Any]] = {}
+    for place in sorted(trained, key=lambda place: int(flat[place][_GPUS])):
+        fields = flat[place]
+        # Settings besides the number of GPUs; a column for a whole section contains the number of GPUs.
+        settings = row(replace(outcomes[place], report=None, engine=None))
+        others = {key: value for key, value in settings.items() if key not in (_GPUS, *SECTIONS)}
+        first = fewest.setdefault(str(others), fields)
+        fields["speedup"] = fields["tokens_per_s"] / first["tokens_per_s"]
+        fields["efficiency"] = fields["speedup"] * first[_GPUS] / fields[_GPUS]
+    return flat
+
+
 def frame(outcomes: Iterable[PointOutcome]) -> pd.DataFrame:
     """Return a pandas table with the outcomes, in the given order."""
     import pandas as pd
 
-    return pd.DataFrame([row(outcome) for outcome in outcomes])
+    return pd.DataFrame(rows(list(outcomes)))
 
 
 def table_text(outcomes: Iterable[PointOutcome]) -> str:
     """Return the table as CSV; a missing figure is an empty field, and numbers read back exactly."""
-    rows = [row(outcome) for outcome in outcomes]
+    flat = rows(list(outcomes))
     # Points may have different report keys: the columns are the union, in order of first appearance.
-    columns = list(dict.fromkeys(column for fields in rows for column in fields))
-    return csv_text([columns, *([fields.get(column) for column in columns] for fields in rows)])
+    columns = list(dict.fromkeys(column for fields in flat for column in fields))
+    return csv_text([columns, *([fields.get(column) for column in columns] for fields in flat)])
 
 
 def write_parquet(outcomes: Iterable[PointOutcome], path: Path) -> None:

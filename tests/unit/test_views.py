@@ -189,11 +189,11 @@ def test_a_table_names_the_baseline_and_says_why_numbers_are_missing() -> None:
 
 def test_a_page_that_is_put_elsewhere_links_to_no_file_beside_it(tmp_path: Path) -> None:
     compared = compared_of(SERVED)
-    for name in ("spans.csv", "transfers.csv"):
+    for name in ("spans.csv", "transfers.csv", "links.csv"):
         (tmp_path / name).write_text("", encoding="utf-8")
     page = report_page(compared, answer(compared), {}, tmp_path)
     assert '<a href="report.json">report.json</a>' in page
-    assert '"files":[["spans.csv","spans.csv"],["transfers.csv","transfers.csv"]]' in page
+    assert '"files":[["spans.csv","spans.csv"],["transfers.csv","transfers.csv"],["links.csv","links.csv"]]' in page
     alone = without_files(page)
     assert ("<a href" in alone, "report.json (all figures)" in alone) == (False, True)
     assert '"files":[]' in alone

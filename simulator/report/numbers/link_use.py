@@ -123,6 +123,26 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
     )
 
 
+def shares_over_time(timeline: Timeline, bins: int = 400) -> tuple[tuple[str, ...], Floats, Floats]:
+    """Return the share of its bandwidth that each link uses in each part of the time.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        Timeline with transfer logs.
+    bins : int
+        Equal parts of the time, at least 1.
+
+    Returns
+    -------
+    tuple of str, float array of shape (bins + 1,), float array of shape (links, bins)
+        Names of the links that carried anything; edges of the parts [s]; shares from 0 to 1, NaN for a link without
+        known bandwidth.
+    """
+    traffic = link_traffic(timeline, bins)
+    return traffic.names, traffic.edges, traffic.rates / traffic.bandwidths[:, None]
+
+
 def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
     """Return bytes and busy time of every link that carried anything, by link number.
 

@@ -270,7 +270,9 @@ def _files(folder: Path | None, compared: Comparison, row: Row) -> list[tuple[st
     own = Path() if len(compared.rows) == 1 else Path("points") / f"{row.index:04d}"
     # Links only to existing files: large runs and options decide which files are written.
     tables = [
-        (name, (own / name).as_posix()) for name in ("spans.csv", "transfers.csv") if (folder / own / name).is_file()
+        (name, (own / name).as_posix())
+        for name in ("spans.csv", "transfers.csv", "links.csv")
+        if (folder / own / name).is_file()
     ]
     traces = sorted((folder / own / "trace").glob("rank*.json.gz"))[:1]
     return tables + [("trace for ui.perfetto.dev", (own / "trace" / path.name).as_posix()) for path in traces]

@@ -37,8 +37,14 @@ def files_beside(compared: Comparison) -> list[tuple[str, str]]:
     files = [("report.json", "all figures"), ("scenario.yaml", "scenario with all defaults"), ("run.json", "versions")]
     files += [("table.csv", "a row for each point")] if several else []
     files += [("plots/", "pictures")] if compared.scenario.plotted.kinds else []
-    own = "spans and transfers of each point"
-    return files + ([("points/", own)] if several else [("spans.csv", "operations"), ("transfers.csv", "transfers")])
+    if several:
+        return [*files, ("points/", "spans, transfers and use of links of each point")]
+    return [
+        *files,
+        ("spans.csv", "operations"),
+        ("transfers.csv", "transfers"),
+        ("links.csv", "use of links over time"),
+    ]
 
 
 def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:

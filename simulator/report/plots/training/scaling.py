@@ -12,9 +12,11 @@ from simulator.report.plots import style
 from simulator.report.plots.plot import ComparedPoints, ComparisonPlot, Throughput
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_GPUS: Final = "cluster.world_size"
 # Octaves between the interval bars of two lines.
 _APART: Final = 0.06
 
@@ -49,6 +51,50 @@ def figure(rows: Sequence[Throughput]) -> Figure:
         use.set_ylim(0, 115 * max(row.mfu for row in rows))
         fig.legend(loc="outside lower left", ncols=4, frameon=False)
         style.set_title(fig, finding(rows))
+    return fig
+
+
+def speedup_figure(table: pd.DataFrame, label: str | None = None) -> Figure:
+    """Draw the speedup over the number of GPUs, with the line of an ideal speedup.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Rows with `cluster.world_size`, `speedup` and `efficiency`, as `simulator.sweep` returns.
+    label : str, optional
+        Column whose values name the lines; a single line if omitted.
+
+    Raises
+    ------
+    ValueError
+        The table has no speedups.
+    """
+    if "speedup" not in table:
+        raise ValueError("got a table without speedup; sweep a training step over several values of cluster.world_size")
+    known = table.dropna(subset=["speedup"]).sort_values(_GPUS)
+    lines = {str(name): rows for name, rows in known.groupby(label, sort=False)} if label else {"simulated": known}
+    everywhere = sorted({int(gpus) for gpus in known[_GPUS]})
+    with style.applied():
+        fig = style.new_figure(6.4, 4.8)
+        axes = fig.subplots()
+        colours = style.colours(lines)
+        for name, rows in lines.items():
+            axes.plot(rows[_GPUS], rows["speedup"], marker="o", color=colours[name], label=name)
+        ideal = [gpus / everywhere[0] for gpus in everywhere]
+        axes.plot(everywhere, ideal, color=style.GREY, linestyle="--", label="ideal")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        axes.set_xticks(everywhere, [f"{gpus:,}" for gpus in everywhere])
+        axes.set_yticks(ideal, [f"{times:g}x" for times in ideal])
+        axes.minorticks_off()
+        axes.set_xlabel("GPUs")
+        axes.set_ylabel(f"tokens/s relative to {everywhere[0]:,} GPUs")
+        fig.legend(loc="outside lower left", ncols=4, frameon=False)
+        best_name, best = max(
+            ((name, float(rows["efficiency"].iloc[-1])) for name, rows in lines.items()), key=lambda pair: pair[1]
+        )
+        which = f" ({best_name})" if label else ""
+        style.set_title(fig, f"{everywhere[-1]:,} GPUs reach {style.percent(best)} of the ideal speedup{which}")
     return fig
 
 
