@@ -79,15 +79,17 @@ def test_the_page_of_scenario_keys_tells_all_that_can_be_varied() -> None:
         assert f"\n| `{name}` |" in page, key
         assert not mapping or mapping in sections, key
     kind = "whole number, 1 to 1,000,000; or text, such as `8k`"
-    assert f"| `world_size` | {kind} | required | Number of ranks, each on its own GPU; 1k is 1000. |" in page
-    assert "| `engine` | `auto`, `events`, `compiled` | `auto` | Simulation engine. |" in page
+    meaning = "Number of ranks, each on its own GPU; 1k is 1000."
+    assert f"| `world_size` | {meaning} | {kind} | required | `world_size: 64` |" in page
+    engines = "`auto`, `events`, `compiled` | `auto` | `engine: compiled`"
+    assert f"| `engine` | Simulation engine. | {engines} |" in page
 
 
 def test_the_page_of_topology_keys_tells_every_builders_options() -> None:
     page = key_pages.topology_page()
     assert "## `options` of `fat_tree`" in page
     assert (
-        "| `startup` | text, such as `5 us` | `0.0` | Start-up time of every rank, once before its first transfer. |"
+        "| `startup` | Start-up time of every rank, once before its first transfer. | text, such as `5 us` | `0.0` |"
     ) in page
 
 

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from tools.site import key_pages, part_pages
 from tools.site.gallery_runs import ROOT
 
 _SITE: Final = ROOT / "docs" / "site"
@@ -17,7 +16,7 @@ _OWN: Final = {
     "notebooks.md": "notebooks/index.md",
     "python.rst": "reference/python.rst",
 }
-_KEPT: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/images/*", "notebooks/*.ipynb")
+_KEPT: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "docs/images/*", "notebooks/*.ipynb")
 
 
 def assemble(source: Path) -> None:
@@ -27,9 +26,6 @@ def assemble(source: Path) -> None:
     for folder, page in (("scenarios", "gallery/index.md"), ("notebooks", "notebooks/index.md")):
         front = front.replace(f"]({folder})", f"]({page})")
     _write(source / "index.md", front + (_SITE / "contents.md").read_text(encoding="utf-8"))
-    _write(source / "reference" / "scenario_keys.md", key_pages.scenario_page())
-    _write(source / "reference" / "topology_keys.md", key_pages.topology_page())
-    _write(source / "reference" / "parts.md", part_pages.part_page())
     for name, place in _OWN.items():
         _copy(_SITE / name, source / place)
     # Sorted, because the order of a folder differs between machines.

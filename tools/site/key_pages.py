@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +22,65 @@ _QUANTITIES: Final = {
     "(ns|us|": "time, such as `10 us`",
     "i)?B\\s*$": "size, such as `16 MiB`",
 }
-_HEAD: Final = "| key | value | default | what it is |\n|---|---|---|---|"
+_HEAD: Final = "| key | meaning | values | default | example |\n|---|---|---|---|---|"
+# Examples for keys whose values have a form of their own.
+_EXAMPLES: Final = {
+    "name": "my_run",
+    "question": '"Is ring faster than tree?"',
+    "topology": "dgx_h100",
+    "gpu": "h200",
+    "model": "llama3_8b",
+    "stragglers": "{3: 0.5}",
+    "link_factors": '{"gpu0->switch0": 0.1}',
+    "placement": "[1, 0, 3, 2]",
+    "rank_order": "[0, 2, 1, 3]",
+    "group": "[0, 1, 2, 3]",
+    "tensors": "[4 MiB, 1 MiB]",
+    "compare": "{collective.algorithm: [ring, tree]}",
+    "sweep": "{cluster.world_size: [8, 16]}",
+    "baseline": "{training.sharding: ddp}",
+    "plots": "[timeline]",
+    "answer": "[best]",
+    "global_batch": "4M",
+    "fix": "{tp: 8}",
+    "among": "{pp: [1, 2, 4]}",
+    "without": "[zero3]",
+    "deadline": "30d",
+    "stages": "[7, 8, 8, 7]",
+    "context": "{ulysses: 2, ring: 4}",
+    "order": "[tp, cp, ep, dp, pp]",
+    "imbalance": "{zipf: 0.5}",
+    "capacity": "1.25",
+    "activation_checkpointing": "full",
+    "along": "training.seq_len",
+    "between": "[1, 64]",
+    "betas": "[0.9, 0.95]",
+    "budget.tokens": "15e12",
+    "budget.price": "2.5",
+    "budget.watts": "1000",
+    "training.learning.tokens": "corpus.txt",
+    "training.learning.decay": "0.1",
+    "training.learning.momentum": "0.95",
+    "training.learning.eps": "1e-5",
+    "training.attention_generation": "3",
+    "training.dropout": "0.1",
+    "training.clip_norm": "1.0",
+    "training.algorithm": "ring",
+    "training.faults.collective": "all_reduce 0",
+    "cluster.jitter.compute": "0.05",
+    "cluster.jitter.latency": "0.1",
+    "training.parallelism.schedule": "zb_h1",
+    "training.sharding.keep_below": "100000",
+    "batches": "batches.npy",
+    "initial": "initial.npz",
+    "collective": "",
+    "dp": "8",
+    "seq_len": "8k",
+    "world_size": "64",
+    "steps": "100",
+    "options": "{gpus: 8}",
+    "graph": "fabric.graphml",
+}
 # Most names listed in full; for more names, the page states their number.
 _LISTED: Final = 16
 
@@ -45,9 +104,10 @@ def scenario_page() -> str:
     """Return the page about scenario keys, as Markdown."""
     document = scenario_schema.schema()
     intro = (
-        "# Scenario keys\n\nEvery key of a scenario file, as `simulator schema` gives it to editors. The question that "
-        "a file answers is its first comment. Rules between keys are checked by `simulator check`.\n\n"
-        "`compare` and `sweep` take nearly all of them, with dots: `collective.size: [64 KiB, 16 MiB]`."
+        "# Scenario keys\n\nThis page lists every key of a scenario file. It is for authors of scenario files. "
+        "`simulator schema` prints the same as a JSON schema for editors, and `simulator check` also checks rules "
+        "between keys. The first comment of a file is its question.\n\n"
+        "`compare` and `sweep` take nearly every key, with dots: `collective.size: [64 KiB, 16 MiB]`."
     )
     return _page(intro, document, "scenario")
 
@@ -56,8 +116,9 @@ def topology_page() -> str:
     """Return the page about topology keys and the builders' options, as Markdown."""
     document = topology_schema.schema()
     intro = (
-        "# Topology keys\n\nEvery key of a topology file, as `simulator schema topology` gives it to editors. How to "
-        "write one, and what the builders draw: [Topology files](../docs/topologies.md)."
+        "# Topology keys\n\nThis page lists every key of a topology file. It is for users who describe a cluster of "
+        "their own; [Topology files](../topologies.md) explains the builders. `simulator schema topology` prints the "
+        "same as a JSON schema for editors."
     )
     options = [_options(name, topology_schema.schema()["allOf"]) for name in document["properties"]["builder"]["enum"]]
     return "\n\n".join([_page(intro, document, "topology"), *options]) + "\n"
@@ -89,16 +150,15 @@ def _definitions(value: Schema) -> Iterator[str]:
 
 def _section(section: Section, document: Schema, name: str) -> str:
     title = f"`{section.path}`" if section.path else f"The {name}"
-    anchor = _anchor(name, section.path)
     # The document itself has its introduction above.
     required = section.schema.get("required", ())
     before = f"{section.path}." if section.path else ""
     rows = [
-        _row(key, _told(value, document), key in required, _anchor(name, before + key))
+        _row(before + key, _told(value, document), key in required, _anchor(before + key))
         for key, value in section.schema.get("properties", {}).items()
     ]
     about = section.schema.get("description", "") if section.path else ""
-    return "\n\n".join(filter(None, [f"({anchor})=\n## {title}", about, "\n".join([_HEAD, *rows])]))
+    return "\n\n".join(filter(None, [f"## {title}", about, "\n".join([_HEAD, *rows])]))
 
 
 def _told(value: Schema, document: Schema) -> Schema:
@@ -108,19 +168,58 @@ def _told(value: Schema, document: Schema) -> Schema:
     return {**value, "description": said} if said else value
 
 
-def _anchor(name: str, path: str) -> str:
-    return "-".join(["keys", name, *path.split(".")]).strip("-").replace("_", "-")
+def _anchor(path: str) -> str:
+    """Return the anchor that a code host and Sphinx give to the heading of a mapping's section."""
+    return path.lower().replace(".", "")
 
 
-def _row(key: str, value: Schema, required: bool, anchor: str) -> str:
+def _row(path: str, value: Schema, required: bool, anchor: str) -> str:
+    """Return the table's row for a key with this dotted path."""
+    key = path.rpartition(".")[2]
     default = "required" if required else _default(value)
-    cells = [f"`{key}`", _kind(value, anchor), default, str(value.get("description", ""))]
+    meaning, example = str(value.get("description", "")), _example(path, value)
+    cells = [f"`{key}`", meaning, _kind(value, anchor), default, f"`{key}: {example}`" if example else ""]
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _example(path: str, value: Schema) -> str:
+    """Return an allowed value other than the default, as YAML; empty for a mapping with keys of its own."""
+    for known in (path, path.rpartition(".")[2]):
+        if known in _EXAMPLES:
+            return _EXAMPLES[known]
+    default = value.get("default")
+    for form in value.get("anyOf", [value]):
+        if "$ref" in form or form.get("type") in ("null", "object"):
+            continue
+        others = [word for word in form.get("enum", [form["const"]] if "const" in form else []) if word != default]
+        if others:
+            return others[-1] if isinstance(others[-1], str) else json.dumps(others[-1])
+        if form.get("type") == "array":
+            inner = _example("", form.get("items", {}))
+            return f"[{inner}]" if inner else ""
+        found = _plain_example(form, default)
+        if found:
+            return found
+    return ""
+
+
+def _plain_example(form: Schema, default: Any) -> str:
+    """Return an allowed number, text or truth value other than the default."""
+    kind = form.get("type")
+    if kind == "boolean":
+        return json.dumps(not default)
+    if kind in ("integer", "number"):
+        low, high = form.get("minimum", form.get("exclusiveMinimum", 0)), form.get("maximum", 1e18)
+        wanted = 2 * default if isinstance(default, int | float) and 0 < 2 * default <= high else max(low, 4)
+        return f"{wanted if wanted <= high else high / 2:g}"
+    text = next((words for part, words in _QUANTITIES.items() if part in form.get("pattern", "")), "")
+    found = re.search("`([^`]+)`", text)
+    return found.group(1) if found else str(form.get("examples", [""])[0])
 
 
 def _default(value: Schema) -> str:
     default = value.get("default")
-    if default is None or default in ({}, []):
+    if default is None or default in ({}, [], ""):
         return "none"
     # JSON has no infinity.
     if isinstance(default, float) and math.isinf(default):

@@ -13,8 +13,8 @@ def part_page() -> str:
     """Return the table with every name, as Markdown."""
     rows = [f"| `{name}` | {_said(getattr(parts, name))} |" for name in parts.__all__]
     intro = (
-        "# Parts of a run\n\nWhat `from simulator.parts import NAME` gives: schedules, models, kernels and arithmetic, "
-        "which the [notebooks](../notebooks/index.md) look at one by one."
+        "# Parts of a run\n\nThis page lists the names in `simulator.parts`: schedules, models, kernels and "
+        "arithmetic. It is for users who examine single parts, as the [notebooks](../../notebooks) do."
     )
     return "\n\n".join([intro, "\n".join(["| name | what it is |", "|---|---|", *rows])]) + "\n"
 
