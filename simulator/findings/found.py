@@ -39,7 +39,7 @@ class FindingResult:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A kind of finding.
+    """A kind of finding ("best", "threshold", ...): its name and the function that makes it from a comparison.
 
     Attributes
     ----------

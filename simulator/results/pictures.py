@@ -40,7 +40,7 @@ def draw(
     spoken: Sequence[int] | None = None,
     findings: Sequence[Mapping[str, Any]] = (),
 ) -> DrawnPictures:
-    """Draw the scenario's plots into folder/plots.
+    """Draw the scenario's plots as files in folder/plots, and return their paths and the missing plots.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def _comparison(
 
 
 def _throughputs(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> list[Throughput]:
-    """Return the throughput of each simulated point, for pictures over the number of GPUs."""
+    """Return the speed and number of GPUs of each simulated training point, for plots over the number of GPUs."""
     throughputs = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
         if outcome.report is not None:

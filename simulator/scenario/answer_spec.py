@@ -51,17 +51,17 @@ class FindingSpec(Spec):
 
 
 class FindingEntry:
-    """Annotation for an entry that may be a finding's name: `change` for `{finding: change}`."""
+    """Pydantic annotation for an entry of `answer` that may be a finding's name: `change` for `{finding: change}`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Expand a name first, then validate the mapping."""
+        """Return a pydantic schema that expands a finding's name to a mapping, then validates the mapping."""
         # Before pydantic's own check, which accepts mappings only.
         return core_schema.no_info_before_validator_function(
             lambda value: {"finding": value} if isinstance(value, str) else value, handler(source)
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
-        """Describe both forms."""
+        """Return the JSON schema of both forms, the name and the mapping."""
         return {"anyOf": [{"enum": list(FINDINGS)}, handler(schema)]}
 
 

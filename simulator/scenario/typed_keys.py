@@ -75,7 +75,7 @@ class ScenarioKeys(TypedDict, total=False):
 
 
 class JitterKeys(TypedDict, total=False):
-    """Keys of `jitter`: log-normal factors' sigma."""
+    """Keys of `jitter`: sigma of the log-normal factors on kernel times and latencies."""
 
     compute: float
     latency: float
