@@ -59,7 +59,7 @@ class PlanResult(SearchResult):
 
     @property
     def sentences(self) -> list[str]:
-        """The plan's answer in sentences, as printed by `simulator plan`."""
+        """The plan's answer in sentences, printed by `simulator plan`."""
         return sentences(self, self.question.budget, self.question.deadline)
 
     def scenario(self, place: int = 0) -> Scenario:
@@ -120,7 +120,7 @@ class PlanResult(SearchResult):
         return pd.DataFrame(rows, columns=["change", "before", "same", "fastest", "setting"]).set_index("change")
 
     def to_html(self) -> str:
-        """Return the plan's page as HTML, as written by `simulator plan --out` to report.html."""
+        """Return the plan's page in HTML, written by `simulator plan --out` to report.html."""
         best = to_yaml(self.scenario()) if self.best else ""
         return plan_page(document(self, self.question.budget, self.tried), self.question.text, self.sentences, best)
 

@@ -68,7 +68,7 @@ class Run(core.SimulatedRun):
         return _plot(self.scenario, [self._outcome], kind)
 
     def to_html(self) -> str:
-        """Return the run's page as HTML, as written by `simulator run` to report.html."""
+        """Return the run's page in HTML, written by `simulator run` to report.html."""
         # A single run is a sweep of one point: the page is the same.
         compared = Comparison(self.scenario, [self._outcome])
         return report_page(compared, answer(compared), {0: compressed(view_of_run(self))})
@@ -139,7 +139,7 @@ class Sweep:
         return _plot(self.scenario, self.outcomes, kind, point, self.answer)
 
     def to_html(self) -> str:
-        """Return the sweep's page as HTML, as written by `simulator run` to report.html."""
+        """Return the sweep's page in HTML, written by `simulator run` to report.html."""
         return report_page(self.comparison, self.answer, self.views)
 
 

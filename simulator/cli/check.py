@@ -102,7 +102,7 @@ def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[
 
 
 class _Faults:
-    """Collects the faults of a scenario's points: each fault with the points that have it."""
+    """Collector for faults in a scenario's points: {fault: points with this fault}."""
 
     def __init__(self, scenario: Scenario, count: int) -> None:
         self._scenario, self._count = scenario, count
@@ -124,7 +124,7 @@ class _Faults:
             raise ScenarioError(in_lines([self._line(error, by) for error, by in self._points.items()]))
 
     def _line(self, error: str, faulty: Sequence[Point]) -> str:
-        """Return a line with a fault, the number of points that have it, and the first such point."""
+        """Return a line with a fault, the number of affected points, and the first such point."""
         first = ", ".join(f"{key}={value}" for key, value in faulty[0].settings.items())
         start = f"{self._scenario.source}: {len(faulty)} of {self._count} points are invalid, the first with {first}: "
         return start + error.replace("\n", "; ")

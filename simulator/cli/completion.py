@@ -18,10 +18,10 @@ LISTS: Final = (
 
 
 def names_of(kind: registry.Kind) -> Callable[[str], list[str]]:
-    """Return a function from typed text to the names of a kind (topology, GPU, model ...) that begin with the text."""
+    """Return a function from typed text to the names of a kind (topology, GPU, model ...) beginning with the text."""
     return lambda incomplete: [name for name in registry.names(kind) if name.startswith(incomplete)]
 
 
 def lists(incomplete: str) -> list[str]:
-    """Return the arguments of `simulator list` that begin with the typed text."""
+    """Return the arguments of `simulator list` beginning with the typed text."""
     return [kind for kind in LISTS if kind.startswith(incomplete)]

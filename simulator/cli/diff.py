@@ -80,7 +80,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 
 def _figures(change: Change) -> tuple[str, str]:
-    """Return a changed figure's two values as text with six digits, or with every digit if six digits are equal."""
+    """Format a changed figure's two values with six digits, or with every digit if six digits are equal."""
     short = tuple(f"{value:.6g}" if isinstance(value, float) else str(value) for value in (change.first, change.second))
     return (short[0], short[1]) if short[0] != short[1] else (str(change.first), str(change.second))
 

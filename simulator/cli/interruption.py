@@ -27,7 +27,7 @@ from typing import Final
 
 
 class InterruptionError(BaseException):
-    """Raised in the main thread when a signal to end the program arrives.
+    """Error raised in the main thread when a signal to end the program arrives.
 
     The class does not derive from KeyboardInterrupt, because typer turns KeyboardInterrupt into an exit code without a
     message. Weak references to the exception are possible, unlike to KeyboardInterrupt.
@@ -37,11 +37,11 @@ class InterruptionError(BaseException):
 
 
 class CtrlCError(InterruptionError):
-    """Raised when SIGINT (Ctrl-C) arrives."""
+    """Error raised when SIGINT (Ctrl-C) arrives."""
 
 
 class TerminatedError(InterruptionError):
-    """Raised when SIGTERM arrives."""
+    """Error raised when SIGTERM arrives."""
 
 
 INTERRUPTIONS: Final = (KeyboardInterrupt, InterruptionError)

@@ -115,7 +115,7 @@ def _print_best(found: SearchResult) -> None:
 
 
 def _interval(report: Mapping[str, Any]) -> str:
-    """Return the 80 % prediction interval of a report's step time as text; "" if unknown."""
+    """Format the 80 % prediction interval of a report's step time; "" if unknown."""
     ends = [report["intervals"].get(f"step_time_s_80_{end}") for end in ("low", "high")]
     # Without measurements for such runs there is no interval.
     return "" if None in ends else " to ".join(format_time(end) for end in ends)

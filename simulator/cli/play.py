@@ -35,7 +35,7 @@ from simulator.sweeps.sweep import Backend, play_points
 
 @dataclass(frozen=True, slots=True)
 class PlayOptions:
-    """Options of `run` and `sweep`."""
+    """Options of `simulator run` and `simulator sweep`."""
 
     out: Path | None = None
     as_json: bool = False

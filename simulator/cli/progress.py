@@ -76,7 +76,7 @@ def _telling(bars: Bars, what: str) -> Iterator[None]:
 
 
 def described(played: Progress, what: str) -> str:
-    """Return the scenario's name and the running point's progress as text.
+    """Format the scenario's name and the running point's progress.
 
     Examples
     --------

@@ -73,7 +73,7 @@ def usual_ranks(known: TopologyFacts) -> int:
 
 
 def in_words(cluster: Cluster) -> str:
-    """Return the cluster's number of vertices per kind as text: "8 gpus, 1 switch"."""
+    """Format the cluster's number of vertices per kind: "8 gpus, 1 switch"."""
     counts: dict[str, int] = {}
     for _, facts_ in cluster.graph.nodes(data=True):
         counts[facts_["kind"]] = counts.get(facts_["kind"], 0) + 1

@@ -159,7 +159,7 @@ def _usual(compared: Comparison) -> tuple[FindingSpec, ...]:
 
 
 def _first_that_fits(compared: Comparison) -> tuple[int, ...]:
-    """Return the index of the first point that fits in memory, else of the first simulated point, as a tuple."""
+    """Return a tuple with the index of the first point that fits in memory, else of the first simulated point."""
     fitting = [row.index for row in compared.rows if row.fits]
     played = [row.index for row in compared.rows if row.report is not None]
     return tuple((fitting or played)[:1])

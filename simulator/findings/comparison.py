@@ -71,7 +71,7 @@ class Row:
 
 
 def key_of(settings: Settings) -> str:
-    """Return a mapping of dotted keys to values as a text that is equal for equal mappings."""
+    """Return a text for a mapping of dotted keys to values; equal mappings have equal texts."""
     return json.dumps(settings, sort_keys=True, default=str)
 
 
@@ -99,7 +99,7 @@ class Comparison:
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """A row for each point."""
+        """A `Row` (settings, scenario, report) for each point."""
         compared, swept = self.scenario.compare, self.scenario.sweep
         return tuple(
             Row(
@@ -185,7 +185,7 @@ class Comparison:
         return self.conditions[-1]
 
     def further(self, settings: Settings) -> Report | None:
-        """Return the report of a point that the scenario lacks, simulated now; None if it fails or takes too long.
+        """Simulate a point beyond the scenario's own and return the report; None after a failure or too long a time.
 
         Real arrays are left behind, because they change no time.
         """
@@ -195,7 +195,7 @@ class Comparison:
         return self._further[key]
 
     def _play(self, settings: Settings) -> Report | None:
-        """Simulate a point that the scenario lacks and return its report; None if it fails or the limit is reached."""
+        """Simulate a point beyond the scenario's own and return the report; None after a failure or at the limit."""
         try:
             point = point_of(self.scenario, settings).scenario
             if point.collective is not None:
@@ -222,7 +222,7 @@ class Comparison:
 
     @property
     def played_further(self) -> int:
-        """Number of points that were simulated in addition to the scenario's."""
+        """Number of points simulated in addition to the scenario's own."""
         return sum(report is not None for report in self._further.values())
 
     @cached_property
@@ -245,7 +245,7 @@ class Comparison:
 
 
 def _without(value: Any, shared: Mapping[str, Any]) -> Any:
-    """Return a mapping value without the entries that all settings share; return other values unchanged."""
+    """Return a mapping without the entries common to every setting; return any other value unchanged."""
     return {k: v for k, v in value.items() if k not in shared} if shared else value
 
 

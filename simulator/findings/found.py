@@ -33,7 +33,7 @@ class FindingResult:
     spoken: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return the finding's result in plain data for JSON."""
         return {"finding": self.kind, "sentences": list(self.sentences), **self.numbers}
 
 

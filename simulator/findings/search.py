@@ -25,7 +25,7 @@ _MOST_STEPS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """An interval that contains a sign change.
+    """An interval containing a sign change.
 
     Attributes
     ----------

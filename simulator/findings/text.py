@@ -94,7 +94,7 @@ def capital(text: str) -> str:
 
 
 def at_text(key: str, value: float, *, exact: bool) -> str:
-    """Return an axis value as text, in the key's unit, with three digits if known to 2 % only.
+    """Format an axis value in the key's unit, with three digits if known to 2 % only.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def at_text(key: str, value: float, *, exact: bool) -> str:
 
 
 def bracket_text(key: str, one: Mapping[str, Any]) -> str:
-    """Return the result of a search as text: the place `at`, or only the ends `from` and `to`."""
+    """Format the result of a search: the place `at`, or only the ends `from` and `to`."""
     if one["at"] is not None:
         return at_text(key, one["at"], exact=one["exact"])
     # The search ended early, e.g. because a point in between could not be simulated.

@@ -17,7 +17,7 @@ _ALONG: Final[dict[str, Axis]] = {"collective.size": "nbytes", "cluster.world_si
 
 
 def marked_crossovers(scenario: Scenario, findings: Sequence[Mapping[str, Any]]) -> list[Crossing]:
-    """Return the crossings in an answer's findings (plain data), along array sizes and numbers of workers."""
+    """Return the crossovers in an answer's findings (plain data), along array sizes and numbers of workers."""
     spec = scenario.collective
     if spec is None:
         return []

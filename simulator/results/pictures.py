@@ -76,7 +76,7 @@ def figures(
     chosen: PlottedPoints | None = None,
     findings: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[tuple[str, Figure | Undrawn]]:
-    """Yield the scenario's figures with their file names; or the reason why a figure is missing."""
+    """Yield (file name, figure) pairs for the scenario's plots, with the reason in place of a missing figure."""
     from simulator.report.plots import style
 
     for name, figure, point in _pictures(scenario, outcomes, chosen or plotted_points(scenario, outcomes), findings):

@@ -250,7 +250,7 @@ def _keys(scenario: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(at: tuple[str, ...], data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys from nested mappings, down to the deepest keys that a scenario has."""
+    """Yield (dotted key, value) pairs from nested mappings, down to the deepest keys that a scenario has."""
     for name, value in data.items():
         key = (*at, str(name))
         # A mapping without known keys, such as a GPU in full, is a single value.

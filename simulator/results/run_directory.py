@@ -91,7 +91,7 @@ def discard(folder: Path) -> None:
 
 
 def begin(folder: Path, scenario: Scenario, circumstances: dict[str, Any] | None = None) -> None:
-    """Write the resolved scenario, and the circumstances that a resumed run must share (see `begun_with`)."""
+    """Write into a new run's folder the scenario with every default, and the circumstances from `begun_with`."""
     # scenario.yaml comes last; if scenario.yaml exists, begun.json is complete.
     if circumstances is not None:
         write_atomically(folder / "begun.json", json.dumps(circumstances, indent=2) + "\n")

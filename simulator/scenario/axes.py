@@ -245,7 +245,7 @@ def _is_set(data: Mapping[str, Any], key: str) -> bool:
 
 
 def _remove(point: dict[str, Any], key: str) -> None:
-    """Remove a dotted key from a point's data in place; parent mappings are copied, because other points share them."""
+    """Remove a dotted key from a point's data in place; shared parent mappings are copied."""
     *parents, last = key.split(".")
     for step in parents:
         point[step] = dict(point[step])
@@ -254,7 +254,7 @@ def _remove(point: dict[str, Any], key: str) -> None:
 
 
 def put(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
-    """Put settings into a scenario's data in place; parent mappings are copied, because other points share them.
+    """Put settings into a scenario's data in place; shared parent mappings are copied.
 
     Examples
     --------
@@ -268,10 +268,7 @@ def put(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
 
 
 def place(data: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
-    """Put a value into the data under a key path, in place.
-
-    Parent mappings are copied, because other points share them.
-    """
+    """Put a value into the data under a key path, in place; shared parent mappings are copied."""
     for depth, step in enumerate(key[:-1], 1):
         inner = without_short_form(key[:depth], data.get(step))
         # A parent that is not a mapping is a fault reported elsewhere; the data stays unchanged.

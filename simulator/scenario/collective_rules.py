@@ -21,7 +21,7 @@ OPTIONS: Final = {"servers": "servers", "rank_order": "rank_order", "chunks": "c
 
 
 def algorithms_with(option: str) -> tuple[str, ...]:
-    """Return the collective algorithms that read an option, a key of OPTIONS such as `group_size`."""
+    """Return the collective algorithms reading an option, a key of OPTIONS such as `group_size`."""
     from simulator.collectives.algorithm import ALGORITHMS
 
     able = tuple(name for name in ALGORITHMS.names() if OPTIONS[option] in ALGORITHMS.find(name).options)

@@ -46,7 +46,7 @@ class Description:
 
 
 def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
-    """Describe a scenario's job and machine in a few words.
+    """Return a scenario's job and machine in a few words.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
 
 
 def describe_point(scenario: Scenario, settings: Mapping[str, Any]) -> str:
-    """Describe a point: its settings first, then the values common to every point of the scenario.
+    """Return a point in a few words: its settings first, then the values common to every point of the scenario.
 
     Parameters
     ----------

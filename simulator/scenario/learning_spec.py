@@ -96,7 +96,7 @@ def _path(suffix: str) -> reading.ValueReader:
 
 
 class LossScalingSpec(Spec):
-    """How the loss is scaled to keep small gradients representable in float16 (keys of `loss_scaling`)."""
+    """Scaling of the loss, to keep small gradients representable in float16 (keys of `loss_scaling`)."""
 
     rule: Annotated[str, reading.choice(_RULES)] = Field(
         default="auto",

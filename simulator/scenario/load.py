@@ -351,7 +351,7 @@ def _brief(value: Any) -> str:
 
 
 def _near(path: Path) -> str:
-    """Return a path as text, relative to the working directory if it lies below."""
+    """Format a path, relative to the working directory if below."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -81,7 +81,7 @@ class LearningFiles:
 
 
 def learning_files(base: Path) -> LearningFiles:
-    """Return functions that read the files of `training.learning`, each once.
+    """Return functions reading the files of `training.learning`, each once.
 
     `base` is the folder for relative paths.
     """

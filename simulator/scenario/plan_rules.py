@@ -113,7 +113,7 @@ def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[RuleViolation]:
 
 
 def _is_set(shape: Spec, dotted: str) -> bool:
-    """Return True if a dotted key was written in the file, and is no default."""
+    """Return True if a dotted key was written in the file, instead of left at the default."""
     *at, name = dotted.split(".")
     for inner in at:
         if inner not in shape.model_fields_set:

@@ -80,7 +80,7 @@ class JitterSpec(Spec):
 
 
 class EcmpSpec(Spec):
-    """The choice among several equal routes (ECMP) (keys of `ecmp`)."""
+    """The choice among several equal routes (keys of `ecmp`)."""
 
     hash: Seed = Field(description="Seed of the hash for the choice among equal routes.")
 

@@ -43,7 +43,7 @@ class Short:
         return dict(self.words[str(read(value))])
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return a pydantic schema that expands a word to its mapping, then validates the mapping."""
+        """Return a pydantic schema expanding a word to its mapping and validating the mapping."""
         # Before the mapping's own check, which would refuse a word.
         return core_schema.no_info_before_validator_function(self.expanded, handler(source))
 

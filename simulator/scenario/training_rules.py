@@ -50,7 +50,7 @@ class TrainingFiles:
 
 
 def training_files(base: Path) -> TrainingFiles:
-    """Return functions that read the files named in `training`, each once; `base` is the folder for relative paths."""
+    """Return functions reading the files named in `training`, each once; `base` is the folder for relative paths."""
     from simulator.model.load import load_model
 
     return TrainingFiles(

@@ -203,7 +203,7 @@ Collectives = Literal["auto", "played", "closed_form"]
 
 
 class ExpertsSpec(Spec):
-    """How tokens are sent to experts on other ranks (keys of `parallelism.experts`)."""
+    """Dispatch of tokens to experts on other ranks (keys of `parallelism.experts`)."""
 
     # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated (DeepEP) only once.
     dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"))] = Field(
@@ -288,7 +288,7 @@ class ParallelismSpec(Spec):
 
 
 class ShardingSpec(Spec):
-    """How model states are sharded over data-parallel ranks (keys of `sharding`)."""
+    """Sharding of model states over data-parallel ranks (keys of `sharding`)."""
 
     strategy: Annotated[str, reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES)] = Field(
         default="zero3",
@@ -351,7 +351,7 @@ class ShardingSpec(Spec):
 
 
 class OptimizerSpec(Spec):
-    """Its name, and the implementation of the update (keys of `optimizer`)."""
+    """The optimizer, with an implementation for the update (keys of `optimizer`)."""
 
     # An alias is stored under its proper name: `adamw` becomes "adam".
     name: Annotated[str, reading.choice(tuple(OPTIMIZERS), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(

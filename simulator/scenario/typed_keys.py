@@ -21,7 +21,7 @@ Finding = Literal["change", "best", "effect", "threshold", "value", "fit", "lear
 
 
 class FindingKeys(TypedDict, total=False):
-    """Keys of an entry in `answer`."""
+    """Types of the keys of an entry in `answer`, for scenarios made in Python."""
 
     finding: Required[Finding]
     of: Sequence[str]
@@ -31,7 +31,7 @@ class FindingKeys(TypedDict, total=False):
 
 
 class BudgetKeys(TypedDict, total=False):
-    """Keys of `budget`."""
+    """Types of the keys of `budget`, for scenarios made in Python."""
 
     tokens: float
     steps: float
@@ -40,7 +40,7 @@ class BudgetKeys(TypedDict, total=False):
 
 
 class PlanKeys(TypedDict, total=False):
-    """Keys of `plan`."""
+    """Types of the keys of `plan`, for scenarios made in Python."""
 
     global_batch: Required[int | str]  # tokens: "4M"; sequences: "512seq"
     fix: Mapping[str, Any]
@@ -52,14 +52,14 @@ class PlanKeys(TypedDict, total=False):
 
 
 class PlotsKeys(TypedDict, total=False):
-    """Keys of `plots`."""
+    """Types of the keys of `plots`, for scenarios made in Python."""
 
     kinds: Sequence[str]
     points: Literal["all"] | Sequence[Mapping[str, Any]]
 
 
 class ScenarioKeys(TypedDict, total=False):
-    """Keys of the scenario itself."""
+    """Types of the keys of the scenario itself, for scenarios made in Python."""
 
     name: str
     question: str
@@ -75,20 +75,20 @@ class ScenarioKeys(TypedDict, total=False):
 
 
 class JitterKeys(TypedDict, total=False):
-    """Keys of `jitter`: sigma of the log-normal factors on kernel times and latencies."""
+    """Types of the keys of `jitter`: sigma of the log-normal factors on kernel times and latencies."""
 
     compute: float
     latency: float
 
 
 class EcmpKeys(TypedDict):
-    """Keys of `ecmp`."""
+    """Types of the keys of `ecmp`, for scenarios made in Python."""
 
     hash: int
 
 
 class ClusterKeys(TypedDict, total=False):
-    """Keys of `cluster`."""
+    """Types of the keys of `cluster`, for scenarios made in Python."""
 
     topology: Required[str | Mapping[str, Any]]
     world_size: Required[int | str]  # or "16k", which is 16,000
@@ -101,14 +101,14 @@ class ClusterKeys(TypedDict, total=False):
 
 
 class ServersKeys(TypedDict, total=False):
-    """Keys of a collective's `servers`."""
+    """Types of the keys of a collective's `servers`, for scenarios made in Python."""
 
     count: int
     on: Literal["own", "workers"]
 
 
 class FusionKeys(TypedDict, total=False):
-    """Keys of `fusion`."""
+    """Types of the keys of `fusion`, for scenarios made in Python."""
 
     buffer: str  # "64 MiB"
     cycle: str  # "5 ms"
@@ -116,7 +116,7 @@ class FusionKeys(TypedDict, total=False):
 
 
 class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):
-    """Keys of `collective`, `cluster` and the scenario."""
+    """Types of the keys of `collective`, `cluster` and the scenario, for scenarios made in Python."""
 
     operation: Required[Operation]
     algorithm: str
@@ -136,7 +136,7 @@ class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):
 
 
 class ExpertsKeys(TypedDict, total=False):
-    """Keys of `parallelism.experts`."""
+    """Types of the keys of `parallelism.experts`, for scenarios made in Python."""
 
     dispatch: Literal["all_to_all", "all_gather", "deduplicated"]
     capacity: Literal["none"] | float
@@ -145,7 +145,7 @@ class ExpertsKeys(TypedDict, total=False):
 
 
 class ParallelismKeys(TypedDict, total=False):
-    """Keys of `parallelism`; sizes in ranks."""
+    """Types of the keys of `parallelism`; sizes in ranks, for scenarios made in Python."""
 
     dp: int | str
     tp: int
@@ -166,7 +166,7 @@ class ParallelismKeys(TypedDict, total=False):
 
 
 class ShardingKeys(TypedDict, total=False):
-    """Keys of `sharding`."""
+    """Types of the keys of `sharding`, for scenarios made in Python."""
 
     strategy: str
     reshard_after_forward: bool | int
@@ -183,7 +183,7 @@ class ShardingKeys(TypedDict, total=False):
 
 
 class PrecisionKeys(TypedDict, total=False):
-    """Keys of `precision`."""
+    """Types of the keys of `precision`, for scenarios made in Python."""
 
     params: WorkingDtype
     grads: WorkingDtype | Literal["auto"]
@@ -193,21 +193,21 @@ class PrecisionKeys(TypedDict, total=False):
 
 
 class OptimizerKeys(TypedDict, total=False):
-    """Keys of `optimizer`."""
+    """Types of the keys of `optimizer`, for scenarios made in Python."""
 
     name: Literal["sgd", "momentum", "adam", "adamw", "adafactor"]
     implementation: Literal["auto", "fused", "foreach", "for_loop"]
 
 
 class OffloadKeys(TypedDict, total=False):
-    """Keys of `offload`."""
+    """Types of the keys of `offload`, for scenarios made in Python."""
 
     what: Literal["none", "optimizer"]
     host_rate: str  # "100 GB/s"
 
 
 class LossScalingKeys(TypedDict, total=False):
-    """Keys of `loss_scaling`."""
+    """Types of the keys of `loss_scaling`, for scenarios made in Python."""
 
     rule: Literal["auto", "none", "dynamic", "deepspeed", "static"]
     start: float
@@ -216,7 +216,7 @@ class LossScalingKeys(TypedDict, total=False):
 
 
 class LearningKeys(TypedDict, total=False):
-    """Keys of `learning`."""
+    """Types of the keys of `learning`, for scenarios made in Python."""
 
     rate: float
     decay: float
@@ -231,7 +231,7 @@ class LearningKeys(TypedDict, total=False):
 
 
 class FaultKeys(TypedDict, total=False):
-    """Keys of an entry in `faults`."""
+    """Types of the keys of an entry in `faults`, for scenarios made in Python."""
 
     step: Required[int]
     what: Required[Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]]
@@ -243,7 +243,7 @@ class FaultKeys(TypedDict, total=False):
 
 
 class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
-    """Keys of `training`, `cluster` and the scenario."""
+    """Types of the keys of `training`, `cluster` and the scenario, for scenarios made in Python."""
 
     model: Required[str | Mapping[str, Any]]
     seq_len: Required[int | str]  # tokens; or "8k", which is 8,192

@@ -61,14 +61,14 @@ class UnusedKeys:
                 self.effective.add((key, value))
 
     def reasons_by_key(self) -> dict[Key, str]:
-        """Return {key: reason} for the keys that have no effect in any point."""
+        """Return {key: reason} for the keys with no effect in any point."""
         return {
             key_and_value[0]: why for key_and_value, why in self.reasons.items() if key_and_value not in self.effective
         }
 
 
 def _set_keys(data: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[_KeyValue]:
-    """Yield (key, value as text) for each set key of nested data; mappings listed in _WHOLE are a single value."""
+    """Yield (key, value's text) for each set key of nested data; mappings listed in _WHOLE are a single value."""
     for name, value in data.items():
         key = (*at, name)
         if isinstance(value, dict) and key not in _WHOLE:

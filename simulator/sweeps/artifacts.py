@@ -83,7 +83,7 @@ def view_of_run(run: SimulatedRun) -> dict[str, Any]:
 
 
 def npz_bytes(parameters: Mapping[str, Array]) -> bytes:
-    """Return trained parameters as the bytes of an .npz archive.
+    """Return the bytes of an .npz archive with trained parameters.
 
     Bfloat16, unknown in .npy, becomes float32 without loss.
     """
@@ -94,7 +94,7 @@ def npz_bytes(parameters: Mapping[str, Array]) -> bytes:
 
 
 def spans_text(run: SimulatedRun) -> str:
-    """Return a run's spans (timed operations) as CSV text; seconds have enough digits to read back exactly.
+    """Return a run's spans (timed operations) in CSV format; seconds have enough digits to read back exactly.
 
     If ranks are omitted, the first line reports which ranks are in the file.
     """
@@ -114,7 +114,7 @@ def spans_text(run: SimulatedRun) -> str:
 
 
 def transfers_text(run: SimulatedRun, most: int | None) -> str:
-    """Return a run's transfers as CSV text, in numerical order.
+    """Return a run's transfers in CSV format, in numerical order.
 
     Above `most` transfers, only a line with their number.
     """
@@ -148,7 +148,7 @@ def _transfer_lines(log: TransferLog) -> Iterable[str]:
 
 
 def _column(values: npt.NDArray[Any], written: Callable[[Any], str]) -> Iterator[str]:
-    """Return the values as text, formatted by the function `written`; each distinct value is formatted only once."""
+    """Format the values with the function `written`, each distinct value only once."""
     # Columns such as src and reduce have few distinct values.
     plain = values.tolist()
     return map({value: written(value) for value in set(plain)}.__getitem__, plain)

@@ -50,7 +50,7 @@ def frame(outcomes: Iterable[PointOutcome]) -> pd.DataFrame:
 
 
 def table_text(outcomes: Iterable[PointOutcome]) -> str:
-    """Return a table with a row for each outcome as CSV text.
+    """Return a table with a row for each outcome in CSV format.
 
     A missing figure is empty, and numbers read back exactly.
     """

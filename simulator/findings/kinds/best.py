@@ -61,7 +61,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
 def _counts(
     compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]
 ) -> dict[str, Any]:
-    """Return the numbers of conditions won by each setting, of ties, and of points that do not fit or failed.
+    """Return the counts of conditions won by each setting, ties, points without enough memory, and failed points.
 
     `contests` pairs each condition with its points, best first.
     """
@@ -81,7 +81,7 @@ def _counts(
 
 
 def _contest(compared: Comparison, condition: Settings, measure: Measure) -> list[Row]:
-    """Return the points under a condition that fit in memory and have a value of the measure, the best first."""
+    """Return a condition's points that fit in memory and have a value of the measure, the best first."""
     sign = 1 if measure.best == "least" else -1
     rows = [row for row in compared.under(condition) if row.fits and measure.value(row.report or {}) is not None]
     return sorted(rows, key=lambda row: sign * _value(measure, row))
@@ -131,7 +131,7 @@ def _ahead(measure: Measure, rows: Sequence[Row]) -> float:
 
 
 def _factor(ratio: float) -> str:
-    """Return a ratio as text, '1.2x', also an infinite ratio."""
+    """Format a ratio, '1.2x', also an infinite ratio."""
     return factor_text(ratio) if math.isfinite(ratio) else "an infinite factor (the best value is 0)"
 
 
@@ -250,7 +250,7 @@ def _tie(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settin
 
 
 def _margin(measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
-    """Return the largest uncertainty of the winners' values as text: 'the uncertainty of ±5 %'."""
+    """Format the winners' largest uncertainty: 'the uncertainty of ±5 %'."""
     widest = max(measure.uncertainty(rows[0].report or {}) for _, rows in contests)
     return f"the uncertainty of ±{percent_text(widest)}"
 
@@ -298,7 +298,7 @@ def _crossings(
 def _bracketed(
     compared: Comparison, measure: Measure, after: Settings, section: Axis, fixed: Settings, bracket: Bracket | None
 ) -> dict[str, Any]:
-    """Return a crossover as plain data: its place, and the new leader's value there.
+    """Return plain data for a crossover: the place, and the new leader's value at the place.
 
     The place is None if the search found no interval (`bracket` is None).
     """
@@ -340,7 +340,7 @@ def _lead_changes(compared: Comparison, measure: Measure, crossings: Sequence[Ma
 
 
 def _where(compared: Comparison, one: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the texts of a crossover's place and of its fixed conditions."""
+    """Return two texts, for a crossover's place and for the fixed conditions."""
     at = bracket_text(one["along"], one)
     return at, ", ".join(label(k, v) for k, v in one["fixed"].items())
 

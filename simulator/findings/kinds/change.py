@@ -66,7 +66,7 @@ def _sentences(compared: Comparison, first: Row, others: list[Row], told: list[M
 
 
 def _ordered(rows: Sequence[Row], measure: Measure) -> list[Row]:
-    """Return the points that fit in memory (all points if none fits), the best by the measure first."""
+    """Return the points fitting in memory (all points if none fits), the best by the measure first."""
     fitting = [row for row in rows if row.fits] or list(rows)
     # Small or large values may be good.
     sign = 1 if measure.best == "least" else -1
@@ -80,7 +80,7 @@ def _spoken(rows: tuple[Row, ...], first: Row, measure: Measure) -> tuple[int, .
 
 
 def _predicate(first: Row, row: Row, told: list[Measure], baseline: str) -> str:
-    """Return a setting's changes as text: 'takes 6 % less time than ddp (47 ms instead of 50 ms)'."""
+    """Format a setting's changes: 'takes 6 % less time than ddp (47 ms instead of 50 ms)'."""
     parts = []
     for number, measure in enumerate(told):
         before, after = (measure.value(one.report or {}) or 0.0 for one in (first, row))
@@ -105,7 +105,7 @@ def _compared(measure: Measure, after: float, before: float, baseline: str) -> s
 
 
 def _signs(first: Row, row: Row, told: list[Measure]) -> str:
-    """Return a setting's relative changes with their signs as text: '-65 % and +5.4 %'."""
+    """Format a setting's relative changes with signs: '-65 % and +5.4 %'."""
     before, after = first.report or {}, row.report or {}
     texts = [measure.sign_text(measure.value(after) or 0.0, measure.value(before) or 0.0) for measure in told]
     return join_list(texts) + ("" if row.fits else " (does not fit in memory)")

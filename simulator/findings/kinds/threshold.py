@@ -136,7 +136,7 @@ def _ends_text(compared: Comparison, measure: Measure, axis: Axis, ends: Sequenc
 
 
 def _lacking(compared: Comparison, setting: str, key: str) -> str:
-    """Return a text on the compared points that do not fit in memory; "" if the finding "fit" reports them."""
+    """Return a text on the compared points without enough memory; "" if the finding "fit" reports them."""
     if any(asked.finding == "fit" for asked in compared.scenario.answer):
         return ""
     lacking: dict[str, list[str]] = {}

@@ -33,18 +33,18 @@ class EquivalentLinks:
 
     @property
     def name(self) -> str:
-        """Name of the group: a single link's name, or the number of links and the kinds of their ends."""
+        """Name for the group: a single link's name, or the number of links and both ends' kinds."""
         first = self.links[0].name
         return first if len(self.links) == 1 else f"{len(self.links)} x {directed_kind(first)}"
 
     @property
     def nbytes(self) -> float:
-        """Mean bytes that a link of the group carries [B]."""
+        """Mean bytes carried per link in the group [B]."""
         return sum(link.nbytes for link in self.links) / len(self.links)
 
     @property
     def busy(self) -> float:
-        """Mean seconds for which a link of the group has at least one flow."""
+        """Mean busy time (with at least a flow) over the group's links [s]."""
         return sum(link.busy for link in self.links) / len(self.links)
 
     def used(self, end: float) -> float:
@@ -64,7 +64,7 @@ def directed_kind(name: str) -> str:
 
 
 def equivalent_links(uses: Sequence[LinkUse], end: float) -> list[EquivalentLinks]:
-    """Group equivalent links, the most used first.
+    """Return the links in groups with equal kinds of ends, bandwidth, bytes and busy time, the most used group first.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ class LinkTraffic:
     busy: Floats
 
     def __len__(self) -> int:
-        """Return the number of links that carried bytes."""
+        """Return the number of links with bytes."""
         return len(self.numbers)
 
 
@@ -124,7 +124,7 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
 
 
 def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
-    """Return bytes, busy time and bandwidth of every link of a timeline that carried bytes, sorted by link number.
+    """Return bytes, busy time and bandwidth of every link of a timeline with bytes, sorted by link number.
 
     If the engine has recorded the link use, return its record; else sum over the transfers.
     """
@@ -246,7 +246,7 @@ def _joined(logs: Iterable[TransferLog]) -> Iterator[_Joined]:
 
 
 def _one_table(logs: Sequence[TransferLog]) -> _Joined:
-    """Return several transfer logs joined to a single table of the transfers that carry bytes."""
+    """Return several transfer logs joined to a single table of the transfers with bytes."""
     # Repetitions of a collective share their route table; join each table once.
     tables = list({id(log.routes): log.routes for log in logs}.values())
     # Route numbers and link positions of each table move up by the sizes of the tables before.
@@ -277,13 +277,13 @@ def _one_table(logs: Sequence[TransferLog]) -> _Joined:
 
 
 def _carrying(columns: Sequence[Array], carries: Bools) -> Array:
-    """Return one column of several logs, concatenated, with only the rows where the mask `carries` is True."""
+    """Return a column from several logs, concatenated, with only the rows selected by the mask `carries`."""
     joined = columns[0] if len(columns) == 1 else np.concatenate(columns)
     return joined if carries.all() else joined[carries]
 
 
 def _links(logs: Sequence[TransferLog]) -> list[int]:
-    """Return the sorted numbers of all links that carry bytes in the given transfer logs."""
+    """Return the sorted numbers of the links that carry bytes in the transfer logs."""
     used: list[Ints] = [np.zeros(0, np.int64)]
     for all_of in _joined(logs):
         # Mark routes first: a route table may hold routes that no transfer with bytes takes.

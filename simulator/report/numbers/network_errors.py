@@ -70,13 +70,13 @@ def error_size(seconds: float, share: float, errors: Sequence[NetworkError] | No
 
 
 def _apart(one: float, other: float) -> float:
-    """Return |ln(one / other)|, the distance of two durations."""
+    """Return the logarithmic distance between two durations: |ln(a / b)|."""
     return abs(math.log(one / other))
 
 
 @cache
 def shipped() -> tuple[NetworkError, ...]:
-    """Return the errors of all measured collectives in the shipped catalog."""
+    """Return the shipped catalog's errors ln(measured / simulated), an entry per measured collective."""
     return tuple(
         NetworkError(row["source"], row["sweep"], float(row["seconds"]), float(row["error"]))
         for row in read_table(TABLE.name)

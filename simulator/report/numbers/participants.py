@@ -46,7 +46,7 @@ class Traffic:
 
 
 def traffic(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[Participant, list[Traffic]]:
-    """Return each participant's sends, plus its receives if a part of them happens while the participant sends nothing.
+    """Return each participant's sends, plus the receives if some happen while the participant sends nothing.
 
     A ring rank receives while it sends: a single lane shows both. A parameter server first receives, then sends.
 
@@ -79,7 +79,7 @@ def traffic(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[Par
 
 
 def _rows_of(places: npt.NDArray[np.int32]) -> list[tuple[int, Ints]]:
-    """Return (participant number, its row indices) pairs, given the participant number of each row of a log."""
+    """Return (participant number, row indices) pairs, given the participant number in each row of a log."""
     # A stable sort keeps each participant's transfers in their original order.
     order = np.argsort(places, kind="stable")
     found, begins = np.unique(places[order], return_index=True)
@@ -87,7 +87,7 @@ def _rows_of(places: npt.NDArray[np.int32]) -> list[tuple[int, Ints]]:
 
 
 def _columns(log: TransferLog, rows: Ints, peer: npt.NDArray[np.int32], way: str) -> tuple[Floats, Floats, list[str]]:
-    """Return starts [s], ends [s] and labels such as "all_reduce: to gpu1" of the given rows of a transfer log."""
+    """Return starts [s], ends [s] and labels ("all_reduce: to gpu1") for the given rows of a transfer log."""
     names = [f"{log.collective}: {way} {log.vertices[other]}" for other in peer[rows].tolist()]
     return log.enter[rows], log.end[rows], names
 

@@ -43,7 +43,7 @@ _UNLIKE: Final = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Traits of a training run; runs that share more traits are more similar.
+    """Traits by which training runs are judged similar.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ def prediction_interval(
 
 
 def _likeness(one: Traits, other: Traits) -> float:
-    """Return a measured run's weight: 0.75 to the power of the number of traits that differ between two runs."""
+    """Return a measured run's weight: 0.75 ** (number of traits that differ between the two runs)."""
     unlike = (
         one.framework != other.framework,
         one.chip != other.chip,
@@ -176,7 +176,7 @@ def _likeness(one: Traits, other: Traits) -> float:
 
 @cache
 def shipped() -> tuple[Residual, ...]:
-    """Return all measured runs, with their prediction errors, of the shipped catalog."""
+    """Return the shipped catalog's measured runs, with prediction errors."""
     return tuple(map(_residual, read_table(TABLE.name)))
 
 

@@ -80,12 +80,12 @@ class Crossing:
     searched: bool = False
 
     def text(self) -> str:
-        """Return the crossover's place as text: '38 KiB (64 GPUs)' or '12 GPUs (64 KiB)'."""
+        """Format the crossover's place: '38 KiB (64 GPUs)' or '12 GPUs (64 KiB)'."""
         fixed = _gpus(self.fixed) if self.along == "nbytes" else format_bytes(self.fixed)
         return f"{self.place()} ({fixed})"
 
     def place(self) -> str:
-        """Return the crossover's number of GPUs or array size as text: '12 GPUs' or '38 KiB'."""
+        """Format the crossover's number of GPUs or array size: '12 GPUs' or '38 KiB'."""
         if self.along == "world_size":
             return f"{self.at:.2g} GPUs"
         unit, factor = next(((u, f) for u, f in _SIZES if self.at >= f), ("B", 1))
@@ -95,7 +95,7 @@ class Crossing:
 
 
 def crossings(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) -> tuple[Crossing, ...]:
-    """Return the crossovers of each two algorithms, along array size and along number of workers, of simulated points.
+    """Return each two algorithms' crossovers, along array size and number of workers, from simulated points.
 
     Parameters
     ----------
@@ -298,7 +298,7 @@ def _shared_lead(
 
 
 def _changes(crossed: Sequence[Crossing], most: int) -> str:
-    """Return a text on at most `most` pairs of algorithms that cross over, each with its range of crossover sizes.
+    """Return a text on up to `most` pairs of crossing algorithms, each with a range of crossover sizes.
 
     If no crossovers are along the array size, the text gives the numbers of workers.
     """
@@ -320,12 +320,12 @@ def _changes(crossed: Sequence[Crossing], most: int) -> str:
 
 
 def place_text(place: Place) -> str:
-    """Return a (world size, array size [B]) pair as text: '2 GPUs, 256 MiB'."""
+    """Format a (world size, array size [B]) pair: '2 GPUs, 256 MiB'."""
     return f"{_gpus(place[0])}, {format_bytes(place[1])}"
 
 
 def _gpus(count: int) -> str:
-    """Return a number of GPUs as text: '1 GPU', '2 GPUs'."""
+    """Format a number of GPUs: '1 GPU', '2 GPUs'."""
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 

@@ -93,7 +93,7 @@ class CollectiveReport(HasHeadline):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dictionary of plain data for JSON."""
+        """Return the report in plain data for JSON."""
         return asdict(self)
 
 
@@ -169,7 +169,7 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
 
 
 def _share(op: Collective, parts: tuple[str, ...]) -> int:
-    """Return the bytes of a collective's array, or of its largest shard if `parts` lists the operation."""
+    """Return the bytes in a collective's array, or in the largest shard if `parts` lists the operation."""
     if op.schedule.operation not in parts:
         return op.nbytes
     return -(-op.elements // len(op.group)) * op.itemsize

@@ -181,16 +181,16 @@ class _Work:
 
     @property
     def compute(self) -> list[Interval]:
-        """(start, end) of all spans in which the GPU or the host computes [s]."""
+        """(start, end) for each span with compute on the GPU or the host [s]."""
         return [*_times(self.kernels), *_times(self.host)]
 
     @property
     def passes(self) -> list[Interval]:
-        """(start, end) of all kernels except the optimizer's, i.e. of forward and backward passes [s]."""
+        """(start, end) for each kernel in forward and backward passes, i.e. except the optimizer's [s]."""
         return _times(span for span in self.kernels if span.kind != "optimizer")
 
     def of_kind(self, kind: str) -> list[Interval]:
-        """Return (start, end) [s] of all spans of a kind of work, such as "recompute", on any stream."""
+        """Return (start, end) [s] for each span with this kind of work ("recompute") on any stream."""
         return _of((*self.kernels, *self.host, *self.communication), kind)
 
 
@@ -224,7 +224,7 @@ def _work_of(spans: Sequence[Span]) -> _Work:
 
 
 def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> TrainingReport:
-    """Return the report of a simulated training step."""
+    """Return the report of a simulated training step, from the plan, the cluster and the timeline."""
     # Asynchronous workers' steps are simulated together; the report is a single step's share.
     time, ranks, rounds = timeline.end, cluster.world_size, plan.step.rounds
     works = _works(plan, timeline)
@@ -330,13 +330,13 @@ def _parts(work: _Work, time: float) -> dict[str, float]:
 
 
 def _means(of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean over ranks of each named time; a rank without that entry counts as 0."""
+    """Return each named time's mean over ranks; a missing entry counts as 0."""
     names = dict.fromkeys(name for own in of_ranks for name in own)
     return {name: sum(own.get(name, 0.0) for own in of_ranks) / len(of_ranks) for name in names}
 
 
 def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
-    """Return the traits (framework, chip, eight-bit, sharded, several nodes) that tell similar measured runs."""
+    """Return the step's traits (framework, chip, eight-bit, sharded, nodes) for finding similar measured runs."""
     step, cut = plan.step, plan.step.parallelism
     return Traits(
         framework=step.framework.name,
@@ -380,7 +380,7 @@ def _by_dimension(work: _Work) -> dict[str, float]:
 
 
 def _dimension(span: Span) -> str:
-    """Return the dimension of parallelism (tp, pp, dp, ...) of a communication span, read from its stream's name."""
+    """Return a communication span's dimension of parallelism (tp, pp, dp, ...), read from the stream's name."""
     return dimension_of(span.stream)
 
 
@@ -399,7 +399,7 @@ def _shared(of_ranks: Sequence[Mapping[str, float]], rounds: int) -> dict[str, f
 
 
 def _shortfall(timeline: Timeline, peak: int, capacity: int) -> int:
-    """Return the bytes above the capacity: of allocations, or, if these fit, of reserved segments; else 0."""
+    """Return the allocated bytes above the capacity, or, if these fit, the reserved bytes above; else 0."""
     if not timeline.short_of_memory:
         return 0
     if peak > capacity:

@@ -96,7 +96,7 @@ def _gpus(cluster: Cluster, kinds: Mapping[str, str]) -> list[str]:
 
 
 def _of_gpus(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], gpus: Sequence[str]) -> Layout:
-    """Return the drawing of a network that has only GPUs: a grid for a torus, else a circle or cloud."""
+    """Return the drawing of a network with only GPUs: a grid for a torus, else a circle or cloud."""
     by_number = sorted(gpus, key=natural)
     lengths = dimensions(graph, by_number) if len(gpus) <= _GRID_UP_TO else ()
     if lengths:

@@ -20,7 +20,7 @@ LINE = 0.17
 
 @dataclass(frozen=True, slots=True)
 class NamedPoint:
-    """A point of a plot and the text that names it.
+    """A point of a plot and the text naming it.
 
     Attributes
     ----------

@@ -152,7 +152,7 @@ def set_title(figure: Figure, text: str) -> None:
 
 
 def set_point(figure: Figure, text: str) -> None:
-    """Write a text that names the shown point of the sweep below a figure's title, in smaller letters.
+    """Write a text naming the shown point of the sweep below a figure's title, in smaller letters.
 
     Raises
     ------

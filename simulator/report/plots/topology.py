@@ -42,7 +42,7 @@ _Class = tuple[float, float, float, str]
 
 
 def figure(cluster: Cluster) -> Figure:
-    """Return a drawing of a cluster's network; only a few of its equivalent parts are drawn, the others counted."""
+    """Return a drawing of a cluster's network, with a few equivalent parts drawn and the rest counted."""
     arranged = layout(cluster)
     at = arranged.drawing.at
     kinds = {vertex: str(cluster.graph.nodes[vertex]["kind"]) for vertex in at}
@@ -105,7 +105,7 @@ def _extent(arranged: Layout) -> tuple[float, float, float, float]:
 
 
 def finding(cluster: Cluster) -> str:
-    """Return a sentence with a cluster's numbers of GPUs, switches and other vertices, and its links' bandwidth."""
+    """Return a sentence with a cluster's numbers of GPUs, switches, ..., and the links' bandwidth."""
     counts = Counter(str(kind) for _, kind in cluster.graph.nodes(data="kind"))
     parts = [_counted(counts[kind], kind) for kind in (*_LOOKS, *sorted(set(counts) - set(_LOOKS))) if counts[kind]]
     nodes = len(gpus_by_node(cluster))
@@ -122,7 +122,7 @@ def finding(cluster: Cluster) -> str:
 
 
 def _counted(count: int, kind: str) -> str:
-    """Return a number of vertices and their kind as text: '8 GPUs'."""
+    """Format a number of vertices and the vertices' kind: '8 GPUs'."""
     singular = {"gpu": "GPU", "nic": "NIC"}.get(kind, kind)
     return f"{count} {singular}" if count == 1 else f"{count} {_PLURAL.get(kind, kind)}s"
 
@@ -189,7 +189,7 @@ def _path_between(a: Place, b: Place, tiered: bool) -> list[Place]:
 
 
 def _class(cluster: Cluster, a: str, b: str) -> _Class:
-    """Return a cable's class: bandwidth of both directions [B/s], latency [s], and the kinds of its two ends."""
+    """Return a cable's class: bandwidth in both directions [B/s], latency [s], and both ends' kinds."""
     there, back = cluster.graph.get_edge_data(a, b), cluster.graph.get_edge_data(b, a)
     rates = sorted((float(edge["bandwidth"]) if edge else 0.0 for edge in (there, back)), reverse=True)
     ends = sorted((str(cluster.graph.nodes[a]["kind"]), str(cluster.graph.nodes[b]["kind"])), key=_rank_of_kind)
@@ -197,13 +197,13 @@ def _class(cluster: Cluster, a: str, b: str) -> _Class:
 
 
 def _rank_of_kind(kind: str) -> tuple[int, str]:
-    """Return a sort key of a kind of vertex: known kinds in the legend's order, then others by name."""
+    """Return a sort key for a vertex kind: known kinds in the legend's order, then the rest by name."""
     known = list(_LOOKS)
     return (known.index(kind) if kind in known else len(known)), kind
 
 
 def _rate(c: _Class) -> str:
-    """Return the bandwidth of a cable class as text; both directions if they differ."""
+    """Format a cable class's bandwidth; both directions if different."""
     if c[0] == c[1]:
         return format_bandwidth(c[0])
     return f"{format_bandwidth(c[0])} / {format_bandwidth(c[1])}" if c[1] else f"{format_bandwidth(c[0])} one way"
@@ -237,7 +237,7 @@ def _vertices(axes: Axes, cluster: Cluster, kinds: Mapping[str, str], arranged: 
 
 
 def _lower(at: Mapping[str, Place]) -> set[str]:
-    """Return every second vertex of each row; its name is written lower, so that long names do not overlap."""
+    """Return the vertices (every second in each row) with names to be written lower, to keep long names apart."""
     tiers: dict[float, list[str]] = {}
     for vertex in sorted(at, key=lambda vertex: at[vertex][0]):
         tiers.setdefault(round(at[vertex][1], 6), []).append(vertex)

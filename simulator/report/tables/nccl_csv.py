@@ -51,7 +51,7 @@ def looks_like_csv(text: str) -> bool:
 
 
 def parse_csv(text: str, source: str = "<text>", bus_factor: float | None = None) -> tuple[NcclRow, ...]:
-    """Read rows from comma, semicolon or tab separated text.
+    """Return the measured rows in a comma, semicolon or tab separated text.
 
     Parameters
     ----------

@@ -139,7 +139,7 @@ def write_table(rows: Sequence[NcclRow], *, comment: str = "", width: int | None
 
 
 def _comment(line: str, width: int | None) -> list[str]:
-    """Return a comment as lines that begin with "# ", folded to the width [characters]."""
+    """Return a comment as lines beginning with "# ", folded to the width [characters]."""
     folded = textwrap.wrap(line, width - 2, break_long_words=False, break_on_hyphens=False) if width else [line]
     return [f"# {piece}".rstrip() for piece in folded or [""]]
 
@@ -303,7 +303,7 @@ def _figure(text: str, column: str) -> float:
 
 
 def count_of(text: str) -> int | None:
-    """Return a count as written; None if the text is no plausible count.
+    """Return the integer written in a text; None if the text is no plausible count.
 
     Examples
     --------

@@ -31,7 +31,7 @@ class _Column:
 
 
 def _within(report: Row) -> str:
-    """Return the 80 % prediction interval of a report's step time as text: '±5 %'; '-' if unknown."""
+    """Format the 80 % prediction interval of a report's step time: '±5 %'; '-' if unknown."""
     width = interval_width(report)
     return "-" if width is None else f"±{100 * width:.0f} %"
 
@@ -137,17 +137,17 @@ def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
 
 
 def _last(losses: Sequence[float | None]) -> str:
-    """Return the last loss as text: "-" without losses, "NaN" if it is missing."""
+    """Format the last loss: "-" without losses, "NaN" for a missing value."""
     return "-" if not losses else "NaN" if losses[-1] is None else f"{losses[-1]:.5g}"
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Return the mean of the values, 0 if there are none."""
+    """Return the mean of the values, 0 without values."""
     return sum(values) / len(values) if values else 0.0
 
 
 def _seen(seen: Mapping[str, int]) -> str:
-    """Return the checks that found a problem, each with its training step, as text: "nan (12)".
+    """Format the checks with a detected problem, each with a training step: "nan (12)".
 
     "-" without problems.
     """
@@ -155,7 +155,7 @@ def _seen(seen: Mapping[str, int]) -> str:
 
 
 def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], room: int) -> list[list[_Column]]:
-    """Return the columns in groups, each of which fits in `room` characters side by side."""
+    """Return groups of columns, each group fitting in `room` characters side by side."""
     widths = {c.heading: max(len(c.heading), *(len(cell[c.heading]) for cell in cells)) + _FRAME for c in columns}
     groups: list[list[_Column]] = [[]]
     for column in columns:
@@ -183,7 +183,7 @@ def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
 
 
 def _busiest(link: Row) -> str:
-    """Return a report's bottleneck link and its busy share as text; both directions if these send in turns."""
+    """Format a report's bottleneck link and busy share; both directions if these send in turns."""
     busiest = Bottleneck.of(link)
     if not busiest.takes_turns:
         return f"{busiest.link} {busiest.busy_fraction:.0%}"

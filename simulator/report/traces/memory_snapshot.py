@@ -189,7 +189,7 @@ class _State:
             self._remove(event)
 
     def _run_of(self, event: AllocatorEvent) -> _Run:
-        """Return the address range that contains an event's block; raise ValueError if there is none."""
+        """Return the address range containing an event's block; raise ValueError if there is none."""
         # The last range that starts at or before the address.
         place = bisect_right(self.runs, event.address, key=lambda run: run.address) - 1
         if place < 0 or not self.runs[place].holds(event.address, max(event.size, event.block_size)):

@@ -112,7 +112,7 @@ def _alike(ranks: Mapping[int, Sequence[Span]], end: float) -> list[list[int]]:
 
 
 def _first_of(firsts: Mapping[int, Sequence[int]], rank: int | None) -> int | None:
-    """Return the first rank of the group of equal ranks that contains `rank`; None if there is none."""
+    """Return the first rank of the group of equal ranks containing `rank`; None if there is none."""
     return next((first for first, own in firsts.items() if rank in own), None)
 
 

@@ -25,7 +25,7 @@ _CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls
 
 
 def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
-    """Return the page about two runs, given their directories."""
+    """Return an HTML page comparing two runs, given the runs' directories and differences."""
     first, second = (escape(str(folder)) for folder in folders)
     # Only the first points fit on the page, so points with differing figures come first.
     points = sorted(found.common, key=lambda point: not point.changes)

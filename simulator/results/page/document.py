@@ -18,7 +18,7 @@ import simulator
 
 
 def document(title: str, parts: Sequence[str], data: Mapping[str, Any]) -> str:
-    """Return a page as HTML.
+    """Return a page in HTML.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def report_page(compared: Comparison, answer: Answer, kept: Mapping[int, bytes],
 
 
 def without_files(page: str) -> str:
-    """Return a page's HTML without links to the run's other files; the file names stay as text."""
+    """Return a page's HTML without links to the run's other files; the file names remain."""
     # Neither pattern matches inside the page's data: `<` is escaped there, and quotes in a text follow a backslash.
     named = re.sub(r'<a href="[^"]*">([^<]*)</a>', r"\1", page)
     return re.sub(r'"files":\[(?:\[[^\]]*\],?)*\]', '"files":[]', named)

@@ -178,7 +178,7 @@ def _point(
 
 
 def _groups(row: Row) -> list[tuple[str, str]]:
-    """Return (dimension of parallelism, text) pairs that list the rank groups of a point's training step."""
+    """Return (dimension of parallelism, text) pairs with the rank groups in a point's training step."""
     point = row.point
     if point.training is None or point.cluster.world_size > _MOST_RANKS:
         return []
@@ -198,7 +198,7 @@ def _groups(row: Row) -> list[tuple[str, str]]:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """Return the ranks of a group as text: '0, 8, 16, 24', '0, 1, ..., 15'."""
+    """Format a group's ranks: '0, 8, 16, 24', '0, 1, ..., 15'."""
     return ", ".join(map(str, ranks)) if len(ranks) <= 8 else f"{ranks[0]}, {ranks[1]}, ..., {ranks[-1]}"
 
 
@@ -241,7 +241,7 @@ def exposed_kinds(reports: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def part_order(kinds: Sequence[str]) -> list[str]:
-    """Return the names of all parts of a time in the order of drawing, given the kinds of exposed communication."""
+    """Return a time's part names in drawing order, given the kinds of exposed communication."""
     first = ("forward and backward", "recompute", "optimizer", "receiving", "sending")
     return [*first, *kinds, "idle", "latency and waiting"]
 
@@ -270,7 +270,7 @@ def step_parts(report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[st
 
 
 def _files(folder: Path | None, compared: Comparison, row: Row) -> list[tuple[str, str]]:
-    """Return (name, relative path) pairs of a point's existing files (tables, trace) that other programs open."""
+    """Return (name, relative path) pairs for a point's existing tables and trace, for use in further programs."""
     if folder is None:
         return []
     own = Path() if len(compared.rows) == 1 else Path("points") / f"{row.index:04d}"

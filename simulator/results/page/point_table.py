@@ -71,7 +71,7 @@ def figures(compared: Comparison) -> tuple[ReportColumn, ...]:
 
 
 def point_table(compared: Comparison) -> str:
-    """Return the page's table of points as HTML; readable without scripts, sorted and filtered by scripts."""
+    """Return the page's table of points in HTML; readable without scripts, sorted and filtered by scripts."""
     axes = [*compared.scenario.compare, *compared.scenario.sweep]
     columns = figures(compared)
     first = columns[0]

@@ -101,7 +101,7 @@ def on_links(timeline: Timeline) -> str:
 
 
 def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = None, *, all_known: bool = True) -> str:
-    """Return a sentence that names a run's bottleneck link, or states that there is none.
+    """Return a sentence naming a run's bottleneck link, or denying a bottleneck.
 
     The used share of a link's bandwidth decides, not its busy time: a link whose sender waits for another link is busy
     too.
@@ -169,7 +169,7 @@ def _in_turn(ranked: Sequence[LinkUse], end: float, busiest: Bottleneck) -> str:
 
 
 def _together(links: Sequence[LinkUse], end: float) -> str:
-    """Return links as text: their names, or the names of groups of equal links, or, if there are many, their number."""
+    """Format links: a few names, or names for groups of equal links, or only the number of links."""
     if len(links) <= 2:
         return " and ".join(link.name for link in links)
     rows = equivalent_links(links, end)
@@ -245,7 +245,7 @@ def _of_point(close_up: CloseUp) -> Figure | None:
 
 
 def _most_used(timeline: Timeline) -> float:
-    """Return the largest share (0 to 1) of bandwidth that any link of the timeline uses."""
+    """Return the largest used share (0 to 1) of bandwidth over the timeline's links."""
     return max((used(use, timeline.end) for use in link_uses(timeline)), default=0.0)
 
 

@@ -57,7 +57,7 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The lanes of a rank, server or switch, drawn once for equivalent participants."""
+    """The picture rows (lanes) for a rank, server or switch, drawn once for equivalent participants."""
 
     name: str
     lanes: tuple[_Lane, ...]

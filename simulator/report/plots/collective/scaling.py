@@ -165,7 +165,7 @@ def _algorithms(points: Sequence[ScalingPoint]) -> set[str]:
 
 
 def _fixed_text(name: Axis, value: int) -> str:
-    """Return a panel's fixed array size or number of workers as text: '1 MiB', '8 GPUs'."""
+    """Format a panel's fixed array size or number of workers: '1 MiB', '8 GPUs'."""
     return format_bytes(value) if name == "nbytes" else f"{value} GPU" + "s" * (value != 1)
 
 

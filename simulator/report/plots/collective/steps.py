@@ -179,7 +179,7 @@ def _play(schedule: Schedule, held: Held, played: Round) -> dict[tuple[int, int]
 
 
 def _frozen(held: Held) -> tuple[tuple[int, ...], ...]:
-    """Return a copy of the state (which ranks' parts each chunk holds) as tuples."""
+    """Return tuples with a copy of the state (ranks' parts in each chunk)."""
     return tuple(tuple(row) for row in held)
 
 
@@ -199,7 +199,7 @@ def _panel_size(rows: int, columns: int, *, named: bool) -> tuple[float, float]:
 
 
 def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
-    """Return the ranks in a bit mask as text, short enough for a cell.
+    """Return a text with the ranks in a bit mask, short enough for a cell.
 
     Examples
     --------
@@ -222,7 +222,7 @@ def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
 
 
 def _name_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
-    """Draw a cell per rank and chunk with its origin ranks and senders as text.
+    """Draw a cell per rank and chunk with text: origin ranks and senders.
 
     Chunks written in this round are shaded.
     """
@@ -250,7 +250,7 @@ def _name_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
 
 
 def _from(schedule: Schedule, senders: Sequence[int]) -> str:
-    """Return the senders' names as text, or only their number if the names are too long."""
+    """Return a text with the senders' names, or only the number of senders if too long."""
     names = ",".join(_name(schedule, sender) for sender in senders)
     return names if len(names) <= _LETTERS else f"all {len(senders)}" if len(senders) > 2 else f"{len(senders)}"
 
@@ -291,7 +291,7 @@ def _frame(axes: Axes, step: Step, schedule: Schedule, *, first: bool, lowest: b
 
 
 def _name(schedule: Schedule, participant: int) -> str:
-    """Return a rank's number as text, or for a participant that is no rank its kind, such as "server"."""
+    """Return a text with a rank's number, or with the kind ("server") if the participant is no rank."""
     if participant < schedule.world_size:
         return str(participant)
     kind = ALGORITHMS.find(schedule.algorithm).auxiliary.value

@@ -147,7 +147,7 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Return a sentence on the fastest run that fits in memory, and its share of exposed communication.
+    """Return a sentence on the fastest run fitting in memory, and its share of exposed communication.
 
     More GPUs process more tokens in any case: runs with different numbers of GPUs are compared by the speed of a GPU.
     """

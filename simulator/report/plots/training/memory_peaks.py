@@ -47,7 +47,7 @@ class Peak:
 
     @property
     def nbytes(self) -> int:
-        """All categories together [B]."""
+        """Memory at the peak, summed over categories [B]."""
         return sum(nbytes for _, nbytes in self.by_category)
 
 
@@ -80,7 +80,7 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
 
 
 def _who_fits(peaks: Sequence[Peak], capacity: float) -> str:
-    """Return the end of a sentence that names the runs whose peaks exceed the capacity; "" for infinite capacity."""
+    """Return the end of a sentence naming the runs whose peaks exceed the capacity; "" for infinite capacity."""
     if not isfinite(capacity):
         return ""
     over = [peak.label for peak in peaks if peak.nbytes > capacity]
