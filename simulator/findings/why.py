@@ -153,7 +153,10 @@ def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, tok
 
 
 def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
-    """Return the loads of the points' busiest links as a reason; None if loads do not explain the order of times."""
+    """Return as a reason the loads of the points' busiest links, or, if loads explain nothing, the waiting times.
+
+    The result is None without a known link, or if the same setting is compared under different conditions.
+    """
     if len(rows) == 1:
         return Cause(str((rows[0].report or {})["because"]), {})
     if rows[0].setting == rows[-1].setting:

@@ -54,7 +54,7 @@ def close_up(scenario: Scenario, *, links: bool = False) -> CloseUp | Undrawn:
 def schedules(scenario: Scenario, chosen: PlottedPoints) -> Iterator[tuple[str, Point, Schedule]]:
     """Yield (picture's name, point, collective schedule) for the points that get pictures of schedule steps.
 
-    Unless the scenario names its points, a smaller similar point with readable cells stands in.
+    Unless the scenario names its points, a similar point with readable cells stands in.
     """
     all_points = points(scenario)
     for place, name in chosen.names.items():

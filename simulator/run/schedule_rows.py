@@ -44,7 +44,7 @@ class SimulatedCollective:
 def simulated_collectives(program: Program) -> list[SimulatedCollective]:
     """Return the collectives of a program whose transfers are simulated, with their number of transfers.
 
-    Only the first group of each kind is built: building every rank's takes minutes and GB.
+    Each kind of collective is built for its first process groups only: building every rank's takes minutes and GB.
     """
     lists = program.lists
     length: dict[int, int] = {}

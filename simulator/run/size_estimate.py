@@ -366,7 +366,7 @@ def _counted(scenario: Scenario, step: TrainingStep) -> float:
 
 
 def _operations_of(notes: StageNotes, times: float) -> float:
-    """Return the length of a recorded operation list with some passes repeated `times` more often."""
+    """Return an operation list's extrapolated length: each recorded representative pass stands for `times` equal passes."""
     ends = [*notes.begins.values(), notes.ends][1:]
     length = {one: end - begin for (one, begin), end in zip(notes.begins.items(), ends, strict=True)}
     others = len(notes.ops) - sum(length.values())
