@@ -209,7 +209,7 @@ def _held(found: _Found, category: str) -> Sequence[int]:
 
 
 def _unit_of_held(found: _Found) -> str:
-    """Return the unit of forward passes held by a stage: "micro-batches", or "chunk passes" if a rank has several chunks."""
+    """Return the unit of forward passes held by a stage: "micro-batches", or "chunk passes" with several chunks."""
     return "chunk passes" if Pipeline.of(found.step).shape.chunks > 1 else "micro-batches"
 
 

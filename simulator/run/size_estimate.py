@@ -366,7 +366,7 @@ def _counted(scenario: Scenario, step: TrainingStep) -> float:
 
 
 def _operations_of(notes: StageNotes, times: float) -> float:
-    """Return an operation list's extrapolated length: each recorded representative pass stands for `times` equal passes."""
+    """Return an operation list's extrapolated length: each representative pass counts `times` times."""
     ends = [*notes.begins.values(), notes.ends][1:]
     length = {one: end - begin for (one, begin), end in zip(notes.begins.items(), ends, strict=True)}
     others = len(notes.ops) - sum(length.values())
