@@ -14,7 +14,7 @@ from simulator.report.tables.layout import text_columns
 
 
 def show(kind: str) -> None:
-    """Print the names of a kind, one per line, with their main facts."""
+    """Print the names of a kind (topology, model, plot ...), one per line, with their main facts."""
     lists = _lists()
     if kind not in lists:
         raise UnknownNameError("list", kind, lists)
@@ -73,7 +73,7 @@ def _algorithms() -> None:
 
 
 def _builders() -> None:
-    """Print each builder with its options and their defaults; options without default must be given."""
+    """Print each topology builder with its options and their defaults; options without default must be given."""
     # The first line of a builder's docstring describes the machine.
     import inspect
 
