@@ -17,7 +17,8 @@ from simulator.step.states import STATE_BYTES, States
 
 
 def implementation_of(optimizer: Optimizer, framework: Framework) -> Implementation:
-    """Return the implementation of an optimizer's update: the scenario's choice, or else the framework's default.
+    """Return the implementation of an optimizer's update (fused, foreach, for_loop): the optimizer's setting, or else
+    the framework's default.
 
     If the default is `fused` and the optimizer has no fused kernel, the implementation is `foreach`.
     """

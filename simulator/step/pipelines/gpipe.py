@@ -26,7 +26,9 @@ from simulator.step.pipelines.schedule import (
 
 
 def order(shape: PipelineShape) -> Order:
-    """Return the order: backward passes in the micro-batch order of forward passes."""
+    """Return the GPipe order of passes for a pipeline of this shape; backward passes have the micro-batch order of
+    forward passes.
+    """
     micros = range(shape.micro_batches)
     return tuple(
         # With a chunk per rank, stage numbers equal rank numbers.
@@ -44,7 +46,7 @@ def filling(shape: PipelineShape, times: PassTimes) -> float:
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
-    """Return the most activations held by a rank: every micro-batch's."""
+    """Return the number of micro-batches whose activations a rank holds at most under GPipe: all."""
     return shape.micro_batches
 
 
