@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class HbmCounter:
-    """Bytes counted so far.
+    """Counter of the bytes that a computation reads from HBM and writes to it.
 
     Attributes
     ----------
