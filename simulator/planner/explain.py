@@ -14,7 +14,7 @@ from simulator.planner.search import PlayedSetting
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting's additional time per step, compared with the best setting.
+    """A setting's additional time per step compared with the best setting, divided among the parts of a step.
 
     Attributes
     ----------
@@ -36,6 +36,8 @@ class Difference:
 
 
 def step_difference(best: PlayedSetting, other: PlayedSetting) -> Difference:
-    """Return the additional time for each part of a step, from the best setting to another."""
+    """Return the step time of a setting minus the best setting's, in total and for each part of a step (kernels,
+    communication, idle).
+    """
     mine, its = parts_of_step(best.report), parts_of_step(other.report)
     return Difference(other.step_time - best.step_time, {name: its[name] - mine[name] for name in mine})
