@@ -107,7 +107,7 @@ class GptRow(_Part):
 
 
 class GpuFigures(_Part):
-    """All measurements of a GPU in the output of tools/measure_gpu.py."""
+    """Measurements on a GPU, in the form written by tools/measure_gpu.py."""
 
     format: Literal["simulator-gpu-1"]
     device: dict[str, Any]
@@ -137,7 +137,7 @@ class GpuResidual:
 
     @property
     def error(self) -> float:
-        """Relative error, simulated / measured - 1."""
+        """Relative error of the figure, simulated / measured - 1."""
         return self.simulated / self.measured - 1.0
 
 
@@ -262,7 +262,7 @@ def _attention(rows: Sequence[AttentionRow], data: Mapping[str, Any]) -> float:
 
 
 def _elementwise(rows: Sequence[ElementwiseRow], data: Mapping[str, Any]) -> float:
-    """Return the rate of elementwise kernels as a share of the copy rate: median over the rows of the largest size."""
+    """Return the elementwise kernels' rate relative to the copy rate: median over rows with the largest size."""
     gpu = load_gpu(dict(data))
     # Smaller arrays fit into the cache, or are bound by launches.
     largest = max(row.rows * row.columns for row in rows)

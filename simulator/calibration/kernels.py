@@ -43,7 +43,7 @@ NEUTRAL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MatmulTable:
-    """Measured matmuls of a GPU for one dtype: shapes and times.
+    """Measured matmuls on a GPU in a single dtype: shapes and times.
 
     Attributes
     ----------
@@ -103,14 +103,14 @@ def possible(rows: MatmulTable, constants: MatmulConstants, hbm_bandwidth: float
 
 
 def errors(constants: MatmulConstants, rows: MatmulTable) -> Floats:
-    """Return ln(simulated / measured) of the time of each measured matmul, simulated with these constants."""
+    """Return ln(simulated / measured) for each measured matmul's time under these constants."""
     import numpy as np
 
     return np.asarray(np.log(matmul_times(constants, rows.shapes) / rows.seconds))
 
 
 def misfit(constants: MatmulConstants, rows: MatmulTable) -> FitErrors:
-    """Return a summary of the errors of measured matmuls, simulated with these constants."""
+    """Return an error summary for measured matmuls, simulated with these constants."""
     return _summed(errors(constants, rows))
 
 

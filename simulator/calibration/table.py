@@ -13,15 +13,15 @@ from simulator.report.tables.layout import Column, laid_out
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of text cells with a title; the first column is text, most further columns are figures."""
+    """A table with text cells with a title; the first column is text, most further columns are figures."""
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def text(self, width: int | None = None) -> str:
-        """Return the table as text, aligned with spaces, in lines of at most `width` characters; without a width, as
-        long as needed.
+        """Return the table in aligned text lines with at most `width` characters each; without a width, lines may have
+        any length.
         """
         # "likely reason" is the only text column besides the first.
         left = [i == 0 or heading.startswith("likely") for i, heading in enumerate(self.head)]

@@ -34,7 +34,7 @@ CHECKS: Final = {
 
 @dataclass(slots=True)
 class Checks:
-    """Findings of the checks that watch a real training, so far.
+    """Findings so far in a real training watched by checks.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Checks:
     _history: list[StepResult] = field(default_factory=list)
 
     def tell(self, check: str, step: int) -> None:
-        """Record that a check found something in a step; only the first step is stored."""
+        """Record that a check found a problem in a step; only the first step per check is stored."""
         self.seen.setdefault(check, step)
 
     def moved(self, step: int, act: NumericAction[Exchange], sent: Sequence[Array], given: Sequence[Array]) -> None:

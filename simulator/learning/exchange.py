@@ -60,7 +60,7 @@ def moved(
 
 
 def laid(op: Collective, place: int, array: Array) -> Array:
-    """Return a rank's contribution to an exchange as an array of the whole size: an all-gather's part in its place,
+    """Return a rank's contribution to an exchange as an array with the whole size: an all-gather's part in place,
     otherwise padded.
     """
     # Only an all-gather's contribution is a part of the array; other operations bring a whole, padded array.
@@ -72,7 +72,7 @@ def laid(op: Collective, place: int, array: Array) -> Array:
 
 
 def size_after(op: Collective, brought: int) -> int:
-    """Return the number of elements on a rank after an exchange, given the number of elements that it contributed."""
+    """Return the number of elements on a rank after an exchange to which the rank contributed `brought` elements."""
     ranks = len(op.group)
     return {"all_gather": brought * ranks, "reduce_scatter": brought // ranks}.get(op.schedule.operation, brought)
 
@@ -111,7 +111,7 @@ def sent(setting: TrainingContext, rank: Rank, op: Collective, act: NumericActio
 
 
 def _own_part(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> Array:
-    """Return a rank's shard of several units' parameters, cut for the gathering group."""
+    """Return a rank's shard of several units' parameters, cut for the group that gathers them."""
     if len(op.group) == setting.cut_of(act.units):
         return rank.parts[act.units]
     # A smaller mesh (`reshard_after_forward: K`): after the forward pass, parameters were re-sharded over K
@@ -265,12 +265,12 @@ def _scattered(setting: TrainingContext, act: NumericAction[Exchange]) -> tuple[
 
 
 def _add(into: dict[Key, Array], key: Key, array: Array) -> None:
-    """Add an array to a dict entry, or store it if the entry is new."""
+    """Add an array to the dict entry under `key`, or store the array if the entry is new."""
     into[key] = into[key] + array if key in into else array
 
 
 def spread(setting: TrainingContext, rank: Rank, units: Sequence[str], array: Array) -> None:
-    """Unpack a flat array into the working parameters of several units, rounded to the stored dtype."""
+    """Unpack a flat array into a rank's working parameters for several units, rounded to the stored dtype."""
     stored = setting.gpt.arithmetic.stored
     for unit, own in unpack(setting.places[rank.number].gpt, array, units).items():
         rank.working[unit] = {name: value.astype(stored) for name, value in own.items()}
@@ -289,5 +289,5 @@ def _spread_all(setting: TrainingContext, rank: Rank, act: NumericAction[Exchang
 
 
 def _handed_out(rank: Rank, act: NumericAction[Exchange]) -> list[tuple[Units, Array]]:
-    """Return the shards of a rank that one collective gathers after the update: the experts' shards, or all others."""
+    """Return a rank's shards for a single gather after the update: either the experts' shards or the remaining shards."""
     return [(units, part) for units, part in rank.parts.items() if is_spread(units) == (act.what == "experts")]

@@ -64,9 +64,7 @@ class Faults:
         return overflow
 
     def tamper(self, steps: range) -> Mapping[str, Tamper]:
-        """Return functions that change what a transfer delivers in the given steps, by collective and number of the
-        transfer.
-        """
+        """Return functions that change a transfer's delivery in the given steps, by collective and transfer number."""
         by_collective: dict[str, dict[int, Callable[[Array], Array | None]]] = {}
         for fault in self.faults:
             if fault.what in ("overflow", "stopped"):
@@ -98,7 +96,7 @@ class Faults:
         return sent
 
     def _doubled(self, fault: InjectedFault) -> Callable[[Array], Array | None]:
-        """Return a function that changes an array as if its transfer arrived twice."""
+        """Return a function that changes an array like a transfer that arrives twice."""
         # Adding twice doubles the value; copying twice changes nothing.
         adds = bool(self.setting.logs[self._name(fault, fault.step)].transfers.reduce[fault.transfer])
         return (lambda sent: sent + sent) if adds else (lambda sent: sent)
@@ -150,7 +148,7 @@ def _is_push(op: Op) -> bool:
 
 
 def flipped(sent: Array, element: int, bit: int) -> Array:
-    """Return a copy of an array in which one bit of one element is flipped.
+    """Return a copy of an array with a single bit flipped in a single element.
 
     Examples
     --------
@@ -164,7 +162,7 @@ def flipped(sent: Array, element: int, bit: int) -> Array:
 
 
 def without(program: Program, rank: int, micro: int) -> Program:
-    """Return a program without the operations of `rank` from its first backward pass of micro-batch `micro` on."""
+    """Return a program in which `rank` stops before its first backward pass of micro-batch `micro`."""
     ops = program.ranks[rank]
     acts = [op.act if isinstance(op, Compute) else None for op in ops]
     end = next(n for n, act in enumerate(acts) if act and (act.effect, act.micro) == (Computation.BACKWARD, micro))

@@ -51,7 +51,7 @@ def gpt_of(step: TrainingStep) -> Gpt:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Result of a real training.
+    """Result of a real training: record and parameters.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
 
 
 def _initial(setting: TrainingContext, lesson: TrainingTask) -> Mapping[str, Parameters]:
-    """Return the parameters before the first step by unit: the user's, or drawn from the seed."""
+    """Return the parameters before the first step, by unit and name: the user's, or drawn from the seed."""
     gpt, given = setting.gpt, lesson.initial
     if given is None:
         return task.initial(gpt, setting.seed)

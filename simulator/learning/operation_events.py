@@ -15,7 +15,7 @@ from simulator.records.operation import Collective, Compute, Exchange
 
 @dataclass(frozen=True, slots=True)
 class OperationEvent:
-    """A moment of a simulated step when an operation changes numbers: at its end, or at its start.
+    """A moment in a simulated step when an operation changes numbers: the operation's end or start.
 
     Attributes
     ----------

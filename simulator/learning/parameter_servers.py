@@ -54,8 +54,8 @@ class ParameterServers:
         self._pushed.setdefault(act.units, (op, {}, tamper))[1][rank.number] = sent(setting, rank, op, act)
 
     def pull(self, setting: TrainingContext, units: Units, checks: Checks, step: int) -> Array:
-        """Sum all workers' gradients of a bucket in their order of arrival, update, and return the parameters
-        (synchronous servers).
+        """Sum all workers' gradients of a bucket in arrival order, update, and return the parameters (synchronous
+        servers).
         """
         op, pushed, tamper = self._pushed.pop(units)
         log, kind = setting.logs[op.name], find(op.dtype).numpy
@@ -86,7 +86,9 @@ class ParameterServers:
         checks: Checks,
         begun: int,
     ) -> None:
-        """Store a worker's arrived gradient until the server applies it (asynchronous servers)."""
+        """Carry a worker's pushed gradient to its server and store it until the server applies it (asynchronous
+        servers).
+        """
         own = sent(setting, rank, op, act).astype(find(op.dtype).numpy)
         log = setting.logs[op.name]
         order = ended_order(log.transfers, log.end)
@@ -95,7 +97,7 @@ class ParameterServers:
         self._coming[rank.number, act.units] = gradient
 
     def look(self, rank: Rank, units: Units) -> Array:
-        """Return the parameters of a bucket at the start of a worker's pull, and record their version for the
+        """Return the parameters in a bucket at the start of a worker's pull, and record their version for the
         staleness.
         """
         server = self.servers[units]
@@ -120,7 +122,7 @@ def delivered(setting: TrainingContext, rank: Rank, op: Collective, handed_out: 
 
 
 def _places(op: Collective) -> list[slice]:
-    """Return the slice of the array that each chunk of a collective covers."""
+    """Return each chunk's slice in a collective's array."""
     starts = chunk_starts(op.schedule, op.elements)
     return [slice(int(a), int(b)) for a, b in pairwise(starts)]
 
@@ -128,7 +130,7 @@ def _places(op: Collective) -> list[slice]:
 def _arrived(
     op: Collective, log: TransferLog, order: Ints, buffers: Sequence[Array], tamper: Tamper
 ) -> list[tuple[slice, Array]]:
-    """Return the pieces of gradients that servers receive, each with its slice of the array, in the order of receipt."""
+    """Return the gradient pieces received by the servers, each with a slice in the array, in receipt order."""
     places = _places(op)
     # Each chunk is pushed to its server's host. Without server vertices of their own (no auxiliaries) the hosts are
     # workers, and a host has its own gradient before any transfer ends.

@@ -56,7 +56,7 @@ def forward(
 
 
 def _kept(setting: TrainingContext, unit: str, cache: object) -> object:
-    """Return the tensors of a unit's cache that its checkpointing policy keeps for the backward pass."""
+    """Return the tensors in a unit's cache to keep for the backward pass under the checkpointing policy."""
     if unit not in setting.recomputed or not isinstance(cache, dict):
         return cache
     policy = setting.policy(unit)
@@ -161,7 +161,7 @@ class RunningPass:
     """
 
     def __init__(self, run: Pass[Any]) -> None:
-        """Wrap a pass (a generator that requests exchanges) without starting it."""
+        """Wrap a pass, a generator requesting exchanges, without starting the generator."""
         self.brought: dict[str, ExchangeRequest] = {}
         self.ended = False
         self.result: Any = None
@@ -198,14 +198,14 @@ class RunningPass:
                 self._waiting = asked.name + again
 
     def take(self, what: str, array: Array) -> None:
-        """Store the result of the exchange named `what` and continue the pass."""
+        """Store the result for the exchange named `what` and continue the pass."""
         # The array travelled in the dtype on the wire; computing continues in the contribution's dtype.
         wide = self.brought[what].array.dtype
         self._came[what] = np.asarray(array).astype(wide, copy=False)
         self.advance()
 
     def take_apart(self, what: str, array: Array, splits: Ints) -> None:
-        """Store the result of the all-to-all named `what` (received array, and splits by source rank) and continue the
+        """Store the result for the all-to-all named `what` (received array, and splits by source rank) and continue the
         pass.
         """
         self._came[what] = array.astype(self.brought[what].array.dtype, copy=False), splits

@@ -22,7 +22,7 @@ SENDS_GRADIENTS: Final = frozenset({Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER
 
 @dataclass(frozen=True)
 class RankShard:
-    """A rank's part of the model, and its places in process groups.
+    """A rank's model part, and the rank's places in process groups.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ def is_spread(units: Units) -> bool:
 
 
 def places(gpt: Gpt, plan: StepPlan) -> tuple[RankShard, ...]:
-    """Return for every rank its part of the model and its places in process groups, in rank order."""
+    """Return every rank's model part and places in process groups, in rank order."""
     step, lists = plan.step, plan.program.lists
     asked, ranks = step.parallelism, len(plan.program.ranks)
     grid = asked.grid(ranks)
@@ -124,7 +124,7 @@ def places(gpt: Gpt, plan: StepPlan) -> tuple[RankShard, ...]:
 
 
 def _units(every: tuple[str, ...], ops: tuple[Op, ...]) -> tuple[str, ...]:
-    """Return the units that the operations of a rank run forward, in model order; `every` lists all units."""
+    """Return the units run forward by a rank's operations, in model order; `every` lists the model's units."""
     acts = [op.act for op in ops if isinstance(op, Compute) and op.act is not None]
     there = {unit for act in acts if act.effect is Computation.FORWARD for unit in act.units}
     return tuple(unit for unit in every if unit in there)
@@ -143,7 +143,7 @@ def _travelling(ops: tuple[Op, ...], units: tuple[str, ...]) -> tuple[tuple[Unit
 
 
 def _last(sent: list[tuple[Units, int]]) -> tuple[Units, ...]:
-    """Return the buckets of units that are sent in the last micro-batch of a step, in sending order.
+    """Return the unit buckets sent in a step's last micro-batch, in sending order.
 
     Chunks of a rank (virtual stages) may end in different micro-batches.
     """

@@ -90,7 +90,7 @@ class TrainingContext:
 
     @property
     def cut(self) -> int:
-        """Number of shards into which each copy of the model states is divided.
+        """Number of shards per copy of the model states.
 
         Example with 8 ranks: ddp 1; ZeRO 8 (one copy); hybrid sharding with `shard_size: 4` 4 (two copies).
         """
@@ -99,11 +99,13 @@ class TrainingContext:
         return self.plan.step.sharding.shard_size or self.holders
 
     def cut_of(self, units: Units) -> int:
-        """Return the number of shards of these units' states; experts are sharded over the ranks with the same experts."""
+        """Return the number of shards for these units' states; experts are sharded over the ranks with the same
+        experts.
+        """
         return max(1, self.cut // self.plan.step.parallelism.experts.ranks) if is_spread(units) else self.cut
 
     def part_of(self, rank: int, units: Units) -> int:
-        """Return the index of a rank's shard among the shards of these units' states."""
+        """Return a rank's shard index for these units' states."""
         data = self.places[rank].data
         # Neighbouring ranks hold different experts. With 4 ranks and ep 2, ranks 0 and 2 share experts, as shards 0 and
         # 1.
@@ -112,7 +114,7 @@ class TrainingContext:
 
     @property
     def copies(self) -> int:
-        """Number of copies of the model states (several under hybrid sharding)."""
+        """Number of model-state copies (several under hybrid sharding)."""
         return self.holders // self.cut
 
     @property
@@ -121,9 +123,7 @@ class TrainingContext:
         return 1 if self.plan.step.sharding.asynchronous else self.data_parallel
 
     def micro_batch(self, rank: int, unit: str, micro: int) -> int:
-        """Return the index of the sequences that micro-batch `micro` of a unit reads; DualPipe's second model copy
-        reads the second half.
-        """
+        """Return a micro-batch's number on the rank: DualPipe's second model copy counts from half the accumulation on."""
         return micro + (self.plan.step.accumulation // 2 if unit in self.places[rank].second else 0)
 
     def kept_in(self, micro: int) -> int:
@@ -179,6 +179,6 @@ class TrainingContext:
         return Draw(self.gpt.dropout, (self.seed, begun, rank, micro, place))
 
     def policy(self, unit: str) -> str:
-        """Return the activation checkpointing policy of a layer."""
+        """Return the name of a layer's activation checkpointing policy."""
         # Unit 0 is the embedding, so layer i is unit i + 1.
         return policy_of(self.plan.step.checkpointing, self.gpt.units.index(unit) - 1)

@@ -26,7 +26,7 @@ from simulator.step.spec import Gathering, Updater
 
 
 def start(setting: TrainingContext, initial: Mapping[str, Parameters], scale: Scale | None = None) -> Training:
-    """Return a training in which every rank has its part of the initial parameters, ready for the first step.
+    """Return a training with each rank's part of the initial parameters in place, ready for the first step.
 
     Parameters
     ----------

@@ -108,7 +108,7 @@ class Rank:
     overflowed: bool = False
 
     def cached_bytes(self) -> int:
-        """Return the bytes of all tensors that the rank saved for backward passes [B]."""
+        """Return the bytes saved by the rank for backward passes [B]."""
         return nbytes_of(self.caches)
 
 

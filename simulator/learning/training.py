@@ -90,8 +90,8 @@ class Training:
     def play(
         self, tokens: Sequence[Array], spoil: Spoil | None = None, tamper: Mapping[str, Tamper] = _INTACT
     ) -> list[StepResult]:
-        """Follow the simulated timeline once and return the results: of a single step, or of all steps of asynchronous
-        workers.
+        """Follow the simulated timeline once and return the results: for a single step, or for every step with
+        asynchronous workers.
 
         Asynchronous workers have no common end of a step. With W workers and m micro-batches, W m consecutive passes
         (in clock order) count as a step; a stopped worker leaves fewer steps. Parameters are those of `step`, with a
@@ -127,7 +127,7 @@ class Training:
         given: dict[str, list[Array]],
         tamper: Tamper,
     ) -> None:
-        """Change the arrays of the event's rank as its operation does: computation, collective, push, pull or send."""
+        """Change a rank's arrays by the event's operation: computation, collective, push, pull or send."""
         rank = self.ranks[event.rank]
         match event.op:
             case Compute(act=NumericAction() as act):
@@ -384,7 +384,7 @@ class Training:
         return {name: by_name[name] for unit in setting.gpt.units for name in setting.gpt.shapes(unit)}
 
     def _holders(self) -> list[list[Rank]]:
-        """Return the ranks in groups of equal parts of the model."""
+        """Return the ranks, grouped by equal model part."""
         groups: dict[int, list[Rank]] = {}
         for rank, place in zip(self.ranks, self.setting.places, strict=True):
             groups.setdefault(place.holders, []).append(rank)

@@ -35,7 +35,7 @@ def check(setting: TrainingContext, rank: Rank) -> None:
 
 
 def norm(setting: TrainingContext, rank: Rank) -> None:
-    """Store on the rank the sum of squares of its gradient shard; for float64 independently of the sharding."""
+    """Store on the rank the sum of squares over the gradient shard; for float64 independently of the sharding."""
     collect(setting, rank)
     parts = _counted(setting, rank)
     # A clipped float64 step must have the same bits under every sharding, so the sum must not depend on its order.
@@ -56,7 +56,7 @@ def _counted(setting: TrainingContext, rank: Rank) -> list[Array]:
 
 
 def squares(*parts: Array) -> float:
-    """Return the sum of squares of all elements in float64, array after array."""
+    """Return the sum of squared elements over the arrays, added in float64, array after array."""
     return float(sum(float((part.astype(np.float64) ** 2).sum()) for part in parts))
 
 

@@ -77,7 +77,7 @@ def _latent_projected(model: Transformer, latent: LatentAttention, batch: Batch)
 
 
 def _positions_of_all(elements: int, cut: ModelPartition) -> tuple[Communication, ...]:
-    """Return the exchanges of the keys' rotary part (`elements` elements) if tensor-parallel ranks cut the sequence;
+    """Return the exchanges for the keys' rotary part (`elements` elements) if tensor-parallel ranks cut the sequence;
     otherwise none.
 
     After NVIDIA/Megatron-LM, megatron/core/transformer/multi_latent_attention.py.
@@ -182,7 +182,7 @@ def _standard(model: Transformer, batch: Batch, source: str) -> list[Operation]:
 
 
 def _scores(model: Transformer, batch: Batch, size: int, saved: tuple[Saved, ...]) -> Operation:
-    """Return the operation with the matmul Q K^T and the causal mask; the scores take `size` bytes, `saved` are queries
+    """Return the operation for the matmul Q K^T and the causal mask; the scores take `size` bytes, `saved` are queries
     and keys.
     """
     # Batched matmuls: one per sequence and head on this rank.

@@ -86,7 +86,7 @@ def attention_communications(
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """Numbers of elements of queries, keys, values and output on a rank that other ranks need.
+    """Number of query, key, value and output elements on a rank that must reach other ranks.
 
     Attributes
     ----------

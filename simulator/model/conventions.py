@@ -39,7 +39,7 @@ class ModelStates:
 
     @property
     def total(self) -> float:
-        """Total memory on the GPU [B]."""
+        """Model states on the GPU together: parameters, gradients, optimizer, gathered parameters [B]."""
         return self.parameters + self.gradients + self.optimizer + self.transient
 
 
@@ -199,7 +199,7 @@ def fsdp(
 
 @dataclass(frozen=True, slots=True)
 class LiveBytes:
-    """Bytes of the saved tensors (activations) of all layers together, at two moments of a step [B].
+    """Bytes saved for the backward pass by the layers together, at two moments in a step [B].
 
     Attributes
     ----------

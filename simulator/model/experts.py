@@ -24,7 +24,7 @@ _CUT: Final = "expert tensor"
 def expert_communications(
     model: Transformer, tokens: int, cut: ExpertPartition
 ) -> tuple[Communications, Communications]:
-    """Return the exchanges of the operations "dispatch" (tokens to experts) and "combine" (outputs back), for a rank's
+    """Return the exchanges for the operations "dispatch" (tokens to experts) and "combine" (outputs back), for a rank's
     `tokens`.
 
     Dispatch sends after its kernel has sorted the tokens; combine sorts after receiving. In the backward pass the order
@@ -66,7 +66,7 @@ def expert_communications(
 def around_expert_columns(
     tokens: int, model: Transformer, cut: ExpertPartition, backward_kernels: int
 ) -> Communications:
-    """Return the exchanges around experts' first matrices if ranks cut them; `tokens` counts the gathered tokens."""
+    """Return the exchanges around experts' first matrices, if cut over ranks; `tokens` counts the gathered tokens."""
     if cut.tensor == 1:
         return ()
     elements, after = tokens * model.hidden_size, backward_kernels
@@ -77,7 +77,7 @@ def around_expert_columns(
 
 
 def around_expert_rows(tokens: int, model: Transformer, cut: ExpertPartition) -> Communications:
-    """Return the exchanges around experts' second matrices if ranks cut them; `tokens` counts the gathered tokens."""
+    """Return the exchanges around experts' second matrices, if cut over ranks; `tokens` counts the gathered tokens."""
     if cut.tensor == 1:
         return ()
     elements = tokens * model.hidden_size

@@ -34,7 +34,7 @@ def _dense(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def _activation(model: Transformer, tokens: int, width: int, batch: Batch) -> Operation:
-    """Return the operation of the activation function on `tokens` rows with `width` outputs each."""
+    """Return the operation for the activation function on `tokens` rows with `width` outputs each."""
     before, after = (tokens * n * batch.itemsize for n in (2 * width if model.gated else width, width))
     return Operation(
         "activation",

@@ -47,7 +47,7 @@ class LogitsMemory:
 
     @property
     def forward_peak(self) -> int:
-        """Memory after softmax, before anything is freed [B]."""
+        """Bytes of logits, float32 copy and log-probabilities after softmax, before anything is freed [B]."""
         return self.logits + self.float32_copy + self.log_probabilities
 
     @property
@@ -81,7 +81,7 @@ def _rows(model: Transformer, batch: Batch) -> int:
 
 
 def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations of the embedding on a micro-batch: lookup of tokens, positions if learned, dropout.
+    """Return the operations for the embedding on a micro-batch: lookup of tokens, positions if learned, dropout.
 
     Returns
     -------
@@ -141,7 +141,7 @@ def _dropout(model: Transformer, batch: Batch) -> Operation:
 
 
 def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations of the head on a micro-batch: last norm, logits, their float32 copy and cross entropy, in
+    """Return the operations for the head on a micro-batch: last norm, logits, their float32 copy and cross entropy, in
     forward order.
 
     A tied head multiplies by the embedding's table: the same kernels, without parameters of its own.
@@ -161,7 +161,7 @@ def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def _norm(model: Transformer, batch: Batch) -> Operation:
-    """Return the operation of the norm before the head, on a micro-batch."""
+    """Return the operation for the norm before the head, on a micro-batch."""
     size = batch.tokens_between * model.hidden_size * batch.itemsize
     # LayerNorm saves mean and deviation, RMSNorm only the deviation.
     means = 2 if model.norm == "layernorm" else 1
@@ -192,7 +192,7 @@ def _logits(model: Transformer, batch: Batch) -> Operation:
 
 
 def _among_vocabulary(batch: Batch) -> tuple[Communication, ...]:
-    """Return the exchanges of the cross entropy if ranks cut the vocabulary: three numbers per token, in float32 or
+    """Return the exchanges for the cross entropy if ranks cut the vocabulary: three numbers per token, in float32 or
     wider.
     """
     if batch.cut.tensor == 1:
@@ -203,7 +203,7 @@ def _among_vocabulary(batch: Batch) -> tuple[Communication, ...]:
 
 
 def _cross_entropy(batch: Batch, memory: LogitsMemory) -> Operation:
-    """Return the operation with log-softmax and the loss, from the sizes of the logits' tensors."""
+    """Return the operation for log-softmax and the loss, from the sizes of the logits' tensors."""
     labels = _TOKEN_BYTES * batch.tokens
     # In float32 there is no copy, and softmax reads the logits.
     read = memory.float32_copy or memory.logits

@@ -132,7 +132,7 @@ def _no_family(family: object) -> str:
 
 
 def _gpt2(config: _Config) -> dict[str, Any]:
-    """Return the Transformer fields of a GPT-2 config.json."""
+    """Return the Transformer fields for a GPT-2 config.json."""
     hidden, heads = config.size("n_embd"), config.size("n_head")
     config.divides(("n_head",), heads, "n_embd", hidden)
     # Experts instead of each MLP, under Mixtral's names: the models that Megatron-LM trains with --num-experts.
@@ -147,7 +147,7 @@ def _gpt2(config: _Config) -> dict[str, Any]:
 
 
 def _mpt(config: _Config) -> dict[str, Any]:
-    """Return the Transformer fields of an MPT config.json."""
+    """Return the Transformer fields for an MPT config.json."""
     hidden, heads = config.size("d_model"), config.size("n_heads")
     config.divides(("n_heads",), heads, "d_model", hidden)
     kv = _mpt_kv_heads(config, heads)
@@ -230,20 +230,20 @@ def _rotary(config: _Config, head_dim: int | None = None) -> dict[str, Any]:
 
 
 def _llama(config: _Config) -> dict[str, Any]:
-    """Return the Transformer fields of a Llama config.json."""
+    """Return the Transformer fields for a Llama config.json."""
     bias = config.flag("attention_bias", default=False)
     mlp = config.flag("mlp_bias", default=False)
     return _rotary(config) | {"attention_bias": bias, "output_bias": bias, "mlp_bias": mlp}
 
 
 def _qwen2(config: _Config) -> dict[str, Any]:
-    """Return the Transformer fields of a Qwen2 config.json."""
+    """Return the Transformer fields for a Qwen2 config.json."""
     # Qwen2 has biases on Q, K and V but not on the output projection; the file does not say so.
     return _rotary(config) | {"attention_bias": True}
 
 
 def _mixtral(config: _Config) -> dict[str, Any]:
-    """Return the Transformer fields of a Mixtral config.json."""
+    """Return the Transformer fields for a Mixtral config.json."""
     experts, active = _chosen(config, "num_local_experts")
     return _rotary(config) | {"num_experts": experts, "active_experts": active}
 
@@ -258,12 +258,12 @@ def _chosen(config: _Config, experts: str, default: int | None = None) -> tuple[
 
 
 def _qwen3(config: _Config) -> dict[str, Any]:
-    """Return the Transformer fields of a Qwen3 config.json."""
+    """Return the Transformer fields for a Qwen3 config.json."""
     return _llama(config) | {"qk_norm": True}
 
 
 def _qwen3_moe(config: _Config) -> dict[str, Any]:
-    """Return the Transformer fields of a Qwen3 config.json with experts."""
+    """Return the Transformer fields for a Qwen3 config.json with experts."""
     # Other patterns of dense and expert layers would be counted wrongly.
     if config.get(("decoder_sparse_step",)) not in (None, 1) or config.get(("mlp_only_layers",)):
         config.fault(("decoder_sparse_step",), "must be 1, with experts in every layer; others are not modelled")
@@ -273,7 +273,7 @@ def _qwen3_moe(config: _Config) -> dict[str, Any]:
 
 
 def _deepseek_v3(config: _Config) -> dict[str, Any]:
-    """Return the Transformer fields of a DeepSeek-V3 config.json, without the multi-token prediction layer, which the
+    """Return the Transformer fields for a DeepSeek-V3 config.json, without the multi-token prediction layer, which the
     deployed model lacks.
     """
     experts, active = _chosen(config, "n_routed_experts")
@@ -305,7 +305,7 @@ def _deepseek_v3(config: _Config) -> dict[str, Any]:
 
 
 def _gpt_neox(config: _Config) -> dict[str, Any]:
-    """Return the Transformer fields of a GPT-NeoX config.json."""
+    """Return the Transformer fields for a GPT-NeoX config.json."""
     bias = config.flag("attention_bias", default=True)
     plain = {"norm": "layernorm", "gated": False, "mlp_bias": True}
     return _rotary(config) | plain | {"attention_bias": bias, "output_bias": bias}

@@ -70,7 +70,7 @@ class Attention:
 
     @property
     def of_weights(self) -> bool:
-        """False: attention has no weights."""
+        """False: attention computes no weight gradients."""
         return False
 
     @property

@@ -68,6 +68,6 @@ def _name(path: Path) -> str:
 
 
 def _document(path: Path) -> Document:
-    """Return the contents of a JSON file as a document with the line of each key."""
+    """Return a JSON file's contents as a document that knows each key's line."""
     # JSON may be indented by tabs, YAML may not; JSON strings cannot contain a bare tab.
     return parse(read_text(path).replace("\t", " "), str(path))

@@ -71,7 +71,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation of a layer.
+    """An operation of a layer: kernels, saved tensors and exchanges.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ def linear(
     groups: int = 1,
     communications: tuple[Communication, ...] = (),
 ) -> Operation:
-    """Return the operation of a linear layer: a matmul forward, two backward (input and weight gradient), and a bias
+    """Return the operation for a linear layer: a matmul forward, two backward (input and weight gradient), and a bias
     reduction.
 
     Parameters
@@ -145,7 +145,8 @@ def linear(
 
 
 def columns(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool, gathers: int = 0) -> Operation:
-    """Return the operation of a linear layer (k inputs, n outputs) whose matrix tensor-parallel ranks cut by columns.
+    """Return the operation for a linear layer (k inputs, n outputs) with a matrix cut by columns over tensor-parallel
+    ranks.
 
     The output of `gathers` columns is gathered by all ranks.
     """
@@ -161,13 +162,15 @@ def columns(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool
 
 
 def rows(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool) -> Operation:
-    """Return the operation of a linear layer (k inputs, n outputs) whose matrix tensor-parallel ranks cut by rows."""
+    """Return the operation for a linear layer (k inputs, n outputs) with a matrix cut by rows over tensor-parallel
+    ranks.
+    """
     communications = around_rows(name, batch.tokens * n, batch.cut)
     return linear(name, batch.tokens, n, k // batch.cut.tensor, batch, saved, bias=bias, communications=communications)
 
 
 def norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation:
-    """Return the operation of a norm over the hidden size, on a micro-batch; `source` is the operation that made its
+    """Return the operation for a norm over the hidden size, on a micro-batch; `source` is the operation that made its
     input.
     """
     # With sequence parallelism each rank norms its part of the sequence.

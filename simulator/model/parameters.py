@@ -43,7 +43,7 @@ class Module:
 
     @property
     def elements(self) -> int:
-        """Number of elements in all parameters of the module."""
+        """Number of elements in the module's parameters together."""
         return sum(p.elements for p in self.parameters)
 
 
@@ -83,7 +83,7 @@ def active(model: Transformer) -> int:
 
 
 def embedding_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
-    """Return the parameters of the embedding on a rank: the token table, and the position table if positions are
+    """Return the parameters in the embedding on a rank: the token table, and the position table if positions are
     learned.
     """
     token = Parameter("token", (cut.vocabulary(model) // cut.tensor, model.hidden_size))
@@ -94,13 +94,13 @@ def embedding_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tup
 
 @lru_cache(maxsize=64)
 def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
-    """Return the parameters of a layer on a rank; if layers differ (dense, then experts), of the last layer."""
+    """Return the parameters in a layer on a rank; if layers differ (dense, then experts), of the last layer."""
     attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
     return (*_norm(model, "norm1"), *attention, *_norm(model, "norm2"), *_feed_forward(model, cut))
 
 
 def _attention(model: Transformer, cut: ModelPartition) -> list[Parameter]:
-    """Return the parameters of a layer's standard attention on a rank."""
+    """Return the parameters in a layer's standard attention on a rank."""
     d = model.hidden_size
     # Queries, keys and values are a single matrix.
     qkv = (model.attention_width + 2 * model.kv_width) // cut.tensor
@@ -115,7 +115,7 @@ def _attention(model: Transformer, cut: ModelPartition) -> list[Parameter]:
 
 
 def _latent_attention(model: Transformer, latent: LatentAttention, cut: ModelPartition) -> list[Parameter]:
-    """Return the parameters of a layer's latent attention on a rank; the down matrices are whole on every rank."""
+    """Return the parameters in a layer's latent attention on a rank; the down matrices are whole on every rank."""
     d, heads = model.hidden_size, model.num_heads // cut.tensor
     return [
         Parameter("query down.weight", (latent.query_rank, d)),
@@ -129,7 +129,7 @@ def _latent_attention(model: Transformer, latent: LatentAttention, cut: ModelPar
 
 
 def _feed_forward(model: Transformer, cut: ModelPartition) -> list[Parameter]:
-    """Return the parameters of a layer's MLP on a rank, or of its router and experts."""
+    """Return the parameters in a layer's MLP on a rank, or of its router and experts."""
     if not model.num_experts:
         return _mlp(model, "mlp", cut.tensor)
     tensors = [Parameter("router.weight", (model.num_experts, model.hidden_size))]
@@ -142,21 +142,21 @@ def _feed_forward(model: Transformer, cut: ModelPartition) -> list[Parameter]:
 
 
 def head_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
-    """Return the parameters of the head on a rank: the last norm, and the output matrix unless tied to the embedding."""
+    """Return the parameters in the head on a rank: the last norm, and the output matrix unless tied to the embedding."""
     rows = cut.vocabulary(model) // cut.tensor
     head = () if model.tied else (Parameter("head.weight", (rows, model.hidden_size)),)
     return (*_norm(model, "norm"), *head)
 
 
 def _norm(model: Transformer, name: str) -> list[Parameter]:
-    """Return the parameters of the norm with this name: weight, and bias if the model's norms have one."""
+    """Return the parameters in the norm with this name: weight, and bias if the model's norms have one."""
     weight = Parameter(f"{name}.weight", (model.hidden_size,))
     has_bias = model.norm == "layernorm" and model.norm_bias
     return [weight, Parameter(f"{name}.bias", (model.hidden_size,))] if has_bias else [weight]
 
 
 def _mlp(model: Transformer, name: str, ranks: int) -> list[Parameter]:
-    """Return the parameters of an MLP on one of `ranks` ranks that cut its matrices; names begin with `name`."""
+    """Return the parameters in an MLP on a rank, with matrices cut over `ranks` ranks; names begin with `name`."""
     d, f = model.hidden_size, model.ffn_size // ranks
     # A gated MLP's two first matrices are stored as a single matrix.
     up = 2 * f if model.gated else f

@@ -109,7 +109,7 @@ class ExpertPartition:
     zipf: float = 0.0
 
     def fullest(self, model: Transformer) -> float:
-        """Return the number of tokens on the fullest expert-parallel rank, divided by the mean over ranks.
+        """Return the tokens on the fullest expert-parallel rank, divided by the mean over ranks.
 
         Examples
         --------
@@ -265,7 +265,7 @@ class Communication:
 
 
 def around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> tuple[Communication, ...]:
-    """Return the exchanges of a linear layer whose matrix tensor-parallel ranks cut by columns; its input has
+    """Return the exchanges for a linear layer with a matrix cut by columns over tensor-parallel ranks; its input has
     `elements` elements.
 
     `kernels` is the number of its backward kernels; the input's gradient comes first. Without sequence parallelism the
@@ -279,7 +279,7 @@ def around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) 
 
 
 def _around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> Iterator[Communication]:
-    """Yield the exchanges of a linear layer whose matrix at least 2 tensor-parallel ranks cut by columns."""
+    """Yield the exchanges for a linear layer with a matrix cut by columns over at least 2 tensor-parallel ranks ."""
     if not cut.sequence:
         # Starts after kernel 0 (input gradient), runs beside kernel 1 (weight gradient), awaited by the next operation.
         yield Communication(f"sum {name} input gradient", "all_reduce", elements, True, 1, kernels)
@@ -291,8 +291,8 @@ def _around_columns(name: str, elements: int, cut: ModelPartition, kernels: int)
 
 
 def around_rows(name: str, elements: int, cut: ModelPartition) -> tuple[Communication, ...]:
-    """Return the exchanges of a linear layer whose matrix ranks cut by rows: its output of `elements` is all-reduced,
-    or reduce-scattered.
+    """Return the exchanges for a linear layer with a matrix cut by rows over ranks: its output of `elements` is
+    all-reduced, or reduce-scattered.
     """
     if cut.tensor == 1:
         return ()
@@ -306,7 +306,7 @@ def around_rows(name: str, elements: int, cut: ModelPartition) -> tuple[Communic
 
 
 def refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
-    """Return a sentence that tells why a model cannot be cut over this number of tensor-parallel ranks; "" if possible."""
+    """Return a sentence telling why a model cannot be cut over this number of tensor-parallel ranks; "" if possible."""
     t = cut.tensor
     sizes = {"heads": model.num_heads}
     # Every size that is cut must divide evenly; experts' widths have a separate check (expert_tensor_refusal).
@@ -328,7 +328,7 @@ def refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
 
 
 def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
-    """Return a sentence that tells why context-parallel ranks cannot cut sequences of `seq_len` tokens this way; "" if
+    """Return a sentence telling why context-parallel ranks cannot cut sequences of `seq_len` tokens this way; "" if
     possible.
     """
     context = cut.context
@@ -345,9 +345,7 @@ def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> st
 
 
 def experts_refusal(model: Transformer, cut: ModelPartition) -> str:
-    """Return a sentence that tells why a model's experts cannot be distributed over this number of ranks; "" if
-    possible.
-    """
+    """Return a sentence telling why a model's experts cannot be distributed over this number of ranks; "" if possible."""
     e = cut.experts.ranks
     if e > 1 and not model.num_experts:
         return f"got {e}; {model.name} has no experts; leave it at 1"
@@ -357,7 +355,7 @@ def experts_refusal(model: Transformer, cut: ModelPartition) -> str:
 
 
 def expert_tensor_refusal(model: Transformer, cut: ModelPartition) -> str:
-    """Return a sentence that tells why the matrices of a model's experts cannot be cut over this number of ranks; "" if
+    """Return a sentence telling why the matrices of a model's experts cannot be cut over this number of ranks; "" if
     possible.
     """
     t = cut.experts.tensor

@@ -20,7 +20,7 @@ _TF32_DROPPED: Final = 13
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """A number format.
+    """A number format: the dtype for storing arrays, and the dtype for computing.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Arithmetic:
         return rounded
 
     def product(self, a: Array, b: Array) -> Array:
-        """Return a @ b, rounded once to the stored dtype."""
+        """Return the matrix product a @ b, rounded once to the stored dtype."""
         # GPUs accumulate a float16 matmul in float32 and round only the sum; the same happens here.
         return self.rounded(self.operand(a) @ self.operand(b))
 

@@ -25,7 +25,7 @@ SCORES: Final = ("softmax", "mask", "dropped")
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """An implementation of attention as a pair of functions, forward and backward.
+    """An attention implementation: a forward and a backward function.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPO
 def attention_backward(
     a: Arithmetic, dy: Array, kept: Cache, out: Array | None = None, draw: Draw = NO_DROPOUT
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients of q, k and v from the output's gradient `dy` and the tensors saved by `attention`; `out` is
+    """Return the gradients for q, k and v from the output gradient `dy` and the tensors saved by `attention`; `out` is
     not used.
     """
     q, k, v, softmax = (a.load(kept[name]) for name in ("q", "k", "v", "softmax"))

@@ -164,7 +164,7 @@ class Block:
         return _CORES[self.attention].forward(self.arithmetic, q, k, v, draw)
 
     def _attend_backward(self, dy: Array, kept: Cache, out: Array, draw: Draw) -> Pass[tuple[Array, Array, Array]]:
-        """Return the gradients of q, k and v from the output's gradient, with the same attention implementation as
+        """Return the gradients for q, k and v from the output gradient, with the same attention implementation as
         forward.
         """
         if self.share.context > 1:

@@ -22,7 +22,7 @@ _SPLITTER: Final = 2.0**27 + 1.0
 
 
 def squares(parts: Iterable[Array]) -> tuple[float, float]:
-    """Return the sum of squares over all arrays and its remainder beyond float64, together about 100 bits.
+    """Return the sum of squares over the arrays, and the remainder beyond float64, together about 100 bits.
 
     The remainder is 0 if a number is not finite or too large to be squared.
 
@@ -51,8 +51,8 @@ def _squared(x: Array) -> tuple[Array, Array]:
 
 
 def _folded(high: Array, low: Array) -> tuple[float, float]:
-    """Return the sum of all numbers, each given as `high` + `low`, and its remainder; added pairwise: first half to
-    second half, repeatedly.
+    """Return the sum over pairs `high` + `low`, and the remainder, added pairwise: first half to second half,
+    repeatedly.
     """
     while len(high) > 1:
         # An odd length is padded with a zero: 5 -> 3 -> 2 -> 1 numbers.

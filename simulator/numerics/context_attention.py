@@ -65,7 +65,7 @@ class ContextAttention:
         return out, {"q": a.store(q), "k": a.store(k), "v": a.store(v), "logsumexp": blocks.logsumexp}
 
     def backward(self, dy: Array, kept: Cache, out: Array) -> Pass[tuple[Array, Array, Array]]:
-        """Return the gradients of this rank's queries, keys and values from the output's gradient `dy` and the saved
+        """Return the gradients of this rank's queries, keys and values from the output gradient `dy` and the saved
         tensors.
         """
         a, share = self.arithmetic, self.share
@@ -167,7 +167,7 @@ class _Gradients:
     positions: Ints
 
     def of(self, keys: Array, positions: Ints) -> tuple[Array, Array]:
-        """Return two arrays for a block of keys: its contribution to the queries' gradient, and the gradients of its
+        """Return two arrays for a block of keys: a contribution to the queries' gradient, and the gradients for the
         keys and values.
         """
         # exp(score - log-sum-exp) is the softmax itself; nothing of size tokens x tokens was saved.

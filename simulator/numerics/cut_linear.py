@@ -26,7 +26,8 @@ Parameters = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class CutLinear:
-    """A linear layer of the model whose matrix tensor-parallel ranks cut by columns or by rows, seen from this rank.
+    """A linear layer of the model with a matrix cut by columns over tensor-parallel ranks or by rows, seen from this
+    rank.
 
     Attributes
     ----------
@@ -67,8 +68,8 @@ class CutLinear:
     def columns_backward(
         self, p: Parameters, dy: Array, kept: Array, g: Gradients, left: Left, part: Part, begun: str = ""
     ) -> Pass[Array]:
-        """Return the input gradient of a matrix cut by columns, from its output gradient `dy`; put the gradients of
-        weight and bias into `g`.
+        """Return the input gradient of a matrix cut by columns, from its output gradient `dy`; put weight and bias
+        gradients into `g`.
 
         `begun` names an input gather already in flight (`gather_again`).
         """
@@ -109,8 +110,8 @@ class CutLinear:
         return y
 
     def rows_backward(self, p: Parameters, dy: Array, kept: Array, g: Gradients, left: Left, part: Part) -> Pass[Array]:
-        """Return the input gradient of a matrix cut by rows, from its output gradient `dy`; put the gradients of weight
-        and bias into `g`.
+        """Return the input gradient of a matrix cut by rows, from its output gradient `dy`; put weight and bias
+        gradients into `g`.
 
         The bias gradient covers this rank's tokens alone: the bias is added after the scatter. The step's end sums such
         partial gradients over the tensor-parallel ranks.

@@ -65,7 +65,7 @@ Pass = Generator[ExchangeRequest | ExchangeResult, Any, T]
 
 
 def alone(run: Pass[T]) -> T:
-    """Run a forward or backward pass that needs no exchange with other ranks, and return its result.
+    """Run a forward or backward pass without exchanges between ranks, and return the pass's result.
 
     Raises
     ------

@@ -81,7 +81,7 @@ class Experts:
         return out, c | {"inside": inside, "outputs": outputs}
 
     def backward(self, p: Parameters, dy: Array, c: Cache, g: Gradients) -> Pass[Array]:
-        """Return the gradient of the experts' input from the output's gradient; put the parameters' gradients into `g`."""
+        """Return the gradient of the experts' input from the output gradient; put the parameters' gradients into `g`."""
         a, rows, chosen, splits = self.arithmetic, c["rows"], c["chosen"], c["splits"]
         # A copy's output gradient is the token's output gradient times the copy's weight.
         of_copies = (c["weights"][..., None] * dy[:, None]).reshape(chosen.size, -1)
@@ -110,7 +110,7 @@ class Experts:
         return math.ceil(tokens * self.active / self.count * self.capacity)
 
     def own(self) -> range:
-        """Return the range of numbers of this rank's experts."""
+        """Return the numbers of this rank's experts, a range."""
         each = self.count // self.share.experts
         return range(self.share.expert_place * each, (self.share.expert_place + 1) * each)
 
@@ -218,7 +218,7 @@ class _Rows:
         return rows
 
     def taken(self, rows: Array, copies: int) -> Array:
-        """Return the row of each token copy out of the returned rows; 0 for a copy beyond its expert's capacity."""
+        """Return each token copy's row from the returned rows; 0 for a copy beyond the expert's capacity."""
         back = np.zeros((copies, rows.shape[1]), rows.dtype)
         back[self.place >= 0] = rows[self.place[self.place >= 0]]
         return back
@@ -243,7 +243,7 @@ def _places(splits: Ints) -> Sequence[Ints]:
 
 
 def _of(p: Parameters, expert: int, matrix: str) -> tuple[Array, Array]:
-    """Return weight and bias of an expert's matrix ("fc1" or "fc2")."""
+    """Return weight and bias for an expert's matrix ("fc1" or "fc2") from the parameters."""
     return p[f"experts.{expert}.{matrix}.weight"], p[f"experts.{expert}.{matrix}.bias"]
 
 

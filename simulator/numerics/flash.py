@@ -53,7 +53,7 @@ class FlashCache:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Tile sizes of flash attention, and the order of computing tiles.
+    """Tile sizes in flash attention, and the order in which tiles are computed.
 
     Attributes
     ----------
@@ -75,12 +75,12 @@ class Tiles:
     causal: bool
 
     def outer(self) -> Iterator[slice]:
-        """Yield the tiles of K and V, as slices of the sequence."""
+        """Yield the key and value tiles, each a slice along the sequence."""
         for start in range(0, self.seq_len, self.columns):
             yield slice(start, min(start + self.columns, self.seq_len))
 
     def inner(self, columns: slice) -> Iterator[slice]:
-        """Yield the query tiles, as slices of the sequence, that attend to at least one key of the given tile."""
+        """Yield the query tiles (slices along the sequence) that attend to at least one key in the given tile."""
         for start in range(0, self.seq_len, self.rows):
             rows = slice(start, min(start + self.rows, self.seq_len))
             if not self.causal or rows.stop > columns.start:
@@ -150,7 +150,7 @@ def flash(
 def flash_backward(
     dy: Array, kept: FlashCache, cut: Tiles, traffic: HbmCounter, mask: Array | None = None, left: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients of q, k and v from the output's gradient `dy`; scores are recomputed tile by tile, and HBM
+    """Return the gradients for q, k and v from the output gradient `dy`; scores are recomputed tile by tile, and HBM
     bytes counted.
     """
     q, k, v = kept.q, kept.k, kept.v
@@ -206,9 +206,7 @@ def _forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[A
 
 
 def _backward(a: Arithmetic, dy: Array, kept: dict[str, Any], out: Array, draw: Draw) -> tuple[Array, Array, Array]:
-    """Return the gradients of q, k and v for a layer in training, from the output's gradient `dy` and the saved
-    tensors.
-    """
+    """Return the gradients for q, k and v for a layer in training, from the output gradient `dy` and the saved tensors."""
     q, k, v = (a.operand(a.load(kept[name])) for name in ("q", "k", "v"))
     # exp(score - log-sum-exp) is the softmax already, so the sum to divide by is 1.
     rows = FlashCache(q, k, v, out, kept["logsumexp"], np.ones_like(kept["logsumexp"]))

@@ -187,7 +187,7 @@ class Gpt:
         left: Left | None = None,
         part: Part = "whole",
     ) -> Pass[tuple[Array | None, Gradients]]:
-        """Return the gradients of a unit's input (None for the embedding) and parameters, from the output's gradient
+        """Return the gradients of a unit's input (None for the embedding) and parameters, from the output gradient
         `dy`, in the stored dtype.
 
         For half a pass (`part`), return only the gradients that this half computes; `left` carries arrays from the
@@ -211,12 +211,12 @@ class Gpt:
 
     @property
     def _block(self) -> Block:
-        """The computation of a layer."""
+        """Object that computes a layer's forward and backward passes on this rank."""
         return Block(self.heads, self.arithmetic, self.attention, self.share, self._experts)
 
     @property
     def _experts(self) -> Experts | None:
-        """The computation of a layer's experts, or None for an MLP."""
+        """Object that computes a layer's experts on this rank, or None for an MLP."""
         if not self.experts:
             return None
         return Experts(self.arithmetic, self.share, self.experts, self.active, self.capacity)
@@ -299,8 +299,8 @@ class Gpt:
         return logits.reshape(len(x), len(logits) // len(x), -1), (norm, kept)
 
     def _head_backward(self, p: Parameters, cache: Any, dy: Array, g: Gradients, left: Left, part: Part) -> Pass[Array]:
-        """Return the gradient of the head's input from the logits' gradient `dy`; put the gradients of its parameters
-        into `g`.
+        """Return the gradient of the head's input from the logits' gradient `dy`; put the parameters' gradients into
+        `g`.
         """
         a, (norm, kept) = self.arithmetic, cache
         flat = dy.reshape(-1, dy.shape[-1])
@@ -323,7 +323,7 @@ class Gpt:
 
     @property
     def _table(self) -> str:
-        """Name of the parameter that the head multiplies by."""
+        """Name of the parameter with the head's output matrix."""
         return "tok.weight" if self.tied else "head.weight"
 
 

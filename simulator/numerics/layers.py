@@ -37,7 +37,7 @@ def linear(a: Arithmetic, x: Array, weight: Array, bias: Array | None) -> tuple[
 
 
 def linear_backward(a: Arithmetic, dy: Array, kept: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Return the gradients of x, weight and bias of a linear layer, from the output's gradient `dy` and the saved x."""
+    """Return a linear layer's gradients for x, weight and bias, from the output gradient `dy` and the saved x."""
     x = a.load(kept)
     return a.product(dy, a.load(weight)), a.product(dy.T, x), a.rounded(dy.sum(axis=0))
 
@@ -56,9 +56,7 @@ def layer_norm(a: Arithmetic, x: Array, weight: Array, bias: Array) -> tuple[Arr
 def layer_norm_backward(
     a: Arithmetic, dy: Array, kept: tuple[Array, Array, Array], weight: Array
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients of x, weight and bias of a layer norm, from the output's gradient `dy` and the saved
-    tensors.
-    """
+    """Return a layer norm's gradients for x, weight and bias, from the output gradient `dy` and the saved tensors."""
     x, mean, inverse = kept
     normed = (a.load(x) - mean) * inverse
     scaled = dy * a.load(weight)
@@ -74,7 +72,7 @@ def gelu(a: Arithmetic, x: Array) -> tuple[Array, Array]:
 
 
 def gelu_backward(a: Arithmetic, dy: Array, kept: Array) -> Array:
-    """Return the gradient of GELU's input from the output's gradient `dy` and the saved input."""
+    """Return the gradient of GELU's input from the output gradient `dy` and the saved input."""
     x = a.load(kept)
     # Recomputed from x, as fused kernels do; saving the tanh would take a second array.
     t = np.tanh(_ROOT * (x + _CUBIC * x * x * x))

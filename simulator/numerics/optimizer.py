@@ -22,7 +22,7 @@ _STEADY = RateSchedule()
 
 @dataclass(slots=True)
 class OptimizerState:
-    """Moments of an optimizer for an array of parameters, and the number of steps taken."""
+    """An optimizer's moments for an array of parameters, and the number of steps taken."""
 
     moments: list[Array]
     steps: int = 0
@@ -51,7 +51,7 @@ class Adam:
 
     @property
     def moments(self) -> int:
-        """Number of moments that Adam keeps for each parameter: 2."""
+        """Number of moments kept by Adam per parameter: 2."""
         return 2
 
     def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:

@@ -102,7 +102,7 @@ def deepspeed_scaler(value: float = 2.0**16, interval: int = 1000, hysteresis: i
 
 
 def static_scaler(value: float) -> Scale:
-    """Return a loss scale of `value` that never changes."""
+    """Return a constant loss scale with this value."""
     return Scale(value, interval=0)
 
 

@@ -38,7 +38,7 @@ class Server:
 
 
 def added(arrived: Sequence[tuple[slice, Array]], length: int, dtype: npt.DTypeLike) -> Array:
-    """Return the sum of pieces of gradients, added in their order of arrival; places without any piece are 0.
+    """Return the sum of pieces of gradients, added in arrival order; places without any piece are 0.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ class TensorShard:
         return tuple(piece for place in range(c) for piece in (place, 2 * c - 1 - place))
 
     def positions(self, seq_len: int, place: int | None = None) -> Ints:
-        """Return the positions of a context-parallel rank's tokens in a sequence; by default this rank's.
+        """Return the positions of a context-parallel rank's tokens in a sequence; without `place`, for this rank.
 
         Examples
         --------
@@ -95,7 +95,7 @@ class TensorShard:
         return np.concatenate([pieces[number] for number in self.tokens_of[first : first + each]])
 
     def between(self, positions: Ints) -> Ints:
-        """Return the positions of this rank's tokens between matrices, out of the positions in its context-parallel
+        """Return the positions for this rank's tokens between matrices, among the positions in the context-parallel
         part.
         """
         return np.split(positions, self.tensor)[self.place] if self.sequence else positions

@@ -46,8 +46,8 @@ def unfused_attention(
 def unfused_attention_backward(
     dy: Array, q: Array, k: Array, v: Array, weights: Array, traffic: HbmCounter
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients of q, k and v from the output's gradient `dy` and the softmax `weights`; bytes are counted
-    in `traffic`.
+    """Return the gradients for q, k and v from the output gradient `dy` and the softmax `weights`; bytes are counted in
+    `traffic`.
     """
     # Five kernels compute dv, dp, ds, dq and dk; the weights and ds are read twice.
     dv = weights.swapaxes(-1, -2) @ dy
@@ -63,6 +63,6 @@ def unfused_attention_backward(
 
 
 def _kernel(traffic: HbmCounter, read: list[Array], written: Array) -> None:
-    """Add the bytes of a kernel's input arrays and of its output array to the counter."""
+    """Add a kernel's read and written bytes to the counter, from input and output arrays."""
     traffic.read += sum(array.nbytes for array in read)
     traffic.written += written.nbytes

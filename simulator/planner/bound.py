@@ -258,7 +258,7 @@ class BoundCalculator:
     def _states_of(
         self, step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, int]], resident: int
     ) -> tuple[float, int]:
-        """Return the time of the optimizer's kernels on the GPU [s], and the bytes of the model states [B]."""
+        """Return the duration of the optimizer's kernels on the GPU [s], and the model states' bytes on a rank [B]."""
         kept = states(step, strategy.shards, strategy.updater, parts, resident)
         nbytes = kept.parameters + kept.optimizer
         # Servers and hosts update with unknown overlap: 0 is a safe bound.
@@ -345,7 +345,7 @@ class _Exchanges:
     known: dict[tuple[object, ...], float]
 
     def seconds(self, exchange: Communication) -> float:
-        """Return a lower bound on the duration of an exchange between model-parallel ranks [s]."""
+        """Return a lower bound on the duration of a exchange between model-parallel ranks [s]."""
         dtype = exchange.dtype or self.activations
         cut = self.setting.tp, self.setting.cp, self.setting.ep
         key = (exchange.operation, exchange.elements, dtype, exchange.group, *cut)
@@ -360,8 +360,8 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
     known: dict[int, tuple[float, float]] = {}
 
     def times(pieces: PassPieces | None) -> tuple[float, float]:
-        """Return the time of a pass with its exchanges, and of its kernels alone [s]; 0 and 0 without a pass; equal
-        passes computed once.
+        """Return a pass's time with exchanges, and with kernels alone [s]; 0 and 0 without a pass; equal passes
+        computed once.
         """
         if pieces is None:
             return 0.0, 0.0
@@ -388,7 +388,7 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
 
 
 def _path(pieces: PassPieces, exchanges: _Exchanges) -> float:
-    """Return the length of a pass with its exchanges: the longest path through its pieces [s].
+    """Return a pass's duration with exchanges at their lower bounds: the longest path through the pieces [s].
 
     Exchanges of one group run in sequence; kernels wait only for the exchanges in `awaited`.
     """

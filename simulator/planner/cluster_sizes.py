@@ -22,7 +22,7 @@ _MOST_TIMES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ClusterSizeResult:
-    """The plan for one number of GPUs: its settings, the training's cost, and whether a deadline is met.
+    """The plan for a given number of GPUs: settings, the training's cost, and whether a deadline is met.
 
     Attributes
     ----------
@@ -48,8 +48,8 @@ class ClusterSizeResult:
         return self.plan.best[0] if self.plan is not None and self.plan.best else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan for this number of GPUs as a dict of plain data: fastest setting, times and cost, or the
-        reason for none.
+        """Return the plan for this number of GPUs as a plain dict: fastest setting, times and cost, or the reason for
+        none.
         """
         best, told = self.best, {"gpus": self.gpus, "meets": self.meets, **self.takes}
         if best is None:

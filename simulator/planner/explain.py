@@ -29,7 +29,7 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """The largest part in words, '412 ms more exposed communication'; empty if no part is longer."""
+        """The part that grew most, in words: '412 ms more exposed communication'; empty if no part is longer."""
         # Parts may also be shorter than the best setting's; only the largest increase is named.
         name = max(self.parts, key=lambda part: self.parts[part])
         return f"{format_time(self.parts[name])} more {name}" if self.parts[name] > 0 else ""

@@ -72,7 +72,7 @@ _NAMES: Final[Mapping[str, str]] = {
 
 
 def extrapolated(base: Scenario, setting: Setting) -> list[str]:
-    """Return sentences that tell which traits of a setting no measured run has; empty inside the validated range.
+    """Return sentences on a setting's traits without a measured run; empty inside the validated range.
 
     Parameters
     ----------

@@ -105,8 +105,8 @@ def least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNeed
 
 
 def _tried(cluster: Cluster, nbytes: int, _: int, setting: Setting, step: TrainingStep) -> MemoryNeed:
-    """Return whether a setting with the lower bound `nbytes` fits into memory, found by simulating the allocator, and
-    its need.
+    """Return a setting's memory need from the lower bound `nbytes` [B], after simulating the allocator to find whether
+    it fits.
     """
     hbm = cluster.gpus[0].hbm_bytes
     if nbytes > hbm:
@@ -179,7 +179,7 @@ def remedies(choices: Choices, base: Scenario, sequences: int, need: MemoryNeed)
 
 
 def _options(together: tuple[_Change, ...]) -> frozenset[str]:
-    """Return the set of option names that these changes change together."""
+    """Return the set of option names changed together by these changes."""
     return frozenset(change.option for change in together)
 
 
@@ -205,7 +205,7 @@ def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[R
 
 
 def possible_numbers(choices: Choices, base: Scenario, sequences: int) -> list[str]:
-    """Return options with the nearest other numbers of GPUs or sequences for which a setting exists.
+    """Return options with the nearest other numbers of GPUs or sequences for which settings exist.
 
     Parameters
     ----------
@@ -262,12 +262,12 @@ def _changes(asked: _Asked, *, holes: bool) -> Iterator[_Change]:
 
 
 def _with_batch(number: int) -> _Change:
-    """Return a change of the global batch to `number` sequences."""
+    """Return a change to a global batch of `number` sequences in the plan's question."""
     return _Change("batch", f"--global-batch {number}seq", lambda asked: replace(asked, sequences=number))
 
 
 def _with_gpus(number: int) -> _Change:
-    """Return a change of the number of GPUs to `number`."""
+    """Return a change to `number` GPUs in the plan's question."""
     return _Change("gpus", f"--gpus {number}", partial(_on_gpus, number=number))
 
 

@@ -91,7 +91,7 @@ class PassOrder:
         updates: Sequence[float],
         exact: Mapping[int, RankTimes],
     ) -> float:
-        """Return a lower bound on the end of all passes and of the updates after them [s].
+        """Return a lower bound on the end of the step's passes and updates [s].
 
         Parameters
         ----------
@@ -141,9 +141,7 @@ def pass_order(pipeline: Pipeline) -> PassOrder:
 
 @lru_cache(maxsize=64)
 def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -> PassOrder:
-    """Build the order of passes that respects dependencies, by running ranks in turn as far as their inputs allow;
-    cached.
-    """
+    """Build a pass order that respects dependencies, by running ranks in turn while inputs allow; cached."""
     order, width = schedule.order(shape), shape.stages * shape.micro_batches
     lengths = [sum(map(len, slots)) for slots in order]
     starts = tuple(np.cumsum([0, *lengths[:-1]]).tolist())
@@ -172,7 +170,9 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -
         return number_of(one.stage + 1, one.micro, forward=False), one.stage + 1
 
     def go_on(rank: int) -> bool:
-        """Append the passes of a rank's next slot if their inputs are in the list; return True if appended."""
+        """Append the passes in a rank's next slot to the order if their inputs are in the order; return True if
+        appended.
+        """
         slot = order[rank][done[rank]]
         sources = [needed(one) for one in slot]
         # Two passes at once never depend on each other: both inputs must be in the list.

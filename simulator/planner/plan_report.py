@@ -30,7 +30,7 @@ _SAME: Final = 0.05
 def document(
     plan: SearchResult, budget: BudgetSpec | None = None, tried: Sequence[ClusterSizeResult] = ()
 ) -> dict[str, Any]:
-    """Return a plan as a dict of plain data, for plan.json.
+    """Return a plan as a plain dict, for plan.json.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def ties(best: Sequence[PlayedSetting]) -> list[PlayedSetting]:
 
 
 def sensitivity_sentence(one: MachineChange) -> str:
-    """Return a sentence that tells by how much a change to the machine shortens the step."""
+    """Return a sentence telling by how much a change to the machine shortens the step."""
     same = _less(one.same, one.before)
     if one.best.step_time >= one.same:
         return f"With {one.change}, the best setting takes {same} and remains the fastest."
@@ -142,7 +142,7 @@ def sensitivity_sentence(one: MachineChange) -> str:
 
 
 def _less(after: float, before: float) -> str:
-    """Return a phrase that tells how much shorter or longer the time `after` is than `before`: "3.1 % less time"."""
+    """Return a phrase telling how much shorter or longer the time `after` is than `before`: "3.1 % less time"."""
     share = 100 * (1 - after / before)
     if abs(share) < _SAME:
         return "the same time"
@@ -158,7 +158,7 @@ def reasons(plan: SearchResult) -> dict[str, int]:
 
 
 def all_played(plan: SearchResult, tried: Sequence[ClusterSizeResult] = ()) -> list[PlayedSetting]:
-    """Return the simulated settings of a plan and of plans for other numbers of GPUs, numbered consecutively, this
+    """Return the simulated settings from a plan and from the plans for other GPU numbers, numbered consecutively, this
     plan's first.
     """
     every, before = list(plan.played), plan.considered
@@ -170,7 +170,9 @@ def all_played(plan: SearchResult, tried: Sequence[ClusterSizeResult] = ()) -> l
 
 
 def front(played: Iterable[PlayedSetting]) -> list[PlayedSetting]:
-    """Return the Pareto front for step time, peak memory and number of GPUs, among fitting settings, fastest first."""
+    """Return the settings on the Pareto front for step time, peak memory and number of GPUs, among fitting settings,
+    fastest first.
+    """
     # Equal settings go to the lowest number.
     fitting = sorted((one for one in played if one.fits), key=lambda one: one.number)
     return on_front(fitting, lambda one: (one.step_time, one.report["peak_memory_bytes"], one.setting.gpus))
@@ -192,7 +194,7 @@ def exposed(report: dict[str, Any]) -> str:
 
 
 def _of_one(plan: SearchResult, one: PlayedSetting, budget: BudgetSpec | None) -> dict[str, Any]:
-    """Return a simulated setting as a dict of plain data, with its difference from the best setting and its cost."""
+    """Return a simulated setting as a plain dict, with the difference from the best setting and the cost."""
     difference = step_difference(plan.best[0], one)
     return {
         "number": one.number,

@@ -95,12 +95,12 @@ class PlanQuestion:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Numbers of GPUs that the user named besides the base scenario's number."""
+        """GPU numbers named by the user, besides the base scenario's number."""
         return tuple(number for number in numbers_of(self.said) if number != self.base.cluster.world_size)
 
     @property
     def text(self) -> str:
-        """The question in words."""
+        """The plan's question in words, for reports."""
         cluster, training = self.base.cluster, self.base.training
         if self.base.question or training is None:
             return self.base.question
@@ -267,8 +267,7 @@ def largest_micro_batch(said: Sequence[Constraint]) -> int:
 
 
 def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]], by: Mapping[str, str]) -> str:
-    """Return the name of the dimension that has a value to exclude; the word `offload` excludes every value of that
-    dimension.
+    """Return the dimension with a value to exclude; the word `offload` excludes every value of that dimension.
 
     `by` maps each constrained dimension to its constraint, for the error message.
     """
@@ -294,8 +293,8 @@ def _takes(name: str, value: str) -> bool:
 
 
 def _value(where: str, name: str, value: Any) -> Any:
-    """Return a user's value in the form in which the scenario key of the dimension `name` stores it; raise
-    ScenarioError at `where`.
+    """Return a user's value for the search dimension `name`, in the scenario key's form; raise ScenarioError, naming
+    `where`.
     """
     try:
         return value_of(name, value)

@@ -51,7 +51,7 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class PlayedSetting:
-    """A setting of the search space with the report of its simulated step.
+    """A setting with the report on a simulated step.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class PlayedSetting:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Outcome of a plan's search, complete or so far.
+    """Outcome of a plan's search, complete or partial.
 
     Attributes
     ----------
@@ -185,7 +185,7 @@ def search(
     backend = Backend(backend) if isinstance(backend, int) else backend
 
     def found(*, ended: bool) -> SearchResult:
-        """Return the result of the search so far, marked as complete if `ended`."""
+        """Return the search result so far, marked complete if `ended`."""
         return SearchResult(
             base, choices, sequences, tuple(under_way.ranked()), tuple(under_way.played), considered, refused,
             under_way.do_not_fit, len(waiting), under_way.failed, ended=ended,
@@ -248,7 +248,9 @@ class _SearchState:
         return sorted(fitting, key=lambda one: (one.step_time, one.number))[: self.best]
 
     def last_of_best(self) -> float:
-        """Return the largest bound of a setting worth simulating: the slowest best setting's step time [s]."""
+        """Return the largest lower bound at which a setting is worth simulating: the slowest best setting's step time
+        [s].
+        """
         # Fewer settings than requested: any setting may still be among the best.
         ranked = self.ranked()
         return (1 + _ROUNDING) * ranked[-1].step_time if len(ranked) == self.best else float("inf")
@@ -281,12 +283,14 @@ class _SearchState:
 
     @property
     def failures(self) -> int:
-        """Number of settings whose simulation ended in an error."""
+        """Number of settings that failed in simulation."""
         return sum(self.failed.values())
 
     @collected_later()
     def _next(self) -> _Entry | None:
-        """Return the setting with the lowest fully refined bound, if it may be among the best; otherwise None."""
+        """Return the setting to simulate next, with the lowest fully refined bound, if it may be among the best;
+        otherwise None.
+        """
         limit = self.last_of_best()
         while self.waiting and self.waiting[0].bound <= limit:
             entry = heapq.heappop(self.waiting)

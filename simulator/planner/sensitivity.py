@@ -42,7 +42,7 @@ class MachineChange:
     best: PlayedSetting
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the effect of the machine change as a dict of plain data."""
+        """Return the machine change's effect in a plain dict."""
         return {
             "change": self.change,
             "same_setting_step_time_s": self.same,

@@ -74,7 +74,7 @@ class InfeasibleCounts:
 
 
 def rule_of(message: str) -> str:
-    """Return the rule in an error message without the numbers of the case, so that equal reasons count together.
+    """Return an error message's rule without the case's numbers; equal reasons then count together.
 
     Examples
     --------
@@ -262,7 +262,7 @@ def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> 
 
 
 def _shardings(names: Sequence[str], offload: str) -> list[str]:
-    """Return the names of sharding strategies that allow an offload: a host updates only its ranks' own shards."""
+    """Return the sharding strategies that allow an offload: a host updates only shards owned by its ranks."""
     return [name for name in names if offload == "none" or STRATEGIES.find(name).updater is Updater.OWNERS]
 
 

@@ -32,7 +32,7 @@ from simulator.step.streams import dimension_of
 
 @dataclass(frozen=True, slots=True)
 class PassBound:
-    """Lower bounds on the times of a pass that runs alone on its rank.
+    """Lower bounds on a pass's times, alone on the rank.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class PassBound:
 
 @dataclass(frozen=True, slots=True)
 class RankBound:
-    """Lower bounds on the times of a rank of a pipeline stage: its passes and the rest of the step.
+    """Lower bounds on a pipeline rank's times: passes and the rest of the step.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class RankBound:
     after: Mapping[str, float]
 
     def times(self) -> RankTimes:
-        """Return the passes' times, each with the least time that the rest of the step takes after the pass begins."""
+        """Return lower bounds on a rank's pass times, each with the least time to the step's end."""
         # From the last pass to the first: `left` grows by the collectives that a stream must still run.
         left, ends = dict(self.after), list[float]()
         for noted in reversed(self.passes):

@@ -15,7 +15,7 @@ from simulator.step.strategies.strategy import STRATEGIES, Strategy
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one setting of a training step, to try if the step does not fit into memory.
+    """A changed setting of a training step, tried if the step does not fit into memory.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A training step in which one or two settings were changed, with the changes as text.
+    """A training step with one or two changed settings, and the changes in words.
 
     Attributes
     ----------
@@ -48,13 +48,13 @@ class Alternative:
 
 
 def single_changes(step: TrainingStep, ranks: int) -> list[Alternative]:
-    """Return variants of a training step on `ranks` ranks, each with one changed setting that may save memory."""
+    """Return variants of a training step on `ranks` ranks, each with a single changed setting to save memory."""
     tried = ((change, change.made(step)) for change in _changes(step, ranks))
     return [Alternative((change.kind,), change.text, made) for change, made in tried if made is not None]
 
 
 def double_changes(step: TrainingStep, ranks: int) -> list[Alternative]:
-    """Return variants of a training step on `ranks` ranks, each with two changed settings that may save memory.
+    """Return variants of a training step on `ranks` ranks, each with two changed settings to save memory.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def _changes(step: TrainingStep, ranks: int) -> Iterator[Change]:
 
 
 def _micro_batch(size: int, accumulation: int) -> Callable[[TrainingStep], TrainingStep]:
-    """Return a function that takes a step and returns the step with this micro-batch size and gradient accumulation."""
+    """Return a function from a step to the step with this micro-batch size and gradient accumulation."""
     return lambda old: replace(old, micro_batch_size=size, accumulation=accumulation)
 
 
@@ -119,7 +119,7 @@ def _shardings(step: TrainingStep) -> Iterator[Change]:
 
 
 def _sharded(**keys: object) -> Callable[[TrainingStep], TrainingStep]:
-    """Return a function that takes a step and returns the step with the given sharding settings replaced."""
+    """Return a function from a step to the step with the given sharding settings replaced."""
     return lambda old: replace(old, sharding=replace(old.sharding, **keys))  # type: ignore[arg-type]
 
 

@@ -28,7 +28,7 @@ POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op")
 
 @dataclass(frozen=True, slots=True)
 class KeptActivations:
-    """Activations of a layer that a checkpointing policy saves, and operations that the policy recomputes.
+    """A layer's activations saved by a checkpointing policy, and the operations recomputed.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ _ALONE: Final = ("rough", "at_once")
 
 @dataclass
 class Communicator:
-    """Plans collectives over the ranks of a cluster.
+    """Plans the collectives of a training step over a cluster's ranks, with algorithms and closed forms.
 
     Attributes
     ----------

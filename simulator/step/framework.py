@@ -132,7 +132,7 @@ class Framework:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def chip(self, gpu: Gpu) -> str | None:
-        """Return the key of `sustained`, such as "H100", that occurs in the GPU's name; None if no key does."""
+        """Return the first key in `sustained`, such as "H100", found in the GPU's name; None without such a key."""
         names = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
         return next((chip for chip in self.sustained if chip.upper() in names), None)
 

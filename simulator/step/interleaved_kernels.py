@@ -26,7 +26,7 @@ COMPUTE = "compute"
 
 
 def interleaved_kernels(one: Sequence[Op], other: Sequence[Op]) -> list[Op]:
-    """Return the operations of two simultaneous passes as one list in order of issue, alternating between the passes at
+    """Return two simultaneous passes' operations as a single list in issue order, alternating between the passes at
     exchanges.
 
     The second pass follows the whole first pass if neither has a kernel waiting for an exchange, because there is

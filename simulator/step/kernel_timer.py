@@ -39,7 +39,7 @@ class KernelCost:
     launches: int = 0
 
     def __add__(self, other: KernelCost) -> KernelCost:
-        """Return the sum of two costs: the cost of running the kernels of both in sequence."""
+        """Return the added costs for running both sets of kernels in sequence."""
         return KernelCost(
             self.alone + other.alone,
             self.contended + other.contended,

@@ -49,7 +49,7 @@ class CopyRate:
     alike: bool
 
     def seconds(self, nbytes: float) -> float:
-        """Return the duration of a copy of `nbytes` bytes that every rank begins together [s]."""
+        """Return the duration of an `nbytes`-byte copy begun by every rank together [s]."""
         return self.latency + nbytes / self.rate
 
 

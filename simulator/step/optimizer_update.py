@@ -27,7 +27,7 @@ def implementation_of(optimizer: Optimizer, framework: Framework) -> Implementat
 
 
 def update_traffic(step: TrainingStep, states: States) -> float:
-    """Return the bytes read from and written to HBM by a rank's update [B]."""
+    """Return the bytes read from and written to HBM by the optimizer's update on a rank [B]."""
     if implementation_of(step.optimizer, step.framework) == "fused":
         return states.update_read + states.update_written
     separate, precision = step.optimizer.separate, step.precision

@@ -91,7 +91,7 @@ class Parallelism:
         return self.pp > 1 and SCHEDULES.find(self.schedule).placement is Placement.BOTH_WAYS
 
     def holders(self, world_size: int) -> int:
-        """Return the number of ranks, out of `world_size`, that hold the same part of the model."""
+        """Return the number of ranks, among `world_size`, holding the same model part."""
         return world_size // (self.tp * self.pp) * (2 if self.mirrored else 1)
 
     def grid(self, world_size: int) -> RankGrid:

@@ -64,7 +64,7 @@ class PassPieces:
 
     @property
     def exchanges(self) -> tuple[Communication, ...]:
-        """Exchanges between model-parallel ranks in a pass, in the order of their starts."""
+        """Exchanges between model-parallel ranks in a pass, in start order."""
         return tuple(piece.exchange for piece in self.pieces if piece.exchange is not None)
 
     def __add__(self, other: PassPieces) -> PassPieces:
@@ -84,12 +84,12 @@ NO_PASS = PassPieces(())
 
 
 def forward_pieces(timer: KernelTimer, operations: Sequence[Operation]) -> PassPieces:
-    """Return the timed pieces of the forward pass through a sequence of operations."""
+    """Return the timed pieces for the forward pass through some operations."""
     return _pieces(timer, [_Listed(op.forward, _of(op, backward=False)) for op in operations])
 
 
 def backward_pieces(timer: KernelTimer, operations: Sequence[Operation], part: Part = "whole") -> PassPieces:
-    """Return the timed pieces of the backward pass through a sequence of operations, or of its input-gradient or
+    """Return the timed pieces for the backward pass through some operations, or for the input-gradient or
     weight-gradient part.
     """
     listed = [_part(op, part) for op in operations]
@@ -101,9 +101,7 @@ def backward_pieces(timer: KernelTimer, operations: Sequence[Operation], part: P
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Kernels of an operation, and its exchanges as triples: index of the kernel before which the exchange starts,
-    index of the kernel that waits for the exchange, exchange.
-    """
+    """An operation's kernels, and exchanges in triples: (starts before this kernel, awaited by this kernel, exchange)."""
 
     kernels: tuple[Kernel, ...]
     exchanges: tuple[tuple[int, int, Communication], ...]
@@ -117,8 +115,8 @@ def _of(op: Operation, *, backward: bool) -> tuple[tuple[int, int, Communication
 
 
 def _part(op: Operation, part: Part) -> _Listed:
-    """Return the kernels and exchanges of an operation's backward pass: all, or those of the input gradients or of the
-    weight gradients.
+    """Return the kernels and exchanges in an operation's backward pass, or only in the input-gradient or
+    weight-gradient part.
     """
     if part == "whole":
         return _Listed(op.backward, _of(op, backward=True))

@@ -81,7 +81,7 @@ class Passes:
 
     @property
     def gradient_itemsize(self) -> int:
-        """Bytes of one element of an accumulated gradient [B]."""
+        """Bytes per element in an accumulated gradient [B]."""
         return find(self.step.precision.grads).itemsize
 
     @property
@@ -95,12 +95,12 @@ class Passes:
         return sum(unit.elements for unit in self.units) * (self.gradient_itemsize + beside)
 
     def ranks_of(self, unit: Unit) -> int:
-        """Return the number of ranks over which the gradients of a unit (embedding, layer or head) are sharded."""
+        """Return the number of ranks that shard the gradients of a unit (embedding, layer or head)."""
         return self.expert_ranks if unit.spread else self.ranks
 
     def elements_by_ranks(self) -> list[tuple[int, int]]:
-        """Return pairs (number of parameters on this rank, number of ranks over which these may be sharded),
-        expert-parallel parameters apart.
+        """Return pairs (parameters on this rank, ranks over which these may be sharded), with expert-parallel
+        parameters in a separate pair.
         """
         dense, spread = (sum(u.elements for u in self.units if u.spread == spread) for spread in (False, True))
         # Expert-parallel units are sharded over fewer ranks: the ranks with the same experts.
@@ -138,16 +138,16 @@ class Passes:
         return self._end(micro, unit, fresh, done, communicates=communicates)
 
     def input_gradient(self, micro: int, unit: Unit, after: list[str | None]) -> str:
-        """Write the input-gradient half of a unit's backward pass, recompute included; return the name of its last
-        operation.
+        """Write the input-gradient half of a unit's backward pass, recompute included; return the last operation's
+        name.
         """
         self._recompute(micro, unit, after)
         act = NumericAction(Computation.INPUT_GRADIENT, (unit.name,), micro)
         return self._run(f"{unit.name} input gradient {micro}", unit.input_gradient, "backward", after, act)
 
     def weight_gradient(self, micro: int, unit: Unit, chunk: Chunk, *, communicates: bool = True) -> str:
-        """Write the weight-gradient half of a unit's backward pass and free its activations; return the name of its
-        last kernels.
+        """Write the weight-gradient half of a unit's backward pass and free the unit's activations; return the last
+        kernels' name.
         """
         fresh = self._make_room(micro, unit, chunk, [])
         act = NumericAction(Computation.WEIGHT_GRADIENT, (unit.name,), micro)
@@ -240,9 +240,7 @@ class Passes:
         return name if whole else None
 
     def _whole(self, unit: Unit, micro: int) -> str:
-        """Return the name of the allocation of a unit's whole gradient, which accumulates over the micro-batches of a
-        step.
-        """
+        """Return the allocation name for a unit's whole gradient, which accumulates over the micro-batches of a step."""
         number = micro // self.step.accumulation
         return f"{unit.name} gradients" + (f" of step {number}" if number else "")
 
@@ -279,7 +277,7 @@ class Passes:
         return buffer
 
     def cast(self, name: str, units: Sequence[Unit]) -> str | None:
-        """Allocate a communication buffer if gradients travel in another dtype than they are kept in; return its name,
+        """Allocate a communication buffer if gradients travel in another dtype than they are kept in; return the name,
         or None if no cast is needed.
 
         The sender frees the buffer.
@@ -355,7 +353,7 @@ class Passes:
 
     @property
     def _sums_copies_once(self) -> bool:
-        """True if gradients are summed over copies of the states only in the last micro-batch."""
+        """True if gradients are summed over copies of the model states only in a step's last micro-batch."""
         return self.step.sharding.gradient_sync == "shard" and self.builder.communicator.groups.hybrid
 
     def offload_copy(self, what: str, nbytes: int, *after: str, add: bool) -> str:

@@ -36,7 +36,7 @@ _BYTES_A_PASS: Final = 300
 # Each rank's part is requested separately, and settings in a plan share orders.
 @lru_cache(maxsize=32)
 def _order_of(schedule: PipelineSchedule, shape: PipelineShape) -> Order:
-    """Return the order of passes on each rank that a pipeline schedule gives for a pipeline of this shape; cached."""
+    """Return the order of passes on each rank that a pipeline schedule gives for this pipeline shape; cached."""
     return schedule.order(shape)
 
 
@@ -78,7 +78,7 @@ class Pipeline:
 
     @property
     def all_passes(self) -> int:
-        """Number of passes (forward, backward, weight gradient) in a step, of all pipeline ranks together."""
+        """Number of passes (forward, backward, weight gradient) in a step, over all pipeline ranks."""
         return (3 if self.schedule.splits_backward else 2) * self.shape.micro_batches * self.shape.stages
 
     def second_copy(self, place: int) -> frozenset[str]:
@@ -109,8 +109,8 @@ class Pipeline:
             raise ValueError(f"parallelism.stages: {error}") from error
 
     def chunks(self, place: int, units: Sequence[Unit]) -> tuple[Chunk, ...]:
-        """Return the model chunks of the pipeline rank `place`: for each of its stages the units out of `units`, and
-        the first and last micro-batch.
+        """Return the model chunks of the pipeline rank `place`: for each stage the units out of `units`, and the first
+        and last micro-batch.
         """
         parts = units_of_stages(units, self.layers())
         made = []
@@ -127,7 +127,7 @@ class Pipeline:
 
     @property
     def order(self) -> Order:
-        """Order of passes: for each pipeline rank a sequence of slots, each with one or two passes."""
+        """Pass order: for each pipeline rank a sequence of slots with a single pass or two passes each."""
         return _order_of(self.schedule, self.shape)
 
     def passes(self, place: int) -> tuple[Pass, ...]:
@@ -135,7 +135,7 @@ class Pipeline:
         return tuple(one for slot in self.order[place] for one in slot)
 
     def few(self, place: int, kind: Callable[[Pass], Hashable]) -> tuple[int, ...]:
-        """Return numbers of micro-batches whose passes cover every kind of pass on a pipeline rank.
+        """Return micro-batch numbers with passes that cover every kind of pass on a pipeline rank.
 
         The first and the last micro-batch of each stage come first, because they may differ from others; then one
         representative of each further kind.
@@ -196,7 +196,7 @@ class Pipeline:
         return begins
 
     def _note(self, one: Pass, micro: int, chunk: Chunk, builder: ProgramBuilder, planned: PassPlanner) -> None:
-        """Write one pass of a micro-batch through a chunk into the program, with its receive and its send."""
+        """Write a micro-batch's pass through a chunk into the program, with receive and send."""
         if one.work is Work.WEIGHT_GRADIENT:
             planned.weight_gradient(micro, chunk)
             return
@@ -214,7 +214,7 @@ class Pipeline:
     def _moved(
         self, builder: ProgramBuilder, source: int, target: int, micro: int, after: list[str | None], *, forward: bool
     ) -> str | None:
-        """Write the send of a micro-batch's activations or gradients from one stage to another; return its name, or
+        """Write the send of a micro-batch's activations or gradients from one stage to another; return the name, or
         None if nothing is sent.
         """
         last = self.model_stages

@@ -37,7 +37,7 @@ from simulator.step.update import update
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A training step as a program ready for simulation, with its totals.
+    """A training step's program, ready for simulation, with totals over the step.
 
     Attributes
     ----------
@@ -114,9 +114,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
 
 
 def _in_every_group(stages: Iterable[_StageProgram], communicator: Communicator) -> list[Collective]:
-    """Return the distinct collectives of the stages' programs, each once for each distribution of its process groups
-    over nodes.
-    """
+    """Return the stages' distinct collectives, once per distribution of the process groups over nodes."""
     found: dict[Hashable, list[Collective]] = {}
     for builder in (made.builder for made in stages):
         for op in builder.collectives:
@@ -140,7 +138,8 @@ def _algorithms(collectives: Iterable[Collective]) -> dict[str, str]:
 
 
 def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) -> tuple[Program, ...]:
-    """Return a program for one rank of each pipeline stage, as if other ranks kept pace, to find the needed memory.
+    """Return a program for a single rank per pipeline stage, with other ranks assumed to keep pace, to find the needed
+    memory.
 
     Collectives take approximately their time, or no time with `at_once`; they have no schedules and no routes.
     """
@@ -248,7 +247,7 @@ def groups_of(step: TrainingStep, world_size: int) -> Groups:
 
 @dataclass(frozen=True, slots=True)
 class _StageProgram:
-    """Program and memory of the ranks that share one operation list (usually a pipeline stage).
+    """Program and memory for the ranks with the same operation list (usually a pipeline stage).
 
     Attributes
     ----------
@@ -272,7 +271,7 @@ class _StageProgram:
 def _noted(
     cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: Sequence[int] | None = None
 ) -> list[_StageProgram]:
-    """Write the program of the lowest rank of each operation list; with `few`, only of these lists, for a few
+    """Write the program for the lowest rank in each operation list; with `few`, only for these lists and a few
     micro-batches.
     """
     strategy, groups = STRATEGIES.find(step.sharding.strategy), communicator.groups

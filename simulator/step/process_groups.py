@@ -61,7 +61,7 @@ _OF_EXPERTS: Final[Mapping[Scope, int]] = {"expert data": 1, "experts": 2, "expe
 
 @dataclass(frozen=True)
 class Groups:
-    """Process groups of a training step, as a table of ranks for each scope (kind of process group).
+    """Process groups in a training step: for each scope (kind of process group) a table with the groups' ranks.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Groups:
 
     @cached_property
     def data_parallel(self) -> int:
-        """Number of ranks holding equal parts of the model."""
+        """Number of ranks holding the same model part."""
         return self.grid.holders
 
     @property
@@ -187,12 +187,12 @@ class Groups:
         return data.reshape(-1, self.size(scope))
 
     def size(self, scope: Scope) -> int:
-        """Return the number of ranks in a process group of a scope."""
+        """Return the number of ranks per process group in a scope."""
         return 2 if isinstance(scope, tuple) else self._sizes[scope]
 
     @cached_property
     def _sizes(self) -> Mapping[Scope, int]:
-        """Number of ranks in a group, by scope."""
+        """Number of ranks per process group, for each scope."""
         return {
             "all": self.data_parallel,
             "shard": self.shard_size,
@@ -212,7 +212,7 @@ class Groups:
 
     @cached_property
     def _sharing_experts(self) -> int:
-        """Number of ranks with the same experts."""
+        """Number of ranks holding the same experts."""
         return self.data_parallel * self.grid.size("tp") // (self.expert_ranks * self.expert_tensor)
 
     def number(self, scope: Scope, rank: int) -> int:
@@ -265,7 +265,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class StageOps:
-    """Operations for ranks with equal lists, written for the lowest rank.
+    """Operations for ranks with equal operation lists (usually a pipeline stage), written for the lowest rank.
 
     Attributes
     ----------
@@ -342,8 +342,8 @@ class _GroupExpander:
         return self._named(stage.ops[place].name, rank, stage.scopes)
 
     def family_at(self, stage: int, op: Collective) -> tuple[Hashable, Callable[[], CollectiveGroupFamily]]:
-        """Return an identity for a collective of a stage, and a function that builds the family of its copies in all
-        process groups.
+        """Return a key for a stage's collective, and a function to build the family with the collective's copies in
+        every process group.
 
         Two lists share either every group of a scope (`Groups.of_list`) or none, therefore the first group's number
         identifies the groups.
@@ -352,7 +352,7 @@ class _GroupExpander:
         numbers = self.groups.of_list(scope, stage)
 
         def make() -> CollectiveGroupFamily:
-            """Build the family of collectives that differ only in their process group."""
+            """Build the family: a collective's copies that differ only in the process group."""
             return CollectiveGroupFamily(
                 (content(op), scope, numbers[0]), len(numbers), partial(self._numbered, op, scope, numbers)
             )
@@ -364,9 +364,7 @@ class _GroupExpander:
         return self._of_group(op, scope, numbers[number])
 
     def _of_group(self, op: Collective, scope: Scope, number: int) -> Collective:
-        """Return the copy of a collective for a process group of a scope; built once, because all ranks of the group
-        share the object.
-        """
+        """Return a collective's copy for a process group; built once, because the group's ranks share the object."""
         key = op.name, scope, number
         if key not in self._made:
             self._made[key] = self.among(op, scope, number, self._name(op.name, scope, number))

@@ -43,7 +43,7 @@ _Asked = tuple[str, int, str, Scope, str]
 
 @dataclass(slots=True)
 class ProgramBuilder:
-    """Writes the program of a rank: appends operations in order of issue.
+    """Writes the program of a rank: appends operations in issue order.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class ProgramBuilder:
         return name
 
     def _issued(self, name: str, launches: int, more: float = 0.0) -> str | None:
-        """Append the host's time to issue `launches` kernels or a collective, plus `more` seconds; return its name, or
+        """Append the host's time to issue `launches` kernels or a collective, plus `more` seconds; return the name, or
         None if `issue` is 0.
 
         The host continues without waiting for the kernels.
@@ -137,7 +137,7 @@ class ProgramBuilder:
         after: Iterable[str | None] = (),
         act: NumericAction[Exchange] | None = None,
     ) -> str | None:
-        """Append an exchange between model-parallel ranks, after the preceding kernels; return its name, or None for a
+        """Append an exchange between model-parallel ranks, after the preceding kernels; return the name, or None for a
         single rank.
         """
         dtype = exchange.dtype or self.activations
@@ -156,7 +156,7 @@ class ProgramBuilder:
         *,
         blocks: bool,
     ) -> str:
-        """Append a send of `elements` elements from a rank of one pipeline stage to a rank of another; return its name.
+        """Append a send of `elements` elements from a rank of one pipeline stage to a rank of another; return the name.
 
         In the program, the lists of both ranks contain the operation. With `blocks`, the receiver's host issues nothing
         before the arrival, and the sender's next kernels wait for the departure.
@@ -186,8 +186,8 @@ class ProgramBuilder:
         act: NumericAction[Exchange] | None = None,
         tensors: int = 1,
     ) -> str | None:
-        """Append a collective in the rank's process group, on the stream of its scope; return its name, or None for a
-        group of one rank.
+        """Append a collective in the rank's process group, on the scope's stream; return the name, or None for a
+        single-rank group.
 
         A framework with `each_tensor` sends each of the `tensors` separately and pays the start-up for each. A
         framework without overlap makes the collective wait for the preceding kernels, and the next kernels wait for the
@@ -218,7 +218,7 @@ class ProgramBuilder:
         after: Iterable[str | None] = (),
         act: NumericAction[Exchange] | None = None,
     ) -> str | None:
-        """Append a push, pull or clock exchange with the parameter servers; return its name, or None for a single
+        """Append a push, pull or clock exchange with the parameter servers; return the name, or None for a single
         worker.
         """
         template = self.communicator.serve(operation, elements, dtype, sharding)
@@ -227,7 +227,7 @@ class ProgramBuilder:
         return self._named(template and replace(template, act=act), name, after, "worker" if alone else "all")
 
     def copy(self, name: str, nbytes: int, direction: CopyDirection, after: Iterable[str | None] = ()) -> str:
-        """Append a copy of `nbytes` bytes to the host or back, on the stream of its direction; return its name."""
+        """Append a copy of `nbytes` bytes to the host or back, on the stream of its direction; return the name."""
         made = self.communicator.copy(nbytes, direction)
         # A copy that shares PCIe links with other traffic is simulated; otherwise its duration is known.
         if isinstance(made, Collective):
@@ -245,7 +245,7 @@ class ProgramBuilder:
         act: NumericAction[Computation] | None = None,
     ) -> str:
         """Append work of the host's processors that reads and writes `nbytes` bytes at the whole node's rate `of_node`
-        [B/s]; return its name.
+        [B/s]; return the name.
         """
         # Ranks on a node share its processors.
         seconds = nbytes / host_rate(self.communicator.cluster, of_node)
@@ -254,7 +254,7 @@ class ProgramBuilder:
     def at_server(
         self, name: str, seconds: float, after: Iterable[str | None] = (), act: NumericAction[Computation] | None = None
     ) -> str:
-        """Append the parameter servers' update before a pull, which takes `seconds`; return its name."""
+        """Append the parameter servers' update before a pull, which takes `seconds`; return the name."""
         # Servers update buckets in sequence, hence a single stream.
         return self._off_gpu(name, seconds, 0.0, "server update", "communication server", after, act)
 
@@ -269,7 +269,7 @@ class ProgramBuilder:
         act: NumericAction[Computation] | None = None,
     ) -> str:
         """Append work outside the GPU that takes `seconds`, unchanged by a slow GPU or collectives in flight; return
-        its name.
+        the name.
         """
         self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), act, on_gpu=False))
         return name
@@ -298,12 +298,14 @@ class ProgramBuilder:
     def allocate(
         self, name: str, nbytes: int, category: str, *, stream: str = "compute", after: Iterable[str | None] = ()
     ) -> str:
-        """Append an allocation of `nbytes` bytes, in stream order and after the operations in `after`; return its name."""
+        """Append an allocation of `nbytes` bytes, in stream order and after the operations in `after`; return the name."""
         self._note(Allocate(name, nbytes, category, stream, _given(after)))
         return name
 
     def assume(self, name: str, nbytes: int, category: str, stream: str) -> None:
-        """Record an allocation for a later free, if a pass that is not recorded has made the allocation."""
+        """Record an allocation made by a pass outside the recorded passes, to be freed later; nothing if a recorded
+        pass made it.
+        """
         # A recorded pass has made its allocation itself.
         if name not in self._names:
             self.assumed[name] = Allocate(name, nbytes, category, stream)

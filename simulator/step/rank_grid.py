@@ -54,7 +54,7 @@ class RankGrid:
             raise ValueError(f"order: got {list(self.order)}; must have each of {', '.join(ORDER)} once")
 
     def size(self, *kinds: Kind) -> int:
-        """Return the number of ranks in a group that spans these kinds of parallelism: the product of their sizes."""
+        """Return the number of ranks in a group spanning these kinds of parallelism: the sizes' product."""
         return prod(self.sizes.get(kind, 1) for kind in kinds)
 
     @property
@@ -69,13 +69,13 @@ class RankGrid:
         return np.arange(self.world_size, dtype=np.int64).reshape(shape)
 
     def coordinate(self, kind: Kind) -> Ints:
-        """Return the coordinate of each rank along one kind of parallelism, shape (ranks,)."""
+        """Return each rank's coordinate along a kind of parallelism, shape (ranks,)."""
         # The array's first axis varies slowest, `order` starts with the fastest.
         axis = len(self.order) - 1 - self.order.index(kind)
         return np.asarray(np.indices(self._ranks.shape)[axis].ravel())
 
     def groups(self, *kinds: Kind) -> Ints:
-        """Return the groups of ranks that differ only in these kinds of parallelism, shape (groups, ranks per group).
+        """Return the groups with ranks differing only in these kinds of parallelism, shape (groups, ranks per group).
 
         Groups are sorted by their first rank, and ranks within a group ascend.
 
@@ -91,11 +91,11 @@ class RankGrid:
 
     @property
     def holders(self) -> int:
-        """Number of ranks that hold the same part of the model."""
+        """Number of ranks holding the same model part."""
         return self.size("dp", "cp") * (2 if self.mirrored else 1)
 
     def same_part(self) -> Ints:
-        """Return the groups of ranks that hold the same part of the model, shape (groups, holders).
+        """Return the groups of ranks holding the same part of the model, shape (groups, holders).
 
         Examples
         --------
@@ -152,7 +152,7 @@ class RankGrid:
 
 
 def refusal(world_size: int, sizes: Iterable[tuple[Kind, int]]) -> str:
-    """Return a sentence that tells why `world_size` ranks cannot be partitioned into groups of these sizes; empty if
+    """Return a sentence telling why `world_size` ranks cannot be partitioned into groups of these sizes; empty if
     possible.
     """
     given = dict(sizes)

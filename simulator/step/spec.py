@@ -180,7 +180,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """Offload of optimizer states to host memory, where the host's processors update them.
+    """Optimizer states kept in host memory and updated by the host's processors.
 
     Attributes
     ----------

@@ -48,7 +48,7 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Change:
-    """Effect of a sequence of operations on a rank's memory.
+    """Effect on a rank's memory of a sequence of operations.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ def _at_most(notes: StageNotes) -> StageMemory:
 
 
 def _changes(notes: StageNotes) -> tuple[_Change, list[_Change], _Change]:
-    """Return the effects on memory of the recorded operations before the passes, of each pass of a step, and of the
+    """Return the memory effects of the recorded operations before the passes, of each pass in a step, and of the
     operations after the passes.
     """
     # Recorded passes may free allocations of passes that were not recorded.

@@ -20,7 +20,7 @@ from simulator.step.units import Unit
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A rank's units (embedding, layers, head) of one pipeline stage.
+    """A rank's units (embedding, layers, head) on a single pipeline stage.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ def layers_of_stages(layers: int, stages: int, first_less: int = 0, last_less: i
 
 
 def refusal_of_layers(asked: Sequence[int], stages: int, layers: int, model: str) -> str:
-    """Return a sentence that tells why pipeline stages cannot have the requested numbers of layers; empty if possible.
+    """Return a sentence telling why pipeline stages cannot have the requested numbers of layers; empty if possible.
 
     Parameters
     ----------

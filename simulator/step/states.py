@@ -25,7 +25,7 @@ STATE_BYTES = 4  # optimizer states are float32 [B]
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Model states of a rank.
+    """A rank's model states (parameters, gradients, optimizer) in bytes, and their update's traffic.
 
     Attributes
     ----------

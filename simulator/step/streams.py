@@ -30,7 +30,7 @@ _DIMENSIONS: Final = {
 
 
 def stream_of(scope: Scope) -> str:
-    """Return the name of the stream on which collectives of a scope (kind of process group) are issued."""
+    """Return the name of the stream for collectives in a scope (kind of process group)."""
     return _OF_SCOPE.get(scope, DATA)
 
 

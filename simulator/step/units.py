@@ -135,7 +135,7 @@ def units(
 
 
 def batch_of(step: TrainingStep, place: int = 0) -> Batch:
-    """Return a step's micro-batch as one rank sees it; `place` is the rank's index among context-parallel ranks."""
+    """Return a step's micro-batch from a rank's view; `place` is the rank's index among context-parallel ranks."""
     itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place)
     return Batch(step.micro_batch_size, step.seq_len, itemsize, step.attention, step.dropout, cut=cut)
 
@@ -153,7 +153,7 @@ def timer_of_ends(timer: KernelTimer) -> KernelTimer:
 
 
 def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations of the model's head, fused with the loss if the step's framework does so."""
+    """Return the operations for the model's head, fused with the loss if the step's framework does so."""
     operations = head_operations(step.model, batch)
     return fused_loss(operations) if step.framework.fused_loss else operations
 
@@ -195,8 +195,8 @@ def _experts_and_rest(
 
 
 def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
-    """Yield for each module the number of elements replicated over tensor-parallel ranks, each of which sums gradients
-    over its own tokens.
+    """Yield for each module the elements replicated over tensor-parallel ranks, with gradients summed by each rank over
+    only the rank's tokens.
     """
     # The rank's own number of experts, without sharding their matrices.
     uncut = replace(WHOLE, experts=replace(cut.experts, tensor=1))

@@ -38,8 +38,8 @@ def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: 
 
 
 def _sum_partial(builder: ProgramBuilder, passes: Passes) -> list[str]:
-    """Append all-reduces of gradients that tensor-parallel ranks, or both ends of a pipeline, hold in parts; return
-    their names.
+    """Append all-reduces for gradients held in parts by tensor-parallel ranks or both pipeline ends; return the
+    operations' names.
 
     With sequence parallelism, each rank sums the gradients of norm weights over its part of the sequence, and the
     gradients of every layer are exchanged together. With a tied head, the first and the last stage each hold a copy of

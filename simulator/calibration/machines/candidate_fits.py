@@ -48,7 +48,7 @@ class CandidateFit:
 def candidate_fits(
     cluster: Cluster, sweep: SweepTimes, algorithm: str | None, fading: CapModel = FREE
 ) -> tuple[list[CandidateFit], list[TrialSummary]]:
-    """Fit constants to a measured sweep for every algorithm that can perform the operation, in order of preference.
+    """Fit constants to a measured sweep for every algorithm that can perform the operation, by preference.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def candidate_fits(
 
 
 def data(sweep: SweepTimes) -> Data:
-    """Return a measured sweep as arrays of sizes, times and weights; small arrays have little weight."""
+    """Return a measured sweep as arrays: sizes, times and weights; small arrays have little weight."""
     sizes = np.array([size for size, _ in sweep.rows], np.float64)
     times = np.array([time for _, time in sweep.rows])
     # A sweep of small arrays only gets full weights.

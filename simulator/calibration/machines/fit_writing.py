@@ -69,7 +69,7 @@ def _range(fit: Fit) -> str:
 
 
 def written(machine: MachineCollective) -> dict[str, str]:
-    """Return a machine's constants by name, as text in the notation of a topology file."""
+    """Return a machine's constants by name, as written in a topology file."""
     return {name: _written(name, value) for name, value in constants(machine).items()}
 
 
@@ -82,7 +82,7 @@ def _written(name: str, value: float) -> str:
 
 
 def machine_text(found: MachineFit) -> str:
-    """Return all fits of a machine as text, with the checks and the constants that no sweep determines."""
+    """Return a machine's fits as text, with the checks and the constants not determined by any sweep."""
     lines = ["\n\n".join(map(fit_text, found.fits)), ""] if found.fits else []
     lines += [f"simulated, but not fitted: {check.sweep}: median |error| {check.median:.1%}" for check in found.checks]
     lines += [f"not determined: {text}" for text in found.untold]

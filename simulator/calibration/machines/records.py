@@ -22,7 +22,7 @@ BEST_SHARE: Final = 0.92
 
 @dataclass(frozen=True, slots=True)
 class FitRow:
-    """Measured and simulated time of a collective for one array size.
+    """A collective's measured and simulated time for a single array size.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class FitRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialSummary:
-    """Summary of an algorithm tried in a fit, with its best constants.
+    """Summary for an algorithm tried in a fit, with the best constants.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class TrialSummary:
 
     @property
     def text(self) -> str:
-        """The algorithm with its errors, or with the factor by which the algorithm is too slow, as text."""
+        """The algorithm in words, with errors, or with the factor by which the algorithm is too slow."""
         name = self.algorithm + ("" if self.chunks is None else f" in {self.chunks} pieces")
         if self.median == float("inf"):
             return f"{name} takes {1 + self.at_largest:.3g} times as long"
@@ -132,7 +132,7 @@ class Fit:
 
     @property
     def median(self) -> float:
-        """Median absolute relative error for sizes from 1 MiB on."""
+        """Median absolute relative error over sizes from 1 MiB on."""
         return median(abs(row.error) for row in self.large)
 
     @property
@@ -148,7 +148,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A sweep outside the fit, simulated with a fitted sweep's constants.
+    """A measured sweep outside the fit, simulated with a fitted sweep's constants.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class Check:
 
     @property
     def median(self) -> float:
-        """Median absolute relative error for sizes from 1 MiB on."""
+        """Median absolute relative error over sizes from 1 MiB on."""
         return median(abs(row.error) for row in large(self.rows))
 
 

@@ -32,7 +32,7 @@ _MOST_TRANSFERS: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """Rounded constants of a fit, and the errors of times simulated with them."""
+    """Rounded constants, and the errors when times are simulated with these constants."""
 
     machine: MachineCollective
     rows: tuple[FitRow, ...]
@@ -67,7 +67,7 @@ def refine(trial: CandidateFit, sweep: SweepTimes) -> Refinement:
 
 @dataclass(frozen=True, slots=True)
 class _Corrected:
-    """A function that predicts times, each multiplied by its size's correction factor."""
+    """A function from rate caps to predicted times, each multiplied by a correction factor for the size."""
 
     trial: CandidateFit
     factor: Floats
@@ -104,7 +104,7 @@ def _play(trial: CandidateFit, machine: MachineCollective, sweep: SweepTimes, pr
 
 
 def _machine(trial: CandidateFit, constants: Constants, sweep: SweepTimes) -> MachineCollective:
-    """Return the constants of a trial as a machine's collective, rounded to four digits, as written to a file."""
+    """Return a trial's constants, rounded to four digits like in a topology file."""
     return replace(
         trial.response.machine(_rounded(constants.cap), trial.chunks),
         startup=_rounded(constants.startup),

@@ -34,7 +34,7 @@ _STEPS: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Constants of a machine's collective that are fitted to measured times.
+    """Constants for a machine's collective, fitted to measured times.
 
     Attributes
     ----------

@@ -190,7 +190,7 @@ def _dtype(path: Path | str, rows: Sequence[NcclRow], assumed: list[str]) -> str
 
 
 def _times(path: Path | str, rows: Sequence[NcclRow]) -> tuple[tuple[int, float], ...]:
-    """Return pairs (size [B], time [s]) in order of size; several times for a size become their median."""
+    """Return pairs (size [B], time [s]) by ascending size; several times for a size become their median."""
     by_size: dict[int, list[float]] = {}
     for row in rows:
         if row.size > 0 and row.time > 0:

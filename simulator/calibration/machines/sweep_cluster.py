@@ -90,7 +90,7 @@ def _assumed(sweep: SweepTimes) -> SweepCluster:
 
 
 def _any_gpu(sweep: SweepTimes) -> dict[str, Any]:
-    """Return the keys of an assumed GPU file. Its HBM is so fast that reductions (3x the arriving rate) cost nothing."""
+    """Return the keys for an assumed GPU file, with HBM fast enough to make reductions (3x the arriving rate) free."""
     return {
         "vector_flops": {"float32": "10 TFLOP/s"},
         "hbm_bytes": "80 GB",

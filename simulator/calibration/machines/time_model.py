@@ -34,7 +34,7 @@ _SMALL: Final = 2**12
 
 
 def played(cluster: Cluster, operation: str, machine: MachineCollective, nbytes: int, dtype: str) -> Timeline:
-    """Return the simulated timeline of a collective on an array of `nbytes` bytes, with a machine's constants."""
+    """Return the simulated timeline of a collective on an array with `nbytes` bytes, with a machine's constants."""
     elements = nbytes // find(dtype).itemsize
     everyone = tuple(range(cluster.world_size))
     task = Task(CollectiveRequest(operation, cluster.world_size, elements), machine.algorithm, everyone, dtype)

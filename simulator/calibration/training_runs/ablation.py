@@ -30,7 +30,7 @@ _MOVES: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class AblationRow:
-    """Errors in a framework's rows after removal of a number or fact.
+    """Errors over a framework's rows after removal of a constant or fact.
 
     Attributes
     ----------
@@ -60,7 +60,9 @@ def without(framework: Framework, what: str) -> Framework:
 
 
 def ablation(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework], jobs: int = 2) -> Iterator[AblationRow]:
-    """Yield for each framework the errors of its simulated rows, first as shipped, then without each constant and fact."""
+    """Yield for each framework the simulated rows' errors, first with shipped constants, then without each constant and
+    fact.
+    """
     for name, framework in known.items():
         played = _some(outcomes, name)
         if not played:

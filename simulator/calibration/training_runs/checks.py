@@ -19,7 +19,7 @@ FACTS: Final[tuple[Fact, ...]] = get_args(Fact)
 
 
 def fitted_system(outcomes: Sequence[PlayedRow], framework: Framework) -> LinearSystem:
-    """Return a linear system of those simulated rows to which constants are fitted; raise ValueError if there are none."""
+    """Return a linear system with the simulated rows used for fitting constants; raise ValueError without such rows."""
     fitted = [outcome for outcome in outcomes if is_fitted(outcome.row)]
     if not fitted:
         raise ValueError("no simulated row belongs to the fit of the constants; simulate the foundry table")

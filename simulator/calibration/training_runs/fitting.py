@@ -65,7 +65,7 @@ def with_values(framework: Framework, values: Mapping[str, float]) -> Framework:
 
 
 def kernel_time(row: MeasuredRow, framework: Framework, changes: Changes = ()) -> float:
-    """Return the simulated time of a measured row's kernels in sequence, without communication [s]."""
+    """Return a measured row's simulated kernel time in sequence, without communication [s]."""
     step = step_of(row, framework)
     gpu = cluster_of(row.gpu, row.gpus, changes, row.topology).gpus[0]
     parts = units(step, gpu, row.gpus)
@@ -105,9 +105,7 @@ class LinearSystem:
     offset: Floats
 
     def errors(self, values: Mapping[str, float]) -> Floats:
-        """Return the relative error of tokens/s of each row under these values of the constants: simulated / measured -
-        1.
-        """
+        """Return each row's relative error in tokens/s under these constants: simulated / measured - 1."""
         import numpy as np
 
         # Relative time 1.1 means a tenth too slow, thus tokens/s of 1 / 1.1.
@@ -116,7 +114,7 @@ class LinearSystem:
         return errors
 
     def where(self, chosen: Sequence[bool]) -> LinearSystem:
-        """Return the linear system of the rows that a boolean mask selects."""
+        """Return the linear system for the rows selected by a boolean mask."""
         import numpy as np
 
         mask = np.array(chosen)

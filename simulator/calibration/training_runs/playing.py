@@ -53,7 +53,7 @@ class PlayedRow:
 
     @property
     def tokens_per_s(self) -> float:
-        """Simulated tokens per second, summed over the GPUs."""
+        """Simulated tokens per second on every GPU together."""
         return self.row.tokens_per_s * self.row.step_time / self.step_time
 
     @property
@@ -83,7 +83,7 @@ def frameworks() -> dict[str, Framework]:
 
 
 def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes = ()) -> PlayedRow:
-    """Return the outcome of a measured run's simulation, optionally with changed GPU constants.
+    """Return the simulated outcome for a measured run, optionally with changed GPU constants.
 
     Notes
     -----
@@ -94,7 +94,7 @@ def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes 
 
 
 def play_on_cluster(cluster: Cluster, row: MeasuredRow, framework: Framework) -> PlayedRow:
-    """Return the outcome of a measured run's simulation on a given cluster; see `play_row`."""
+    """Return the simulated outcome for a measured run on a given cluster; see `play_row`."""
     pp, accumulation = row.parallelism.pp, row.accumulation
     if pp == 1:
         accumulation = min(accumulation, MOST_PLAYED)
@@ -143,7 +143,7 @@ def play_rows(
     advance: Callable[[], None] | None = None,
     changes: Changes = (),
 ) -> tuple[PlayedRow, ...]:
-    """Return the outcomes of measured runs, simulated on several processes, in row order.
+    """Return outcomes for measured runs, simulated on several processes, in row order.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def play_rows(
 def each_played(
     rows: Sequence[MeasuredRow], known: Mapping[str, Framework], jobs: int, changes: Changes = ()
 ) -> Iterator[PlayedRow]:
-    """Yield the outcomes of measured runs, simulated on several processes, in row order, each as soon as available."""
+    """Yield outcomes for measured runs, simulated on several processes, in row order, each as soon as available."""
     one = partial(play_row, known=known, changes=changes)
     if jobs == 1 or len(rows) <= 1:
         yield from map(one, rows)

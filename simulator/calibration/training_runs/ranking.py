@@ -26,7 +26,7 @@ _RANKED_FROM: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A group of comparable measured runs, and the quality of the predicted choice among them.
+    """A group with comparable measured runs, and the predicted choice's quality.
 
     Attributes
     ----------

@@ -49,7 +49,7 @@ BEST_MATMUL: Final = "best_matmul"
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of a measured run's model as stated by a source.
+    """A measured model's sizes, stated by the source.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class MeasuredRow:
 
     @property
     def name(self) -> str:
-        """The run in a few words."""
+        """The measured run in a few words: model, chip, GPUs, batch and options."""
         policy = {"none": "", "full": " ckpt"}.get(str(self.checkpointing), f" ckpt {self.checkpointing}")
         compiled = " compiled" if self.compiled else ""
         chip = self.gpu.split("_")[0]
@@ -199,7 +199,7 @@ class MeasuredRow:
 
 
 def measured(table: str | None = None) -> tuple[MeasuredRow, ...]:
-    """Return the measured runs of models that are not partitioned over ranks, of every source or of a single source.
+    """Return the measured runs with models not partitioned over ranks, from every source or a single source.
 
     Raises
     ------
@@ -256,7 +256,7 @@ def _row(row: Mapping[str, str]) -> MeasuredRow:
 
 
 def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = None) -> TrainingStep:
-    """Return the training step of a measured run, with `accumulation` micro-batches instead of its own if given."""
+    """Return the measured run's training step, with `accumulation` micro-batches instead of its own if given."""
     # Options not stated by any source keep their defaults.
     sharding = Sharding(row.sharding, reshard_after_forward=row.reshard)
     return TrainingStep(
@@ -293,7 +293,7 @@ Changes = tuple[tuple[str, float], ...]
 
 @cache
 def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "") -> Cluster:
-    """Return the cluster most similar to a measured run's machine; `changes` are other values for constants of its GPU."""
+    """Return the cluster most similar to a measured run's machine; `changes` are other values for the GPU's constants."""
     # Rows without topology ran on boxes like NVIDIA's own.
     topology = topology or ("dgx_a100" if gpu.startswith("a100") else "dgx_h100")
     if not changes:

@@ -36,7 +36,7 @@ def said(row: MeasuredRow) -> float:
 
 
 def by_median(outcomes: Sequence[PlayedRow]) -> tuple[float, ...]:
-    """Return the relative errors of step times for the rule that predicts with the median MFU of a chip's other rows."""
+    """Return the relative step-time errors for the rule that predicts with the median MFU of a chip's other rows."""
     shares = [utilization(outcome.row) for outcome in outcomes]
     kinds = [(outcome.row.gpu.split("_")[0], outcome.row.eight_bit) for outcome in outcomes]
     found = []

@@ -26,7 +26,7 @@ _OF_A_RUN: Final[Mapping[str, Any]] = {"line": 0, "tokens_per_s": 0.0, "peak": N
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Summary of the relative errors of a group of rows, simulated / measured - 1.
+    """Summary of a row group's relative errors, simulated / measured - 1.
 
     Attributes
     ----------
@@ -68,9 +68,7 @@ def errors(name: str, relative: Iterable[float]) -> Errors:
 
 
 def by_group(outcomes: Sequence[PlayedRow]) -> tuple[Errors, ...]:
-    """Return a summary of the errors of tokens/s for each group of rows; first for the fitted rows together, if
-    present.
-    """
+    """Return an error summary for tokens/s for each group of rows; first for the fitted rows together, if present."""
     fitted = [o.error for o in outcomes if is_fitted(o.row)]
     first = (errors("foundry, bf16, all", fitted),) if fitted else ()
     names = dict.fromkeys(o.row.group for o in outcomes)
@@ -83,14 +81,14 @@ def is_fitted(row: MeasuredRow) -> bool:
 
 
 def of_memory(outcomes: Sequence[PlayedRow], table: str) -> Errors | None:
-    """Return a summary of the errors of peak memory for the rows of a source; None without measured memory."""
+    """Return an error summary for peak memory for the rows of a source; None without measured memory."""
     relative = [o.memory_error for o in outcomes if o.row.table == table and o.memory_error is not None]
     return errors(table, relative) if relative else None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceErrors:
-    """Summaries of errors in step time and memory for the rows of a source, or of another group.
+    """Error summaries for step time and memory over a source's rows, or another group's.
 
     Attributes
     ----------
@@ -108,7 +106,7 @@ class SourceErrors:
 
 
 def by(outcomes: Sequence[PlayedRow], key: Callable[[PlayedRow], str]) -> tuple[SourceErrors, ...]:
-    """Return summaries of errors in step time and memory for each value of `key`, a function of a row, in order of
+    """Return error summaries for step time and memory for each value of `key`, a function of a row, by first
     appearance.
     """
     parts: dict[str, list[PlayedRow]] = {}
@@ -118,7 +116,7 @@ def by(outcomes: Sequence[PlayedRow], key: Callable[[PlayedRow], str]) -> tuple[
 
 
 def by_source(outcomes: Sequence[PlayedRow]) -> tuple[SourceErrors, ...]:
-    """Return summaries of errors in step time and memory for each source of measured rows."""
+    """Return error summaries for step time and memory for each source of measured rows."""
     return by(outcomes, lambda outcome: outcome.row.table)
 
 
@@ -151,7 +149,7 @@ def apart(rows: Sequence[MeasuredRow]) -> frozenset[int]:
 
 
 def worst(outcomes: Sequence[PlayedRow], count: int = 10) -> tuple[tuple[PlayedRow, str], ...]:
-    """Return the `count` rows with the largest errors of tokens/s, each with a likely reason."""
+    """Return the `count` rows with the largest tokens/s errors, each with a likely reason."""
     ordered = sorted(outcomes, key=lambda o: -abs(o.error))[:count]
     rows = [o.row for o in outcomes]
     return tuple((outcome, reason(outcome, rows)) for outcome in ordered)

@@ -110,7 +110,7 @@ class KernelModel:
         return next(((*best[known], known) for known in (dtype, "bfloat16") if known in best), None)
 
     def _efficiency(self, dtype: str) -> float:
-        """Return the share of the peak in matmul main loops of a dtype, such that the best matmul found takes its
+        """Return the peak's share reached in a dtype's matmul main loops, such that the best matmul found takes the
         measured time.
 
         Without a search in this dtype: the reference GPU's share, times the ratio of both GPUs' shares in bfloat16.
@@ -147,7 +147,8 @@ class KernelModel:
 
 
 def kernel_model(gpu: Gpu) -> KernelModel:
-    """Collect a GPU's constants: its own, then those derived from its other figures, then the reference GPU's, scaled.
+    """Return a GPU's kernel constants: its own, then constants derived from its other figures, then the reference
+    GPU's, scaled.
 
     Examples
     --------

@@ -121,7 +121,7 @@ def communication_sms(gpu: Gpu) -> int:
 
 
 def elementwise_share(gpu: Gpu) -> float:
-    """Return the bandwidth of a GPU's elementwise kernels (norms, activations) as a share of a plain copy's; 1 if
+    """Return the bandwidth in a GPU's elementwise kernels (norms, activations) relative to a plain copy's; 1 if
     unknown.
     """
     constants = _model(_HashableGpu(gpu)).constants
@@ -143,7 +143,7 @@ def _streaming(same: _HashableGpu) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def _matmul(same: _HashableGpu, dtype: str, sustained: bool) -> MatmulConstants:
-    """Return a GPU's matmul constants for a dtype; cached."""
+    """Return a GPU's constants for matmuls in a dtype, in short runs or under sustained load; cached."""
     return _model(same).matmul(dtype, sustained=sustained)
 
 
@@ -173,7 +173,7 @@ def attention_generations(gpu: Gpu) -> tuple[Generation, ...]:
 
 
 def _generations(model: KernelModel) -> tuple[Generation, ...]:
-    """Return the FlashAttention generations (1, 2, 3) that appear in the constants of a GPU."""
+    """Return the FlashAttention generations (1, 2, 3) found in a GPU's kernel constants."""
     all_of_them: tuple[Generation, ...] = (1, 2, 3)
     return tuple(one for one in all_of_them if f"attention_{one}" in model.constants)
 

@@ -54,7 +54,7 @@ Pattern = Callable[[int, int], tuple[int, int, int, int]]
 
 
 def _in_turn(made: list[_Slots]) -> list[tuple[int, int, int, int]]:
-    """Return all passes of all ranks as tuples (slot, rank, kind, micro-batch), sorted by slot, then rank, then kind."""
+    """Return every rank's passes in tuples (slot, rank, kind, micro-batch), sorted by slot, then rank, then kind."""
     return sorted(
         (slot, rank, kind, micro)
         for rank, slots in enumerate(made)
@@ -64,8 +64,8 @@ def _in_turn(made: list[_Slots]) -> list[tuple[int, int, int, int]]:
 
 
 def _awaited(rank: int, kind: int, micro: int, ranks: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the passes on which a pass depends, as (rank, kind, micro-batch): on the neighbour, of the preceding kind,
-    of the preceding micro-batch.
+    """Yield a pass's dependencies as (rank, kind, micro-batch): the neighbour's pass, the preceding kind, the preceding
+    micro-batch.
     """
     if kind < _KINDS:
         # Kinds 0 and 2 travel from rank 0 to the last rank, kinds 1 and 3 back.
@@ -258,7 +258,7 @@ def _block_half(ranks: int, rank: int) -> tuple[int, int, int, int]:
 
 
 def _order_half(shape: PipelineShape) -> Order:
-    """Return the V-Half order of passes for a pipeline of this shape."""
+    """Return the V-Half pass order for this pipeline shape."""
     return settled(_block_half, shape.ranks, shape.micro_batches)
 
 
@@ -283,7 +283,7 @@ def _block_min(ranks: int, rank: int) -> tuple[int, int, int, int]:
 
 
 def _order_min(shape: PipelineShape) -> Order:
-    """Return the V-Min order of passes for a pipeline of this shape."""
+    """Return the V-Min pass order for this pipeline shape."""
     return settled(_block_min, shape.ranks, shape.micro_batches)
 
 

@@ -119,7 +119,7 @@ def turning(depth: int, times: PassTimes) -> float:
 
 
 def _order(shape: PipelineShape) -> Order:
-    """Return the DualPipe order of passes for a pipeline of this shape."""
+    """Return the DualPipe pass order for this pipeline shape."""
     p = shape.ranks
     # Stages on both legs, the leg with the nearer beginning first.
     ways = [(rank, 2 * p - 1 - rank)[:: 1 if rank < p // 2 else -1] for rank in range(p)]
@@ -131,7 +131,7 @@ def _order(shape: PipelineShape) -> Order:
 
 
 def _refusal(shape: PipelineShape) -> str:
-    """Return a sentence that tells why DualPipe cannot run a pipeline of this shape; empty if possible."""
+    """Return a sentence telling why DualPipe cannot run this pipeline shape; empty if possible."""
     p, m = shape.ranks, shape.micro_batches
     if p % 2:
         return f"got {p} ranks; must be even, because half of the ranks belong to each end of the pipeline"
@@ -148,7 +148,7 @@ def _bubble(shape: PipelineShape, times: PassTimes) -> float:
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
-    """Return the largest number of chunk activations that a rank holds under DualPipe: p + 1 for p ranks."""
+    """Return the most chunk activations held at once by a rank under DualPipe: p + 1 for p ranks."""
     return shape.ranks + 1
 
 
@@ -167,14 +167,14 @@ DUALPIPE = PipelineSchedule(
 
 
 def _order_v(shape: PipelineShape) -> Order:
-    """Return the DualPipe-V order of passes for a pipeline of this shape."""
+    """Return the DualPipe-V pass order for this pipeline shape."""
     p = shape.ranks
     # The V turns at the last rank, and both legs carry every micro-batch.
     return tuple(from_both_ends(TwoChunks(rank, 2 * p - 1 - rank), p, rank, shape.micro_batches) for rank in range(p))
 
 
 def _refusal_v(shape: PipelineShape) -> str:
-    """Return a sentence that tells why DualPipe-V cannot run a pipeline of this shape; empty if possible."""
+    """Return a sentence telling why DualPipe-V cannot run this pipeline shape; empty if possible."""
     p, m = shape.ranks, shape.micro_batches
     return "" if m >= 2 * p else f"got {m} micro-batches; must be at least {2 * p} (twice the pipeline's ranks)"
 
@@ -185,7 +185,7 @@ def _bubble_v(shape: PipelineShape, times: PassTimes) -> float:
 
 
 def _held_v(shape: PipelineShape, rank: int) -> int:
-    """Return the largest number of chunk activations that a rank holds under DualPipe-V: 2 p + 1 for p ranks."""
+    """Return the most chunk activations held at once by a rank under DualPipe-V: 2 p + 1 for p ranks."""
     return 2 * shape.ranks + 1
 
 

@@ -43,7 +43,7 @@ def warm_up(shape: PipelineShape, rank: int) -> int:
 
 
 def _order(shape: PipelineShape) -> Order:
-    """Return the interleaved 1F1B order of passes for a pipeline of this shape."""
+    """Return the interleaved 1F1B pass order for this pipeline shape."""
     return tuple(
         one_after_one(turns(shape, rank, Work.FORWARD), turns(shape, rank, Work.BACKWARD), warm_up(shape, rank))
         for rank in range(shape.ranks)
@@ -51,7 +51,7 @@ def _order(shape: PipelineShape) -> Order:
 
 
 def refusal(shape: PipelineShape) -> str:
-    """Return a sentence that tells why the groups of micro-batches in this pipeline shape cannot run, by Megatron-LM's
+    """Return a sentence telling why the groups of micro-batches in this pipeline shape cannot run, by Megatron-LM's
     rules; empty if possible.
 
     Every group, the last one included, must have a micro-batch for each rank.
@@ -69,7 +69,7 @@ def refusal(shape: PipelineShape) -> str:
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
-    """Return the largest number of chunk activations that a rank holds: its warm-up passes and a further forward pass."""
+    """Return the most chunk activations held at once by a rank: its warm-up passes and a further forward pass."""
     every = shape.chunks * shape.micro_batches
     return min(every, warm_up(shape, rank) + 1)
 

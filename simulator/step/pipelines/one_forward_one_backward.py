@@ -29,7 +29,7 @@ from simulator.step.pipelines.schedule import (
 
 
 def _order(shape: PipelineShape) -> Order:
-    """Return the 1F1B order of passes for a pipeline of this shape."""
+    """Return the 1F1B pass order for this pipeline shape."""
     m = shape.micro_batches
     return tuple(
         one_after_one(
@@ -53,7 +53,7 @@ def one_after_one(forward: list[Pass], backward: list[Pass], warm_up: int) -> tu
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
-    """Return the largest number of micro-batches whose activations a rank holds under 1F1B: min(m, p - rank)."""
+    """Return the most micro-batches with activations held at once by a rank under 1F1B: min(m, p - rank)."""
     return min(shape.micro_batches, shape.ranks - rank)
 
 

@@ -46,7 +46,7 @@ class Placement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A micro-batch's pass through a stage.
+    """A micro-batch's pass (forward, backward, ...) through a pipeline stage.
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ class PipelineSchedule:
     batches_sends: Callable[[PipelineShape], bool] = never
 
     def rank_of(self, stage: int, ranks: int) -> int:
-        """Return the pipeline rank that holds a stage, in a pipeline of `ranks` ranks."""
+        """Return the pipeline rank holding a stage, in a pipeline with `ranks` ranks."""
         return _rank_of(self.placement, stage, ranks)
 
     def stages_of(self, rank: int, shape: PipelineShape) -> tuple[int, ...]:
@@ -183,7 +183,7 @@ class PipelineSchedule:
 
 
 def _rank_of(placement: Placement, stage: int, ranks: int) -> int:
-    """Return the pipeline rank that holds a stage under a placement (loop, V or both ways), in a pipeline of `ranks`
+    """Return the pipeline rank holding a stage under a placement (loop, V or both ways), in a pipeline with `ranks`
     ranks.
     """
     if placement is Placement.LOOP:
@@ -202,7 +202,7 @@ def _stages_by_rank(placement: Placement, stages: int, ranks: int) -> tuple[tupl
 
 
 def at_least_one(shape: PipelineShape) -> str:
-    """Return a sentence that refuses a pipeline shape without micro-batches; empty with at least one."""
+    """Return a sentence refusing a pipeline shape without micro-batches; empty with at least one."""
     if shape.micro_batches < 1:
         return f"got {shape.micro_batches} micro-batches; must be at least 1"
     return ""

@@ -63,7 +63,7 @@ class _Rank:
     pending: deque[int] = field(default_factory=deque)
 
     def count(self, work: Work, leg: int) -> int:
-        """Return the number of finished passes of a kind (F, I or W) on a leg of the V."""
+        """Return the number of finished passes for a kind (F, I or W) on a leg of the V."""
         return len(self.ends[work, leg])
 
     @property
@@ -120,7 +120,9 @@ class _Filling:
         return self.made[feeder].ends[work, leg][self.made[rank].count(work, leg)]
 
     def _there(self, rank: int, work: Work, leg: int) -> bool:
-        """Return True if a micro-batch is left and the input of a rank's next pass has been sent, or needs no send."""
+        """Return True if a rank's next pass of a kind on a leg can run: a micro-batch is left, and the input was sent
+        or needs no send.
+        """
         feeder = self._feeder(rank, leg)
         sent = not 0 <= feeder < self.ranks or self.made[feeder].count(work, leg) > self.made[rank].count(work, leg)
         return sent and self.made[rank].count(work, leg) < self.micro_batches
@@ -179,14 +181,14 @@ class _Filling:
                 leg = 1 - leg
 
     def _has_room(self, rank: int) -> bool:
-        """Return True if a rank can hold a further micro-batch.
+        """Return True if a rank can hold the activations of a further micro-batch.
 
         The limit keeps a reserve of two chunks (four halves) for this rank and each rank before.
         """
         return self.made[rank].held + 2 * (2 + 2 * rank) <= self.limit
 
     def _backward_turn(self) -> None:
-        """Append the next input-gradient pass of each rank to its order."""
+        """Append each rank's next input-gradient pass to the rank's order."""
         legs = [self._backward_leg(rank) for rank in range(self.ranks)]
         # Gradients travel up on leg 1 and down on leg 0: visit senders before receivers.
         second = [rank for rank in reversed(range(self.ranks)) if legs[rank] == 1]
@@ -195,7 +197,7 @@ class _Filling:
             self._put(rank, _I, legs[rank])
 
     def _backward_leg(self, rank: int) -> int:
-        """Return the leg (0 or 1) of the V on which a rank runs its next input-gradient pass."""
+        """Return the V's leg (0 or 1) for a rank's next input-gradient pass."""
         own = self.made[rank]
         # A micro-batch's input gradient passes leg 0 first.
         if own.count(_I, 1) >= own.count(_I, 0):
@@ -211,7 +213,7 @@ class _Filling:
                 self._put(rank, _F, leg)
 
     def _forward_leg(self, rank: int) -> int | None:
-        """Return the leg (0 or 1) of the V on which a rank runs its next forward pass; None if no forward pass can run."""
+        """Return the V's leg (0 or 1) for a rank's next forward pass; None if no forward pass can run."""
         own = self.made[rank]
         if own.count(_F, 1) >= self.micro_batches:
             return None
@@ -230,7 +232,7 @@ def _filled(ranks: int, micro_batches: int) -> Order:
 
 
 def _order(shape: PipelineShape) -> Order:
-    """Return the ZB-V order of passes for a pipeline of this shape."""
+    """Return the ZB-V pass order for this pipeline shape."""
     return _filled(shape.ranks, shape.micro_batches)
 
 

@@ -217,7 +217,7 @@ class _Greedy:
         return until - own.clock > max(one.waited for one in self.made) - own.waited
 
     def _fill(self, rank: int, work: Work) -> None:
-        """Append weight-gradient passes of a rank until the input of its next pass of the given kind arrives."""
+        """Append weight-gradient passes on a rank until the input for the next pass of the given kind arrives."""
         own, arrival = self.made[rank], self._arrival(rank, work)
         while own.pending and own.clock < arrival:
             self._put(rank, _W)
@@ -251,12 +251,13 @@ def greedy(ranks: int, micro_batches: int, limit: int) -> Order:
 
 
 def _order_h1(shape: PipelineShape) -> Order:
-    """Return the ZB-H1 order of passes for a pipeline of this shape, with 1F1B's memory limit of p micro-batches."""
+    """Return the ZB-H1 pass order for this pipeline shape, with 1F1B's memory limit of p micro-batches."""
     return greedy(shape.ranks, shape.micro_batches, shape.ranks)
 
 
 def unhidden(shape: PipelineShape, times: PassTimes) -> float:
-    """Return the part of 1F1B's bubble that weight gradients cannot fill [s]: (p - 1)(F + I - W).
+    """Return the part of 1F1B's bubble not filled by weight gradients [s], from shape and pass durations: (p - 1)(F + I
+    - W).
 
     Valid for equally long passes and sufficiently many micro-batches.
     """
@@ -277,12 +278,12 @@ ZB_H1 = PipelineSchedule(
 
 
 def _order_h2(shape: PipelineShape) -> Order:
-    """Return the ZB-H2 order of passes for a pipeline of this shape, with a memory limit of 2 p micro-batches."""
+    """Return the ZB-H2 pass order for this pipeline shape, with a memory limit of 2 p micro-batches."""
     return greedy(shape.ranks, shape.micro_batches, 2 * shape.ranks)
 
 
 def late_start(shape: PipelineShape, times: PassTimes) -> float:
-    """Return the bubble of a schedule without idle slots: the last rank starts p - 1 forward passes late [s]."""
+    """Return the bubble of a schedule without idle slots [s]: the last rank starts p - 1 forward passes late."""
     return (shape.ranks - 1) * times.forward
 
 

@@ -33,7 +33,7 @@ from simulator.step.units import Unit
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket: gradients of several units that are communicated together.
+    """A bucket: gradients communicated together, from several units.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Bucket:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the units whose gradients fill the bucket."""
+        """Names of the units with gradients in the bucket."""
         return tuple(unit.name for unit in self.units)
 
     @property
@@ -72,10 +72,10 @@ class Bucket:
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """Return the planner that writes a rank's passes under DDP; only the last micro-batch all-reduces its buckets."""
+    """Return the planner writing a rank's passes under DDP; only the last micro-batch all-reduces its buckets."""
 
     def summed(bucket: Bucket) -> str | None:
-        """Append a bucket's all-reduce to the program; return its name, or None for a single rank."""
+        """Append a bucket's all-reduce to the program; return the name, or None for a single rank."""
         name, dtype = f"all_reduce {bucket.name}", passes.step.precision.reduce
         act = NumericAction(Exchange.ALL_REDUCE, bucket.names, bucket.micro)
         return builder.communicate(name, "all_reduce", bucket.elements, dtype, [bucket.done], bucket.scope, act)
@@ -85,7 +85,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 @dataclass(slots=True)
 class Bucketing:
-    """Planner that writes a rank's passes and communicates the gradients in buckets.
+    """Planner writing a rank's passes and communicates the gradients in buckets.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Bucketing:
     _numbers: Counter[int] = field(default_factory=Counter)
 
     def kind(self, one: Pass) -> Hashable:
-        """Return None: all passes through a stage that do the same kind of work have the same operations."""
+        """Return None: passes with equal work on a stage have the same operations."""
         return None
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
@@ -185,7 +185,7 @@ class Bucketing:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the number of elements that all N ranks together send in a step: 2 (N - 1) times the gradients."""
+    """Return the elements sent per step by all N ranks together: 2 (N - 1) times the gradients."""
     return 2 * (ranks - 1) * sum(unit.elements for unit in units)
 
 

@@ -33,7 +33,7 @@ _RATE = Offload().host_rate
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """Return the planner that writes a rank's passes with parameter servers; only the last micro-batch of a step
+    """Return the planner writing a rank's passes with parameter servers; only the last micro-batch of a step
     communicates.
     """
     return _asynchronous(builder, passes) if passes.step.sharding.asynchronous else _synchronous(builder, passes)
@@ -107,7 +107,7 @@ def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None
 
 
 def _pull(builder: ProgramBuilder, passes: Passes, bucket: Bucket, after: list[str | None]) -> str | None:
-    """Write a bucket's pull of parameters from the servers, after the named operations; return its name, or None for a
+    """Write a bucket's pull of parameters from the servers, after the named operations; return the name, or None for a
     single worker.
     """
     step, act = passes.step, NumericAction(Exchange.PULL, bucket.names, bucket.micro)
@@ -134,8 +134,8 @@ def traffic_per_parameter(step: TrainingStep) -> int:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the number of elements that workers and servers together send in a step: N pushes and N pulls of all
-    parameters, for N workers.
+    """Return the elements sent per step by workers and servers together: N pushes and N pulls of the parameters, for N
+    workers.
 
     A worker that hosts a server keeps the server's part off the wire.
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PassPlanner(Protocol):
-    """Interface of a planner that writes passes of a rank into its program, with the sharding strategy's communication."""
+    """Interface for planners: write a rank's passes into a program, with the sharding strategy's communication."""
 
     def kind(self, one: Pass) -> Hashable:
         """Return a key that is equal for passes with the same operations, among passes of equal work and stage."""
@@ -92,8 +92,8 @@ class Strategy:
         return State.GRADIENTS not in self.shards or sharding.gradient_sync == "last"
 
     def servers(self, sharding: Sharding) -> int:
-        """Return the number of parameter servers that have machines of their own: 0 unless the strategy and the
-        settings ask for them.
+        """Return the number of parameter servers with their own machines: 0 without servers, or if workers host the
+        servers.
         """
         return sharding.servers if self.updater is Updater.SERVERS and sharding.servers_on == "own" else 0
 
@@ -102,7 +102,7 @@ class _Strategies(Catalog[Strategy]):
     """Catalog of the sharding strategies, by name."""
 
     def listening(self, option: str) -> tuple[str, ...]:
-        """Return the names of the strategies that use a field of `Sharding`."""
+        """Return the names of strategies using a field of `Sharding`."""
         return tuple(name for name, strategy in self.by_name.items() if option in strategy.options)
 
 

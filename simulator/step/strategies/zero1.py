@@ -16,7 +16,7 @@ from simulator.step.units import Unit
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """Return the planner that writes a rank's passes under ZeRO-1; only the last micro-batch communicates gradients."""
+    """Return the planner writing a rank's passes under ZeRO-1; only the last micro-batch communicates gradients."""
 
     def scattered(bucket: Bucket) -> str:
         """Write a bucket's reduce-scatter, and a copy of the rank's shard to the host under offload; return the
@@ -45,8 +45,8 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the number of elements that all N ranks together send in a step: (N - 1) times the gradients, then (N - 1)
-    times the parameters.
+    """Return the elements sent per step by all N ranks together: (N - 1) times the gradients, then (N - 1) times the
+    parameters.
     """
     return 2 * (ranks - 1) * sum(unit.elements for unit in units)
 

@@ -16,7 +16,7 @@ from simulator.step.units import Unit
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """Return the planner that writes a rank's passes under ZeRO-2; a bucket of whole gradients lives until its
+    """Return the planner writing a rank's passes under ZeRO-2; a bucket of whole gradients lives until its
     reduce-scatter has ended.
     """
 
@@ -34,8 +34,8 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the number of elements that all N ranks together send in a step: (N - 1) times the gradients per
-    micro-batch and the parameters.
+    """Return the elements sent per step by all N ranks together: (N - 1) times the gradients per micro-batch and the
+    parameters.
     """
     return (accumulation + 1) * (ranks - 1) * sum(unit.elements for unit in units)
 

@@ -42,15 +42,13 @@ STREAM = "communication"
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> GatheredUnits:
-    """Return the planner that writes a rank's passes under ZeRO-3; each pass gathers the units that are not gathered
-    yet.
-    """
+    """Return the planner writing a rank's passes under ZeRO-3; each pass gathers the units that are not gathered yet."""
     return GatheredUnits(builder, passes, gathered_before(passes))
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Parameters of a chunk that are already gathered when a pass begins; each unit has one storage, as in FSDP2 [2]_.
+    """Parameters of a chunk already gathered when a pass begins; each unit has a single storage, like in FSDP2 [2]_.
 
     Each attribute identifies the gathering pass by its phase ("forward" or "backward") and micro-batch; None if the
     parameters are not gathered.
@@ -71,12 +69,12 @@ class Gathered:
 
     @property
     def kind(self) -> Hashable:
-        """Key shared by passes that gather and free the same parameters."""
+        """Key that is equal if passes gather and free the same parameters."""
         return self.root is None, self.blocks is None, self.parts is None
 
 
 def gathered_before(passes: Passes) -> Mapping[Pass, Gathered]:
-    """Return the parameters gathered when each of the rank's passes begins.
+    """Return for each pass on the rank the parameters already gathered when the pass begins.
 
     Examples
     --------
@@ -106,7 +104,7 @@ def gathered_before(passes: Passes) -> Mapping[Pass, Gathered]:
 
 @dataclass(slots=True)
 class GatheredUnits:
-    """Planner that writes a rank's passes and gathers each unit's parameters before use (ZeRO-3).
+    """Planner writing a rank's passes and gathers each unit's parameters before use (ZeRO-3).
 
     Attributes
     ----------
@@ -279,7 +277,7 @@ class _Micro:
         return str(micro) if phase == "forward" else f"backward {micro}"
 
     def _root_parameters(self, by: tuple[str, int]) -> str:
-        """Return the name of the allocation of the root's (embedding's and head's) gathered parameters."""
+        """Return the allocation name for the root's (embedding's and head's) gathered parameters."""
         return f"{_name(self.root)} parameters {self._of_root(by)}"
 
     def _gather_root(self, phase: str, there: Gathered) -> str | None:
@@ -342,11 +340,11 @@ class _Micro:
         )
 
     def _act(self, effect: Exchange, units: Sequence[Unit]) -> NumericAction[Exchange]:
-        """Return the effect in real training of a collective on the parameters or gradients of some units."""
+        """Return the action of a collective in real training on some units' parameters or gradients."""
         return NumericAction(effect, tuple(unit.name for unit in units), self.micro)
 
     def _part(self, i: int, by: tuple[str, int]) -> str:
-        """Return the name of the allocation of block `i`'s shard on the mesh, left there by the pass `by`."""
+        """Return the allocation name for block `i`'s shard on the mesh, left there by the pass `by`."""
         return f"{_name(self.blocks[i])} parameters between {by[1]}"
 
     def _part_bytes(self, i: int) -> int:
@@ -377,7 +375,7 @@ class _Micro:
         return self.builder.free(name, after=[done])
 
     def _sum_copies(self, units: Sequence[Unit], scattered: str) -> str | None:
-        """Write the all-reduce of this rank's gradient shard over the copies of the model states (hybrid sharding).
+        """Write the all-reduce that sums this rank's gradient shard over the model states' copies (hybrid sharding).
 
         Returns
         -------
@@ -425,7 +423,7 @@ def _blocks(units: tuple[Unit, ...], sharding: Sharding) -> list[tuple[Unit, ...
 
 
 def _shard(units: Sequence[Unit]) -> Scope:
-    """Return the scope of the process groups over which the parameters of these units are sharded."""
+    """Return the scope (kind of process group) over which these units' parameters are sharded."""
     return "expert data" if units[0].spread else "shard"
 
 
@@ -443,12 +441,12 @@ def _all(units: Sequence[Unit]) -> int:
 
 
 def _gathered(units: Sequence[Unit]) -> int:
-    """Return the number of parameters in these units to gather: without parameters that stay whole on every rank."""
+    """Return the number of parameters to gather in these units, without parameters kept whole on every rank."""
     return sum(unit.elements - unit.resident for unit in units)
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the elements sent in a step by every rank together.
+    """Return the elements sent per step by every rank together under ZeRO-3.
 
     The last block is still gathered at its backward pass, and the root stays gathered through a micro-batch.
     """
