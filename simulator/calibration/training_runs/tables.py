@@ -165,7 +165,7 @@ def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Ta
 
 
 def counts(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework]) -> Table:
-    """Return a table with number of constants on which a row's time depends, by origin; one typical row for each
+    """Return a table with the number of constants on which a row's time depends, by origin; one typical row for each
     source, GPU and precision.
     """
     rows = []
@@ -211,7 +211,7 @@ def kernels_removed(outcomes: Sequence[PlayedRow], framework: Framework, jobs: i
 
 
 def kept_back(system: LinearSystem) -> Table:
-    """Return a table with a cross-validation: errors of each model size, in the fit and excluded from the fit."""
+    """Return a table for a cross-validation: errors of each model size, in the fit and excluded from the fit."""
     rows = [
         (one.name, str(one.count), f"{one.median:.1%}", f"{other.median:.1%}", f"{other.median - one.median:+.1%}")
         for one, other in left_out(system)
