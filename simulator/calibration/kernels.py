@@ -184,7 +184,9 @@ def fit(
 def left_out(
     tables: Mapping[str, MatmulTable], start: KernelModel, *, seed: int = 3, rounds: int = 120
 ) -> dict[str, tuple[FitErrors, FitErrors]]:
-    """Return by dtype the errors on a random half of the matmuls, to which constants are fitted, and on the other half."""
+    """Return by dtype the errors on a random half of the matmuls, to which constants are fitted, and on the
+    other half.
+    """
     import numpy as np
 
     random = np.random.default_rng(seed)

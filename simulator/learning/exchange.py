@@ -78,7 +78,9 @@ def size_after(op: Collective, brought: int) -> int:
 
 
 def sent(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> Array:
-    """Return the array that a rank contributes to a collective: gradients, a shard, flags or norms, according to `act`."""
+    """Return the array that a rank contributes to a collective: gradients, a shard, flags or norms, according
+    to `act`.
+    """
     match act.effect:
         case Exchange.ALL_REDUCE | Exchange.REDUCE_SCATTER | Exchange.PUSH:
             return _share(setting, rank, op, act)
@@ -193,7 +195,9 @@ def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange],
 
 
 def _chosen(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]) -> Array:
-    """Return a rank's gradient elements that are summed once more after the last micro-batch, packed into a flat array."""
+    """Return a rank's gradient elements that are summed once more after the last micro-batch, packed into a
+    flat array.
+    """
     pieces = [part[mask] for part, mask in _masked(setting, rank, act)]
     return np.concatenate([np.zeros(0), *pieces]).astype(pieces[0].dtype)
 
@@ -289,5 +293,7 @@ def _spread_all(setting: TrainingContext, rank: Rank, act: NumericAction[Exchang
 
 
 def _handed_out(rank: Rank, act: NumericAction[Exchange]) -> list[tuple[Units, Array]]:
-    """Return a rank's shards for a single gather after the update: either the experts' shards or the remaining shards."""
+    """Return a rank's shards for a single gather after the update: either the experts' shards or the remaining
+    shards.
+    """
     return [(units, part) for units, part in rank.parts.items() if is_spread(units) == (act.what == "experts")]

@@ -119,11 +119,15 @@ class TrainingContext:
 
     @property
     def shares(self) -> int:
-        """Number of ranks over which gradients are averaged: every data-parallel rank, or 1 with asynchronous servers."""
+        """Number of ranks over which gradients are averaged: every data-parallel rank, or 1 with asynchronous
+        servers.
+        """
         return 1 if self.plan.step.sharding.asynchronous else self.data_parallel
 
     def micro_batch(self, rank: int, unit: str, micro: int) -> int:
-        """Return a micro-batch's number on the rank: DualPipe's second model copy counts from half the accumulation on."""
+        """Return a micro-batch's number on the rank: DualPipe's second model copy counts from half the
+        accumulation on.
+        """
         return micro + (self.plan.step.accumulation // 2 if unit in self.places[rank].second else 0)
 
     def kept_in(self, micro: int) -> int:

@@ -335,7 +335,9 @@ class Training:
         )
 
     def _updates(self, number: int, count: int) -> int:
-        """Return the number of optimizer updates up to the end of step `number`, on the first rank or the first server."""
+        """Return the number of optimizer updates up to the end of step `number`, on the first rank or the
+        first server.
+        """
         if self.serving is None:
             return max((state.steps for state in self.ranks[0].states.values()), default=0)
         server, *others = self.serving.servers.values()

@@ -100,7 +100,9 @@ class _Moved:
 
 
 def _handed_over(moved: _Moved, context: Context, kernels: int) -> Iterator[Communication]:
-    """Yield Ulysses' all-to-alls before the attention kernels: q, k and v; in the backward pass the output's gradient."""
+    """Yield Ulysses' all-to-alls before the attention kernels: q, k and v; in the backward pass the output's
+    gradient.
+    """
     if context.ulysses > 1:
         there = moved.queries + moved.keys
         yield Communication("heads for tokens", "all_to_all", there, False, 0, 0, group="context")
@@ -120,7 +122,9 @@ def _handed_back(moved: _Moved, context: Context, kernels: int) -> Iterator[Comm
 
 
 def _gathered(keys: int, context: Context, kernels: int) -> Iterator[Communication]:
-    """Yield the all-gathers of keys and values in forward and backward pass, and the reduce-scatter of their gradients."""
+    """Yield the all-gathers of keys and values in forward and backward pass, and the reduce-scatter of their
+    gradients.
+    """
     if context.ring > 1:
         whole = keys * context.ring
         yield Communication("gather keys", "all_gather", whole, False, 0, 0, group="context ring")

@@ -15,7 +15,9 @@ from simulator.model.shape import Transformer
 
 
 def feed_forward_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations of a layer's feed-forward block on a micro-batch, from the norm to the residual addition."""
+    """Return the operations of a layer's feed-forward block on a micro-batch, from the norm to the residual
+    addition.
+    """
     body = _experts(model, batch) if model.num_experts else _dense(model, batch)
     return (norm("norm2", "residual1", model, batch), *body, residual("residual2", model, batch))
 

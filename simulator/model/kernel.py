@@ -29,7 +29,9 @@ class Matmul:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of the matmul: a multiplication and an addition for each of batch x m n k [FLOP]."""
+        """Floating-point operations of the matmul: a multiplication and an addition for each of batch x m n k
+        [FLOP].
+        """
         return 2.0 * self.batch * self.m * self.n * self.k
 
     def nbytes(self, itemsize: float) -> float:

@@ -188,7 +188,9 @@ def norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation:
 
 
 def norm_of(name: str, source: str, elements: int, rows: int, batch: Batch) -> Operation:
-    """Return the operation of an RMSNorm over `rows` rows with `elements` elements in total; `source` made its input."""
+    """Return the operation of an RMSNorm over `rows` rows with `elements` elements in total; `source` made its
+    input.
+    """
     # RMSNorm saves a single statistic per row.
     size, statistics = elements * batch.itemsize, rows * batch.statistics_itemsize
     return Operation(
@@ -201,7 +203,9 @@ def norm_of(name: str, source: str, elements: int, rows: int, batch: Batch) -> O
 
 
 def residual(name: str, model: Transformer, batch: Batch) -> Operation:
-    """Return the operation that adds a block's output, after dropout (if any), to the residual stream of a micro-batch."""
+    """Return the operation that adds a block's output, after dropout (if any), to the residual stream of a
+    micro-batch.
+    """
     elements = batch.tokens_between * model.hidden_size
     size = elements * batch.itemsize
     forward = [Elementwise(f"{name} add", 2 * size, size, fusible=True)]

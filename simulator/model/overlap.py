@@ -107,7 +107,9 @@ def _site(one: Communication, kernels: Sequence[Kernel]) -> int | None:
 
 
 def _shifts(one: Communication, first: int, ranks: int) -> Iterator[Communication]:
-    """Yield the ring shifts that replace an exchange cut into pieces; `first` is the index of the first matmul piece."""
+    """Yield the ring shifts that replace an exchange cut into pieces; `first` is the index of the first matmul
+    piece.
+    """
     gathers = one.operation == "all_gather"
     for number in range(1, ranks):
         # Gather: shift n runs during piece n - 1 and brings the input of piece n. Scatter: shift n starts after piece n

@@ -94,7 +94,7 @@ def embedding_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tup
 
 @lru_cache(maxsize=64)
 def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
-    """Return the parameters in a layer on a rank; if layers differ (dense, then experts), of the last layer."""
+    """Return the parameters in a layer on a rank; if layers differ (dense, then experts), in the last layer."""
     attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
     return (*_norm(model, "norm1"), *attention, *_norm(model, "norm2"), *_feed_forward(model, cut))
 
@@ -129,7 +129,7 @@ def _latent_attention(model: Transformer, latent: LatentAttention, cut: ModelPar
 
 
 def _feed_forward(model: Transformer, cut: ModelPartition) -> list[Parameter]:
-    """Return the parameters in a layer's MLP on a rank, or of its router and experts."""
+    """Return the parameters in a layer's MLP on a rank, or in the router and experts."""
     if not model.num_experts:
         return _mlp(model, "mlp", cut.tensor)
     tensors = [Parameter("router.weight", (model.num_experts, model.hidden_size))]
@@ -142,7 +142,9 @@ def _feed_forward(model: Transformer, cut: ModelPartition) -> list[Parameter]:
 
 
 def head_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
-    """Return the parameters in the head on a rank: the last norm, and the output matrix unless tied to the embedding."""
+    """Return the parameters in the head on a rank: the last norm, and the output matrix unless tied to the
+    embedding.
+    """
     rows = cut.vocabulary(model) // cut.tensor
     head = () if model.tied else (Parameter("head.weight", (rows, model.hidden_size)),)
     return (*_norm(model, "norm"), *head)

@@ -138,7 +138,9 @@ class ExpertPartition:
         return self.slots(model, tokens) * model.num_experts or tokens * model.active_experts
 
     def at_experts(self, model: Transformer, tokens: int) -> int:
-        """Return the number of token copies that the fullest rank's experts receive if each rank has `tokens` tokens."""
+        """Return the number of token copies that the fullest rank's experts receive if each rank has `tokens`
+        tokens.
+        """
         if self.capacity is not None:
             # E / e experts, each with `slots` rows from each of e ranks.
             return self.slots(model, tokens) * model.num_experts
@@ -279,7 +281,7 @@ def around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) 
 
 
 def _around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> Iterator[Communication]:
-    """Yield the exchanges for a linear layer with a matrix cut by columns over at least 2 tensor-parallel ranks ."""
+    """Yield the exchanges for a linear layer with a matrix cut by columns over at least 2 tensor-parallel ranks."""
     if not cut.sequence:
         # Starts after kernel 0 (input gradient), runs beside kernel 1 (weight gradient), awaited by the next operation.
         yield Communication(f"sum {name} input gradient", "all_reduce", elements, True, 1, kernels)
@@ -345,7 +347,9 @@ def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> st
 
 
 def experts_refusal(model: Transformer, cut: ModelPartition) -> str:
-    """Return a sentence telling why a model's experts cannot be distributed over this number of ranks; "" if possible."""
+    """Return a sentence telling why a model's experts cannot be distributed over this number of ranks; "" if
+    possible.
+    """
     e = cut.experts.ranks
     if e > 1 and not model.num_experts:
         return f"got {e}; {model.name} has no experts; leave it at 1"

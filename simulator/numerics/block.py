@@ -172,7 +172,9 @@ class Block:
         return _CORES[self.attention].backward(self.arithmetic, dy, kept, out, draw)
 
     def _split(self, x: Array, batch: int) -> Array:
-        """Return an array of shape (tokens, own width) in the shape (batch, own heads, tokens of a sequence, head_dim)."""
+        """Return an array of shape (tokens, own width) in the shape (batch, own heads, tokens of a sequence,
+        head_dim).
+        """
         return x.reshape(batch, len(x) // batch, self.heads // self.share.tensor, -1).transpose(0, 2, 1, 3)
 
     def _joined(self, x: Array) -> Array:

@@ -104,7 +104,9 @@ class ContextAttention:
         return a.rounded(dq), a.rounded(dk), a.rounded(dv)
 
     def _gathered(self, name: str, keys: Array) -> Pass[Array]:
-        """Return the keys and values of all context-parallel ranks, shape (ranks, 2, batch, heads, tokens, head_dim)."""
+        """Return the keys and values of all context-parallel ranks, shape (ranks, 2, batch, heads, tokens,
+        head_dim).
+        """
         together: Array = yield ExchangeRequest(name, keys.ravel())
         return together.reshape(self.share.context, *keys.shape)
 

@@ -49,7 +49,9 @@ class CutLinear:
     batch: int
 
     def columns(self, p: Parameters, x: Array) -> Pass[tuple[Array, Array]]:
-        """Multiply `x` by a matrix cut by columns; return the output, shape (tokens, own outputs), and the saved input."""
+        """Multiply `x` by a matrix cut by columns; return the output, shape (tokens, own outputs), and the
+        saved input.
+        """
         # Megatron-LM's pair of matrices on 2 ranks (x: tokens x inputs; with sequence parallelism each rank holds half
         # of the tokens between the pairs):
         #    columns: gather x over the sequence, then y_r = x W_r^T     -> each rank: all tokens, half of the outputs
@@ -61,7 +63,9 @@ class CutLinear:
         return y, self.arithmetic.store(x)
 
     def gather_again(self, kept: Array) -> Pass[str]:
-        """Start an all-gather of a column-cut matrix's saved input for the weight gradient; return the gather's handle."""
+        """Start an all-gather of a column-cut matrix's saved input for the weight gradient; return the
+        gather's handle.
+        """
         x = self._sequences(self.arithmetic.load(kept))
         return (yield from self.share.gather(f"gather {self.exchange} input again", x))
 

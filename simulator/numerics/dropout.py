@@ -46,7 +46,9 @@ class Draw:
         return np.random.default_rng(self.seed).random(shape, np.float32) >= self.probability
 
     def factor(self, mask: Array, dtype: np.dtype[Any]) -> Array:
-        """Return the factor of each number under a dropout mask: 0, or 1 / (1 - probability), which preserves the mean."""
+        """Return the factor of each number under a dropout mask: 0, or 1 / (1 - probability), which preserves
+        the mean.
+        """
         grown: Array = mask * dtype.type(1.0 / (1.0 - self.probability))
         return grown
 

@@ -81,7 +81,9 @@ class Experts:
         return out, c | {"inside": inside, "outputs": outputs}
 
     def backward(self, p: Parameters, dy: Array, c: Cache, g: Gradients) -> Pass[Array]:
-        """Return the gradient of the experts' input from the output gradient; put the parameters' gradients into `g`."""
+        """Return the gradient of the experts' input from the output gradient; put the parameters' gradients
+        into `g`.
+        """
         a, rows, chosen, splits = self.arithmetic, c["rows"], c["chosen"], c["splits"]
         # A copy's output gradient is the token's output gradient times the copy's weight.
         of_copies = (c["weights"][..., None] * dy[:, None]).reshape(chosen.size, -1)

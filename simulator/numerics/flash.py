@@ -206,7 +206,9 @@ def _forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[A
 
 
 def _backward(a: Arithmetic, dy: Array, kept: dict[str, Any], out: Array, draw: Draw) -> tuple[Array, Array, Array]:
-    """Return the gradients for q, k and v for a layer in training, from the output gradient `dy` and the saved tensors."""
+    """Return the gradients for q, k and v for a layer in training, from the output gradient `dy` and the saved
+    tensors.
+    """
     q, k, v = (a.operand(a.load(kept[name])) for name in ("q", "k", "v"))
     # exp(score - log-sum-exp) is the softmax already, so the sum to divide by is 1.
     rows = FlashCache(q, k, v, out, kept["logsumexp"], np.ones_like(kept["logsumexp"]))

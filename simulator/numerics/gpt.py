@@ -260,7 +260,9 @@ class Gpt:
         return out, (tokens, mask)
 
     def _rows(self, tokens: Array) -> tuple[Array, Array]:
-        """Return the row of each token in this rank's part of the token table, and a mask of the tokens in this part."""
+        """Return the row of each token in this rank's part of the token table, and a mask of the tokens in
+        this part.
+        """
         if self.share.tensor == 1:
             return tokens, np.ones(tokens.shape, np.bool_)
         rows = tokens - self.share.place * self.share.rows
@@ -269,7 +271,9 @@ class Gpt:
         return np.where(mine, rows, 0), mine
 
     def _between(self, own: int) -> Ints:
-        """Return the positions of this rank's tokens between matrices, if the rank has `own` tokens of each sequence."""
+        """Return the positions of this rank's tokens between matrices, if the rank has `own` tokens of each
+        sequence.
+        """
         return self.share.between(self.share.positions(own * self.share.context))
 
     def _embed_backward(self, cache: Any, dy: Array, draw: Draw, g: Gradients, left: Left, part: Part) -> Pass[None]:

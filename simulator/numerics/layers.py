@@ -89,7 +89,9 @@ def dropout(a: Arithmetic, x: Array, draw: Draw) -> tuple[Array, Array | None]:
 
 
 def masked(a: Arithmetic, x: Array, mask: Array | None, draw: Draw) -> Array:
-    """Return numbers, or their gradients, multiplied by the factors of a given dropout mask; unchanged without a mask."""
+    """Return numbers, or their gradients, multiplied by the factors of a given dropout mask; unchanged without
+    a mask.
+    """
     return x if mask is None else a.rounded(x * draw.factor(mask, x.dtype))
 
 

@@ -55,7 +55,9 @@ class Adam:
         return 2
 
     def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
-        """Update parameters and moments in place by one Adam step with this gradient, in PyTorch's order of operations."""
+        """Update parameters and moments in place by one Adam step with this gradient, in PyTorch's order of
+        operations.
+        """
         kind, (momentum, variance) = parameters.dtype.type, state.moments
         # `step` has counted this update already; schedules count from 0.
         scheduled = self.rate * self.schedule.factor(state.steps - 1)
@@ -98,7 +100,9 @@ class Sgd:
         return 1 if self.momentum else 0
 
     def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
-        """Update parameters and moments in place by one SGD step with this gradient, in PyTorch's order of operations."""
+        """Update parameters and moments in place by one SGD step with this gradient, in PyTorch's order of
+        operations.
+        """
         kind = parameters.dtype.type
         if self.decay:
             gradient = gradient + kind(self.decay) * parameters

@@ -88,7 +88,9 @@ class Scale:
 
 
 def grad_scaler(value: float = 65536.0, interval: int = 2000) -> Scale:
-    """Return PyTorch's dynamic loss scale [2]_: it starts at `value` and grows after `interval` steps without overflow."""
+    """Return PyTorch's dynamic loss scale [2]_: it starts at `value` and grows after `interval` steps without
+    overflow.
+    """
     return Scale(value, interval)
 
 

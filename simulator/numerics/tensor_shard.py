@@ -108,7 +108,9 @@ class TensorShard:
         return (yield from self.gather_end(begun, x))
 
     def gather(self, name: str, x: Array) -> Pass[str]:
-        """Start an all-gather of parts of sequences; return the handle for `gather_end`, or "" if no sequence is cut."""
+        """Start an all-gather of parts of sequences; return the handle for `gather_end`, or "" if no sequence
+        is cut.
+        """
         if self.tensor == 1 or not self.sequence:
             return ""
         begun: str = yield ExchangeRequest(name, x.ravel(), later=True)
@@ -157,7 +159,9 @@ class TensorShard:
         return whole
 
     def whole(self, name: str, parts: Sequence[Array], vocabulary: int) -> Array:
-        """Return the whole parameter with this name from all ranks' parts; rows that pad the token table are dropped."""
+        """Return the whole parameter with this name from all ranks' parts; rows that pad the token table are
+        dropped.
+        """
         if self.tensor == 1 or not is_cut(name):
             return parts[0]
         if name.endswith(_BY_VOCABULARY):

@@ -82,5 +82,7 @@ def _of_parts(question: PlanQuestion, parts: Sequence[Constraint]) -> PlanQuesti
 
 
 def _can_be(question: PlanQuestion, refused: InfeasibleCounts) -> bool:
-    """Return True if a setting satisfies every constraint of the question; count the infeasible settings in `refused`."""
+    """Return True if a setting satisfies every constraint of the question; count the infeasible settings in
+    `refused`.
+    """
     return next(settings(question.choices(), question.base, question.sequences, refused), None) is not None

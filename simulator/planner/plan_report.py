@@ -214,7 +214,9 @@ def impossible_document(possible: Sequence[str]) -> dict[str, Any]:
 
 
 def nearest_document(need: MemoryNeed, ways: Sequence[Remedy]) -> dict[str, Any]:
-    """Return plain data for a plan in which no setting fits: the setting with the least memory, and changes that help."""
+    """Return plain data for a plan in which no setting fits: the setting with the least memory, and changes
+    that help.
+    """
     return {
         "nearest": {"setting": need.setting.text, "needs_bytes": need.nbytes, "capacity_bytes": need.capacity},
         "ways": [

@@ -122,7 +122,9 @@ class SearchResult:
     ended: bool
 
     def frame(self) -> pd.DataFrame:
-        """Return the best settings as a pandas table: a column for each dimension, then a column for each report field."""
+        """Return the best settings as a pandas table: a column for each dimension, then a column for each
+        report field.
+        """
         import pandas as pd
 
         rows = [one.setting.values() | {"bound_s": one.bound} | dict(one.report) for one in self.best]
@@ -217,7 +219,9 @@ def _refuse(base: Scenario) -> None:
 def _bounded(
     choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts, bounds: BoundCalculator
 ) -> list[_Entry]:
-    """Return the feasible settings of a search space with their busy bounds; count the others in `refused` by reason."""
+    """Return the feasible settings of a search space with their busy bounds; count the others in `refused` by
+    reason.
+    """
     entries = []
     for number, (setting, step) in enumerate(settings(choices, base, sequences, refused)):
         try:

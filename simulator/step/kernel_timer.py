@@ -127,7 +127,9 @@ class KernelTimer:
 
     @property
     def _contention(self) -> _Contention:
-        """Number of SMs taken by a communication library's collective, and the share of HBM bandwidth left to kernels."""
+        """Number of SMs taken by a communication library's collective, and the share of HBM bandwidth left to
+        kernels.
+        """
         return _Contention(communication_sms(self.gpu), self.hbm_left)
 
     def _duration(self, kernel: Kernel, contention: _Contention) -> float:

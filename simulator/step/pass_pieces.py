@@ -101,7 +101,9 @@ def backward_pieces(timer: KernelTimer, operations: Sequence[Operation], part: P
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """An operation's kernels, and exchanges in triples: (starts before this kernel, awaited by this kernel, exchange)."""
+    """An operation's kernels, and exchanges in triples: (starts before this kernel, awaited by this kernel,
+    exchange).
+    """
 
     kernels: tuple[Kernel, ...]
     exchanges: tuple[tuple[int, int, Communication], ...]
@@ -125,7 +127,9 @@ def _part(op: Operation, part: Part) -> _Listed:
     kernels = tuple(kernel for kernel, is_wanted in zip(op.backward, wanted, strict=True) if is_wanted)
 
     def of_weights(awaited: int) -> bool:
-        """Return True if a weight-gradient kernel waits for the exchange; `awaited` is the index of the waiting kernel."""
+        """Return True if a weight-gradient kernel waits for the exchange; `awaited` is the index of the
+        waiting kernel.
+        """
         return awaited < len(op.backward) and op.backward[awaited].of_weights
 
     exchanges = tuple(

@@ -240,7 +240,9 @@ class Passes:
         return name if whole else None
 
     def _whole(self, unit: Unit, micro: int) -> str:
-        """Return the allocation name for a unit's whole gradient, which accumulates over the micro-batches of a step."""
+        """Return the allocation name for a unit's whole gradient, which accumulates over the micro-batches of
+        a step.
+        """
         number = micro // self.step.accumulation
         return f"{unit.name} gradients" + (f" of step {number}" if number else "")
 

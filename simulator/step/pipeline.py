@@ -82,7 +82,9 @@ class Pipeline:
         return (3 if self.schedule.splits_backward else 2) * self.shape.micro_batches * self.shape.stages
 
     def second_copy(self, place: int) -> frozenset[str]:
-        """Return the names of the units on the pipeline rank `place` that belong to the second model copy (DualPipe)."""
+        """Return the names of the units on the pipeline rank `place` that belong to the second model copy
+        (DualPipe).
+        """
         stages = [stage for stage in self.schedule.stages_of(place, self.shape) if stage >= self.model_stages]
         return frozenset(name for stage in stages for name in self._names[stage % self.model_stages])
 

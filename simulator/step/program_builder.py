@@ -88,7 +88,9 @@ class ProgramBuilder:
         after: Iterable[str | None] = (),
         act: NumericAction[Computation] | None = None,
     ) -> str:
-        """Append kernels with a given cost on the compute stream, after the named operations; return the kernels' name."""
+        """Append kernels with a given cost on the compute stream, after the named operations; return the
+        kernels' name.
+        """
         work = (cost.alone, cost.flops, cost.nbytes, cost.contended)
         # Kernels start after the host has issued them: a slow host makes the step host-bound.
         waits = [*after, *self.awaited(), self._issued(name, cost.launches)]
@@ -298,7 +300,9 @@ class ProgramBuilder:
     def allocate(
         self, name: str, nbytes: int, category: str, *, stream: str = "compute", after: Iterable[str | None] = ()
     ) -> str:
-        """Append an allocation of `nbytes` bytes, in stream order and after the operations in `after`; return the name."""
+        """Append an allocation of `nbytes` bytes, in stream order and after the operations in `after`; return
+        the name.
+        """
         self._note(Allocate(name, nbytes, category, stream, _given(after)))
         return name
 

@@ -361,7 +361,9 @@ class State(Enum):
 
 
 class Updater(Enum):
-    """Place of the optimizer's update: on every rank in full, on the rank that owns a shard, or on parameter servers."""
+    """Place of the optimizer's update: on every rank in full, on the rank that owns a shard, or on parameter
+    servers.
+    """
 
     EVERY_RANK = "every rank updates the whole model"
     OWNERS = "every rank updates its own part"

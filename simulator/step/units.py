@@ -295,7 +295,9 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
 def _passes(
     timer: KernelTimer, operations: tuple[Operation, ...]
 ) -> tuple[PassPieces, PassPieces, PassPieces, PassPieces]:
-    """Return the timed passes through some operations: forward, backward, and the input and weight halves of backward."""
+    """Return the timed passes through some operations: forward, backward, and the input and weight halves of
+    backward.
+    """
     return (
         forward_pieces(timer, operations),
         backward_pieces(timer, operations),
@@ -305,5 +307,7 @@ def _passes(
 
 
 def _plain(name: str, elements: int, timer: KernelTimer, operations: tuple[Operation, ...]) -> Unit:
-    """Return a unit with this name and number of parameters whose passes run the given operations, without recompute."""
+    """Return a unit with this name and number of parameters whose passes run the given operations, without
+    recompute.
+    """
     return Unit(name, elements, *_passes(timer, operations), None, saved_bytes(operations), 0)

@@ -24,7 +24,9 @@ from simulator.step.strategies.strategy import Strategy
 
 
 def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> None:
-    """Append to a rank's program the optimizer's update, the gather of updated parameters, and the frees of gradients."""
+    """Append to a rank's program the optimizer's update, the gather of updated parameters, and the frees of
+    gradients.
+    """
     step = passes.step
     summed = _sum_partial(builder, passes)
     if strategy.updater is not Updater.SERVERS:

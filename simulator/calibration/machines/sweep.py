@@ -151,7 +151,9 @@ def _world_size(
 
 
 def _ratio(rows: Sequence[NcclRow]) -> float | None:
-    """Return bus bandwidth / algorithm bandwidth of the fastest row, which has most digits; None without a usable row."""
+    """Return bus bandwidth / algorithm bandwidth of the fastest row, which has most digits; None without a
+    usable row.
+    """
     fast = max(rows, key=lambda row: row.algbw or 0.0)
     return fast.busbw / fast.algbw if fast.busbw and fast.algbw and fast.algbw >= 1e9 else None
 

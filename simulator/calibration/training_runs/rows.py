@@ -293,7 +293,9 @@ Changes = tuple[tuple[str, float], ...]
 
 @cache
 def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "") -> Cluster:
-    """Return the cluster most similar to a measured run's machine; `changes` are other values for the GPU's constants."""
+    """Return the cluster most similar to a measured run's machine; `changes` are other values for the GPU's
+    constants.
+    """
     # Rows without topology ran on boxes like NVIDIA's own.
     topology = topology or ("dgx_a100" if gpu.startswith("a100") else "dgx_h100")
     if not changes:

@@ -84,7 +84,9 @@ def attention_time(
 
 
 def _block_steps(kernel: Attention, generation: Generation, free: int) -> float:
-    """Return the number of tiles (BLOCK x BLOCK scores) that the busiest of `free` SMs computes in an attention kernel."""
+    """Return the number of tiles (BLOCK x BLOCK scores) that the busiest of `free` SMs computes in an
+    attention kernel.
+    """
     strips, columns = -(-kernel.seq_len // BLOCK), -(-kernel.attended // BLOCK)
     heads = kernel.batch * kernel.heads
     # Masked scores inside the diagonal's tiles are computed too.
@@ -100,7 +102,9 @@ def _block_steps(kernel: Attention, generation: Generation, free: int) -> float:
 
 
 def _flops_of_step(kernel: Attention) -> float:
-    """Return the FLOP of one tile of an attention kernel: two matmuls in a forward kernel, five in a backward kernel."""
+    """Return the FLOP of one tile of an attention kernel: two matmuls in a forward kernel, five in a backward
+    kernel.
+    """
     return 2.0 * (5 if kernel.backward else 2) * BLOCK * BLOCK * kernel.head_dim
 
 

@@ -251,7 +251,9 @@ def settled(pattern: Pattern, ranks: int, micro_batches: int) -> Order:
 
 
 def _block_half(ranks: int, rank: int) -> tuple[int, int, int, int]:
-    """Return V-Half's building block for a rank: slots of the first micro-batch's two forward and two backward passes."""
+    """Return V-Half's building block for a rank: slots of the first micro-batch's two forward and two backward
+    passes.
+    """
     # Without the shift, slots of an even number of ranks collide modulo 6.
     later = 3 if ranks % 2 == 0 else 0
     return 2 * rank, 3 * ranks - rank - 2, 3 * ranks + later + 2 * rank - 1, 6 * ranks + later - rank - 2
@@ -276,7 +278,9 @@ V_HALF = PipelineSchedule(
 
 
 def _block_min(ranks: int, rank: int) -> tuple[int, int, int, int]:
-    """Return V-Min's building block for a rank: slots of the first micro-batch's two forward and two backward passes."""
+    """Return V-Min's building block for a rank: slots of the first micro-batch's two forward and two backward
+    passes.
+    """
     # Without the shift, slots collide modulo 6 if 3 divides the number of ranks.
     later = 2 if ranks % 3 == 0 else 0
     return rank, 2 * ranks - rank - 1, 2 * ranks + later + rank, 4 * ranks + later - rank - 1

@@ -27,7 +27,9 @@ class Chunks:
         self._next = {(work, chunk): count() for work in Work for chunk in (0, 1)}
 
     def take(self, work: Work, chunk: int) -> Pass:
-        """Return the next pass of a kind (forward, backward, ...) through a chunk (0 or 1), and count its micro-batch."""
+        """Return the next pass of a kind (forward, backward, ...) through a chunk (0 or 1), and count its
+        micro-batch.
+        """
         # A whole backward pass contains both gradients: it advances the counters of both.
         if work is Work.BACKWARD:
             next(self._next[Work.WEIGHT_GRADIENT, chunk])

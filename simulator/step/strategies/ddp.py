@@ -122,7 +122,9 @@ class Bucketing:
         sends, waiting = self.each or chunk.ends(micro), after
 
         def one(unit: Unit) -> str:
-            """Write a unit's backward pass and return its last kernels; only the first unit waits for the next stage."""
+            """Write a unit's backward pass and return its last kernels; only the first unit waits for the next
+            stage.
+            """
             nonlocal waiting
             done = self.passes.backward(micro, unit, chunk, waiting, communicates=sends)
             waiting = []

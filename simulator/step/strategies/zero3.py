@@ -42,7 +42,9 @@ STREAM = "communication"
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> GatheredUnits:
-    """Return the planner writing a rank's passes under ZeRO-3; each pass gathers the units that are not gathered yet."""
+    """Return the planner writing a rank's passes under ZeRO-3; each pass gathers the units that are not
+    gathered yet.
+    """
     return GatheredUnits(builder, passes, gathered_before(passes))
 
 
@@ -126,7 +128,9 @@ class GatheredUnits:
     _under_way: dict[tuple[int, int], _Micro] = field(default_factory=dict)
 
     def kind(self, one: Pass) -> Hashable:
-        """Return a key that is equal for passes with the same gathers and frees, among passes of equal work and stage."""
+        """Return a key that is equal for passes with the same gathers and frees, among passes of equal work
+        and stage.
+        """
         return self.before[one].kind
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
@@ -145,7 +149,9 @@ class GatheredUnits:
         return self._under_way[chunk.stage, micro].backward(after, Work.INPUT_GRADIENT)
 
     def weight_gradient(self, micro: int, chunk: Chunk) -> None:
-        """Write the weight-gradient half of a micro-batch's backward pass through a chunk; no parameters are gathered."""
+        """Write the weight-gradient half of a micro-batch's backward pass through a chunk; no parameters are
+        gathered.
+        """
         self._under_way.pop((chunk.stage, micro)).weights()
 
 
@@ -181,7 +187,9 @@ class _Micro:
         self.stored: dict[int, str] = {}
 
     def forward(self, after: list[str | None]) -> str:
-        """Write the micro-batch's forward pass with its gathers, after the given operations; return its last operation."""
+        """Write the micro-batch's forward pass with its gathers, after the given operations; return its last
+        operation.
+        """
         ahead, there = self.sharding.prefetch + 1, self.owner.before[Pass(Work.FORWARD, self.chunk.stage, self.micro)]
         root = self._gather_root("forward", there)
         self._find_held(there)
@@ -360,7 +368,9 @@ class _Micro:
         return self._free(i, done)
 
     def _free(self, i: int, done: str) -> str:
-        """Free the gathered block `i`, unless it is held to the end of the step; return the operation that makes room."""
+        """Free the gathered block `i`, unless it is held to the end of the step; return the operation that
+        makes room.
+        """
         if self.holds and not self.last:
             return done
         # The backward pass must gather the block again.
