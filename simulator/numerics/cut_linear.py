@@ -1,6 +1,6 @@
 """A matrix that is cut among tensor-parallel ranks by columns or by rows, forward and backward, with its exchanges.
 
-Exchanges have the order and names of `model.cut`. A backward pass can be split: the half for the input's gradient
+Exchanges have the order and names of `model.partition`. A backward pass can be split: the half for the input's gradient
 leaves in `left` the arrays that the half for the weights' gradients needs.
 """
 

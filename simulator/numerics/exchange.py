@@ -21,7 +21,7 @@ class ExchangeRequest:
     Attributes
     ----------
     name : str
-        Name of the exchange, as in `model.cut.Communication`: the simulated exchange must be the requested one.
+        Name of the exchange, as in `model.partition.Communication`: the simulated exchange must be the requested one.
     array : array, shape (n,)
         This rank's contribution.
     reduction : {"sum", "max"}

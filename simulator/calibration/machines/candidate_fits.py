@@ -1,6 +1,6 @@
 """Which algorithms may a measured machine have run, and which constants does each need? By predicted times.
 
-Times are predicted from a few simulations (response.py); refine.py then simulates the best trials at every size.
+Times are predicted from a few simulations (time_model.py); refine.py then simulates the best trials at every size.
 """
 
 from __future__ import annotations
