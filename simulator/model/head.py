@@ -59,8 +59,7 @@ class LogitsMemory:
 
 
 def logits_memory(model: Transformer, batch: Batch) -> LogitsMemory:
-    """Return the bytes of a micro-batch's tensors with tokens x vocabulary elements: logits, float32 copy,
-    log-probabilities, gradients.
+    """Return the bytes in a micro-batch's tensors with tokens x vocabulary elements: logits, copy, gradients.
 
     Examples
     --------
@@ -141,8 +140,7 @@ def _dropout(model: Transformer, batch: Batch) -> Operation:
 
 
 def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations for the head on a micro-batch: last norm, logits, their float32 copy and cross entropy, in
-    forward order.
+    """Return the head's operations on a micro-batch: last norm, logits, their float32 copy and cross entropy.
 
     A tied head multiplies by the embedding's table: the same kernels, without parameters of its own.
     """

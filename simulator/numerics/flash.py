@@ -150,9 +150,7 @@ def flash(
 def flash_backward(
     dy: Array, kept: FlashCache, cut: Tiles, traffic: HbmCounter, mask: Array | None = None, left: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients for q, k and v from the output gradient `dy`; scores are recomputed tile by tile, and HBM
-    bytes counted.
-    """
+    """Return the gradients for q, k and v from the output gradient `dy`; scores are recomputed tile by tile."""
     q, k, v = kept.q, kept.k, kept.v
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     scale = q.dtype.type(1.0 / np.sqrt(q.shape[-1]))

@@ -19,9 +19,7 @@ from simulator.numerics.hbm_counter import HbmCounter
 
 
 def three_pass(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
-    """Return the softmax of each row in 3 passes: largest entry, sum, division. Reads every element 3 times and writes
-    once.
-    """
+    """Return each row's softmax in 3 passes (largest entry, sum, division): 3 reads and 1 write per element."""
     largest = np.full((*x.shape[:-1], 1), -np.inf, x.dtype)
     for part in _blocks(x, traffic, block):
         largest = np.maximum(largest, x[..., part].max(axis=-1, keepdims=True))
@@ -33,9 +31,7 @@ def three_pass(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
 
 
 def online(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
-    """Return the softmax of each row with an online sum, rescaled as the largest entry grows [1]_: 2 reads and 1 write
-    of each element.
-    """
+    """Return each row's softmax; a single pass finds largest entry and sum [1]_: 2 reads and 1 write per element."""
     largest = np.full((*x.shape[:-1], 1), -np.inf, x.dtype)
     total = np.zeros_like(largest)
     for part in _blocks(x, traffic, block):

@@ -46,9 +46,7 @@ def unfused_attention(
 def unfused_attention_backward(
     dy: Array, q: Array, k: Array, v: Array, weights: Array, traffic: HbmCounter
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients for q, k and v from the output gradient `dy` and the softmax `weights`; bytes are counted in
-    `traffic`.
-    """
+    """Return the gradients for q, k and v from the output gradient `dy` and the softmax `weights`."""
     # Five kernels compute dv, dp, ds, dq and dk; the weights and ds are read twice.
     dv = weights.swapaxes(-1, -2) @ dy
     _kernel(traffic, [weights, dy], dv)
