@@ -68,7 +68,7 @@ class Context:
 
     @property
     def uneven(self) -> bool:
-        """Return True if ranks at different places have different work."""
+        """True if context-parallel ranks at different places in a sequence have different work."""
         return self.ring > 1 and not self.balanced
 
 
@@ -109,7 +109,7 @@ class ExpertPartition:
     zipf: float = 0.0
 
     def fullest(self, model: Transformer) -> float:
-        """Return the tokens of the fullest rank over the mean.
+        """Return the tokens on the fullest expert-parallel rank, divided by the mean over ranks.
 
         Examples
         --------
@@ -124,24 +124,30 @@ class ExpertPartition:
         return float(self.imbalance * self.ranks * sum(popularity[:: self.ranks]) / sum(popularity))
 
     def slots(self, model: Transformer, tokens: int) -> int:
-        """Return the rows that a rank's tokens take at an expert, including padding; 0 without a capacity."""
+        """Return the number of rows reserved at each expert for a rank's tokens, including padding; 0 without a
+        capacity.
+        """
         if self.capacity is None:
             return 0
         return math.ceil(tokens * model.active_experts / model.num_experts * self.capacity)
 
     def chosen(self, model: Transformer, tokens: int) -> int:
-        """Return the number of token copies that a rank sends: a copy per accepting expert."""
+        """Return the number of token copies that a rank with `tokens` tokens sends to experts: a copy per accepting
+        expert.
+        """
         return self.slots(model, tokens) * model.num_experts or tokens * model.active_experts
 
     def at_experts(self, model: Transformer, tokens: int) -> int:
-        """Return the tokens received by the fullest rank's experts from every rank together."""
+        """Return the number of token copies that the fullest rank's experts receive if each rank has `tokens`
+        tokens.
+        """
         if self.capacity is not None:
             # E / e experts, each with `slots` rows from each of e ranks.
             return self.slots(model, tokens) * model.num_experts
         return math.ceil(tokens * model.active_experts * self.fullest(model))
 
     def distinct_ranks(self, model: Transformer) -> float:
-        """Return the number of ranks holding a token's experts, if the token chooses evenly.
+        """Return the expected number of distinct ranks that hold a token's experts, if tokens choose experts evenly.
 
         e (1 - C(E - E/e, k) / C(E, k)) for k of E experts.
 
@@ -186,16 +192,16 @@ class ModelPartition:
 
     @property
     def experts_apart(self) -> bool:
-        """Return True if experts have another process group than the rest of a layer."""
+        """True if experts have another process group than the rest of a layer."""
         return self.experts.ranks > 1 or self.experts.tensor != self.tensor
 
     @property
     def along_sequence(self) -> int:
-        """Number of ranks sharing a sequence between matrices."""
+        """Number of tensor-parallel ranks that share a sequence between matrices (sequence parallelism)."""
         return self.tensor if self.sequence else 1
 
     def vocabulary(self, model: Transformer) -> int:
-        """Return the rows of the token table, padded if the table is cut.
+        """Return the number of rows in the token table, padded if ranks cut the table.
 
         Examples
         --------
@@ -207,11 +213,15 @@ class ModelPartition:
         return model.vocab_size if self.tensor == 1 else -(-model.vocab_size // together) * together
 
     def kv_heads(self, model: Transformer) -> int:
-        """Return the key (or value) heads on a rank: at least one, which several ranks may share."""
+        """Return the number of key (or value) heads on a tensor-parallel rank: at least one, which several ranks may
+        share.
+        """
         return max(1, model.num_kv_heads // self.tensor)
 
     def gathers_queries(self, model: Transformer) -> bool:
-        """Return True if there are fewer key heads than ranks; the first matrix's output is then gathered."""
+        """Return True if the model has fewer key heads than tensor-parallel ranks; the output of the qkv matrix is then
+        gathered.
+        """
         return model.num_kv_heads < self.tensor
 
 
@@ -220,7 +230,7 @@ WHOLE: Final = ModelPartition()
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """An exchange in a process group during an operation.
+    """An exchange among model-parallel ranks during an operation of the model.
 
     Attributes
     ----------
@@ -257,7 +267,8 @@ class Communication:
 
 
 def around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> tuple[Communication, ...]:
-    """Return the exchanges of a matrix cut by columns.
+    """Return the exchanges for a linear layer with a matrix cut by columns over tensor-parallel ranks; its input has
+    `elements` elements.
 
     `kernels` is the number of its backward kernels; the input's gradient comes first. Without sequence parallelism the
     input is whole, and its gradient is all-reduced during the weight gradient. With sequence parallelism:
@@ -270,7 +281,7 @@ def around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) 
 
 
 def _around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> Iterator[Communication]:
-    """Yield the exchanges of a matrix cut by columns over at least 2 ranks."""
+    """Yield the exchanges for a linear layer with a matrix cut by columns over at least 2 tensor-parallel ranks."""
     if not cut.sequence:
         # Starts after kernel 0 (input gradient), runs beside kernel 1 (weight gradient), awaited by the next operation.
         yield Communication(f"sum {name} input gradient", "all_reduce", elements, True, 1, kernels)
@@ -282,7 +293,9 @@ def _around_columns(name: str, elements: int, cut: ModelPartition, kernels: int)
 
 
 def around_rows(name: str, elements: int, cut: ModelPartition) -> tuple[Communication, ...]:
-    """Return the exchanges around a matrix cut by rows: its output is all-reduced, or reduce-scattered."""
+    """Return the exchanges for a linear layer with a matrix cut by rows over ranks: its output of `elements` is
+    all-reduced, or reduce-scattered.
+    """
     if cut.tensor == 1:
         return ()
     if not cut.sequence:
@@ -295,7 +308,7 @@ def around_rows(name: str, elements: int, cut: ModelPartition) -> tuple[Communic
 
 
 def refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
-    """Return why a model cannot be cut over these tensor-parallel ranks, with the sizes that divide; "" if it can."""
+    """Return a sentence telling why a model cannot be cut over this number of tensor-parallel ranks; "" if possible."""
     t = cut.tensor
     sizes = {"heads": model.num_heads}
     # Every size that is cut must divide evenly; experts' widths have a separate check (expert_tensor_refusal).
@@ -317,7 +330,9 @@ def refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
 
 
 def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
-    """Return why sequences cannot be cut this way; "" if they can."""
+    """Return a sentence telling why context-parallel ranks cannot cut sequences of `seq_len` tokens this way; "" if
+    possible.
+    """
     context = cut.context
     # A balanced ring deals out two pieces per rank.
     pieces = context.ranks * (2 if context.balanced and context.ring > 1 else 1)
@@ -332,7 +347,9 @@ def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> st
 
 
 def experts_refusal(model: Transformer, cut: ModelPartition) -> str:
-    """Return why experts cannot be distributed this way; "" if they can."""
+    """Return a sentence telling why a model's experts cannot be distributed over this number of ranks; "" if
+    possible.
+    """
     e = cut.experts.ranks
     if e > 1 and not model.num_experts:
         return f"got {e}; {model.name} has no experts; leave it at 1"
@@ -342,7 +359,9 @@ def experts_refusal(model: Transformer, cut: ModelPartition) -> str:
 
 
 def expert_tensor_refusal(model: Transformer, cut: ModelPartition) -> str:
-    """Return why experts' matrices cannot be cut this way; "" if they can."""
+    """Return a sentence telling why the matrices of a model's experts cannot be cut over this number of ranks; "" if
+    possible.
+    """
     t = cut.experts.tensor
     if model.num_experts and model.ffn_size % t:
         return f"got {t}; must divide the {model.ffn_size} feed-forward width of {model.name}'s experts: " + _divisors(
@@ -352,5 +371,5 @@ def expert_tensor_refusal(model: Transformer, cut: ModelPartition) -> str:
 
 
 def _divisors(size: int) -> str:
-    """Return the divisors of a size up to 64, as text."""
+    """Return the divisors of a size from 1 to 64, as text separated by commas."""
     return ", ".join(str(n) for n in range(1, 65) if size % n == 0)

@@ -16,7 +16,7 @@ from simulator.step.parallelism import Parallelism
 
 
 def measured_cut(source: str | None = None) -> tuple[MeasuredRow, ...]:
-    """Read the runs of partitioned models, or the runs of a single source.
+    """Return the measured runs with models partitioned over ranks, from every source or a single source.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def measured_cut(source: str | None = None) -> tuple[MeasuredRow, ...]:
 
 
 def all_measured(source: str | None = None, every: int = 1) -> tuple[MeasuredRow, ...]:
-    """Return every k-th row of every source, or of a single source; k is `every`.
+    """Return every k-th measured run from every source or a single source; k is `every`.
 
     Raises
     ------
