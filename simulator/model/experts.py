@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.model.partition import Communication, ExpertPartition
+from simulator.model.expert_partition import ExpertPartition
+from simulator.model.partition import Communication
 from simulator.model.shape import Transformer
 
 Communications = tuple[Communication, ...]

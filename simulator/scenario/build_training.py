@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simulator.basics import dtypes
-from simulator.model.partition import ExpertPartition
+from simulator.model.expert_partition import ExpertPartition
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
 from simulator.scenario.training_spec import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from simulator.model.partition import ONE_PLACE, Context, ExpertPartition, ModelPartition
+from simulator.model.expert_partition import ExpertPartition
+from simulator.model.partition import ONE_PLACE, Context, ModelPartition
 from simulator.step.pipelines.schedule import SCHEDULES, Placement
 from simulator.step.rank_grid import ORDER, Kind, RankGrid
 

@@ -1,4 +1,4 @@
-"""Simulates points on worker processes of this machine, although any worker may be killed at any moment.
+"""Simulates points on worker processes of this machine (by default one per core), any of which may be killed.
 
 Each worker has its own pipe and simulates a single point at a time. If a worker is killed, the parent therefore knows
 the lost point, and another worker simulates this point again. Other points are unaffected.
@@ -92,6 +92,19 @@ def staying(jobs: int, pool: WorkerPool | None = None) -> Iterator[WorkerPool]:
         yield pool
     finally:
         pool.stop()
+
+
+def number_of_processes(jobs: int | None, scheduler: str | None) -> int | None:
+    """Return the number of processes for a command's options: one per core if neither option is given.
+
+    Parameters
+    ----------
+    jobs : int or None
+        Value of --jobs.
+    scheduler : str or None
+        Value of --scheduler: the Dask cluster then decides the number of processes, and the result is `jobs`.
+    """
+    return jobs if jobs or scheduler is not None else os.cpu_count() or 1
 
 
 def preload(*imports: str) -> WorkerPool:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.training_runs.rows import MeasuredRow, ModelShape, gib, measured, of_source
-from simulator.model.partition import ExpertPartition
+from simulator.model.expert_partition import ExpertPartition
 from simulator.step.parallelism import Parallelism
 
 

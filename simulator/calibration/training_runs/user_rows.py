@@ -18,8 +18,8 @@ from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.input_files import read_text
 from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
+from simulator.model.expert_partition import ExpertPartition
 from simulator.model.load import load_model
-from simulator.model.partition import ExpertPartition
 from simulator.step.checkpointing import POLICIES
 from simulator.step.framework import Implementation
 from simulator.step.parallelism import Parallelism
