@@ -8,6 +8,8 @@ package, and therefore read the keys from a module with one TypedDict for each m
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -73,7 +75,10 @@ def text() -> str:
     plots = PlotsSpec.model_json_schema()
     parts = {**parts, "PlotsKeys": plots, "ScenarioKeys": {"description": "Keys of a scenario.", "properties": own}}
     last = ("ScenarioKeys", "ClusterKeys", *_WITH_CLUSTER)
-    return _HEAD + "".join(_class(name, parts[name]) for name in (*sorted(set(parts) - set(last)), *last))
+    written = _HEAD + "".join(_class(name, parts[name]) for name in (*sorted(set(parts) - set(last)), *last))
+    # Lines with many words are too long; ruff breaks them.
+    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", FILE.name, "-"]
+    return subprocess.run(ruff, input=written, capture_output=True, text=True, check=True, cwd=FILE.parent).stdout
 
 
 def _class(name: str, form: Mapping[str, Any]) -> str:

@@ -59,15 +59,18 @@ class PlanResult(SearchResult):
 
     @property
     def sentences(self) -> list[str]:
-        """The answer in sentences, as printed by `simulator plan`."""
+        """The plan's answer in sentences, printed by `simulator plan`."""
         return sentences(self, self.question.budget, self.question.deadline)
 
     def scenario(self, place: int = 0) -> Scenario:
-        """Return a best setting's scenario, for `simulate`; place 0 is the fastest."""
+        """Return the scenario of a best setting, for `simulate`; `place` 0 is the fastest setting, 1 the next."""
         return scenario_of(self.base, self.best[place].setting)
 
     def why(self) -> pd.DataFrame:
-        """Return the additional time for each part of a step over the fastest setting's; `whole` is the sum [s]."""
+        """Return a table of the best settings' additional seconds over the fastest, by part of a step.
+
+        `whole` is the sum.
+        """
         import pandas as pd
 
         found = [step_difference(self.best[0], one) for one in self.best]
@@ -75,7 +78,7 @@ class PlanResult(SearchResult):
         return pd.DataFrame(rows, index=pd.Index([one.setting.text for one in self.best], name="setting"))
 
     def front(self) -> pd.DataFrame:
-        """Return the Pareto front for step time, peak memory and number of GPUs, fastest first."""
+        """Return a table with the Pareto front of step time, peak memory and number of GPUs, fastest first."""
         import pandas as pd
 
         rows = [
@@ -86,7 +89,7 @@ class PlanResult(SearchResult):
         return pd.DataFrame(rows, columns=["setting", "gpus", "step_time_s", "peak_memory_bytes"]).set_index("setting")
 
     def sizes(self) -> pd.DataFrame:
-        """Return a row for each number of GPUs: its fastest setting, and the training's days, GPU hours and cost.
+        """Return a table with a row per number of GPUs: its fastest setting, and a training's days, GPU hours, cost.
 
         The table is empty without a request for several numbers or a deadline.
         """
@@ -96,13 +99,13 @@ class PlanResult(SearchResult):
         return pd.DataFrame([one.to_dict() for one in self.tried], columns=["gpus"] if not self.tried else None)
 
     def left_out(self) -> pd.Series[Any]:
-        """Return the number of settings without a simulation, by reason, commonest reason first."""
+        """Return the number of settings that were not simulated, by reason, commonest reason first."""
         import pandas as pd
 
         return pd.Series(reasons(self), name="settings", dtype="int64")
 
     def sensitivity(self, jobs: int | None = None) -> pd.DataFrame:
-        """Plan again for twice the network, another network card per node, and twice the memory.
+        """Return a table of step times on changed machines: twice the network, one more network card, twice the memory.
 
         Columns are step times [s]: `before` for the best setting on this machine, `same` for this setting on the
         changed machine, and `fastest` for the fastest setting on the changed machine, named by `setting`.
@@ -117,7 +120,7 @@ class PlanResult(SearchResult):
         return pd.DataFrame(rows, columns=["change", "before", "same", "fastest", "setting"]).set_index("change")
 
     def to_html(self) -> str:
-        """Return the page written by `simulator plan --out` as report.html."""
+        """Return the plan's page in HTML, written by `simulator plan --out` to report.html."""
         best = to_yaml(self.scenario()) if self.best else ""
         return plan_page(document(self, self.question.budget, self.tried), self.question.text, self.sentences, best)
 

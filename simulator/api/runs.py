@@ -65,7 +65,7 @@ class Run(core.SimulatedRun):
         return f"<p><b>{escape(describe(self.scenario).text)}</b></p>{self.report._repr_html_()}"
 
     def plot(self, kind: str) -> Figure:
-        """Draw a plot from `simulator list plots`; see `Sweep.plot`."""
+        """Return the figure of a plot named in `simulator list plots`; see `Sweep.plot`."""
         return _plot(self.scenario, [self._outcome], kind)
 
     def link_usage(self, bins: int = 400) -> pd.DataFrame:
@@ -96,14 +96,14 @@ class Run(core.SimulatedRun):
         return pd.DataFrame(shares.T, index=pd.Index(edges[:-1], name="time_s"), columns=list(names))
 
     def to_html(self) -> str:
-        """Return the page written by `simulator run` as report.html."""
+        """Return the run's page in HTML, written by `simulator run` to report.html."""
         # A single run is a sweep of one point: the page is the same.
         compared = Comparison(self.scenario, [self._outcome])
         return report_page(compared, answer(compared), {0: compressed(view_of_run(self))})
 
     @property
     def _outcome(self) -> PointOutcome:
-        """The run as a sweep's only outcome."""
+        """Outcome of the run, as if the run were a sweep's only point."""
         return PointOutcome(0, {}, self.timeline.engine, self.report.to_dict())
 
 
@@ -127,7 +127,7 @@ class Sweep:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The points by setting and condition."""
+        """The sweep's points by setting (compared values) and condition (swept values)."""
         return Comparison(self.scenario, self.outcomes)
 
     @cached_property
@@ -150,7 +150,7 @@ class Sweep:
         return f"<p><b>{first}</b></p>{''.join(f'<p>{line}</p>' for line in rest)}{self.frame._repr_html_()}"  # type: ignore[operator]
 
     def plot(self, kind: str, point: Mapping[str, Any] | None = None) -> Figure:
-        """Draw a plot.
+        """Return the figure of a plot.
 
         Parameters
         ----------
@@ -167,7 +167,7 @@ class Sweep:
         return _plot(self.scenario, self.outcomes, kind, point, self.answer)
 
     def to_html(self) -> str:
-        """Return the page written by `simulator run` as report.html."""
+        """Return the sweep's page in HTML, written by `simulator run` to report.html."""
         return report_page(self.comparison, self.answer, self.views)
 
 
@@ -179,7 +179,7 @@ def simulate(
     keep: Collection[int] | None = None,
     clusters: Clusters | None = None,
 ) -> Run:
-    """Simulate a scenario with a single point.
+    """Simulate a scenario with a single point and return the run.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def play(
     *,
     jobs: int | None = None,
 ) -> Sweep:
-    """Simulate every point of a scenario, and keep the data for plots and pages.
+    """Simulate every point of a scenario and return the sweep, with the data for plots and pages.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def _plot(
     point: Mapping[str, Any] | None = None,
     answered: Answer | None = None,
 ) -> Figure:
-    """Draw a plot of a scenario's outcomes."""
+    """Return the figure of the plot `kind` for a scenario's outcomes; `point` and `answered` choose the point."""
     # Imported late: matplotlib takes long to load, and most scripts draw nothing.
     from simulator.results.drawn import Undrawn
     from simulator.results.pictures import figures

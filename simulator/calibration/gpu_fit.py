@@ -56,7 +56,7 @@ class _Part(BaseModel):
 
 
 class MatmulRow(_Part):
-    """A matmul: out[m, n] = a[m, k] b[k, n]."""
+    """A measured matmul: out[m, n] = a[m, k] b[k, n], with its dtype and time [s]."""
 
     dtype: Literal["bfloat16", "tf32", "float8_e4m3fn"]
     m: Count
@@ -66,14 +66,14 @@ class MatmulRow(_Part):
 
 
 class CopyRow(_Part):
-    """A copy: bytes read and written."""
+    """A measured copy in GPU memory: size [B] and time [s]."""
 
     nbytes: Annotated[int, Field(ge=1, alias="bytes")]
     seconds: Seconds
 
 
 class AttentionRow(_Part):
-    """Causal attention in bfloat16."""
+    """A measured causal attention kernel in bfloat16: sizes, and times forward and forward plus backward [s]."""
 
     batch: Count
     heads: Count
@@ -84,7 +84,7 @@ class AttentionRow(_Part):
 
 
 class ElementwiseRow(_Part):
-    """An elementwise kernel over rows x columns numbers in bfloat16."""
+    """A measured elementwise kernel over rows x columns numbers in bfloat16, with its time [s]."""
 
     kind: Literal["norm", "activation", "add"]
     rows: Count
@@ -93,7 +93,7 @@ class ElementwiseRow(_Part):
 
 
 class GptRow(_Part):
-    """A whole training step of a small GPT-2 in bfloat16."""
+    """A measured training step of a small GPT-2 in bfloat16: sizes, time [s] and peak memory [B]."""
 
     layers: Count
     hidden: Count
@@ -107,7 +107,7 @@ class GptRow(_Part):
 
 
 class GpuFigures(_Part):
-    """The output of tools/measure_gpu.py."""
+    """Measurements on a GPU, in the form written by tools/measure_gpu.py."""
 
     format: Literal["simulator-gpu-1"]
     device: dict[str, Any]
@@ -120,7 +120,7 @@ class GpuFigures(_Part):
 
 @dataclass(frozen=True, slots=True)
 class GpuResidual:
-    """A measured figure, and the value under the fitted GPU file.
+    """A measured figure of a GPU, and its value simulated with the fitted GPU file.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class GpuResidual:
 
     @property
     def error(self) -> float:
-        """Relative error, simulated / measured - 1."""
+        """Relative error of the figure, simulated / measured - 1."""
         return self.simulated / self.measured - 1.0
 
 
@@ -160,16 +160,16 @@ class GpuFit:
     untold: tuple[str, ...]
 
     def median(self, kind: str) -> float:
-        """Median absolute error of a kind."""
+        """Return the median absolute relative error of the figures of a kind ("matmul", "attention", ...)."""
         return median(abs(one.error) for one in self.residuals if one.kind == kind)
 
     def to_yaml(self) -> str:
-        """Return the GPU file."""
+        """Return the fitted GPU file as YAML text."""
         return yaml_dialect.dump(self.gpu)
 
 
 def read_figures(path: Path) -> GpuFigures:
-    """Read the measured figures; raise ScenarioError with a line for each fault."""
+    """Return the measurements in a JSON file; raise ScenarioError with a line for each fault."""
     try:
         return GpuFigures(**json.loads(read_text(path)))
     except ValidationError as error:
@@ -180,7 +180,7 @@ def read_figures(path: Path) -> GpuFigures:
 
 
 def fit_gpu(figures: GpuFigures, base: str) -> GpuFit:
-    """Fit a GPU's constants; the data sheet comes from a GPU in the catalog."""
+    """Return a GPU file with constants fitted to measurements; data sheet figures come from the catalog GPU `base`."""
     source = f"measured on {figures.device.get('name', 'a GPU')} with tools/measure_gpu.py"
     # A copy of the base GPU's file; only measured keys are replaced below.
     data = dict(load(registry.find("gpu", base)).data)
@@ -250,7 +250,7 @@ def _kernels(row: AttentionRow) -> tuple[Attention, Attention]:
 
 
 def _attention(rows: Sequence[AttentionRow], data: Mapping[str, Any]) -> float:
-    """Return the share of the peak at which forward plus backward take the measured time, in the median over rows."""
+    """Return the share of the peak at which simulated attention takes the measured time, in the median over rows."""
     low, high = 0.01, 1.0
     # Bisection: a larger share means shorter times; 30 halvings are exact to 1e-9.
     for _ in range(30):
@@ -262,7 +262,7 @@ def _attention(rows: Sequence[AttentionRow], data: Mapping[str, Any]) -> float:
 
 
 def _elementwise(rows: Sequence[ElementwiseRow], data: Mapping[str, Any]) -> float:
-    """Return the rate of norms, activations and additions as share of the copy rate: median over the largest size."""
+    """Return the elementwise kernels' rate relative to the copy rate: median over rows with the largest size."""
     gpu = load_gpu(dict(data))
     # Smaller arrays fit into the cache, or are bound by launches.
     largest = max(row.rows * row.columns for row in rows)
@@ -308,7 +308,7 @@ def _residuals(figures: GpuFigures, data: Mapping[str, Any]) -> list[GpuResidual
 
 
 def _gpt(row: GptRow, gpu: Gpu) -> list[GpuResidual]:
-    """Simulate a step of the small GPT; nothing is fitted to it."""
+    """Return a measured GPT step's time and memory beside their simulated values; nothing is fitted to them."""
     model = load_model(
         {"model_type": "gpt2", "name": "small", "n_layer": row.layers, "n_embd": row.hidden, "n_head": row.heads,
          "n_positions": row.seq_len, "vocab_size": row.words, "tie_word_embeddings": False}

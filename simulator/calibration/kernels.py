@@ -43,7 +43,7 @@ NEUTRAL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MatmulTable:
-    """The table's rows for one dtype.
+    """Measured matmuls on a GPU in a single dtype: shapes and times.
 
     Attributes
     ----------
@@ -60,13 +60,13 @@ class MatmulTable:
         return len(self.seconds)
 
     def where(self, chosen: Bools) -> MatmulTable:
-        """Return the rows selected by a mask."""
+        """Return the measured matmuls that a boolean mask selects."""
         return MatmulTable(self.shapes[chosen], self.seconds[chosen])
 
 
 @dataclass(frozen=True, slots=True)
 class FitErrors:
-    """Summary of relative errors |ln(simulated / measured)|: median, 90 % quantile, maximum."""
+    """Summary of absolute errors |ln(simulated / measured)|: median, 90 % quantile, maximum."""
 
     median: float
     most: float
@@ -74,7 +74,9 @@ class FitErrors:
 
 
 def measured(dtype: str, gpu: str = REFERENCE) -> MatmulTable:
-    """Read a GPU's rows for a dtype: "bfloat16", "tf32" or "float8_e4m3fn"; "b200" and "mi300x" have fewer dtypes."""
+    """Return a GPU's measured matmuls for a dtype: "bfloat16", "tf32" or "float8_e4m3fn"; "b200" and "mi300x" have
+    fewer dtypes.
+    """
     import numpy as np
 
     if gpu == REFERENCE:
@@ -86,7 +88,9 @@ def measured(dtype: str, gpu: str = REFERENCE) -> MatmulTable:
 
 
 def possible(rows: MatmulTable, constants: MatmulConstants, hbm_bandwidth: float) -> Bools:
-    """Return True for rows no faster than the GPU's peak and HBM bandwidth [B/s] allow (the roofline)."""
+    """Return a boolean mask of the measured matmuls that are no faster than the roofline of peak and HBM bandwidth
+    [B/s] allows.
+    """
     import numpy as np
 
     # Least traffic: each operand read once, the result written once.
@@ -99,19 +103,20 @@ def possible(rows: MatmulTable, constants: MatmulConstants, hbm_bandwidth: float
 
 
 def errors(constants: MatmulConstants, rows: MatmulTable) -> Floats:
-    """Return ln(simulated / measured) for each row."""
+    """Return ln(simulated / measured) for each measured matmul's time under these constants."""
     import numpy as np
 
     return np.asarray(np.log(matmul_times(constants, rows.shapes) / rows.seconds))
 
 
 def misfit(constants: MatmulConstants, rows: MatmulTable) -> FitErrors:
-    """Return the summary of the rows' errors."""
+    """Return an error summary for measured matmuls, simulated with these constants."""
     return _summed(errors(constants, rows))
 
 
 def own_spread(rows: MatmulTable) -> FitErrors:
-    """Summarise how the measured times of (m, n, k) and (n, m, k) differ, which is the same work transposed.
+    """Return a summary of the differences between the measured times of (m, n, k) and (n, m, k), which is the same work
+    transposed.
 
     No smooth law can have smaller residuals than this difference.
     """
@@ -132,7 +137,8 @@ def fit(
     seed: int = 3,
     rounds: int = 120,
 ) -> dict[str, float]:
-    """Fit the constants to the rows of several dtypes together.
+    """Return the matmul constants with which simulated times are closest to measured times, for several dtypes
+    together.
 
     Parameters
     ----------
@@ -144,7 +150,6 @@ def fit(
         Constants with a given value, not fitted.
     seed, rounds : int
         Seed and rounds of the search (differential evolution, Storn & Price 1997).
-        Of the search (differential evolution, Storn & Price 1997).
 
     Returns
     -------
@@ -179,7 +184,9 @@ def fit(
 def left_out(
     tables: Mapping[str, MatmulTable], start: KernelModel, *, seed: int = 3, rounds: int = 120
 ) -> dict[str, tuple[FitErrors, FitErrors]]:
-    """Cross-validate: fit a random half of each table's shapes; return the residuals of both halves by dtype."""
+    """Return by dtype the errors on a random half of the matmuls, to which constants are fitted, and on the
+    other half.
+    """
     import numpy as np
 
     random = np.random.default_rng(seed)

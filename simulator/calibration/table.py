@@ -13,14 +13,16 @@ from simulator.report.tables.layout import Column, laid_out
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table with a title; the first column is text, most further columns are figures."""
+    """A table with text cells with a title; the first column is text, most further columns are figures."""
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def text(self, width: int | None = None) -> str:
-        """Return lines aligned with spaces, at most `width` characters each; without a width, as long as needed."""
+        """Return the table in aligned text lines with at most `width` characters each; without a width, lines may have
+        any length.
+        """
         # "likely reason" is the only text column besides the first.
         left = [i == 0 or heading.startswith("likely") for i, heading in enumerate(self.head)]
         columns = [Column(heading, left=at, folds=at) for heading, at in zip(self.head, left, strict=True)]
@@ -28,6 +30,6 @@ class Table:
         return "\n".join([title, *laid_out(columns, self.rows, width, indent="  ")])
 
     def markdown(self) -> str:
-        """Return Markdown with pipes, without the title."""
+        """Return the table as a Markdown table, without the title."""
         lines = ["| " + " | ".join(self.head) + " |", "|" + "---|" * len(self.head)]
         return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in self.rows)]) + "\n"

@@ -115,12 +115,9 @@ def sweep(
 
     The points and the meaning of --set are the same as for `run`. --resume continues an interrupted sweep.
     """
-    import os
+    from simulator.sweeps.process_pool import number_of_processes, preload
 
-    from simulator.sweeps.process_pool import preload
-
-    # With a scheduler, the Dask cluster decides the number of processes.
-    jobs = jobs if jobs or scheduler else os.cpu_count() or 1
+    jobs = number_of_processes(jobs, scheduler)
     # Workers start importing now, while this process imports the modules below and reads the scenario.
     pool = preload(__name__) if jobs and jobs > 1 else None
     from simulator.cli.play import PlayOptions, play

@@ -28,7 +28,7 @@ _FEW_POINTS: Final = 100
 
 
 def check(source: str, settings: Sequence[str]) -> None:
-    """Print the number of points and transfers, the engine, and the estimated memory and time."""
+    """Print a scenario's number of points and transfers, its engine, and the simulation's estimated memory and time."""
     scenario = load_scenario(source, as_overrides(settings))
     print_warnings(warnings_of(scenario))
     # A plan has settings instead of points.
@@ -54,7 +54,7 @@ def check(source: str, settings: Sequence[str]) -> None:
 
 
 def _facts_of_plan(scenario: Scenario) -> dict[str, str]:
-    """Return the number of settings to choose from."""
+    """Return lines for `simulator check` on a scenario with a plan, {name: text}, with the number of settings."""
     from simulator.planner.contradictions import refuse_contradictions
     from simulator.planner.question import plan_question
     from simulator.planner.space import InfeasibleCounts, settings
@@ -78,7 +78,7 @@ def _print(scenario: Scenario, facts: Mapping[str, str]) -> None:
 
 
 def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[CostEstimate]:
-    """Return the cost of each point; raise ScenarioError with a line for each different fault."""
+    """Return the estimated simulation cost of each point; raise ScenarioError with a line for each different fault."""
     # Points with the same cluster share the cluster and its routes.
     clusters = Clusters()
     efforts: list[CostEstimate] = []
@@ -102,7 +102,7 @@ def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[
 
 
 class _Faults:
-    """Faults of a scenario's points, each with the faulty points."""
+    """Collector for faults in a scenario's points: {fault: points with this fault}."""
 
     def __init__(self, scenario: Scenario, count: int) -> None:
         self._scenario, self._count = scenario, count
@@ -110,7 +110,7 @@ class _Faults:
 
     @contextmanager
     def of(self, point: Point) -> Iterator[None]:
-        """Store a point's fault; if the scenario is a single point, raise the fault."""
+        """Store a fault raised inside the `with` block for this point; a scenario's only point raises it."""
         try:
             yield
         except SimulatorError as error:
@@ -119,12 +119,12 @@ class _Faults:
             self._points.setdefault(str(error), []).append(point)
 
     def tell(self) -> None:
-        """Raise ScenarioError with a line for each different fault, if any."""
+        """Raise ScenarioError with a line for each different stored fault, if any."""
         if self._points:
             raise ScenarioError(in_lines([self._line(error, by) for error, by in self._points.items()]))
 
     def _line(self, error: str, faulty: Sequence[Point]) -> str:
-        """Return a line with a fault, the number of points with this fault, and the first such point."""
+        """Return a line with a fault, the number of affected points, and the first such point."""
         first = ", ".join(f"{key}={value}" for key, value in faulty[0].settings.items())
         start = f"{self._scenario.source}: {len(faulty)} of {self._count} points are invalid, the first with {first}: "
         return start + error.replace("\n", "; ")
@@ -132,7 +132,7 @@ class _Faults:
 
 @contextmanager
 def _telling(scenario: Scenario, count: int, *, long: bool) -> Iterator[Callable[[], None]]:
-    """Show progress for a check that takes longer than a few seconds."""
+    """Show progress on stderr for a check that takes longer than a few seconds; yield a function to count a point."""
     if not long and count < _FEW_POINTS:
         yield lambda: None
         return
@@ -141,7 +141,7 @@ def _telling(scenario: Scenario, count: int, *, long: bool) -> Iterator[Callable
 
 
 def _engines(efforts: Sequence[CostEstimate]) -> str:
-    """Return how many points each engine simulates, with reasons."""
+    """Return a text on how many points each engine simulates, and why."""
     counts: dict[tuple[str, str], int] = {}
     for one in efforts:
         counts[one.engine, one.why] = counts.get((one.engine, one.why), 0) + 1

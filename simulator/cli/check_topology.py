@@ -19,7 +19,7 @@ _KEYS = ("builder", "graph", "nodes")
 
 
 def is_topology(source: str) -> bool:
-    """Return True if a path names a topology: a graph from another program, or YAML with a topology's keys."""
+    """Return True if a path is a topology file: a graph from another program, or YAML with a topology's keys."""
     path = Path(source)
     if path.suffix == ".graphml":
         return path.is_file()
@@ -34,7 +34,7 @@ def is_topology(source: str) -> bool:
 
 
 def check_topology(source: str, settings: Sequence[str]) -> None:
-    """Print the topology's allowed number of ranks, GPU and parts.
+    """Print a topology file's allowed number of ranks, GPU and parts.
 
     Raises
     ------

@@ -30,14 +30,14 @@ _MOST_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class ArraySizes:
-    """Sizes from begin to end, each `factor` times its predecessor; bare numbers are bytes, as in nccl-tests."""
+    """Array sizes from begin to end, each `factor` times its predecessor; bare numbers are bytes, as in nccl-tests."""
 
     begin: str
     end: str
     factor: int
 
     def listed(self, itemsize: int) -> list[int]:
-        """Return the sizes, rounded down to whole elements [B]."""
+        """Return the array sizes [B], rounded down to whole elements of `itemsize` bytes."""
         first, last = _nbytes("--begin", self.begin), _nbytes("--end", self.end)
         # nccl-tests would print an empty table.
         if first > last:
@@ -61,7 +61,7 @@ def _nbytes(option: str, text: str) -> int:
 
 
 def _as_unit(text: str) -> str:
-    """Return a size with its unit written out: nccl-tests writes 1G for 1 GiB."""
+    """Return a size written for nccl-tests with its unit: "1GiB" for "1G"."""
     return f"{text}iB" if text[-1:] in "KMGT" and text[:-1].isdecimal() else text
 
 
@@ -77,7 +77,7 @@ def table(
     payload: bool,
     as_json: bool,
 ) -> None:
-    """Simulate every size and print the table."""
+    """Simulate a collective at every array size and print the table of nccl-tests."""
     keys = {"operation": operation, "algorithm": algorithm, "payload": payload}
     cluster = {"topology": topology, "world_size": world_size} | ({"gpu": gpu} if gpu else {})
     nbytes_list = _sizes(sizes, dtype, cluster, keys)
@@ -110,7 +110,7 @@ def _scenario(cluster: dict[str, Any], collective: dict[str, Any]) -> dict[str, 
 
 
 def _sizes(sizes: ArraySizes, dtype: str, cluster: dict[str, Any], keys: dict[str, Any]) -> list[int]:
-    """Return the sizes [B]; raise ScenarioError with every fault in sizes, dtype and other options."""
+    """Return the array sizes [B]; raise ScenarioError with every fault in sizes, dtype and other options."""
     faults, itemsize = [], 1
     try:
         itemsize = _itemsize(dtype)
@@ -144,7 +144,7 @@ _OPTIONS: Final = {
 
 @contextmanager
 def _options_for_keys() -> Iterator[None]:
-    """Replace keys by options in errors raised inside this block."""
+    """Replace scenario keys by command-line options in the errors raised inside the `with` block."""
     try:
         yield
     except (ScenarioError, TooLargeError) as error:
@@ -158,7 +158,7 @@ def _loaded(data: dict[str, Any]) -> Scenario:
 
 
 def _as_typed(message: str) -> str:
-    """Return error lines with options in place of keys."""
+    """Return error lines with command-line options in place of scenario keys."""
     message = message.replace("<dict>: ", "")
     for key, option in _OPTIONS.items():
         message = re.sub(rf"^{re.escape(key)}\b", option, message, flags=re.MULTILINE)

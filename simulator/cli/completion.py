@@ -18,10 +18,10 @@ LISTS: Final = (
 
 
 def names_of(kind: registry.Kind) -> Callable[[str], list[str]]:
-    """Return the function that proposes names of a kind with the typed beginning."""
+    """Return a function from typed text to the names of a kind (topology, GPU, model ...) beginning with the text."""
     return lambda incomplete: [name for name in registry.names(kind) if name.startswith(incomplete)]
 
 
 def lists(incomplete: str) -> list[str]:
-    """Propose arguments for `simulator list`."""
+    """Return the arguments of `simulator list` beginning with the typed text."""
     return [kind for kind in LISTS if kind.startswith(incomplete)]

@@ -28,7 +28,7 @@ _MOST_DIGITS: Final = 6
 
 
 def width(stream: IO[str] | None = None) -> int | None:
-    """Return the columns per line, from COLUMNS or the terminal behind the stream (stdout); None if unknown."""
+    """Return the characters per line, from COLUMNS or the terminal behind the stream (stdout); None if unknown."""
     columns = os.environ.get("COLUMNS", "").strip()
     if columns.isdecimal() and len(columns) <= _MOST_DIGITS and int(columns) > 0:
         return max(int(columns), _LEAST)
@@ -41,7 +41,7 @@ def width(stream: IO[str] | None = None) -> int | None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a rich console that prints text literally: brackets and colons in a question are not markup."""
+    """Return a rich console for stdout or stderr that prints text literally: brackets and colons are no markup."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -53,7 +53,7 @@ def console(*, stderr: bool = False) -> Console:
 def print_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], *, keys: Sequence[int] = (0,), indent: str = ""
 ) -> None:
-    """Print rows below headings; see `simulator.report.tables.layout.laid_out`."""
+    """Print a table to stdout, with rows below headings, within the terminal's width."""
     from simulator.report.tables.layout import laid_out
 
     for line in laid_out(columns, rows, width(), keys=keys, indent=indent):
@@ -61,7 +61,7 @@ def print_table(
 
 
 def print_text(text: str, indent: str = "") -> None:
-    """Print lines, folded at spaces if too long; continuation lines start with the indent."""
+    """Print lines to stdout, folded at spaces if too long; continuation lines start with the indent."""
     wide = width()
     for line in text.split("\n"):
         if wide is not None and len(line) > wide:

@@ -20,7 +20,7 @@ _MOST_NAMED: Final = 5
 
 
 def show(first: Path, second: Path, *, as_json: bool, page: Path | None = None) -> None:
-    """Print the differences between two runs, or write a page with both runs."""
+    """Print the differences between the runs in two directories, or write a page with both runs."""
     runs, names = (read_run(first), read_run(second)), (str(first), str(second))
     # Equal settings make common points; keys, points and figures are compared.
     found = differences(*runs)
@@ -80,7 +80,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 
 def _figures(change: Change) -> tuple[str, str]:
-    """Return both values of a figure with six digits; with every digit if six digits are equal."""
+    """Format a changed figure's two values with six digits, or with every digit if six digits are equal."""
     short = tuple(f"{value:.6g}" if isinstance(value, float) else str(value) for value in (change.first, change.second))
     return (short[0], short[1]) if short[0] != short[1] else (str(change.first), str(change.second))
 

@@ -20,19 +20,19 @@ def show(
     algorithm: str | None,
     out: Path | None,
 ) -> None:
-    """Fit a machine, report the result, and print or write the topology file."""
+    """Fit a machine's constants to measured sweeps, print the result, and print or write the topology section."""
     found = fit_all(paths, topology=topology, world_size=world_size, operation=operation, algorithm=algorithm)
     _tell(machine_text(found), to_yaml(*found.fits), out)
 
 
 def show_gpu(path: Path, base: str, out: Path | None) -> None:
-    """Fit a GPU's kernels, report the residuals, and print or write the GPU file."""
+    """Fit a GPU's kernel speeds to measurements, print the residuals, and print or write the GPU file."""
     found = fit_gpu(read_figures(path), base)
     _tell(_text(found), found.to_yaml(), out)
 
 
 def _tell(text: str, file: str, out: Path | None) -> None:
-    """Print the result, and the file or its path."""
+    """Print a fit's result, and write its YAML to the file `out`, or print the YAML if `out` is None."""
     # Without a file, YAML goes to stdout; the text then goes to stderr, and the output can be piped.
     typer.echo(text, err=out is None)
     if out is None:

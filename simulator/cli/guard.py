@@ -16,7 +16,7 @@ from simulator.cli.interruption import exit_code, heed_no_more, interruption_beh
 
 
 def guarded(command: Callable[[], Any]) -> int:
-    """Run a command and return its exit code."""
+    """Run a command and return its exit code; errors are printed as lines on stderr."""
     try:
         code = command()
     # BaseException: interruptions are not Exceptions, and an error may have replaced an interruption on its way.
@@ -70,7 +70,7 @@ def _typers(error: BaseException) -> int:
 
 
 def _usage(message: str, context: Any) -> str:
-    """Return a line with the command, the fault, and the place of the explanation."""
+    """Return the line for a usage error: the command, the fault, and where to find help."""
     path = context.command_path if context is not None else "simulator"
     commands = getattr(context.command, "commands", None) if context is not None else None
     # Typer's own message for an unknown command proposes no other name.

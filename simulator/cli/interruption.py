@@ -27,7 +27,7 @@ from typing import Final
 
 
 class InterruptionError(BaseException):
-    """A signal to end the program has arrived.
+    """Error raised in the main thread when a signal to end the program arrives.
 
     The class does not derive from KeyboardInterrupt, because typer turns KeyboardInterrupt into an exit code without a
     message. Weak references to the exception are possible, unlike to KeyboardInterrupt.
@@ -37,11 +37,11 @@ class InterruptionError(BaseException):
 
 
 class CtrlCError(InterruptionError):
-    """SIGINT has arrived."""
+    """Error raised when SIGINT (Ctrl-C) arrives."""
 
 
 class TerminatedError(InterruptionError):
-    """SIGTERM has arrived."""
+    """Error raised when SIGTERM arrives."""
 
 
 INTERRUPTIONS: Final = (KeyboardInterrupt, InterruptionError)
@@ -84,7 +84,7 @@ class Delivery:
     writer: socket.socket = field(init=False)
 
     def __post_init__(self) -> None:
-        """Open the stream; from now on, a signal may write at any moment."""
+        """Open the stream to which signals write; from now on, a signal may write at any moment."""
         self.reader, self.writer = socket.socketpair()
         # Signals write to the stream, and a write during a signal must never wait.
         self.writer.setblocking(False)
@@ -109,12 +109,15 @@ class Delivery:
         self.writer.send(bytes([_HANDLED]))
 
     def drop(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Print an exception dropped by Python, as Python does; print no interruption, which is sent again."""
+        """Print an exception that Python has dropped, as Python does; print no interruption, which is sent again."""
         if not isinstance(unraisable.exc_value, INTERRUPTIONS):
             sys.__unraisablehook__(unraisable)
 
     def send_lost_signals_again(self) -> None:
-        """Watch until signals are ignored; this is the watching thread's function."""
+        """Send each signal that the command has not heard to the main thread again, until signals are ignored.
+
+        This is the watching thread's function.
+        """
         # `last` is the last byte read, `number` the last signal. Until the first signal, the thread only waits.
         last, number = _HANDLED, 0
         while number == 0 or signal.getsignal(number) is not signal.SIG_IGN:
@@ -151,7 +154,7 @@ def heed_interruptions() -> None:
 
 
 def hear(error: BaseException) -> None:
-    """Record that the command has heard this interruption and every earlier one; later signals are raised again."""
+    """Record that the command has caught this interruption and every earlier one; later signals are raised again."""
     delivery = error.delivery if isinstance(error, InterruptionError) else None
     if delivery is not None:
         delivery.heard = delivery.handled
@@ -174,12 +177,12 @@ def interruption_behind(error: BaseException | None) -> BaseException | None:
 
 
 def word(error: BaseException | None) -> str:
-    """Return the word for an interruption in a message."""
+    """Return "interrupted" or "terminated" (after SIGTERM), for a message about an interruption."""
     return "terminated" if _signal_of(error) is signal.SIGTERM else "interrupted"
 
 
 def exit_code(error: BaseException | None) -> int:
-    """Return the exit code, 128 plus the signal's number, like shells."""
+    """Return the exit code for an interruption, 128 plus the signal's number, like shells."""
     return 128 + _signal_of(error)
 
 
@@ -188,7 +191,7 @@ def _signal_of(error: BaseException | None) -> signal.Signals:
 
 
 def _is_inside(frame: FrameType | None, function: object) -> bool:
-    """Return True if the function is the frame's own or among its callers."""
+    """Return True if a stack frame is the function's own, or one of its callers is."""
     code = getattr(function, "__code__", None)
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back

@@ -44,7 +44,10 @@ _KEYS: Final = (0, 2)
 
 
 def show(options: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a line for each kernel in a micro-batch; `options` maps the names in _OPTIONS to values or None."""
+    """Print a line for each kernel of a micro-batch, with its time.
+
+    `options` maps names in _OPTIONS to values or None.
+    """
     # The scenario's rules check the options; `to_step` is the same as for a simulation.
     step, gpu = _asked(options)
     try:

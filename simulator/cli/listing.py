@@ -76,7 +76,7 @@ def _algorithms() -> None:
 
 
 def _builders() -> None:
-    """Print each builder with its options and their defaults; options without default must be given."""
+    """Print each topology builder with its options and their defaults; options without default must be given."""
     # The first line of a builder's docstring describes the machine.
     import inspect
 

@@ -38,7 +38,7 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """The arguments of the command."""
+    """The arguments of `simulator memory`."""
 
     model: str
     dp: int
@@ -49,7 +49,7 @@ class MemoryOptions:
 
 
 def show(request: MemoryOptions, *, as_json: bool) -> None:
-    """Print model states by convention and stage, activations by policy, and the combinations that fit."""
+    """Print a model's states by ZeRO stage, activations by checkpointing policy, and the combinations that fit."""
     # First, so that invalid options are reported together instead of one by one.
     _check(request)
     model = load_model(request.model, request.seq_len)
@@ -97,7 +97,7 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
 
 
 def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity: float, gpu: str) -> str:
-    """Return a sentence: the first stage at which the model fits, or the combination with the least memory."""
+    """Return a sentence: the first ZeRO stage at which the model fits, or the combination with the least memory."""
     # Low stages first, because they communicate least; within a stage, "none" first.
     for stage, own in enumerate(needs):
         fitting = [policy for need, policy in zip(own, policies, strict=True) if need <= capacity]
@@ -114,7 +114,7 @@ def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity
 
 
 def _check(request: MemoryOptions) -> None:
-    """Apply a scenario's rules, which report every fault at once."""
+    """Raise an error with every fault in the arguments, found by a scenario's rules."""
     training = {
         "model": request.model,
         "seq_len": request.seq_len,

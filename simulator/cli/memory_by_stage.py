@@ -78,7 +78,7 @@ _SHORT: Final = {"recomputed activations": "run again"}
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The request, and each stage's memory.
+    """A training step with the memory of each pipeline stage.
 
     Attributes
     ----------
@@ -94,12 +94,12 @@ class _Found:
 
     @property
     def largest(self) -> StageMemory:
-        """Stage with the largest peak; the first in a tie."""
+        """Pipeline stage with the largest peak memory; the first in a tie."""
         return max(self.stages, key=lambda stage: stage.nbytes)
 
 
 def show(options: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print each stage's memory; `options` maps the names in _OPTIONS to values, or None if not given."""
+    """Print each pipeline stage's peak memory; `options` maps names in _OPTIONS to values, or None if not given."""
     try:
         found = _found(options)
     except (ScenarioError, TooLargeError) as error:
@@ -138,7 +138,7 @@ def _found(options: Mapping[str, Any]) -> _Found:
 
 
 def _warning(step: TrainingStep) -> str:
-    """Return a warning if following every pass takes long; otherwise an empty text."""
+    """Return a warning if following every pass of the step takes long; otherwise an empty text."""
     try:
         passes = Pipeline.of(step).all_passes
     # `stage_memory` reports the fault.
@@ -154,7 +154,10 @@ def _warning(step: TrainingStep) -> str:
 
 
 def _scenario(options: Mapping[str, Any], gpus: int) -> dict[str, Any]:
-    """Return a scenario with the given options; any topology will do, because links do not matter."""
+    """Return a scenario's data with the command's options as keys.
+
+    Any topology will do, because links do not matter.
+    """
     data: dict[str, Any] = {
         "name": "memory",
         "cluster": {"topology": "star_100g", "world_size": gpus},
@@ -169,7 +172,7 @@ def _scenario(options: Mapping[str, Any], gpus: int) -> dict[str, Any]:
 
 
 def _as_options(message: str) -> str:
-    """Return lines with options in place of keys."""
+    """Return error lines with command-line options in place of scenario keys."""
     # A schedule's rules name the key for micro-batches in brackets.
     return as_options(message, _OPTIONS).replace("(gradient_accumulation_steps)", "(--micro-batches)")
 
@@ -206,7 +209,7 @@ def _held(found: _Found, category: str) -> Sequence[int]:
 
 
 def _unit_of_held(found: _Found) -> str:
-    """Return the unit of forward passes: micro-batches, or passes through a chunk if a rank has several."""
+    """Return the unit of forward passes held by a stage: "micro-batches", or "chunk passes" with several chunks."""
     return "chunk passes" if Pipeline.of(found.step).shape.chunks > 1 else "micro-batches"
 
 

@@ -163,12 +163,10 @@ def plan(
     The search excludes settings that are impossible, that do not fit into memory, and that are slower than the best
     settings according to a lower bound. It simulates every other setting, therefore no faster setting is missed.
     """
-    import os
-
-    from simulator.sweeps.process_pool import preload
+    from simulator.sweeps.process_pool import number_of_processes, preload
 
     # Same as in `sweep`: workers import while this process reads the question.
-    jobs = jobs or (None if scheduler is not None else os.cpu_count() or 1)
+    jobs = number_of_processes(jobs, scheduler)
     pool = preload(__name__) if jobs is not None and jobs > 1 else None
     from simulator.cli.plan import Output
     from simulator.cli.plan import plan as planned

@@ -13,7 +13,7 @@ from simulator.scenario.template import template
 
 
 def write(name: str, question: str, kind: Literal["collective", "training"] = "collective") -> None:
-    """Write NAME.yaml; refuse to overwrite an existing file."""
+    """Write a new scenario to NAME.yaml in the working directory; refuse to overwrite an existing file."""
     # `simulator new demo` and `simulator new demo.yaml` mean the same file.
     name = name.removesuffix(".yaml")
     check_name(name)

@@ -13,23 +13,23 @@ Number = TypeVar("Number", int, float)
 
 
 def as_tokens(text: str | int) -> int:
-    """Return a number of tokens; typer also passes the default, an int."""
+    """Return a number of tokens from an option's text, such as '8k'; return an int unchanged."""
     # The default is an int, and typer passes it through the parser too.
     return text if isinstance(text, int) else _read(lambda text: parse_count(text, TOKENS), text)
 
 
 def as_length(text: str | float) -> float:
-    """Return the tokens in a whole training: '15T', '1e12'."""
+    """Return the number of tokens in a whole training from an option's text: '15T', '1e12'."""
     return _read(parse_length, text) if isinstance(text, str) else text
 
 
 def as_days(text: str | float) -> float:
-    """Return a number of days: '30', '30d', '6w', '12h'."""
+    """Return a number of days from an option's text: '30', '30d', '6w', '12h'."""
     return _read(parse_days, text) if isinstance(text, str) else text
 
 
 def _read(parse: Callable[[str], Number], text: str) -> Number:
-    """Parse a text; raise typer's own error, which names the option, if the text is invalid."""
+    """Return the parsed text; raise typer's own error, which names the option, if the text is invalid."""
     try:
         return parse(text)
     except ValueError as error:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 
 def as_options(message: str, options: Mapping[str, str]) -> str:
-    """Return a message with options in place of keys; `options` maps dotted keys to options.
+    """Return an error message with command-line options in place of keys; `options` maps dotted keys to options.
 
     Examples
     --------

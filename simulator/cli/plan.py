@@ -62,7 +62,7 @@ class Output:
 
 
 def plan(question: PlanQuestion, backend: Backend, output: Output) -> None:
-    """Search, print, and write best.yaml, plan.json and report.html if there is a folder."""
+    """Search for the fastest settings, print them, and write best.yaml, plan.json and report.html if requested."""
     print_warnings([question.announced()])
     # Before a directory is created: contradictory constraints leave no setting to search.
     refuse_contradictions(question)
@@ -132,7 +132,7 @@ def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Ou
 
 
 def _add_nearest(data: dict[str, Any], question: PlanQuestion, choices: Choices, *, quiet: bool) -> None:
-    """Add the nearest infeasible setting to `data` and print it; an interruption keeps partial results."""
+    """Add the setting nearest to fitting in memory to `data`, and print it; an interruption keeps partial results."""
     # None means: no setting exists at all, with any amount of memory.
     need = least_memory(choices, question.base, question.sequences)
     if need is None:
@@ -151,7 +151,7 @@ def _add_nearest(data: dict[str, Any], question: PlanQuestion, choices: Choices,
 
 
 def _kept(output: Output, backend: Backend) -> Path | None:
-    """Return the folder for outcomes until the search has ended; None without `out`, or with a cache."""
+    """Return the folder that keeps outcomes until the search has ended; None without `out`, or with a cache."""
     if output.out is None:
         if output.resume:
             raise ScenarioError("--resume: needs the directory of the interrupted plan; give --out DIR")
@@ -166,7 +166,7 @@ def _kept(output: Output, backend: Backend) -> Path | None:
 
 
 def _told(found: Iterable[T], text: Callable[[T], str]) -> Iterator[T]:
-    """Yield each item; print the item's text immediately."""
+    """Yield each item after printing the item's text on stderr."""
     for one in found:
         # On stderr, because stdout may hold JSON.
         typer.echo(text(one), err=True)

@@ -28,14 +28,14 @@ _EVERY: Final = 10.0
 
 @dataclass(slots=True)
 class SearchProgress:
-    """Progress of a search: a changing line on a terminal, a line every ten seconds in a file or pipe."""
+    """Prints a search's progress: a changing line on a terminal, a line every ten seconds in a file or pipe."""
 
     quiet: bool
     told: float = field(default_factory=time.monotonic)
     wide: int = 0
 
     def tell(self, found: SearchResult) -> None:
-        """Print the progress if it is due."""
+        """Print the search's progress on stderr if a new line is due."""
         if self.quiet:
             return
         # Settings that do not fit have no step time.
@@ -52,13 +52,13 @@ class SearchProgress:
             self.told = time.monotonic()
 
     def end(self) -> None:
-        """End the line that was shown."""
+        """End the progress line shown on the terminal."""
         if self.wide:
             typer.echo("", err=True)
 
 
 def print_plan(found: SearchResult, question: PlanQuestion) -> None:
-    """Print the answer, the best settings as a table, and the excluded settings."""
+    """Print a plan's answer, the best settings as a table, and the numbers of excluded settings by reason."""
     if found.best:
         for sentence in sentences(found, question.budget, question.deadline):
             print_text(sentence)
@@ -71,7 +71,7 @@ def print_plan(found: SearchResult, question: PlanQuestion) -> None:
 
 
 def print_sizes(tried: Sequence[ClusterSizeResult]) -> None:
-    """Print the results for each further number of GPUs, if any."""
+    """Print the plan's results for several numbers of GPUs, if any."""
     if tried:
         numbers = [one.to_dict() for one in tried]
         print_text(f"\n{gpu_numbers.sentence(numbers)}")
@@ -81,7 +81,7 @@ def print_sizes(tried: Sequence[ClusterSizeResult]) -> None:
 
 
 def print_sensitivity(changed: Sequence[MachineChange]) -> None:
-    """Print the effect of other machines."""
+    """Print a sentence for each changed machine, on its effect on the plan."""
     if changed:
         typer.echo("")
     for one in changed:
@@ -115,14 +115,14 @@ def _print_best(found: SearchResult) -> None:
 
 
 def _interval(report: Mapping[str, Any]) -> str:
-    """Return the 80 % prediction interval for the step time."""
+    """Format the 80 % prediction interval of a report's step time; "" if unknown."""
     ends = [report["intervals"].get(f"step_time_s_80_{end}") for end in ("low", "high")]
     # Without measurements for such runs there is no interval.
     return "" if None in ends else " to ".join(format_time(end) for end in ends)
 
 
 def print_impossible(question: PlanQuestion, possible: Sequence[str]) -> None:
-    """Print that no setting exists for these numbers, and name nearby numbers with a setting."""
+    """Print that no setting exists for these numbers of GPUs and sequences, and name nearby numbers with a setting."""
     gpus = question.base.cluster.world_size
     others = f" Possible: {', '.join(possible)}." if possible else ""
     print_text(
@@ -132,7 +132,7 @@ def print_impossible(question: PlanQuestion, possible: Sequence[str]) -> None:
 
 
 def print_nearest(question: PlanQuestion, need: MemoryNeed, ways: Iterable[Remedy]) -> Iterator[Remedy]:
-    """Print the setting nearest to fitting, then each remedy immediately."""
+    """Print the setting nearest to fitting in memory, then each remedy as soon as it is found; yield the remedies."""
     print_text(
         f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The setting with the "
         f"smallest need takes {format_memory(need.nbytes)} of {format_memory(need.capacity)}: {need.setting.text}. "

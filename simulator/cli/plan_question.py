@@ -40,7 +40,7 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The options; None or empty if not given."""
+    """Options of `simulator plan`; None or empty if not given."""
 
     topology: str | None = None
     gpus: int | None = None
@@ -59,7 +59,7 @@ class PlanOptions:
 
 
 def question(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
-    """Return the question about a model, if a topology is given, or about a scenario.
+    """Return the question for the planner, about a model if a topology is given, otherwise about a scenario.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def question(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> Pl
 
 
 def _of_scenario(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
-    """Return the question in a scenario; only --set changes a scenario's keys."""
+    """Return the planner's question from a scenario's `plan`; of the options only --set may be given."""
     # A scenario's own `plan` replaces these options.
     given = next((field.name for field in fields(asked) if getattr(asked, field.name) not in (None, ())), None)
     if given is not None:
@@ -120,7 +120,7 @@ def _base(model: str, asked: PlanOptions, gpus: int, seq_len: int, settings: Map
 
 
 def _budget(asked: PlanOptions) -> BudgetSpec | None:
-    """Return the length and prices of the whole training; prices, power and deadline need a length."""
+    """Return the length and prices of the whole training from the options; prices and deadline need a length."""
     given = {"--price": asked.price, "--watts": asked.watts, "--deadline": asked.deadline}
     if asked.tokens is None:
         option = next((name for name, value in given.items() if value is not None), None)

@@ -35,7 +35,7 @@ from simulator.sweeps.sweep import Backend, play_points
 
 @dataclass(frozen=True, slots=True)
 class PlayOptions:
-    """Options of `run` and `sweep`."""
+    """Options of `simulator run` and `simulator sweep`."""
 
     out: Path | None = None
     as_json: bool = False
@@ -107,7 +107,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
 
 
 def _plan(scenario: Scenario, options: PlayOptions) -> None:
-    """Search for a plan instead of simulating points."""
+    """Search for the fastest settings of a scenario with `plan`, like `simulator plan`."""
     from simulator.cli.plan import Output, plan
     from simulator.planner.question import plan_question
 
@@ -128,7 +128,7 @@ def _plan(scenario: Scenario, options: PlayOptions) -> None:
 
 
 def _print_failures(outcomes: Sequence[PointOutcome]) -> None:
-    """Print a line for each different error: the first point with this error, and the number of such points."""
+    """Print on stderr a line for each different error: the number of points with this error, and the first point."""
     by_error: dict[str, list[PointOutcome]] = {}
     for outcome in outcomes:
         if outcome.error:
@@ -166,7 +166,7 @@ def _folder(scenario: Scenario, numbered: Sequence[NumberedPoint], options: Play
 
 @contextmanager
 def _cleaning_up(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> Iterator[None]:
-    """If the simulation ends early, keep finished points for --resume; without any, remove the directory."""
+    """If the simulation in the `with` block ends early, keep finished points for --resume, else remove the folder."""
     try:
         yield
     except INTERRUPTIONS as error:
@@ -183,7 +183,7 @@ def _cleaning_up(folder: Path, numbered: Sequence[NumberedPoint], options: PlayO
 
 
 def _keep_or_discard(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> str:
-    """Return how to resume an unfinished run; if no point has ended, remove the directory and return ""."""
+    """Return a text on how to resume an unfinished run; if no point has ended, remove the directory and return ""."""
     done = len(read_journal_of(folder, numbered))
     # A resumed run's directory existed before this command, and stays.
     if not done and not options.resume:
@@ -226,7 +226,7 @@ def _played(
 
 @contextmanager
 def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
-    """Prepend the scenario's name to the error of a single point."""
+    """Prepend the scenario's name to an error raised in the `with` block, if `alone` (the scenario has one point)."""
     try:
         yield
     except SimulatorError as error:
@@ -238,7 +238,7 @@ def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
 
 @contextmanager
 def _heeding_interruption(when: str) -> Iterator[None]:
-    """Exit with an interruption's code, and print which work was interrupted."""
+    """On an interruption inside the `with` block, print which work was interrupted, and exit with its code."""
     try:
         yield
     except INTERRUPTIONS as error:

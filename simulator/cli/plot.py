@@ -22,7 +22,7 @@ from simulator.scenario.records import PlotsSpec, Scenario
 
 
 def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, svg: bool) -> None:
-    """Draw a kind of picture from a run's files; points drawn in detail are simulated again."""
+    """Draw a kind of plot for the run in a folder, and write PNG files; points drawn in detail are simulated again."""
     scenario = run_directory.load(folder)
     outcomes, spoken, findings = _report(folder / "report.json", len(points(scenario)))
     # Every check comes before matplotlib is imported.
@@ -65,7 +65,7 @@ def _said(settings: Sequence[str]) -> str:
 
 
 def _named(drawn: list[tuple[str, Any]], out: Path | None) -> list[tuple[str, Any]]:
-    """Return figures by file name; `out` names the file of a single figure."""
+    """Return (file name, figure) pairs; the path `out` names the file of a single figure."""
     if out is None:
         return drawn
     if out.suffix != ".png":
@@ -93,7 +93,7 @@ def _check_kind(scenario: Scenario, kind: str, *, alone: bool) -> None:
 
 
 def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
-    """Return the settings in --point; at least one point has them."""
+    """Return the settings in the --point options as {key: value}; raise ScenarioError if no point has them."""
     wanted: dict[str, Any] = {}
     for text in settings:
         key, equals, value = text.partition("=")
@@ -117,7 +117,7 @@ def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | None, list[Any]]:
-    """Return the outcomes, the points named in the answer (None if not stored), and the findings."""
+    """Return from a report.json the outcomes, the points named in the answer (None if not stored), and the findings."""
     try:
         read = read_json(path, most=MOST_DATA)
         outcomes = [read_outcome(place, point) for place, point in enumerate(read["points"])]

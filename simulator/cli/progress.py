@@ -26,7 +26,7 @@ _EVERY: Final = {True: 0.5, False: 10.0}
 
 @contextmanager
 def progress(total: int, done: int = 0, what: str = "") -> Iterator[Callable[[], None]]:
-    """Show how many of `total` points are done, and the running point's progress; yield a function to count a point."""
+    """Show on stderr how many of `total` points are done; yield a function to count a finished point."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
@@ -51,7 +51,7 @@ def progress(total: int, done: int = 0, what: str = "") -> Iterator[Callable[[],
 
 @contextmanager
 def _telling(bars: Bars, what: str) -> Iterator[None]:
-    """Report the running point's progress from a separate thread, without slowing an engine down."""
+    """Show the running point's progress from a separate thread during the `with` block."""
     played, over, terminal = Progress(), Event(), bars.console.is_terminal
 
     def tell() -> None:
@@ -76,7 +76,7 @@ def _telling(bars: Bars, what: str) -> Iterator[None]:
 
 
 def described(played: Progress, what: str) -> str:
-    """Return the name and the running point's progress.
+    """Format the scenario's name and the running point's progress.
 
     Examples
     --------

@@ -22,7 +22,10 @@ from simulator.sweeps.sweep import play_points
 
 
 def rerun(folder: Path, out: Path | None, *, trace: bool = False) -> None:
-    """Simulate the directory's scenario again; the exit code is 1 if any figure differs."""
+    """Simulate the scenario of a run's directory again and print whether results differ.
+
+    Exit with code 1 if any does.
+    """
     if trace and out is None:
         raise ScenarioError("--trace: needs --out DIR, because results are discarded without --out")
     scenario = run_directory.load(folder)

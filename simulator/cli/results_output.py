@@ -26,7 +26,7 @@ _MOST_SMALL: Final = 40
 
 
 def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: DrawnPictures, *, full: bool) -> None:
-    """Print the answer, then the table, then a line with the paths."""
+    """Print a run's answer, then its table, then a line with the paths of its files."""
     console, scenario = plain_console(), compared.scenario
     width = console.width
     print_text(scenario.question or scenario.name, "  ")
@@ -58,7 +58,10 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
 
 
 def tables_within(small: SmallTable, width: int) -> list[Table]:
-    """Return a small table as rich tables within a width; columns that do not fit go into further tables."""
+    """Return a small table as rich tables within a width [characters].
+
+    Columns that do not fit go into further tables.
+    """
     from rich.table import Table
 
     heading = max(len(small.corner), *(len(name) for name, _ in small.rows)) + 4

@@ -12,7 +12,7 @@ KINDS = ("scenario", "topology")
 
 
 def show(kind: str) -> None:
-    """Print the schema as JSON."""
+    """Print the JSON schema of a kind of files, scenario or topology."""
     typer.echo(json.dumps(_schema(kind), indent=2))
 
 

@@ -15,7 +15,7 @@ _MOST_RANKS: Final = 10_000_000
 
 
 def as_overrides(settings: Sequence[str]) -> dict[str, str]:
-    """Return each KEY=VALUE as an entry; raise ScenarioError without '='.
+    """Return the --set texts KEY=VALUE as {key: value}; raise ScenarioError without '='.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def as_overrides(settings: Sequence[str]) -> dict[str, str]:
 
 
 def as_ranks(text: str | None) -> tuple[int, ...] | None:
-    """Return ranks and ranges of ranks in rising order; raise ScenarioError for anything else.
+    """Return the numbers in a text of ranks and ranges of ranks, rising; raise ScenarioError for anything else.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def as_ranks(text: str | None) -> tuple[int, ...] | None:
 
 
 def as_full(table: str) -> bool:
-    """Return True if --table asks for the full table; raise ScenarioError unless "small" or "full"."""
+    """Return True if the option --table is "full", False for "small"; raise ScenarioError for anything else."""
     if table not in ("small", "full"):
         raise ScenarioError(f"--table {table}: {one_of(('small', 'full'), table)}")
     return table == "full"

@@ -22,7 +22,7 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def show(topology: str, world_size: int | None, out: Path | None, gpu: str | None = None, *, svg: bool = False) -> None:
-    """Draw a topology, optionally with another GPU, and list the kinds of links."""
+    """Draw a topology to a picture file, optionally with another GPU, and print its kinds of links."""
     known = facts(topology)
     ranks = world_size or usual_ranks(known)
     target = out or Path(f"{known.name}.png")
@@ -56,7 +56,7 @@ def show(topology: str, world_size: int | None, out: Path | None, gpu: str | Non
 
 
 def _chosen(gpu: str) -> str:
-    """Return a GPU's name or path if readable; otherwise report each fault at the option."""
+    """Return a GPU's name or path if readable; otherwise raise an error with each fault, at the option --gpu."""
     try:
         load_gpu(gpu)
     except ScenarioError as error:
@@ -73,7 +73,7 @@ def usual_ranks(known: TopologyFacts) -> int:
 
 
 def in_words(cluster: Cluster) -> str:
-    """Return the vertex count per kind, as text: "8 gpus, 1 switch"."""
+    """Format the cluster's number of vertices per kind: "8 gpus, 1 switch"."""
     counts: dict[str, int] = {}
     for _, facts_ in cluster.graph.nodes(data=True):
         counts[facts_["kind"]] = counts.get(facts_["kind"], 0) + 1
@@ -84,7 +84,7 @@ def in_words(cluster: Cluster) -> str:
 
 
 def _kinds(cluster: Cluster) -> dict[tuple[str, str, float, float], int]:
-    """Return the number of directed links by (source kind, destination kind, bandwidth, latency)."""
+    """Return {(source kind, destination kind, bandwidth [B/s], latency [s]): number of directed links} of a cluster."""
     counts: dict[tuple[str, str, float, float], int] = {}
     kinds = {vertex: facts_["kind"] for vertex, facts_ in cluster.graph.nodes(data=True)}
     for src, dst, edge in cluster.graph.edges(data=True):

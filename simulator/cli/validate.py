@@ -29,7 +29,7 @@ from simulator.step.framework import Framework
 
 
 def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path | None, *, as_json: bool) -> None:
-    """Simulate the rows, and print sources, groups, worst rows, constants and checks."""
+    """Simulate measured training steps and print the errors, by source, by group, and of the worst rows."""
     if own is not None and source is not None:
         raise ScenarioError("--source: excludes --csv, which simulates only the runs of a file; omit one option")
     # A user's rows are a source of their own, and are never mixed with the shipped rows.
@@ -62,7 +62,7 @@ def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path
 
 
 def _counts(outcomes: Sequence[PlayedRow]) -> str:
-    """Return the number of rows simulated, and how many were really timed."""
+    """Return a text on how many measured rows were simulated, and how many of these were really timed."""
     timed = sum(outcome.row.timed for outcome in outcomes)
     composed = len(outcomes) - timed
     parts = (
@@ -72,12 +72,12 @@ def _counts(outcomes: Sequence[PlayedRow]) -> str:
 
 
 def _can_be_fitted(outcomes: Sequence[PlayedRow]) -> bool:
-    """Return True if every row used in the fit is present; cross-validation then leaves out each size in turn."""
+    """Return True if the outcomes contain every measured row that the fit uses."""
     return sum(is_fitted(outcome.row) for outcome in outcomes) == sum(map(is_fitted, measured()))
 
 
 def _whole(outcomes: Sequence[PlayedRow]) -> list[Table]:
-    """Return the tables for rows in training.csv: models not partitioned over ranks."""
+    """Return the tables for measured rows from training.csv: models not partitioned over ranks."""
     # The rows of training.csv have their own table names.
     names = {row.table for row in measured()}
     whole = [outcome for outcome in outcomes if outcome.row.table in names]

@@ -8,7 +8,7 @@ import typer
 
 
 def print_warnings(lines: Iterable[str]) -> None:
-    """Print every non-empty line."""
+    """Print every non-empty line on stderr as a warning."""
     for line in lines:
         if line:
             typer.echo(f"warning: {line}", err=True)

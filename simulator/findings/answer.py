@@ -59,7 +59,7 @@ class Answer:
     caveats: tuple[Caveat, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for report.json."""
+        """Return the answer as plain data for report.json."""
         return {
             "question": self.question,
             "sentences": list(self.sentences),
@@ -75,13 +75,13 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """All sentences, a line each."""
+        """All sentences of the answer, the reason and the caveats, a line each."""
         trust = [f"Trust: {one.text}." for one in self.caveats]
         return "\n".join([*self.sentences, *([f"Why: {self.why}"] if self.why else []), *trust])
 
 
 def answer(compared: Comparison) -> Answer:
-    """Answer a scenario's question; points between its own may be simulated to find crossovers."""
+    """Return the answer to a scenario's question; points between its own may be simulated to find crossovers."""
     scenario, outcomes = compared.scenario, compared.outcomes
     # Nothing to compare: report the first failure instead.
     if not any(row.report is not None for row in compared.rows):
@@ -119,7 +119,7 @@ def answer(compared: Comparison) -> Answer:
 
 
 def _nothing_fits(compared: Comparison) -> list[str]:
-    """Return a sentence if no point fits in memory, with the point that lacks least.
+    """Return a sentence that no point fits in memory and which point lacks least, in a list; empty if any fits.
 
     Speeds of points that do not fit belong to no real run, so the answer must start with this sentence.
     """
@@ -144,7 +144,7 @@ def _untold(asked: FindingSpec) -> str:
 
 
 def _usual(compared: Comparison) -> tuple[FindingSpec, ...]:
-    """Return the findings that suit the axes, for a scenario without `answer`."""
+    """Return the findings that suit the comparison's axes, for a scenario that requests none."""
     scenario = compared.scenario
     if scenario.training is not None and scenario.training.numerics:
         return (FindingSpec(finding="learned"),)
@@ -159,14 +159,14 @@ def _usual(compared: Comparison) -> tuple[FindingSpec, ...]:
 
 
 def _first_that_fits(compared: Comparison) -> tuple[int, ...]:
-    """Return the first fitting point, else the first simulated point."""
+    """Return a tuple with the index of the first point that fits in memory, else of the first simulated point."""
     fitting = [row.index for row in compared.rows if row.fits]
     played = [row.index for row in compared.rows if row.report is not None]
     return tuple((fitting or played)[:1])
 
 
 def _upper(sentence: str) -> str:
-    """Capitalise a sentence starting with a plain word; leave names such as zero3 unchanged."""
+    """Return a sentence with a capital first letter if it starts with a plain word; names such as zero3 stay."""
     return sentence[:1].upper() + sentence[1:] if sentence.partition(" ")[0] in _PLAIN else sentence
 
 

@@ -24,13 +24,16 @@ def budgets(compared: Comparison) -> list[dict[str, Any]]:
 
 
 def _of(compared: Comparison, row: Row, budget: BudgetSpec) -> dict[str, Any]:
-    """Return the budget of a point."""
+    """Return a point's budget: point, setting, days, gpu_hours, cost and energy_kwh."""
     own = {"point": row.index, "setting": {**row.setting, **row.condition}}
     return own | amounts(row.report or {}, row.point.cluster.world_size, budget)
 
 
 def amounts(report: Mapping[str, Any], gpus: int, budget: BudgetSpec) -> dict[str, Any]:
-    """Return days, gpu_hours, cost and energy_kwh of a whole training; cost and energy None without price or power."""
+    """Return days, gpu_hours, cost and energy_kwh of a whole training, from a step's report.
+
+    Cost and energy are None without price or power.
+    """
     # The length is given in tokens or in steps.
     seconds = (
         budget.tokens / report["tokens_per_s"]
@@ -48,7 +51,7 @@ def amounts(report: Mapping[str, Any], gpus: int, budget: BudgetSpec) -> dict[st
 
 
 def sentence(compared: Comparison, rows: list[dict[str, Any]], point: int) -> str:
-    """Return the sentence with a point's budget, marked as an estimate."""
+    """Return a sentence with the budget of the point with this index, marked as an estimate; "" if unknown."""
     budget, one = compared.scenario.budget, next((row for row in rows if row["point"] == point), None)
     if budget is None or one is None:
         return ""
@@ -59,7 +62,7 @@ def sentence(compared: Comparison, rows: list[dict[str, Any]], point: int) -> st
 
 
 def amounts_text(one: Mapping[str, Any], budget: BudgetSpec) -> str:
-    """Write the result of `amounts`: '26.2 days, 322,000 GPU hours, cost 805,000 at 2.5 per GPU hour'."""
+    """Format the result of `amounts`: '26.2 days, 322,000 GPU hours, cost 805,000 at 2.5 per GPU hour'."""
     parts = [_duration(one["days"]), f"{amount_text(one['gpu_hours'])} GPU hours"]
     parts += [f"cost {amount_text(one['cost'])} at {budget.price:g} per GPU hour"] if one["cost"] is not None else []
     parts += [_energy(one["energy_kwh"])] if one["energy_kwh"] is not None else []
@@ -67,30 +70,30 @@ def amounts_text(one: Mapping[str, Any], budget: BudgetSpec) -> str:
 
 
 def _steps(budget: BudgetSpec, row: Row) -> str:
-    """Write the number of steps and the tokens per step."""
+    """Format the budget's number of steps and a point's tokens per step."""
     report = row.report or {}
     # Settings may differ in tokens per step, so steps alone do not say how much is learned.
     return f"{budget.steps:,.0f} steps of {report['tokens_per_s'] * report['step_time_s']:,.0f} tokens"
 
 
 def tokens_text(number: float) -> str:
-    """Write a number with its word: '15 trillion'."""
+    """Format a large number with a word: '15 trillion'."""
     word, unit = next(((w, u) for w, u in _WORDS if number >= u), ("", 1.0))
     return f"{amount_text(number / unit)}{word}"
 
 
 def _duration(days: float) -> str:
-    """Write a duration in days, or in hours below a day."""
+    """Format a duration in days, or in hours below a day."""
     return f"{amount_text(days)} days" if days >= 1 else f"{amount_text(24 * days)} hours"
 
 
 def _energy(kwh: float) -> str:
-    """Write an energy in MWh, or in kWh below 1 MWh."""
+    """Format an energy in MWh, or in kWh below 1 MWh."""
     return f"{amount_text(kwh / 1000)} MWh" if kwh >= 1000 else f"{amount_text(kwh)} kWh"
 
 
 def amount_text(value: float) -> str:
-    """Write three digits below a hundred, whole numbers above.
+    """Format a number: three digits below a hundred, whole numbers above.
 
     Examples
     --------

@@ -35,7 +35,7 @@ class Caveat(NamedTuple):
 
 
 def caveats(compared: Comparison) -> tuple[Caveat, ...]:
-    """Return the caveats of all points together."""
+    """Return the caveats (facts that limit the trust in an answer) of all points together."""
     rows = [(row, row.report) for row in compared.rows if row.report is not None]
     made = [*_auto(rows), *_network(rows)]
     if compared.kind == "training":
@@ -45,7 +45,7 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
 
 
 def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
-    """Yield the algorithms that `auto` chose for a collective, each with the reason at its first point."""
+    """Yield a caveat for each algorithm that `auto` chose for a collective, with the reason at its first point."""
     taken: dict[str, list[Report]] = {}
     for row, report in rows:
         if row.point.collective is not None and row.point.collective.algorithm == "auto":
@@ -57,7 +57,7 @@ def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
 
 
 def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
-    """Yield topologies without measured collectives, and constants taken over from another machine."""
+    """Yield caveats on topologies without measured collectives, and on constants taken over from another machine."""
     unmeasured, borrowed = dict[str, None](), dict[str, None]()
     for row, report in rows:
         constants = sources(report)
@@ -78,7 +78,7 @@ def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
 
 
 def is_best_case(report: Report) -> bool:
-    """Return True if no collective in the run has measurements on this topology.
+    """Return True if the report's times are a best case: no collective was measured on its topology.
 
     Reports of earlier versions lack the key `constants`; then the answer is unknown and False.
     """
@@ -86,7 +86,7 @@ def is_best_case(report: Report) -> bool:
 
 
 def best_case(names: str) -> str:
-    """Return the sentence about topologies without measurements."""
+    """Return a sentence that no collective was measured on the named topologies and times are a best case."""
     return (
         f"no collective of this run was measured on {names}; times are a best case: rated link bandwidths, no start-up "
         "cost"
@@ -99,7 +99,7 @@ def sources(report: Report) -> list[str]:
 
 
 def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:
-    """Yield how far measured runs lie from such predictions: the range over all points."""
+    """Yield a caveat with the 80 % uncertainty of the predicted step times: its range over all reports."""
     known = [(width, report) for report in reports if (width := interval_width(report)) is not None]
     if not known:
         return

@@ -71,7 +71,7 @@ class Row:
 
 
 def key_of(settings: Settings) -> str:
-    """Return settings as text, for finding equal settings."""
+    """Return a text for a mapping of dotted keys to values; equal mappings have equal texts."""
     return json.dumps(settings, sort_keys=True, default=str)
 
 
@@ -94,12 +94,12 @@ class Comparison:
 
     @property
     def kind(self) -> str:
-        """Return "collective" or "training"."""
+        """Kind of the scenario: "collective" or "training"."""
         return "collective" if self.scenario.training is None else "training"
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """A row for each point."""
+        """A `Row` (settings, scenario, report) for each point."""
         compared, swept = self.scenario.compare, self.scenario.sweep
         return tuple(
             Row(
@@ -130,28 +130,28 @@ class Comparison:
 
     @cached_property
     def _table(self) -> dict[tuple[str, str], Row]:
-        """Rows by setting and condition."""
+        """Rows by setting and condition, both as texts from `key_of`."""
         return {(key_of(row.setting), key_of(row.condition)): row for row in self.rows}
 
     def row(self, setting: Settings, condition: Settings) -> Row:
-        """Return the point of a setting under a condition."""
+        """Return the row of the point with this setting (compared values) and condition (swept values)."""
         return self._table[key_of(setting), key_of(condition)]
 
     def row_of(self, settings: Settings) -> Row:
-        """Return the point with these compared and swept values, in any order."""
+        """Return the row of the point with these compared and swept values, given in a single mapping."""
         return self._own[key_of(settings)]
 
     def under(self, condition: Settings) -> tuple[Row, ...]:
-        """Return the simulated points under a condition, in the order of settings."""
+        """Return the rows of the simulated points under a condition (swept values), in the order of settings."""
         rows = (self.row(setting, condition) for setting in self.settings)
         return tuple(row for row in rows if row.report is not None)
 
     def measure(self, name: str) -> Measure:
-        """Return a measure for this kind of scenario."""
+        """Return the measure (step time, peak memory ...) with this name for the scenario's kind."""
         return find(name, self.kind)
 
     def name(self, setting: Settings) -> str:
-        """Return a setting in words, without the entries shared by every compared setting."""
+        """Return a setting (compared values) in words, without the entries shared by every compared setting."""
         own = {key: _without(value, self.in_common.get(key, {})) for key, value in setting.items()}
         return labelled(own) or self.scenario.name
 
@@ -170,7 +170,7 @@ class Comparison:
 
     @cached_property
     def setting_text(self) -> str:
-        """Text that holds for every point: job, machine, and entries shared by the compared settings."""
+        """Text on what is common to all points: job, machine, and entries shared by the compared settings."""
         axes = varied({**self.scenario.compare, **self.scenario.sweep})
         shared = labelled({key: value for key, value in self.in_common.items() if value})
         told = describe(self.scenario, axes)
@@ -178,14 +178,14 @@ class Comparison:
 
     @cached_property
     def shown_condition(self) -> Settings:
-        """The condition for sentences: the last (largest) with two fitting settings, else the last."""
+        """The condition (swept values) that sentences describe: the last with two fitting settings, else the last."""
         for condition in reversed(self.conditions):
             if sum(row.fits for row in self.under(condition)) >= min(2, len(self.settings)):
                 return condition
         return self.conditions[-1]
 
     def further(self, settings: Settings) -> Report | None:
-        """Return the report of a point outside the scenario; None if it cannot be simulated, or not in time.
+        """Simulate a point beyond the scenario's own and return the report; None after a failure or too long a time.
 
         Real arrays are left behind, because they change no time.
         """
@@ -195,7 +195,7 @@ class Comparison:
         return self._further[key]
 
     def _play(self, settings: Settings) -> Report | None:
-        """Simulate a further point; return None if it fails or the limit is reached."""
+        """Simulate a point beyond the scenario's own and return the report; None after a failure or at the limit."""
         try:
             point = point_of(self.scenario, settings).scenario
             if point.collective is not None:
@@ -211,18 +211,18 @@ class Comparison:
             return None
 
     def known(self, settings: Settings) -> Report | None:
-        """Return the report of a point, simulating a further point if necessary."""
+        """Return the report of the point with these values, the scenario's own or a newly simulated point's."""
         key = key_of(settings)
         return self._own[key].report if key in self._own else self.further(settings)
 
     @cached_property
     def _own(self) -> dict[str, Row]:
-        """The scenario's rows, by setting and condition together."""
+        """The scenario's rows, by compared and swept values together (as text from `key_of`)."""
         return {key_of({**row.setting, **row.condition}): row for row in self.rows}
 
     @property
     def played_further(self) -> int:
-        """Number of further points simulated."""
+        """Number of points simulated in addition to the scenario's own."""
         return sum(report is not None for report in self._further.values())
 
     @cached_property
@@ -232,11 +232,11 @@ class Comparison:
         return tuple(key for key in self.scenario.sweep if self._numbers(key) is not None)
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        """Return the values of a numeric axis, rising [count, or B]."""
+        """Return the values of a numeric swept axis, rising [count, or B]; empty if the axis is not numeric."""
         return self._numbers(key) or ()
 
     def _numbers(self, key: str) -> tuple[int, ...] | None:
-        """Return the rising values of an axis; None if the values are not numbers, or fewer than two differ."""
+        """Return the rising values of a swept axis; None if the values are not numbers, or fewer than two differ."""
         values = tuple(amount(value) for value in self.scenario.sweep[key])
         if any(value is None for value in values):
             return None
@@ -245,7 +245,7 @@ class Comparison:
 
 
 def _without(value: Any, shared: Mapping[str, Any]) -> Any:
-    """Return a mapping without the shared entries; return other values unchanged."""
+    """Return a mapping without the entries common to every setting; return any other value unchanged."""
     return {k: v for k, v in value.items() if k not in shared} if shared else value
 
 
@@ -271,5 +271,5 @@ def amount(value: Any) -> int | None:
 
 
 def written(key: str, number: int) -> Any:
-    """Return a number as written in a scenario: sizes with their unit."""
+    """Return a number as the scenario writes the key's values: bytes with their unit for sizes."""
     return bytes_text(number) if key in _SIZES else number

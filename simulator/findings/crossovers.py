@@ -19,7 +19,7 @@ _FINEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A numeric axis.
+    """A numeric axis of a scenario, on which crossovers are searched.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Axis:
 
     @property
     def step(self) -> int:
-        """Step of searched values: values between the axis's own are multiples of this number."""
+        """Step of the search: values tried between the axis's own are multiples of this number."""
         if not self.key.endswith((".size", "seq_len", "bucket_size")):
             return 1
         step = math.gcd(*self.numbers, _GRAIN)
@@ -44,14 +44,17 @@ class Axis:
         return step
 
     def settings(self, number: int) -> dict[str, Any]:
-        """Return the axis set to a number, as written in a scenario."""
+        """Return {axis key: number}, with the number as a scenario writes it."""
         return {self.key: written(self.key, number)}
 
 
 def log_ratio(
     compared: Comparison, measure: Measure, pair: tuple[Settings, Settings], place: Mapping[str, Any]
 ) -> float | None:
-    """Return ln of a setting's measure over another's at a place; positive if the first is worse, None if unknown."""
+    """Return ln(first setting's value / second's) of a measure at a place (other keys' values).
+
+    The sign is such that positive means the first is worse; None if a value is unknown.
+    """
     # The logarithm makes "twice as slow" and "twice as fast" equally far from 0, and the curve straighter for the
     # search.
     values = [_value(compared, measure, {**setting, **place}) for setting in pair]
@@ -63,7 +66,7 @@ def log_ratio(
 
 
 def _value(compared: Comparison, measure: Measure, settings: Settings) -> float | None:
-    """Return a measure at a point, simulating the point if necessary."""
+    """Return a measure's value at the point with these settings, simulated if necessary; None if unknown."""
     # None: the point failed, or the limit of further points is reached.
     report = compared.known(settings)
     return None if report is None else measure.value(report)
@@ -78,7 +81,7 @@ def changes(
     *,
     margin: float = 0.0,
 ) -> list[tuple[Bracket, bool]]:
-    """Find where the first setting of a pair becomes worse than the second by a margin, or ceases to be.
+    """Find where on an axis the first setting of a pair becomes worse than the second by a margin, or ceases to be.
 
     Returns
     -------
@@ -96,7 +99,7 @@ def changes(
 
 
 def sign_changes(difference: Callable[[int], float | None], axis: Axis) -> list[tuple[Bracket, bool]]:
-    """Find sign changes between neighbouring known values of an axis, with the sign after each (True: positive).
+    """Return the places on an axis where a difference changes sign, with the sign after each (True: positive).
 
     Examples
     --------
@@ -114,7 +117,7 @@ def sign_changes(difference: Callable[[int], float | None], axis: Axis) -> list[
 
 
 def axis_of(compared: Comparison, key: str, between: Sequence[Any] | None) -> Axis | None:
-    """Return the axis of a key: its swept numbers, or the two given ends; None if the values are not numbers."""
+    """Return a key's axis: its swept numbers, or the two ends in `between`; None if the values are not numbers."""
     from simulator.findings.comparison import amount
 
     if between is not None:

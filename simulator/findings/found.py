@@ -33,13 +33,13 @@ class FindingResult:
     spoken: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return the finding's result in plain data for JSON."""
         return {"finding": self.kind, "sentences": list(self.sentences), **self.numbers}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A kind of finding.
+    """A kind of finding ("best", "threshold", ...): its name and the function that makes it from a comparison.
 
     Attributes
     ----------

@@ -17,7 +17,10 @@ from simulator.findings.text import clause
 
 
 def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the sentence: the fewest GPUs that meet the deadline; without a deadline the fastest and the cheapest."""
+    """Return a sentence on the fewest GPUs that meet the deadline.
+
+    Without a deadline, on the fastest and cheapest number.
+    """
     rows = sorted(rows, key=lambda one: one["gpus"])
     numbers = ", ".join(f"{one['gpus']:,}" for one in rows)
     if any(one["meets"] is not None for one in rows):
@@ -40,7 +43,7 @@ def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return heads and rows of a table, fewest GPUs first; the last column is text."""
+    """Return headings and rows of a table of numbers of GPUs, fewest first; the last column is text."""
     lengths, deadlines = any("days" in one for one in rows), any(one["meets"] is not None for one in rows)
     heads = ["GPUs", "step", "tokens/s/GPU", *(["days", "GPU hours", "cost"] if lengths else [])]
     heads += ["deadline"] if deadlines else []
@@ -51,7 +54,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]
 
 
 def _cells(one: Mapping[str, Any], *, lengths: bool, deadlines: bool) -> list[str]:
-    """Return the cells of a row."""
+    """Return a table row's cells for a number of GPUs: time, speed, budget, deadline, and the fastest setting."""
     if one["setting"] is None:
         return [f"{one['gpus']:,}", one["missing"]]
     cells = [f"{one['gpus']:,}", format_time(one["step_time_s"]), f"{one['tokens_per_s_per_gpu']:,.0f}"]

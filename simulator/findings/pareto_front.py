@@ -35,7 +35,7 @@ def pareto_front(compared: Comparison) -> list[dict[str, Any]]:
 
 
 def on_front(known: Iterable[T], measures: Callable[[T], tuple[float, ...]]) -> list[T]:
-    """Return the items that no other item matches or beats in every measure, sorted by the first measure.
+    """Return the Pareto front: items that no other item matches or beats in every measure, by the first measure.
 
     Ties in every measure go to the first item.
 

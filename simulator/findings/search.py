@@ -25,7 +25,7 @@ _MOST_STEPS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """An interval that contains a sign change.
+    """An interval containing a sign change.
 
     Attributes
     ----------
@@ -41,12 +41,12 @@ class Bracket:
 
     @property
     def exact(self) -> bool:
-        """Return True if there is no value between the ends."""
+        """Return True if there is no value to try between the ends of the interval."""
         return self.high - self.low <= self.step
 
     @property
     def at(self) -> float | None:
-        """The place: the first value with the other sign, or the geometric mean of ends within 2 %.
+        """Place of the sign change: the first value with the other sign, or the geometric mean of ends within 2 %.
 
         None if the search ended early and only the two ends are known.
         """
@@ -56,7 +56,7 @@ class Bracket:
 
 
 def sign_change(difference: Callable[[int], float | None], low: int, high: int, step: int = 1) -> Bracket | None:
-    """Search for the value where a difference changes sign.
+    """Search between `low` and `high` for the value where a difference changes sign, and return its interval.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def sign_change(difference: Callable[[int], float | None], low: int, high: int, 
 
 
 def _estimate(low: int, high: int, before: float, after: float) -> float:
-    """Return the zero of a straight line over ln x, shifted slightly towards the wider side."""
+    """Return the estimated zero between two values: on a straight line over ln x, shifted to the wider side."""
     share = before / (before - after)
     at = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
     return at * (1 + _ASIDE) if high / at > at / low else at / (1 + _ASIDE)

@@ -17,12 +17,12 @@ _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def join_list(words: Sequence[str]) -> str:
-    """Join words as a list: 'a, b and c'."""
+    """Return words joined as a list: 'a, b and c'."""
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
 
 def joined(texts: Iterable[tuple[str, str]], between: str = ": ") -> str:
-    """Write names with the text about each; names with the same text share it.
+    """Return a text with each name and its text; names with the same text share it.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def joined(texts: Iterable[tuple[str, str]], between: str = ": ") -> str:
 
 
 def clause(name: str, predicate: str) -> str:
-    """Write a setting and its predicate; verbs follow the setting's number.
+    """Return a clause of a setting's name and a predicate; the verb's number follows the name.
 
     Examples
     --------
@@ -46,14 +46,14 @@ def clause(name: str, predicate: str) -> str:
 
 
 def _is_plural(name: str) -> bool:
-    """Return True for several settings, a number above 1 with its noun, and plural nouns."""
+    """Return True if a name is plural: several settings, a number above 1 with its noun, or a plural noun."""
     first, _, rest = name.partition(" ")
     counted = first.replace(",", "").isdecimal() and first != "1" and rest.split(" ")[0].endswith("s")
     return counted or first in _SEVERAL or " and " in name
 
 
 def clauses(texts: Iterable[tuple[str, str]]) -> str:
-    """Write a clause for each setting; settings with the same predicate share a clause.
+    """Return a clause for each setting, from (name, predicate) pairs; settings with the same predicate share a clause.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def clauses(texts: Iterable[tuple[str, str]]) -> str:
 
 
 def predicates(parts: Sequence[tuple[str, str]]) -> str:
-    """Write objects, each with its verb; neighbours with the same verb share the verb.
+    """Return (verb, object) pairs joined to a predicate; neighbours with the same verb share the verb.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def predicates(parts: Sequence[tuple[str, str]]) -> str:
 
 
 def grouped(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the names with each text, in order."""
+    """Return {text: names} from (name, text) pairs, in order."""
     names: dict[str, list[str]] = {}
     for name, text in texts:
         names.setdefault(text, []).append(name)
@@ -89,12 +89,12 @@ def grouped(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def capital(text: str) -> str:
-    """Write a noun at the beginning of a sentence."""
+    """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def at_text(key: str, value: float, *, exact: bool) -> str:
-    """Write a searched place, with three digits if known to 2 % only.
+    """Format an axis value in the key's unit, with three digits if known to 2 % only.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def at_text(key: str, value: float, *, exact: bool) -> str:
 
 
 def bracket_text(key: str, one: Mapping[str, Any]) -> str:
-    """Write the result of a search: the place `at`, or only the ends `from` and `to`."""
+    """Format the result of a search: the place `at`, or only the ends `from` and `to`."""
     if one["at"] is not None:
         return at_text(key, one["at"], exact=one["exact"])
     # The search ended early, e.g. because a point in between could not be simulated.
@@ -119,5 +119,5 @@ def bracket_text(key: str, one: Mapping[str, Any]) -> str:
 
 
 def bracketed(bracket: Any) -> dict[str, Any]:
-    """Return a bracket as plain data for a finding's numbers."""
+    """Return an interval around a sign change as plain data: at, from, to, exact."""
     return {"at": bracket.at, "from": bracket.low, "to": bracket.high, "exact": bracket.exact}

@@ -33,7 +33,7 @@ _WORDS: Final = {"recomputation": "recompute"}
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A reason.
+    """A reason why a point is faster or smaller than another.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Cause:
 
 
 def parts_of_step(report: Mapping[str, Any]) -> dict[str, float]:
-    """Split a step's time into parts with the same sum [s].
+    """Return a training report's step time split into parts (kernels, recompute ...) with the same sum [s].
 
     Examples
     --------
@@ -68,7 +68,7 @@ def parts_of_step(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Cause | None:
-    """Return why the first mentioned point differs from the second; None if there is nothing to compare.
+    """Return the reason why the first mentioned point differs from the second; None if nothing can be compared.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Cause | 
 
 
 def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
-    """Split the difference between two steps' times into parts."""
+    """Return the difference between two training steps' times, split into parts, as a reason; None if impossible."""
     best = rows[0].report or {}
     # A single point's report has a reason already; real trainings are compared by losses, not by times.
     if len(rows) < 2 or best.get("learning"):
@@ -112,7 +112,7 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
 
 
 def _implementations(rows: list[Row]) -> str:
-    """Return how these points' optimizers run, and the key to choose it; memory traffic may differ threefold."""
+    """Return a text on how the points' optimizer is implemented, and the key to choose it; "" without a choice."""
     trainings = [row.point.training for row in rows if row.point.training is not None]
     names = dict.fromkeys(
         implementation_of(optimizer(training.optimizer), framework(training.framework))
@@ -127,7 +127,7 @@ def _implementations(rows: list[Row]) -> str:
 
 
 def _of_memory(compared: Comparison, rows: list[Row]) -> Cause | None:
-    """Split the difference between two memory peaks into categories, each at its own point's peak."""
+    """Return the difference between two points' memory peaks, split into categories, as a reason; None if equal."""
     one, two = ((row.report or {})["peak_memory_by_category"] for row in rows[:2])
     parts = {name: one.get(name, 0) - two.get(name, 0) for name in dict.fromkeys([*one, *two])}
     whole = sum(parts.values())
@@ -141,7 +141,7 @@ def _of_memory(compared: Comparison, rows: list[Row]) -> Cause | None:
 
 
 def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, tokens: str = "") -> str:
-    """Write the contrast of the first two points: "ring takes 3 ms less than tree (8 GPUs)"."""
+    """Return a text that contrasts the first two points: "ring takes 3 ms less than tree (8 GPUs)"."""
     first, second = (compared.name(row.setting) for row in rows[:2])
     here, there = (labelled(row.condition) for row in rows[:2])
     # The same setting under two conditions: name the conditions instead.
@@ -153,7 +153,10 @@ def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, tok
 
 
 def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
-    """Return the busiest links' loads, if these explain the order of times."""
+    """Return as a reason the loads of the points' busiest links, or, if loads explain nothing, the waiting times.
+
+    The result is None without a known link, or if the same setting is compared under different conditions.
+    """
     if len(rows) == 1:
         return Cause(str((rows[0].report or {})["because"]), {})
     if rows[0].setting == rows[-1].setting:
@@ -191,7 +194,7 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
 
 
 def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:
-    """Return how much of each time the busiest cable's bandwidth takes; the rest is latency and waiting."""
+    """Return as a reason how much of each point's time its busiest cable sends; the rest is latency and waiting."""
     parts, texts = [], []
     for row in rows:
         report = row.report or {}

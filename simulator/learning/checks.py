@@ -34,7 +34,7 @@ CHECKS: Final = {
 
 @dataclass(slots=True)
 class Checks:
-    """The findings so far.
+    """Findings so far in a real training watched by checks.
 
     Attributes
     ----------
@@ -46,22 +46,28 @@ class Checks:
     _history: list[StepResult] = field(default_factory=list)
 
     def tell(self, check: str, step: int) -> None:
-        """Record that a check found something in a step; only the first step is stored."""
+        """Record that a check found a problem in a step; only the first step per check is stored."""
         self.seen.setdefault(check, step)
 
     def moved(self, step: int, act: NumericAction[Exchange], sent: Sequence[Array], given: Sequence[Array]) -> None:
-        """Compare a collective's results on all ranks with the arrays sent (check "sums")."""
+        """Compare a collective's results on all ranks with the arrays sent; record a finding of the check "sums" if
+        they differ.
+        """
         # The check computes the sum a second time, so stop after the first finding.
         if "sums" not in self.seen and not _gives_what_was_sent(act.effect, sent, given):
             self.tell("sums", step)
 
     def summed(self, step: int, sent: Sequence[Array], given: Array) -> None:
-        """Compare a sum with the float64 sum of the arrays sent (check "sums")."""
+        """Compare a sum `given` with the float64 sum of the arrays sent; record a finding of the check "sums" if they
+        differ.
+        """
         if "sums" not in self.seen and not is_sum(sent, given):
             self.tell("sums", step)
 
     def after(self, setting: TrainingContext, ranks: Sequence[Rank], step: int, result: StepResult) -> None:
-        """Run the remaining checks after a step."""
+        """Run the checks that follow each step (equal copies, equal scales, finite and plausible loss and norm), and
+        record findings.
+        """
         # Asynchronous workers hold parameters of different age by design.
         if not setting.plan.step.sharding.asynchronous and not agree(setting, ranks):
             self.tell("copies", step)
@@ -74,7 +80,7 @@ class Checks:
             self._watch(step, result)
 
     def _watch(self, step: int, result: StepResult) -> None:
-        """Compare loss and norm with the median of the last steps."""
+        """Compare a step's loss and gradient norm with the median of the last steps, and record findings."""
         if not (np.isfinite(result.loss) and np.isfinite(result.norm)):
             self.tell("finite", step)
         last = self._history[-_LAST:]
@@ -89,7 +95,9 @@ class Checks:
 
 
 def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], given: Sequence[Array]) -> bool:
-    """Return True if a collective's results match the arrays sent."""
+    """Return True if a collective's results on all ranks (`given`) follow from the arrays sent, for this kind of
+    exchange.
+    """
     match effect:
         case Exchange.FLAG | Exchange.SUM_NORM | Exchange.SUM_PARTIAL | Exchange.SUM_SHARED:
             # Only a few numbers; other checks detect faults here.
@@ -114,7 +122,7 @@ def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], given: Sequenc
 
 
 def is_sum(sent: Sequence[Array], given: Array) -> bool:
-    """Return True if an array equals the sum of the arrays sent, within rounding, element by element."""
+    """Return True if the array `given` equals the sum of the arrays `sent`, within rounding, element by element."""
     wide = np.promote_types(given.dtype, np.float32)
     exact = sent[0].astype(wide)
     # n additions have an error of at most about n eps sum|x|; twice this bound, plus the smallest subnormal number for
@@ -146,7 +154,7 @@ def agree(setting: TrainingContext, ranks: Sequence[Rank]) -> bool:
 
 
 def _agree(setting: TrainingContext, ranks: Sequence[Rank]) -> bool:
-    """Return True if ranks with the same part of the model hold the same bits."""
+    """Return True if the given ranks, which hold the same part of the model, hold the same bits."""
     if setting.plan.strategy.shards_parameters:
         # ZeRO-3: rank n holds shard n % cut, so compare with the rank of the first copy. With 8 ranks and shards over
         # 4, rank 5 is compared with rank 1. Experts differ between ranks and are not compared.

@@ -36,7 +36,7 @@ Key = TypeVar("Key", bound=Hashable)
 def moved(
     setting: TrainingContext, op: Collective, sent: Sequence[Array], tamper: Tamper, reduction: str = "sum"
 ) -> list[Array]:
-    """Carry arrays by the simulated transfers of a collective; return each rank's result.
+    """Carry arrays by the simulated transfers of a collective; return the resulting array of each rank.
 
     Parameters
     ----------
@@ -60,7 +60,9 @@ def moved(
 
 
 def laid(op: Collective, place: int, array: Array) -> Array:
-    """Place a rank's contribution to an exchange within a pass inside the whole array."""
+    """Return a rank's contribution to an exchange as an array with the whole size: an all-gather's part in place,
+    otherwise padded.
+    """
     # Only an all-gather's contribution is a part of the array; other operations bring a whole, padded array.
     if op.schedule.operation != "all_gather":
         return np.pad(array, (0, op.elements - len(array)))
@@ -70,13 +72,15 @@ def laid(op: Collective, place: int, array: Array) -> Array:
 
 
 def size_after(op: Collective, brought: int) -> int:
-    """Return the elements on a rank after an exchange, given its contribution's elements."""
+    """Return the number of elements on a rank after an exchange to which the rank contributed `brought` elements."""
     ranks = len(op.group)
     return {"all_gather": brought * ranks, "reduce_scatter": brought // ranks}.get(op.schedule.operation, brought)
 
 
 def sent(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> Array:
-    """Return a rank's contribution to a collective."""
+    """Return the array that a rank contributes to a collective: gradients, a shard, flags or norms, according
+    to `act`.
+    """
     match act.effect:
         case Exchange.ALL_REDUCE | Exchange.REDUCE_SCATTER | Exchange.PUSH:
             return _share(setting, rank, op, act)
@@ -109,7 +113,7 @@ def sent(setting: TrainingContext, rank: Rank, op: Collective, act: NumericActio
 
 
 def _own_part(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> Array:
-    """Return a rank's shard of several units' parameters, cut for the gathering group."""
+    """Return a rank's shard of several units' parameters, cut for the group that gathers them."""
     if len(op.group) == setting.cut_of(act.units):
         return rank.parts[act.units]
     # A smaller mesh (`reshard_after_forward: K`): after the forward pass, parameters were re-sharded over K
@@ -120,7 +124,7 @@ def _own_part(setting: TrainingContext, rank: Rank, op: Collective, act: Numeric
 
 
 def _in_place(rank: Rank, op: Collective, own: Array) -> Array:
-    """Place a rank's shard inside the whole array, with zeros around it."""
+    """Return an array of the collective's whole size with a rank's shard `own` in its place and zeros around it."""
     place = op.group.index(rank.number)
     buffer = np.zeros(op.elements, own.dtype)
     buffer[place * len(own) : (place + 1) * len(own)] = own
@@ -128,7 +132,7 @@ def _in_place(rank: Rank, op: Collective, own: Array) -> Array:
 
 
 def _share(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> Array:
-    """Pack a rank's gradients, divided by the number of ranks.
+    """Return a rank's gradients for a collective, packed into a flat array and divided by the number of ranks.
 
     The division uses the dtype on the wire, like PyTorch (DDP's buckets, its float16 hook, FSDP2's reduce): if this
     dtype has a wider range than the gradients' dtype, small gradients are not lost.
@@ -141,7 +145,9 @@ def _share(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAct
 def packed(
     setting: TrainingContext, rank: Rank, units: Sequence[str], micro: int, elements: int | None = None
 ) -> Array:
-    """Pack several units' gradients from every micro-batch up to `micro`; remove these gradients from the rank."""
+    """Return several units' gradients, summed over micro-batches up to `micro`, as a flat array; remove these gradients
+    from the rank.
+    """
     summed: dict[str, Parameters] = {}
     for unit in units:
         # A fast rank may already have the next micro-batch's gradients; these must stay.
@@ -154,7 +160,9 @@ def packed(
 
 
 def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange], array: Array) -> None:
-    """Store the result of a collective on a rank."""
+    """Store the array that a rank received from a collective: as gradients, parameters, flags or norms, according to
+    `act`.
+    """
     match act.effect:
         case Exchange.REDUCE_SCATTER if setting.copies > 1:
             # Hybrid sharding: the sum over this copy's ranks only. SUM_COPIES adds the other copies. With 4 ranks and
@@ -187,13 +195,15 @@ def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange],
 
 
 def _chosen(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]) -> Array:
-    """Return the gradient elements to be summed after the last micro-batch, packed."""
+    """Return a rank's gradient elements that are summed once more after the last micro-batch, packed into a
+    flat array.
+    """
     pieces = [part[mask] for part, mask in _masked(setting, rank, act)]
     return np.concatenate([np.zeros(0), *pieces]).astype(pieces[0].dtype)
 
 
 def _put_back(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange], array: Array) -> None:
-    """Write the sums back to the elements that `_chosen` returned."""
+    """Write the sums in `array` back to the rank's gradient elements from which `_chosen` took the summands."""
     at = 0
     for part, mask in _masked(setting, rank, act):
         count = int(mask.sum())
@@ -202,7 +212,9 @@ def _put_back(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]
 
 
 def _masked(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]) -> list[tuple[Array, Array]]:
-    """Return this rank's gradients by bucket, each with a mask of the elements to sum."""
+    """Return this rank's gradients by bucket, each with a mask of the elements to sum once more (partial gradients, or
+    a shared table).
+    """
     collect(setting, rank)
     # Shards may be views into received arrays; copy before changing elements in place.
     for units, part in rank.summed.items():
@@ -238,7 +250,9 @@ def own_slice(setting: TrainingContext, rank: Rank, units: Units, *, partial: bo
 
 
 def collect(setting: TrainingContext, rank: Rank) -> None:
-    """Sum gradients of units without other holders over every micro-batch, divided for the step's mean."""
+    """Store on a rank the gradients of units that no other rank holds, summed over micro-batches and divided for the
+    step's mean.
+    """
     for units in setting.places[rank.number].alone:
         if units not in rank.summed:
             own = packed(setting, rank, units, setting.last_back)
@@ -246,7 +260,8 @@ def collect(setting: TrainingContext, rank: Rank) -> None:
 
 
 def _scattered(setting: TrainingContext, act: NumericAction[Exchange]) -> tuple[Units, int]:
-    """Return the key for storing a reduce-scattered shard until the sum over copies.
+    """Return the key under which a reduce-scattered gradient shard is stored until the sum over copies: (units,
+    number).
 
     A fast rank scatters the next micro-batch before a slow rank has added the last.
     """
@@ -254,19 +269,19 @@ def _scattered(setting: TrainingContext, act: NumericAction[Exchange]) -> tuple[
 
 
 def _add(into: dict[Key, Array], key: Key, array: Array) -> None:
-    """Add an array to a dict entry, or store it if the entry is new."""
+    """Add an array to the dict entry under `key`, or store the array if the entry is new."""
     into[key] = into[key] + array if key in into else array
 
 
 def spread(setting: TrainingContext, rank: Rank, units: Sequence[str], array: Array) -> None:
-    """Unpack a flat array into the working parameters of several units, rounded to the stored dtype."""
+    """Unpack a flat array into a rank's working parameters for several units, rounded to the stored dtype."""
     stored = setting.gpt.arithmetic.stored
     for unit, own in unpack(setting.places[rank.number].gpt, array, units).items():
         rank.working[unit] = {name: value.astype(stored) for name, value in own.items()}
 
 
 def _spread_all(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange], array: Array) -> None:
-    """Unpack all ranks' updated shards, gathered in a single collective."""
+    """Unpack all ranks' updated shards, gathered in a single collective, into a rank's working parameters."""
     parts = _handed_out(rank, act)
     # Two buckets (a, b) on 2 ranks arrive as a0 b0 a1 b1; each bucket is put together as a0 a1 and b0 b1.
     of_rank = np.split(array, setting.cut_of(parts[0][0]))
@@ -278,5 +293,7 @@ def _spread_all(setting: TrainingContext, rank: Rank, act: NumericAction[Exchang
 
 
 def _handed_out(rank: Rank, act: NumericAction[Exchange]) -> list[tuple[Units, Array]]:
-    """Return a rank's shards that are gathered after the update: experts, or everything else."""
+    """Return a rank's shards for a single gather after the update: either the experts' shards or the remaining
+    shards.
+    """
     return [(units, part) for units, part in rank.parts.items() if is_spread(units) == (act.what == "experts")]

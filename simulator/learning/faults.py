@@ -29,7 +29,7 @@ _SUMS = SENDS_GRADIENTS | {Exchange.SUM_COPIES}
 
 @dataclass
 class Faults:
-    """A training's faults, and earlier deliveries for stale transfers.
+    """The faults injected into a training, and earlier deliveries for stale transfers.
 
     Attributes
     ----------
@@ -42,13 +42,15 @@ class Faults:
     _before: dict[InjectedFault, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check every fault of a transfer against the simulated transfers."""
+        """Check that the transfer, element and bit of every fault exist in the simulated transfers."""
         for number, fault in enumerate(self.faults):
             if fault.what not in ("overflow", "stopped"):
                 self._check(f"training.faults.{number}", fault)
 
     def spoil(self, steps: range) -> Spoil | None:
-        """Return the function that spoils gradients in the given steps, or None without overflow faults."""
+        """Return a function that sets gradient elements to infinity for the overflow faults in the given steps; None
+        without such faults.
+        """
         overflows = [f for f in self.faults if f.what == "overflow" and f.step in steps]
         if not overflows:
             return None
@@ -62,7 +64,7 @@ class Faults:
         return overflow
 
     def tamper(self, steps: range) -> Mapping[str, Tamper]:
-        """Return the faulty deliveries in the given steps, by collective and transfer."""
+        """Return functions that change a transfer's delivery in the given steps, by collective and transfer number."""
         by_collective: dict[str, dict[int, Callable[[Array], Array | None]]] = {}
         for fault in self.faults:
             if fault.what in ("overflow", "stopped"):
@@ -75,7 +77,7 @@ class Faults:
         return by_collective
 
     def _delivers(self, fault: InjectedFault, *, happens: bool) -> Callable[[Array], Array | None]:
-        """Return the function from the array sent to the array delivered (None: nothing arrives)."""
+        """Return a function from the array sent to the array delivered under a fault (None: nothing arrives)."""
         if fault.what == "stale":
             return lambda sent: self._stale(fault, sent, happens=happens)
         if fault.what == "dropped":
@@ -85,20 +87,22 @@ class Faults:
         return lambda sent: flipped(sent, fault.element, fault.bit)
 
     def _stale(self, fault: InjectedFault, sent: Array, *, happens: bool) -> Array:
-        """Record the delivery of the step before, or repeat it in the fault's step."""
+        """Return the array recorded in the step before if the fault `happens` now; otherwise record the array sent and
+        return it.
+        """
         if happens:
             return self._before[fault]
         self._before[fault] = sent.copy()
         return sent
 
     def _doubled(self, fault: InjectedFault) -> Callable[[Array], Array | None]:
-        """Return the delivery that arrives twice."""
+        """Return a function that changes an array like a transfer that arrives twice."""
         # Adding twice doubles the value; copying twice changes nothing.
         adds = bool(self.setting.logs[self._name(fault, fault.step)].transfers.reduce[fault.transfer])
         return (lambda sent: sent + sent) if adds else (lambda sent: sent)
 
     def _name(self, fault: InjectedFault, step: int) -> str:
-        """Return the name of the faulty collective in a step."""
+        """Return the name of the collective that a fault affects in a step."""
         if not self.setting.plan.step.sharding.asynchronous:
             return fault.collective or self._summing[0]
         # Asynchronous servers: all steps are a single program, and each push of each worker and step has its own name.
@@ -116,7 +120,7 @@ class Faults:
         return [op.name for op in ops if op.act is not None and op.act.effect in _SUMS]
 
     def _check(self, place: str, fault: InjectedFault) -> None:
-        """Raise a ScenarioError if the fault's transfer, element or bit does not exist."""
+        """Raise a ScenarioError, naming the key `place`, if the fault's transfer, element or bit does not exist."""
         logs = self.setting.logs
         if not logs or (fault.collective is None and not self._summing):
             raise ScenarioError(f"{place}: a single rank sends no transfers; take more ranks")
@@ -139,12 +143,12 @@ class Faults:
 
 
 def _is_push(op: Op) -> bool:
-    """Return True if the operation pushes gradients to servers."""
+    """Return True if the operation pushes gradients to parameter servers."""
     return isinstance(op, Collective) and op.act is not None and op.act.effect is Exchange.PUSH
 
 
 def flipped(sent: Array, element: int, bit: int) -> Array:
-    """Return a copy with one bit flipped.
+    """Return a copy of an array with a single bit flipped in a single element.
 
     Examples
     --------
@@ -158,7 +162,7 @@ def flipped(sent: Array, element: int, bit: int) -> Array:
 
 
 def without(program: Program, rank: int, micro: int) -> Program:
-    """Return the program with a rank that stops at a micro-batch's first backward pass."""
+    """Return a program in which `rank` stops before its first backward pass of micro-batch `micro`."""
     ops = program.ranks[rank]
     acts = [op.act if isinstance(op, Compute) else None for op in ops]
     end = next(n for n, act in enumerate(acts) if act and (act.effect, act.micro) == (Computation.BACKWARD, micro))

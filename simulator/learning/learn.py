@@ -31,7 +31,7 @@ from simulator.step.spec import InjectedFault, LossScaling, TrainingStep, Traini
 
 
 def gpt_of(step: TrainingStep) -> Gpt:
-    """Build the GPT-2 with a step's shape and arithmetic."""
+    """Return the GPT-2 with the shape and number format of a training step."""
     model, precision = step.model, step.precision
     return Gpt(
         vocabulary=model.vocab_size,
@@ -51,7 +51,7 @@ def gpt_of(step: TrainingStep) -> Gpt:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Result of a real training.
+    """Result of a real training: record and parameters.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Learned:
 
 
 def rule_of(step: TrainingStep, ranks: int) -> Rule:
-    """Return the optimizer for a number of data-parallel ranks.
+    """Return the optimizer of a training step, for a number of data-parallel ranks.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
 
 
 def scale_of(wanted: LossScaling | None) -> scaling.Scale:
-    """Return the initial loss scale with its rule."""
+    """Return the initial loss scale with its rule; a constant scale of 1 without loss scaling."""
     if wanted is None:
         return scaling.static_scaler(1.0)
     if wanted.rule == "static":
@@ -96,7 +96,9 @@ def scale_of(wanted: LossScaling | None) -> scaling.Scale:
 
 
 def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) -> Learned:
-    """Train for the planned steps, or until ranks wait for a stopped rank, or until the loss scale gives up.
+    """Train a model along a simulated timeline and return losses and parameters.
+
+    The training lasts for the planned steps, or until ranks wait for a stopped rank, or until the loss scale gives up.
 
     Raises
     ------
@@ -136,7 +138,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
 
 
 def _initial(setting: TrainingContext, lesson: TrainingTask) -> Mapping[str, Parameters]:
-    """Return the parameters before the first step by unit: the user's, or drawn from the seed."""
+    """Return the parameters before the first step, by unit and name: the user's, or drawn from the seed."""
     gpt, given = setting.gpt, lesson.initial
     if given is None:
         return task.initial(gpt, setting.seed)
@@ -160,7 +162,9 @@ def _until_stopped(
 
 
 def _rows_of(setting: TrainingContext, lesson: TrainingTask) -> Callable[[int], Array]:
-    """Return a function from a step to its sequences: the user's batches, pieces of a text, or the seeded task."""
+    """Return a function from a step's number to its token sequences: the user's batches, pieces of a text, or the
+    seeded task.
+    """
     step, seed = setting.plan.step, setting.seed
     count, length = setting.plan.tokens // step.seq_len, step.seq_len + 1
     if lesson.batches is not None:
@@ -173,7 +177,7 @@ def _rows_of(setting: TrainingContext, lesson: TrainingTask) -> Callable[[int], 
 
 
 def _learning(results: Sequence[StepResult], each: float, seen: dict[str, int], why: str) -> Learning:
-    """Assemble the record of the training; synchronous steps end `each` seconds apart."""
+    """Return the record of a training from its steps' results; synchronous steps end `each` seconds apart."""
     return Learning(
         losses=tuple(one.loss for one in results),
         gradient_norms=tuple(one.norm for one in results),

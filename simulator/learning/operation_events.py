@@ -15,7 +15,7 @@ from simulator.records.operation import Collective, Compute, Exchange
 
 @dataclass(frozen=True, slots=True)
 class OperationEvent:
-    """A moment when an operation changes numbers: at its end, or at its start.
+    """A moment in a simulated step when an operation changes numbers: the operation's end or start.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class OperationEvent:
 
 
 def operation_events(setting: TrainingContext) -> Iterator[OperationEvent]:
-    """Yield the moments when numbers change, in clock order.
+    """Yield the moments of a simulated step when operations change numbers, in clock order.
 
     An asynchronous worker reads parameters at the start of its pull; all other operations act at their end. At equal
     times, ends come before starts: servers have updated before a worker reads.

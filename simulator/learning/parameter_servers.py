@@ -28,7 +28,7 @@ from simulator.records.timeline import TransferLog
 
 @dataclass(slots=True)
 class ParameterServers:
-    """Servers, and the gradients in transit.
+    """Parameter servers of a training, and the gradients in transit.
 
     Attributes
     ----------
@@ -50,11 +50,13 @@ class ParameterServers:
     def push(
         self, setting: TrainingContext, rank: Rank, op: Collective, act: NumericAction[Exchange], tamper: Tamper
     ) -> None:
-        """Store a worker's gradients; synchronous servers add them when all workers have pushed."""
+        """Store a worker's pushed gradients until `pull` adds all workers' gradients (synchronous servers)."""
         self._pushed.setdefault(act.units, (op, {}, tamper))[1][rank.number] = sent(setting, rank, op, act)
 
     def pull(self, setting: TrainingContext, units: Units, checks: Checks, step: int) -> Array:
-        """Sum the gradients in their order of arrival, update, and return the parameters (synchronous servers)."""
+        """Sum all workers' gradients of a bucket in arrival order, update, and return the parameters (synchronous
+        servers).
+        """
         op, pushed, tamper = self._pushed.pop(units)
         log, kind = setting.logs[op.name], find(op.dtype).numpy
         buffers = [pushed[number].astype(kind) for number in op.group]
@@ -65,7 +67,9 @@ class ParameterServers:
         return self.servers[units].parameters
 
     def apply(self, setting: TrainingContext, rank: Rank, act: NumericAction[Computation]) -> None:
-        """Apply one worker's gradient on the server when it arrives (asynchronous servers)."""
+        """Update the server's parameters with one worker's stored gradient (asynchronous servers), and record norm and
+        staleness.
+        """
         gradient, server = self._coming.pop((rank.number, act.units)), self.servers[act.units]
         self.squares.append(squares(gradient))
         # Two workers that both read version 0: the first update has staleness 0, the second 1.
@@ -82,7 +86,9 @@ class ParameterServers:
         checks: Checks,
         begun: int,
     ) -> None:
-        """Store a worker's arrived gradient until the server applies it (asynchronous servers)."""
+        """Carry a worker's pushed gradient to its server and store it until the server applies it (asynchronous
+        servers).
+        """
         own = sent(setting, rank, op, act).astype(find(op.dtype).numpy)
         log = setting.logs[op.name]
         order = ended_order(log.transfers, log.end)
@@ -91,14 +97,16 @@ class ParameterServers:
         self._coming[rank.number, act.units] = gradient
 
     def look(self, rank: Rank, units: Units) -> Array:
-        """Return the parameters at the start of a worker's pull, and record their version for the staleness."""
+        """Return the parameters in a bucket at the start of a worker's pull, and record their version for the
+        staleness.
+        """
         server = self.servers[units]
         self._seen[rank.number, units] = server.version
         return server.parameters.copy()
 
 
 def delivered(setting: TrainingContext, rank: Rank, op: Collective, handed_out: Array, tamper: Tamper) -> Array:
-    """Return the parameters that a worker receives from a pull, including injected faults."""
+    """Return the parameters that a worker receives from a pull: `handed_out`, changed by injected faults."""
     if not tamper or op.act is None:
         return handed_out
     given, transfers = handed_out.copy(), setting.logs[op.name].transfers
@@ -114,7 +122,7 @@ def delivered(setting: TrainingContext, rank: Rank, op: Collective, handed_out: 
 
 
 def _places(op: Collective) -> list[slice]:
-    """Return the slice of each chunk."""
+    """Return each chunk's slice in a collective's array."""
     starts = chunk_starts(op.schedule, op.elements)
     return [slice(int(a), int(b)) for a, b in pairwise(starts)]
 
@@ -122,7 +130,7 @@ def _places(op: Collective) -> list[slice]:
 def _arrived(
     op: Collective, log: TransferLog, order: Ints, buffers: Sequence[Array], tamper: Tamper
 ) -> list[tuple[slice, Array]]:
-    """Return gradient pieces with their places, in the servers' order of receipt."""
+    """Return the gradient pieces received by the servers, each with a slice in the array, in receipt order."""
     places = _places(op)
     # Each chunk is pushed to its server's host. Without server vertices of their own (no auxiliaries) the hosts are
     # workers, and a host has its own gradient before any transfer ends.

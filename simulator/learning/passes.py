@@ -56,7 +56,7 @@ def forward(
 
 
 def _kept(setting: TrainingContext, unit: str, cache: object) -> object:
-    """Return the tensors to keep from a unit's cache under its checkpointing policy."""
+    """Return the tensors in a unit's cache to keep for the backward pass under the checkpointing policy."""
     if unit not in setting.recomputed or not isinstance(cache, dict):
         return cache
     policy = setting.policy(unit)
@@ -67,7 +67,7 @@ def _kept(setting: TrainingContext, unit: str, cache: object) -> object:
 
 
 def recompute(setting: TrainingContext, rank: Rank, act: NumericAction[Computation], begun: int) -> Pass[None]:
-    """Recompute a layer, or a segment of layers, from the first layer's input.
+    """Recompute on a rank a layer, or a segment of layers, from the first layer's input, and store the caches.
 
     Recomputed tensors are available before the pass ends, because operations need not wait for its last exchange.
     """
@@ -85,7 +85,7 @@ def recompute(setting: TrainingContext, rank: Rank, act: NumericAction[Computati
 
 
 def backward(setting: TrainingContext, rank: Rank, act: NumericAction[Computation], begun: int) -> Pass[None]:
-    """Run a unit's backward pass, or half of it, and accumulate the parameters' gradients.
+    """Run a unit's backward pass on a rank, or half of it, and accumulate the parameters' gradients.
 
     A micro-batch's loss is divided by the number of micro-batches, as PyTorch users write `scaler.scale(loss /
     accumulation)`.
@@ -128,7 +128,7 @@ _PARTS: dict[Computation, Any] = {
 
 
 def _keep(setting: TrainingContext, rank: Rank, unit: str, micro: int, gradients: dict[str, Array]) -> None:
-    """Accumulate a pass's parameter gradients on the rank, in the gradients' dtype."""
+    """Add a pass's parameter gradients to the gradients accumulated on the rank, in the gradients' dtype."""
     own_names = setting.places[rank.number].gpt.shapes(unit)
     kept = find(setting.plan.step.precision.grads).numpy
     own = rank.gradients.setdefault((unit, setting.kept_in(micro)), {})
@@ -161,7 +161,7 @@ class RunningPass:
     """
 
     def __init__(self, run: Pass[Any]) -> None:
-        """Wrap a pass without starting it."""
+        """Wrap a pass, a generator requesting exchanges, without starting the generator."""
         self.brought: dict[str, ExchangeRequest] = {}
         self.ended = False
         self.result: Any = None
@@ -173,7 +173,7 @@ class RunningPass:
         self._told: str | None = None
 
     def advance(self) -> None:
-        """Run until the pass ends or waits for an exchange without a result."""
+        """Run the pass until it ends or waits for an exchange without a result."""
         while not self.ended:
             if self._waiting and self._waiting not in self._came:
                 return
@@ -198,14 +198,16 @@ class RunningPass:
                 self._waiting = asked.name + again
 
     def take(self, what: str, array: Array) -> None:
-        """Store an exchange's result and continue the pass."""
+        """Store the result for the exchange named `what` and continue the pass."""
         # The array travelled in the dtype on the wire; computing continues in the contribution's dtype.
         wide = self.brought[what].array.dtype
         self._came[what] = np.asarray(array).astype(wide, copy=False)
         self.advance()
 
     def take_apart(self, what: str, array: Array, splits: Ints) -> None:
-        """Store an all-to-all's result, the received array and its splits by source rank, and continue the pass."""
+        """Store the result for the all-to-all named `what` (received array, and splits by source rank) and continue the
+        pass.
+        """
         self._came[what] = array.astype(self.brought[what].array.dtype, copy=False), splits
         self.advance()
 

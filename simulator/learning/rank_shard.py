@@ -22,7 +22,7 @@ SENDS_GRADIENTS: Final = frozenset({Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER
 
 @dataclass(frozen=True)
 class RankShard:
-    """A rank's place in the model and in its process groups.
+    """A rank's model part, and the rank's places in process groups.
 
     Attributes
     ----------
@@ -59,11 +59,12 @@ class RankShard:
 
     @property
     def tells_the_loss(self) -> bool:
-        """Return True if the rank reports the loss: the first tensor-parallel rank does."""
+        """True if the rank reports the loss: only the first tensor-parallel rank does."""
         return self.gpt.share.place == 0
 
     def counted(self, units: Units, *, partial: bool = False) -> Ints:
-        """Return a boolean mask over several units' packed elements: elements that this rank counts in the global norm.
+        """Return a boolean mask over the packed elements of several units: elements that this rank counts in the global
+        norm.
 
         With `partial`, the mask selects the elements that every tensor-parallel rank holds.
         """
@@ -84,12 +85,12 @@ class RankShard:
 
 
 def is_spread(units: Units) -> bool:
-    """Return True if the units are expert-parallel: each rank holds different experts."""
+    """Return True if these units are experts in expert parallelism, where each rank holds different experts."""
     return units[0].endswith(" experts")
 
 
 def places(gpt: Gpt, plan: StepPlan) -> tuple[RankShard, ...]:
-    """Return the place of every rank."""
+    """Return every rank's model part and places in process groups, in rank order."""
     step, lists = plan.step, plan.program.lists
     asked, ranks = step.parallelism, len(plan.program.ranks)
     grid = asked.grid(ranks)
@@ -123,14 +124,16 @@ def places(gpt: Gpt, plan: StepPlan) -> tuple[RankShard, ...]:
 
 
 def _units(every: tuple[str, ...], ops: tuple[Op, ...]) -> tuple[str, ...]:
-    """Return the units run forward by the operations, in model order."""
+    """Return the units run forward by a rank's operations, in model order; `every` lists the model's units."""
     acts = [op.act for op in ops if isinstance(op, Compute) and op.act is not None]
     there = {unit for act in acts if act.effect is Computation.FORWARD for unit in act.units}
     return tuple(unit for unit in every if unit in there)
 
 
 def _travelling(ops: tuple[Op, ...], units: tuple[str, ...]) -> tuple[tuple[Units, ...], tuple[Units, ...]]:
-    """Return the buckets in sending order followed by the units that are not sent; and the latter alone."""
+    """Return two tuples: buckets of units in sending order, followed by the units that are not sent; and only the units
+    not sent.
+    """
     acts = [op.act for op in ops if isinstance(op, Collective) and op.act is not None]
     sent = _last([(act.units, act.micro) for act in acts if act.effect in SENDS_GRADIENTS])
     # Without sharding groups (a copy per rank) only sums over copies send gradients, or nothing does.
@@ -140,7 +143,7 @@ def _travelling(ops: tuple[Op, ...], units: tuple[str, ...]) -> tuple[tuple[Unit
 
 
 def _last(sent: list[tuple[Units, int]]) -> tuple[Units, ...]:
-    """Return the units sent in the last micro-batch of a step, in order.
+    """Return the unit buckets sent in a step's last micro-batch, in sending order.
 
     Chunks of a rank (virtual stages) may end in different micro-batches.
     """

@@ -25,7 +25,7 @@ from simulator.step.spec import Updater
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """A model, its training step, and the step's simulated timeline.
+    """Everything that stays constant while a model trains: model, plan of a step, simulated timeline, optimizer.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class TrainingContext:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
+        """Number of ranks in the training."""
         return len(self.plan.program.ranks)
 
     @property
@@ -90,7 +90,7 @@ class TrainingContext:
 
     @property
     def cut(self) -> int:
-        """Number of shards per copy of the states.
+        """Number of shards per copy of the model states.
 
         Example with 8 ranks: ddp 1; ZeRO 8 (one copy); hybrid sharding with `shard_size: 4` 4 (two copies).
         """
@@ -99,11 +99,13 @@ class TrainingContext:
         return self.plan.step.sharding.shard_size or self.holders
 
     def cut_of(self, units: Units) -> int:
-        """Return the number of shards of several units' states; ranks with the same experts shard the experts."""
+        """Return the number of shards for these units' states; experts are sharded over the ranks with the same
+        experts.
+        """
         return max(1, self.cut // self.plan.step.parallelism.experts.ranks) if is_spread(units) else self.cut
 
     def part_of(self, rank: int, units: Units) -> int:
-        """Return a rank's shard number for several units' states."""
+        """Return a rank's shard index for these units' states."""
         data = self.places[rank].data
         # Neighbouring ranks hold different experts. With 4 ranks and ep 2, ranks 0 and 2 share experts, as shards 0 and
         # 1.
@@ -112,20 +114,24 @@ class TrainingContext:
 
     @property
     def copies(self) -> int:
-        """Number of copies of the states."""
+        """Number of model-state copies (several under hybrid sharding)."""
         return self.holders // self.cut
 
     @property
     def shares(self) -> int:
-        """Number of ranks in the gradients' mean: every data-parallel rank, or 1 with asynchronous servers."""
+        """Number of ranks over which gradients are averaged: every data-parallel rank, or 1 with asynchronous
+        servers.
+        """
         return 1 if self.plan.step.sharding.asynchronous else self.data_parallel
 
     def micro_batch(self, rank: int, unit: str, micro: int) -> int:
-        """Return the micro-batch number of a pass through a unit; under DualPipe each model copy has half."""
+        """Return a micro-batch's number on the rank: DualPipe's second model copy counts from half the
+        accumulation on.
+        """
         return micro + (self.plan.step.accumulation // 2 if unit in self.places[rank].second else 0)
 
     def kept_in(self, micro: int) -> int:
-        """Return the key under which a micro-batch's gradient is accumulated.
+        """Return the key under which the gradient of a micro-batch is accumulated.
 
         Whole gradients accumulate over the step. Sharded gradients have a key per micro-batch, because a fast rank may
         compute the next micro-batch before the last one is sent.
@@ -138,7 +144,8 @@ class TrainingContext:
         return self.plan.strategy.keeps_whole_gradients(self.plan.step.sharding)
 
     def is_back(self, kept: int, micro: int) -> bool:
-        """Return True if the gradient under key `kept` was computed no later than that of micro-batch `micro`.
+        """Return True if the gradient under the key `kept` was computed no later than the gradient of micro-batch
+        `micro`.
 
         Gradients of later micro-batches may exist before an earlier one is sent. Some pipelines (GPipe) run the last
         micro-batch's backward pass first.
@@ -157,23 +164,25 @@ class TrainingContext:
 
     @property
     def last_back(self) -> int:
-        """Number of the last micro-batch to end its backward passes."""
+        """Number of the micro-batch whose backward passes end last in a step."""
         return 0 if self.last_comes_back_first else self.plan.step.accumulation - 1
 
     def scattered_in(self, micro: int) -> int:
-        """Return the key of a rank's reduce-scattered shard until copies are summed.
+        """Return the key under which a reduce-scattered shard of a micro-batch is stored until copies are summed.
 
         If copies are summed once a step (`gradient_sync: shard`), all micro-batches share a key.
         """
         return 0 if self.plan.step.sharding.gradient_sync == "shard" else micro
 
     def draw(self, rank: int, unit: str, micro: int, begun: int) -> Draw:
-        """Return the dropout draw for a unit's pass; `begun` is the number of steps taken before."""
+        """Return the random dropout masks for a rank's pass through a unit; `begun` is the number of steps taken
+        before.
+        """
         # The whole model has no separate experts' units, so use the layer's number.
         place = self.gpt.units.index(unit.removesuffix(" experts"))
         return Draw(self.gpt.dropout, (self.seed, begun, rank, micro, place))
 
     def policy(self, unit: str) -> str:
-        """Return the activation checkpointing policy of a layer."""
+        """Return the name of a layer's activation checkpointing policy."""
         # Unit 0 is the embedding, so layer i is unit i + 1.
         return policy_of(self.plan.step.checkpointing, self.gpt.units.index(unit) - 1)

@@ -26,7 +26,7 @@ from simulator.step.spec import Gathering, Updater
 
 
 def start(setting: TrainingContext, initial: Mapping[str, Parameters], scale: Scale | None = None) -> Training:
-    """Give every rank its parameters before the first step.
+    """Return a training with each rank's part of the initial parameters in place, ready for the first step.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def start(setting: TrainingContext, initial: Mapping[str, Parameters], scale: Sc
 
 
 def _servers(setting: TrainingContext, initial: Mapping[str, Parameters]) -> ParameterServers:
-    """Return the parameter servers with their initial parameters."""
+    """Return the parameter servers with the initial parameters of each bucket."""
     servers = {}
     for units in setting.places[0].travelling:
         parameters = _padded(setting, setting.gpt, initial, units, setting.plan.step.sharding.servers)
@@ -80,7 +80,7 @@ def _servers(setting: TrainingContext, initial: Mapping[str, Parameters]) -> Par
 
 
 def _of_rank(setting: TrainingContext, initial: Mapping[str, Parameters], place: RankShard) -> dict[str, Parameters]:
-    """Return a rank's part of the model's parameters, by unit."""
+    """Return the part of the initial parameters that a rank computes with, by unit and name."""
     by_name = {name: value for own in initial.values() for name, value in own.items()}
     gpt = place.gpt
     return {u: {name: gpt.share.part(name, by_name[name]) for name in gpt.shapes(u)} for u in place.units}
@@ -89,18 +89,20 @@ def _of_rank(setting: TrainingContext, initial: Mapping[str, Parameters], place:
 def _padded(
     setting: TrainingContext, gpt: Gpt, initial: Mapping[str, Parameters], units: tuple[str, ...], parts: int
 ) -> Array:
-    """Pack several units' parameters in the dtype of the update, padded to a multiple of `parts`."""
+    """Return several units' parameters as a flat array in the dtype of the update, padded to a multiple of `parts`."""
     packed = pack(gpt, initial, units).astype(_wide(setting.plan))
     return np.pad(packed, (0, -len(packed) % parts))
 
 
 def _wide(plan: StepPlan) -> np.dtype[np.generic]:
-    """Return the dtype of the update (the master weights' dtype)."""
+    """Return the dtype in which the plan's optimizer updates parameters (the master weights' dtype)."""
     return find(plan.step.precision.updated).numpy
 
 
 def _refuse_uncarried(setting: TrainingContext) -> None:
-    """Raise a ValueError if the step's numbers cannot be carried."""
+    """Raise ValueError if real training does not support the planned step (`keep_below`, or collectives without
+    transfers).
+    """
     plan = setting.plan
     if plan.step.sharding.keep_below:
         raise ValueError("real training does not support sharding.keep_below; omit the key")

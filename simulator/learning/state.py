@@ -53,7 +53,7 @@ class StepResult:
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """State of a rank.
+    """State of a rank while it trains: parameters, gradients, optimizer states, saved tensors.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Rank:
     overflowed: bool = False
 
     def cached_bytes(self) -> int:
-        """Return the bytes saved for backward passes [B]."""
+        """Return the bytes saved by the rank for backward passes [B]."""
         return nbytes_of(self.caches)
 
 

@@ -69,11 +69,11 @@ class Training:
     _under_way: dict[tuple[int, Computation, Units, int], RunningPass] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Sort the timeline's events once; every step follows the same order."""
+        """Sort the timeline's operations by the moments when they change numbers, once for all steps."""
         self._events = list(operation_events(self.setting))
 
     def step(self, tokens: Array, spoil: Spoil | None = None, tamper: Mapping[str, Tamper] = _INTACT) -> StepResult:
-        """Train for a step.
+        """Train for a single step on the given tokens, and return loss, norm and other results.
 
         Parameters
         ----------
@@ -90,7 +90,8 @@ class Training:
     def play(
         self, tokens: Sequence[Array], spoil: Spoil | None = None, tamper: Mapping[str, Tamper] = _INTACT
     ) -> list[StepResult]:
-        """Follow the simulated timeline once: a single step, or all steps of asynchronous workers.
+        """Follow the simulated timeline once and return the results: for a single step, or for every step with
+        asynchronous workers.
 
         Asynchronous workers have no common end of a step. With W workers and m micro-batches, W m consecutive passes
         (in clock order) count as a step; a stopped worker leaves fewer steps. Parameters are those of `step`, with a
@@ -126,7 +127,7 @@ class Training:
         given: dict[str, list[Array]],
         tamper: Tamper,
     ) -> None:
-        """Let an event change the numbers."""
+        """Change a rank's arrays by the event's operation: computation, collective, push, pull or send."""
         rank = self.ranks[event.rank]
         match event.op:
             case Compute(act=NumericAction() as act):
@@ -147,20 +148,22 @@ class Training:
                 exchange.received(self.setting, rank, act, given[op.name][op.group.index(rank.number)])
 
     def _batches(self, tokens: Sequence[Array], number: int) -> list[Array]:
-        """Return every step's micro-batches for a data-parallel replica."""
+        """Return the micro-batches of every step for the data-parallel replica `number`, in order."""
         micro = self.setting.plan.step.accumulation
         own = (np.split(step, self.setting.replicas)[number] for step in tokens)
         return [part for rows in own for part in np.split(rows, micro)]
 
     def _moved(self, op: Collective, act: NumericAction[Exchange], tamper: Tamper) -> list[Array]:
-        """Carry a collective's arrays, check the result, and return each rank's."""
+        """Carry the arrays of a collective's ranks by the simulated transfers, check the results, and return the array
+        of each rank.
+        """
         sent = [exchange.sent(self.setting, self.ranks[number], op, act) for number in op.group]
         given = exchange.moved(self.setting, op, sent, tamper)
         self.checks.moved(self.done, act, sent, given)
         return given
 
     def _pass(self, rank: Rank, act: NumericAction[Computation]) -> RunningPass:
-        """Return a rank's pass, starting it if necessary."""
+        """Return the running pass of a rank to which an operation belongs; create the pass at the first request."""
         # An exchange's event may come before the pass's first own event: the pass then starts here.
         key = rank.number, act.effect, act.units, act.micro
         if key not in self._under_way:
@@ -177,7 +180,7 @@ class Training:
         return self._under_way[key]
 
     def _brought(self, number: int, op: Collective, act: NumericAction[Exchange]) -> ExchangeRequest:
-        """Return a rank's contribution to an exchange within a pass."""
+        """Return the exchange request of rank `number` inside a pass, after running the pass up to this exchange."""
         under_way = self._pass(self.ranks[number], _pass_of(op, act))
         under_way.advance()
         if act.what not in under_way.brought:
@@ -189,7 +192,7 @@ class Training:
     def _exchanged(
         self, rank: Rank, op: Collective, act: NumericAction[Exchange], given: dict[str, list[Array]], tamper: Tamper
     ) -> None:
-        """Deliver the result of an exchange within a pass to a rank."""
+        """Deliver to a rank the result of an exchange inside a pass, and continue the pass."""
         place = op.group.index(rank.number)
         if op.schedule.operation == "all_to_all":
             self._handed_over(rank, op, act)
@@ -227,7 +230,7 @@ class Training:
         self._pass(rank, _pass_of(op, act)).take_apart(act.what, np.concatenate(pieces), np.array(splits))
 
     def _sent(self, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> None:
-        """Move an activation or gradient from another pipeline stage to this rank."""
+        """Move an activation or gradient from another pipeline stage to this rank if the rank is the target."""
         source, target = op.group
         if rank.number != target:
             return
@@ -243,7 +246,7 @@ class Training:
         own[unit, number] = array.astype(find(op.dtype).numpy).astype(array.dtype)
 
     def _passed(self, rank: Rank, act: NumericAction[Computation]) -> Any:
-        """Finish a pass after its last kernel, and return the pass's result."""
+        """Finish a rank's pass after its last kernel, and return the pass's result."""
         under_way = self._pass(rank, act)
         under_way.advance()
         # A recompute may stop before the layer's last exchange: every saved tensor exists by then.
@@ -253,7 +256,9 @@ class Training:
         return under_way.result
 
     def _computed(self, rank: Rank, act: NumericAction[Computation], time: float, spoil: Spoil | None) -> None:
-        """Let a kernel, check, norm or update change the numbers."""
+        """Change a rank's arrays as a computation does: forward, recompute, backward, check, norm, update or server
+        update.
+        """
         setting = self.setting
         match act.effect:
             case Computation.FORWARD:
@@ -282,7 +287,7 @@ class Training:
     def _pushed(
         self, serving: ParameterServers, rank: Rank, op: Collective, act: NumericAction[Exchange], tamper: Tamper
     ) -> None:
-        """Hand a worker's gradients to the servers."""
+        """Hand a worker's gradients to the parameter servers."""
         if self.setting.plan.step.sharding.asynchronous:
             serving.bring(self.setting, rank, op, act, tamper, self.checks, self.done)
         else:
@@ -298,7 +303,9 @@ class Training:
         given: dict[str, list[Array]],
         tamper: Tamper,
     ) -> None:
-        """Give a worker its parameters: read at the start of an asynchronous pull, else after every worker's push."""
+        """Give a worker its parameters from the servers: read at the start of an asynchronous pull, else after every
+        worker's push.
+        """
         if not event.ends:
             given[op.name] = [serving.look(rank, act.units)]
             return
@@ -308,7 +315,9 @@ class Training:
         exchange.received(self.setting, rank, act, delivered(self.setting, rank, op, handed_out, tamper))
 
     def _result(self, number: int, count: int) -> StepResult:
-        """Return the result of step `number`, given `count` steps in the timeline."""
+        """Return the result of step `number` out of the `count` steps in the timeline: loss, norm, scale, staleness,
+        end.
+        """
         mine = _share(self._losses, number, count)
         alone = self.setting.plan.step.sharding.asynchronous
         serving = self.serving or ParameterServers({})
@@ -326,7 +335,9 @@ class Training:
         )
 
     def _updates(self, number: int, count: int) -> int:
-        """Return the optimizer's updates after a step, on the first rank or the first server."""
+        """Return the number of optimizer updates up to the end of step `number`, on the first rank or the
+        first server.
+        """
         if self.serving is None:
             return max((state.steps for state in self.ranks[0].states.values()), default=0)
         server, *others = self.serving.servers.values()
@@ -335,14 +346,16 @@ class Training:
         return server.version - played + played * (number + 1) // count
 
     def _norm(self, applied: Sequence[float]) -> float:
-        """Return the norm of the summed gradient; with asynchronous servers, a worker's root mean square norm."""
+        """Return the norm of the summed gradient from its squares; with asynchronous servers, a worker's root mean
+        square norm.
+        """
         if self.serving is None:
             return float(np.sqrt(self.ranks[0].squares))
         alone = self.setting.plan.step.sharding.asynchronous
         return float(np.sqrt(sum(applied) / (len(self.ranks) if alone else 1)))
 
     def parameters(self) -> Parameters:
-        """Assemble the whole parameters from every rank; return a dict by name in forward order."""
+        """Return the whole parameters, assembled from every rank or server, as a dict by name in forward order."""
         setting, by_name = self.setting, Parameters()
         if self.serving is not None:
             for units, server in self.serving.servers.items():
@@ -373,7 +386,7 @@ class Training:
         return {name: by_name[name] for unit in setting.gpt.units for name in setting.gpt.shapes(unit)}
 
     def _holders(self) -> list[list[Rank]]:
-        """Return the groups of ranks with the same part of the model."""
+        """Return the ranks, grouped by equal model part."""
         groups: dict[int, list[Rank]] = {}
         for rank, place in zip(self.ranks, self.setting.places, strict=True):
             groups.setdefault(place.holders, []).append(rank)
@@ -381,19 +394,19 @@ class Training:
 
 
 def _pass_of(op: Collective, act: NumericAction[Exchange]) -> NumericAction[Computation]:
-    """Return the pass during which an exchange happens."""
+    """Return the computation (forward, backward, ...) during which a rank takes part in an exchange inside a pass."""
     if act.within is None:
         raise SimulationError(f"{op.name!r} belongs to no pass")
     return NumericAction(act.within, act.units, act.micro)
 
 
 def _joined(setting: TrainingContext, name: str, parts: Sequence[Array]) -> Array:
-    """Join a parameter's tensor-parallel parts."""
+    """Return the whole parameter with this name from its tensor-parallel parts."""
     return setting.places[0].gpt.share.whole(name, parts, setting.gpt.vocabulary)
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Return the mean, or NaN for an empty sequence."""
+    """Return the mean of the values, or NaN for an empty sequence."""
     return float(np.mean(values)) if values else float("nan")
 
 

@@ -27,7 +27,7 @@ _GUARD: Final = 1e-6
 
 
 def check(setting: TrainingContext, rank: Rank) -> None:
-    """Divide the rank's gradients by the loss scale, and look for infinite or NaN elements."""
+    """Divide the rank's gradients by the loss scale, and record on the rank whether any element is infinite or NaN."""
     collect(setting, rank)
     for units, gradient in rank.summed.items():
         rank.summed[units] = unscaled(gradient, rank.scale.value, rank.parts[units].dtype)
@@ -35,7 +35,7 @@ def check(setting: TrainingContext, rank: Rank) -> None:
 
 
 def norm(setting: TrainingContext, rank: Rank) -> None:
-    """Sum the squares of the rank's gradient shard, bucket after bucket; for float64 independently of the sharding."""
+    """Store on the rank the sum of squares over the gradient shard; for float64 independently of the sharding."""
     collect(setting, rank)
     parts = _counted(setting, rank)
     # A clipped float64 step must have the same bits under every sharding, so the sum must not depend on its order.
@@ -46,7 +46,9 @@ def norm(setting: TrainingContext, rank: Rank) -> None:
 
 
 def _counted(setting: TrainingContext, rank: Rank) -> list[Array]:
-    """Return the rank's gradients, without elements counted by another rank in the same model copy."""
+    """Return the rank's gradients by bucket, without elements that another rank of the same model copy counts in the
+    norm.
+    """
     # Only data parallelism: every shard counts as a whole, without masks.
     if setting.holders == setting.world_size and setting.plan.step.parallelism.experts.ranks == 1:
         return list(rank.summed.values())
@@ -54,12 +56,14 @@ def _counted(setting: TrainingContext, rank: Rank) -> list[Array]:
 
 
 def squares(*parts: Array) -> float:
-    """Return the sum of squares in float64, array after array."""
+    """Return the sum of squared elements over the arrays, added in float64, array after array."""
     return float(sum(float((part.astype(np.float64) ** 2).sum()) for part in parts))
 
 
 def update(setting: TrainingContext, rank: Rank) -> None:
-    """Update the rank's shard, unless the gradients overflowed."""
+    """Update the rank's parameter shards by one optimizer step with clipped gradients; do nothing if gradients
+    overflowed.
+    """
     if rank.overflowed:
         return
     factor = clipped(setting.plan.step.clip_norm, rank.squares)
@@ -77,7 +81,8 @@ def update(setting: TrainingContext, rank: Rank) -> None:
 
 
 def clipped(most: float | None, squared: float) -> float | None:
-    """Return the factor that clips a gradient to a maximum norm, or None if no clipping is needed [1]_.
+    """Return the factor that brings a gradient with this sum of squares down to the norm `most` [1]_; None if no
+    clipping is needed.
 
     Examples
     --------

@@ -16,7 +16,7 @@ from simulator.model.shape import LatentAttention, Transformer
 
 
 def attention_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations of the attention block, from the norm to the residual addition."""
+    """Return the operations of a layer's attention block on a micro-batch, from the norm to the residual addition."""
     projected = _projected(model, batch) if model.latent is None else _latent_projected(model, model.latent, batch)
     core = _flash if batch.attention == "flash" else _standard
     attended = core(model, batch, "rotary" if model.positions == "rotary" else "qkv")
@@ -33,7 +33,7 @@ def attention_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def _projected(model: Transformer, batch: Batch) -> Iterator[Operation]:
-    """Yield the operations that make queries, keys and values with a single matrix."""
+    """Yield the operations that make queries, keys and values of a micro-batch with a single matrix."""
     d, cut = model.hidden_size, batch.cut
     widths = model.attention_width + 2 * model.kv_width
     normed = Saved("norm1 output", batch.tokens_between * d * batch.itemsize, "norm1")
@@ -50,7 +50,8 @@ def _projected(model: Transformer, batch: Batch) -> Iterator[Operation]:
 
 
 def _latent_projected(model: Transformer, latent: LatentAttention, batch: Batch) -> Iterator[Operation]:
-    """Yield the operations of latent attention: queries from a short vector, keys and values from another.
+    """Yield the operations of multi-head latent attention that make queries from a short vector, keys and values from
+    another.
 
     For a token of DeepSeek-V3 (128 heads):
 
@@ -76,7 +77,8 @@ def _latent_projected(model: Transformer, latent: LatentAttention, batch: Batch)
 
 
 def _positions_of_all(elements: int, cut: ModelPartition) -> tuple[Communication, ...]:
-    """Return the exchanges of the keys' rotary part, shared by the heads: a gather if sequences are cut.
+    """Return the exchanges for the keys' rotary part (`elements` elements) if tensor-parallel ranks cut the sequence;
+    otherwise none.
 
     After NVIDIA/Megatron-LM, megatron/core/transformer/multi_latent_attention.py.
     """
@@ -89,7 +91,7 @@ def _positions_of_all(elements: int, cut: ModelPartition) -> tuple[Communication
 
 
 def _rotary(turned: int) -> Operation:
-    """Return the rotary embedding applied to `turned` bytes."""
+    """Return the operation that applies rotary position embeddings to `turned` bytes of queries and keys."""
     return Operation(
         "rotary",
         (Elementwise("rotary", turned, turned, fusible=True),),
@@ -99,7 +101,9 @@ def _rotary(turned: int) -> Operation:
 
 
 def _qkv(model: Transformer, batch: Batch, source: str) -> tuple[Saved, Saved, Saved]:
-    """Return the saved queries, keys and values; `source` is the operation that made queries and keys."""
+    """Return queries, keys and values as saved tensors; `source` is the name of the operation that made queries and
+    keys.
+    """
     # Latent keys are as wide as queries, and every head has its own: sharing heads saves nothing.
     if model.latent is not None:
         each = batch.tokens * model.num_heads // batch.cut.tensor * batch.itemsize
@@ -112,7 +116,9 @@ def _qkv(model: Transformer, batch: Batch, source: str) -> tuple[Saved, Saved, S
 
 
 def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
-    """Return flash attention as a single operation: a kernel, or a kernel per step of a context-parallel ring."""
+    """Return flash attention on a micro-batch as a single operation: a kernel, or a kernel per step of a
+    context-parallel ring.
+    """
     cut = batch.cut
     heads = model.num_heads // cut.tensor
     width = model.head_dim if model.latent is None else model.latent.value_dim
@@ -150,7 +156,9 @@ def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
 
 
 def _standard(model: Transformer, batch: Batch, source: str) -> list[Operation]:
-    """Return attention with scores in HBM: scores, softmax, dropout, weighted values; nothing skipped for causality."""
+    """Return the operations of attention with scores in HBM: scores, softmax, dropout, weighted values; nothing skipped
+    for causality.
+    """
     # A score for each pair of positions, per sequence and head on this rank.
     elements = batch.sequences * model.num_heads // batch.cut.tensor * batch.seq_len**2
     size = elements * batch.itemsize
@@ -174,7 +182,9 @@ def _standard(model: Transformer, batch: Batch, source: str) -> list[Operation]:
 
 
 def _scores(model: Transformer, batch: Batch, size: int, saved: tuple[Saved, ...]) -> Operation:
-    """Return the matmul Q K^T and the causal mask."""
+    """Return the operation for the matmul Q K^T and the causal mask; the scores take `size` bytes, `saved` are queries
+    and keys.
+    """
     # Batched matmuls: one per sequence and head on this rank.
     s, hd, pairs = batch.seq_len, model.head_dim, batch.sequences * model.num_heads // batch.cut.tensor
     return Operation(
@@ -188,7 +198,9 @@ def _scores(model: Transformer, batch: Batch, size: int, saved: tuple[Saved, ...
 
 
 def _attention_dropout(elements: int, size: int) -> Operation:
-    """Return dropout of the softmax; the mask takes 1 byte per element."""
+    """Return the operation for dropout of the softmax: `elements` numbers in `size` bytes, and a mask of 1 byte per
+    element.
+    """
     return Operation(
         "attention dropout",
         (Elementwise("attention dropout", size, size + elements, fusible=True),),
@@ -200,7 +212,7 @@ def _attention_dropout(elements: int, size: int) -> Operation:
 
 
 def _weighted_values(model: Transformer, batch: Batch, saved: tuple[Saved, ...]) -> Operation:
-    """Return the matmul of softmax and values."""
+    """Return the operation that multiplies softmax and values; `saved` are these two tensors."""
     s, hd, pairs = batch.seq_len, model.head_dim, batch.sequences * model.num_heads // batch.cut.tensor
     return Operation(
         "attention",

@@ -33,7 +33,9 @@ from simulator.model.shape import Transformer
 
 
 def attention_kernels(own: Attention, context: Context) -> tuple[Attention, ...]:
-    """Return a rank's forward kernels, step by step; `own` is the kernel over the rank's own tokens."""
+    """Return a context-parallel rank's forward attention kernels, step by step; `own` is the kernel over the rank's own
+    tokens.
+    """
     if context.ring == 1:
         return (own,)
     tokens = own.seq_len
@@ -56,7 +58,7 @@ def attention_kernels(own: Attention, context: Context) -> tuple[Attention, ...]
 def attention_communications(
     model: Transformer, tokens: int, cut: ModelPartition, kernels: int
 ) -> tuple[Communication, ...]:
-    """Return the exchanges around a rank's attention kernels.
+    """Return the exchanges between context-parallel ranks around a rank's attention kernels.
 
     Parameters
     ----------
@@ -84,7 +86,7 @@ def attention_communications(
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """Elements on a rank, needed by other ranks.
+    """Number of query, key, value and output elements on a rank that must reach other ranks.
 
     Attributes
     ----------
@@ -98,7 +100,9 @@ class _Moved:
 
 
 def _handed_over(moved: _Moved, context: Context, kernels: int) -> Iterator[Communication]:
-    """Yield Ulysses' exchanges before the kernels: q, k and v; in the backward pass the output's gradient."""
+    """Yield Ulysses' all-to-alls before the attention kernels: q, k and v; in the backward pass the output's
+    gradient.
+    """
     if context.ulysses > 1:
         there = moved.queries + moved.keys
         yield Communication("heads for tokens", "all_to_all", there, False, 0, 0, group="context")
@@ -106,7 +110,9 @@ def _handed_over(moved: _Moved, context: Context, kernels: int) -> Iterator[Comm
 
 
 def _handed_back(moved: _Moved, context: Context, kernels: int) -> Iterator[Communication]:
-    """Yield Ulysses' exchanges after the kernels: the output; in the backward pass the gradients of q, k and v."""
+    """Yield Ulysses' all-to-alls after the attention kernels: the output; in the backward pass the gradients of q, k
+    and v.
+    """
     if context.ulysses > 1:
         # Index beyond the last kernel: start after it, and let the next operation wait.
         end = kernels, kernels
@@ -116,7 +122,9 @@ def _handed_back(moved: _Moved, context: Context, kernels: int) -> Iterator[Comm
 
 
 def _gathered(keys: int, context: Context, kernels: int) -> Iterator[Communication]:
-    """Yield the gathers of keys and values, again in the backward pass, and the scatter of their gradients."""
+    """Yield the all-gathers of keys and values in forward and backward pass, and the reduce-scatter of their
+    gradients.
+    """
     if context.ring > 1:
         whole = keys * context.ring
         yield Communication("gather keys", "all_gather", whole, False, 0, 0, group="context ring")
@@ -127,7 +135,7 @@ def _gathered(keys: int, context: Context, kernels: int) -> Iterator[Communicati
 
 
 def _round(keys: int, context: Context, kernels: int) -> Iterator[Communication]:
-    """Yield the ring's shifts: keys and values move on while each step's kernel runs.
+    """Yield the shifts of ring attention: keys and values move to the next rank while each step's kernel runs.
 
     In the backward pass, the gradients of keys and values follow their keys and finally return home. Every rank issues
     the shifts in step order, even in steps where its block is masked, because a collective needs all ranks.

@@ -39,12 +39,13 @@ class ModelStates:
 
     @property
     def total(self) -> float:
-        """Total memory on the GPU [B]."""
+        """Model states on the GPU together: parameters, gradients, optimizer, gathered parameters [B]."""
         return self.parameters + self.gradients + self.optimizer + self.transient
 
 
 def paper(parameters: float, ranks: int, stage: int, optimizer_bytes: float = _MASTER_AND_ADAM) -> ModelStates:
-    """Return the model states of the ZeRO paper: 2 P + 2 P + K P, with a further term sharded in each stage.
+    """Return the bytes of model states on a rank by the ZeRO paper: 2 P + 2 P + K P, with a further term sharded in
+    each stage.
 
     Parameters
     ----------
@@ -79,7 +80,8 @@ def paper(parameters: float, ranks: int, stage: int, optimizer_bytes: float = _M
 def deepspeed_zero2(
     parameters: float, ranks: int, *, ranks_per_node: int = 8, offload_optimizer: bool = False, older: bool = False
 ) -> ModelStates:
-    """Return DeepSpeed's estimate for stage 2: 2 P + 18 P / N, with gradients in fp16 and fp32.
+    """Return DeepSpeed's estimate of the model states on a rank for ZeRO-2: 2 P + 18 P / N bytes, with gradients in
+    fp16 and fp32.
 
     Parameters
     ----------
@@ -116,7 +118,8 @@ def deepspeed_zero3(
     offload_parameters: bool = False,
     zero_init: bool = True,
 ) -> ModelStates:
-    """Return DeepSpeed's estimate for stage 3: 18 P / N, and 4 bytes per parameter of the largest layer.
+    """Return DeepSpeed's estimate of the model states on a rank for ZeRO-3: 18 P / N, and 4 bytes per parameter of the
+    largest layer.
 
     Parameters
     ----------
@@ -166,7 +169,8 @@ def fsdp(
     prefetch: int = 1,
     gradient_bytes: float = 2,
 ) -> ModelStates:
-    """Return the model states of PyTorch FSDP: fp32 shards, (4 + 4 + 8) P / N, and units gathered in bf16.
+    """Return the bytes of model states on a rank under PyTorch FSDP: fp32 shards, (4 + 4 + 8) P / N, and units gathered
+    in bf16.
 
     Parameters
     ----------
@@ -195,7 +199,7 @@ def fsdp(
 
 @dataclass(frozen=True, slots=True)
 class LiveBytes:
-    """Saved tensors of all layers together [B].
+    """Bytes saved for the backward pass by the layers together, at two moments in a step [B].
 
     Attributes
     ----------
@@ -268,14 +272,18 @@ def live_bytes(
 
 
 def _peak(kept: list[float], layer: float) -> LiveBytes:
-    """Return the saved bytes after forward and at the backward peak, given each layer's kept bytes."""
+    """Return the saved bytes after the forward pass and at the backward peak, given each layer's saved bytes and a
+    whole layer's bytes.
+    """
     # In the backward pass the current layer is whole, earlier layers are as kept, later layers are freed. The sum
     # shrinks from layer to layer, so the last layer is the peak.
     return LiveBytes(sum(kept), sum(kept[:-1]) + layer)
 
 
 def _segments(num_layers: int, boundary: float, layer: float) -> LiveBytes:
-    """Return the saved bytes of segments with a single saved input each ("sqrt")."""
+    """Return the saved bytes of all layers under the policy "sqrt": segments of about sqrt(L) layers, each with a
+    single saved input.
+    """
     count = max(1, round(math.sqrt(num_layers)))
     # With 10 layers: 3 segments of 4, 3 and 3 layers.
     sizes = [num_layers // count + (i < num_layers % count) for i in range(count)]
@@ -284,7 +292,7 @@ def _segments(num_layers: int, boundary: float, layer: float) -> LiveBytes:
 
 
 def _refuse(parameters: float, ranks: int, stage: int, stages: tuple[int, ...]) -> None:
-    """Raise a ValueError for impossible parameters, ranks or stages."""
+    """Raise ValueError for a negative number of parameters, fewer than 1 rank, or a ZeRO stage not in `stages`."""
     if parameters < 0 or ranks < 1:
         raise ValueError(f"parameters and ranks: got {parameters} and {ranks}; must be at least 0 and 1")
     if stage not in stages:

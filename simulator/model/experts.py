@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.model.partition import Communication, ExpertPartition
+from simulator.model.expert_partition import ExpertPartition
+from simulator.model.partition import Communication
 from simulator.model.shape import Transformer
 
 Communications = tuple[Communication, ...]
@@ -24,7 +25,8 @@ _CUT: Final = "expert tensor"
 def expert_communications(
     model: Transformer, tokens: int, cut: ExpertPartition
 ) -> tuple[Communications, Communications]:
-    """Return the exchanges of the operations "dispatch" and "combine".
+    """Return the exchanges for the operations "dispatch" (tokens to experts) and "combine" (outputs back), for a rank's
+    `tokens`.
 
     Dispatch sends after its kernel has sorted the tokens; combine sorts after receiving. In the backward pass the order
     is reversed.
@@ -65,7 +67,7 @@ def expert_communications(
 def around_expert_columns(
     tokens: int, model: Transformer, cut: ExpertPartition, backward_kernels: int
 ) -> Communications:
-    """Return the exchanges around experts' first matrices; `tokens` counts the gathered tokens."""
+    """Return the exchanges around experts' first matrices, if cut over ranks; `tokens` counts the gathered tokens."""
     if cut.tensor == 1:
         return ()
     elements, after = tokens * model.hidden_size, backward_kernels
@@ -76,7 +78,7 @@ def around_expert_columns(
 
 
 def around_expert_rows(tokens: int, model: Transformer, cut: ExpertPartition) -> Communications:
-    """Return the exchanges around experts' second matrices."""
+    """Return the exchanges around experts' second matrices, if cut over ranks; `tokens` counts the gathered tokens."""
     if cut.tensor == 1:
         return ()
     elements = tokens * model.hidden_size
@@ -95,6 +97,8 @@ def _moved(
     backward: bool,
     after: bool,
 ) -> Communication:
-    """Return an exchange before or after the operation's only kernel, hidden by nothing."""
+    """Return an exchange of tokens or gradients before the operation's only kernel, or after the kernel if `after`,
+    hidden by nothing.
+    """
     place = int(after)
     return Communication(name, operation, elements, backward, place, place, dtype, "experts")  # type: ignore[arg-type]

@@ -15,13 +15,15 @@ from simulator.model.shape import Transformer
 
 
 def feed_forward_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations of the feed-forward block, from the norm to the residual addition."""
+    """Return the operations of a layer's feed-forward block on a micro-batch, from the norm to the residual
+    addition.
+    """
     body = _experts(model, batch) if model.num_experts else _dense(model, batch)
     return (norm("norm2", "residual1", model, batch), *body, residual("residual2", model, batch))
 
 
 def _dense(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations of an MLP."""
+    """Return the operations of an MLP on a micro-batch: first matrix, activation function, second matrix."""
     d, f = model.hidden_size, model.ffn_size
     normed = Saved("norm2 output", batch.tokens_between * d * batch.itemsize, "norm2")
     activation = _activation(model, batch.tokens, f // batch.cut.tensor, batch)
@@ -34,7 +36,7 @@ def _dense(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def _activation(model: Transformer, tokens: int, width: int, batch: Batch) -> Operation:
-    """Return the activation function on `tokens` rows with `width` outputs each."""
+    """Return the operation for the activation function on `tokens` rows with `width` outputs each."""
     before, after = (tokens * n * batch.itemsize for n in (2 * width if model.gated else width, width))
     return Operation(
         "activation",
@@ -47,7 +49,7 @@ def _activation(model: Transformer, tokens: int, width: int, batch: Batch) -> Op
 
 
 def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations of a layer's experts.
+    """Return the operations of a layer's mixture of experts on a micro-batch: router, dispatch, experts' MLPs, combine.
 
     Each expert gets an even share of the tokens, scaled to the fullest rank's load. With tensor parallelism each rank
     sends the tokens of its part of the sequence; the ranks that cut an expert's matrices then gather their tokens.
@@ -85,7 +87,9 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def _shared(model: Transformer, batch: Batch) -> Iterator[Operation]:
-    """Yield the shared experts as a single MLP with their combined width."""
+    """Yield the operations of the shared experts, computed as a single MLP with their combined width; none without
+    shared experts.
+    """
     if not model.shared_experts:
         return
     d, f = model.hidden_size, model.shared_experts * model.ffn_size
@@ -101,7 +105,7 @@ def _shared(model: Transformer, batch: Batch) -> Iterator[Operation]:
 
 
 def _router(model: Transformer, batch: Batch) -> Operation:
-    """Return the router: a matmul and a softmax over all experts."""
+    """Return the router's operation on a micro-batch: a matmul and a softmax over all experts."""
     # The router is whole on every rank, which routes its own tokens.
     tokens, experts, d = batch.tokens_between, model.num_experts, model.hidden_size
     size = tokens * experts * batch.itemsize
@@ -119,6 +123,8 @@ def _router(model: Transformer, batch: Batch) -> Operation:
 
 
 def _shuffle(name: str, read: int, written: int, *saved: Saved) -> Operation:
-    """Return the operation that sorts tokens by expert, or back; `saved` tensors are also read in the backward pass."""
+    """Return the operation that sorts tokens by expert, or back, with `read` and `written` bytes; `saved` tensors are
+    also read backward.
+    """
     back = Elementwise(f"{name} gradient", written + sum(s.nbytes for s in saved), read)
     return Operation(name, (Elementwise(name, read, written),), (back,), saved, written)

@@ -26,7 +26,7 @@ RECOMPUTES: Final[tuple[Recompute, ...]] = ("none", "attention", "layers", "forw
 
 
 def counted_parameters(model: Transformer, count: Count = "all") -> int:
-    """Count the parameters P, with active experts only.
+    """Return the number of parameters P that FLOP formulas count, with active experts only.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def utilization(tokens_per_s: float, flops_per_token: float, peak_flops: float) 
 
 
 def _attention_forward(model: Transformer, seq_len: int, scores: Scores) -> float:
-    """Return the FLOPs of QK^T and PV in every layer for a token [FLOP]."""
+    """Return the forward FLOP for QK^T and PV per token, over all layers [FLOP]."""
     _refuse("scores", scores, SCORES)
     if seq_len < 1:
         raise ValueError(f"seq_len: got {seq_len}; must be at least 1")
@@ -159,13 +159,13 @@ def _attention_forward(model: Transformer, seq_len: int, scores: Scores) -> floa
 
 
 def _layers(model: Transformer, count: Count) -> int:
-    """Return the parameters that a token uses in every layer together."""
+    """Return the number of parameters used by a token in the layers together (active experts only)."""
     dense = model.dense_layers * _layer(model.of_layer(0), count) if model.dense_layers else 0
     return dense + (model.num_layers - model.dense_layers) * _layer(model, count)
 
 
 def _layer(model: Transformer, count: Count) -> int:
-    """Return the parameters of a layer that a token uses; for "matrices" only tensors with two dimensions."""
+    """Return the number of a layer's parameters used by a token; for "matrices" only tensors with two dimensions."""
     parameters = [p for p in layer_parameters(model) if count != "matrices" or len(p.shape) > 1]
     # Experts have equal sizes: subtract the first expert's size once per inactive expert.
     expert = sum(p.elements for p in parameters if p.name.startswith("expert 0."))
@@ -173,6 +173,6 @@ def _layer(model: Transformer, count: Count) -> int:
 
 
 def _refuse(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Raise a ValueError if the value is not allowed."""
+    """Raise ValueError, naming the argument `name`, if the value is not among the allowed values."""
     if value not in allowed:
         raise ValueError(f"{name}: got {value!r}; must be one of {', '.join(allowed)}")

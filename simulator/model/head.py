@@ -47,7 +47,7 @@ class LogitsMemory:
 
     @property
     def forward_peak(self) -> int:
-        """Memory after softmax, before anything is freed [B]."""
+        """Bytes of logits, float32 copy and log-probabilities after softmax, before anything is freed [B]."""
         return self.logits + self.float32_copy + self.log_probabilities
 
     @property
@@ -59,7 +59,7 @@ class LogitsMemory:
 
 
 def logits_memory(model: Transformer, batch: Batch) -> LogitsMemory:
-    """Count the bytes of the tensors with tokens x vocabulary elements.
+    """Return the bytes in a micro-batch's tensors with tokens x vocabulary elements: logits, copy, gradients.
 
     Examples
     --------
@@ -75,12 +75,12 @@ def logits_memory(model: Transformer, batch: Batch) -> LogitsMemory:
 
 
 def _rows(model: Transformer, batch: Batch) -> int:
-    """Return the rows of the token table on a rank."""
+    """Return the number of rows of the token table on a tensor-parallel rank."""
     return batch.cut.vocabulary(model) // batch.cut.tensor
 
 
 def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Look up tokens (and positions), in forward order.
+    """Return the operations for the embedding on a micro-batch: lookup of tokens, positions if learned, dropout.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
 
 
 def _positions(model: Transformer, batch: Batch) -> Operation:
-    """Return the lookup and addition of learned positions."""
+    """Return the operation that looks up learned positions and adds them to the token embeddings."""
     rows = batch.tokens_between * model.hidden_size * batch.itemsize
     read = batch.seq_len // batch.cut.along_sequence * model.hidden_size * batch.itemsize
     table = model.max_positions * model.hidden_size * batch.itemsize
@@ -127,7 +127,7 @@ def _positions(model: Transformer, batch: Batch) -> Operation:
 
 
 def _dropout(model: Transformer, batch: Batch) -> Operation:
-    """Return the dropout of embeddings; the mask takes 1 byte per element."""
+    """Return the operation for dropout of the embeddings; the mask takes 1 byte per element."""
     elements = batch.tokens_between * model.hidden_size
     size = elements * batch.itemsize
     return Operation(
@@ -140,7 +140,7 @@ def _dropout(model: Transformer, batch: Batch) -> Operation:
 
 
 def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the last norm, the logits, their float32 copy and cross entropy, in forward order.
+    """Return the head's operations on a micro-batch: last norm, logits, their float32 copy and cross entropy.
 
     A tied head multiplies by the embedding's table: the same kernels, without parameters of its own.
     """
@@ -159,7 +159,7 @@ def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def _norm(model: Transformer, batch: Batch) -> Operation:
-    """Return the norm before the head."""
+    """Return the operation for the norm before the head, on a micro-batch."""
     size = batch.tokens_between * model.hidden_size * batch.itemsize
     # LayerNorm saves mean and deviation, RMSNorm only the deviation.
     means = 2 if model.norm == "layernorm" else 1
@@ -174,7 +174,7 @@ def _norm(model: Transformer, batch: Batch) -> Operation:
 
 
 def _logits(model: Transformer, batch: Batch) -> Operation:
-    """Return the matmul with the token table."""
+    """Return the operation that multiplies by the token table and gives the logits of a micro-batch."""
     tokens, v, d = batch.tokens, _rows(model, batch), model.hidden_size
     return Operation(
         "logits",
@@ -190,7 +190,9 @@ def _logits(model: Transformer, batch: Batch) -> Operation:
 
 
 def _among_vocabulary(batch: Batch) -> tuple[Communication, ...]:
-    """Return the exchanges of a cut vocabulary: three numbers per token, in float32 or wider."""
+    """Return the exchanges for the cross entropy if ranks cut the vocabulary: three numbers per token, in float32 or
+    wider.
+    """
     if batch.cut.tensor == 1:
         return ()
     names = ("largest logit", "target's logit", "sum of exponentials")
@@ -199,7 +201,7 @@ def _among_vocabulary(batch: Batch) -> tuple[Communication, ...]:
 
 
 def _cross_entropy(batch: Batch, memory: LogitsMemory) -> Operation:
-    """Return log-softmax and the loss."""
+    """Return the operation for log-softmax and the loss, from the sizes of the logits' tensors."""
     labels = _TOKEN_BYTES * batch.tokens
     # In float32 there is no copy, and softmax reads the logits.
     read = memory.float32_copy or memory.logits

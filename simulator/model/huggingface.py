@@ -23,25 +23,27 @@ _MOST_LAYERS: Final = 10**4
 
 @dataclass(slots=True)
 class _Config:
-    """Reads keys and records every fault; a faulty size reads as 1, to find every fault in a single run."""
+    """Reads keys of a config.json and records every fault; a faulty size reads as 1, to find every fault in a single
+    run.
+    """
 
     document: Document
     seq_len: int | None
     faults: list[Fault] = field(default_factory=list)
 
     def get(self, key: Key) -> Any:
-        """Return the value of a nested key, or None."""
+        """Return the value at a nested key of the config.json, or None."""
         data = self.document.data
         for step in key:
             data = data.get(step) if isinstance(data, Mapping) else None
         return data
 
     def fault(self, key: Key, message: str) -> None:
-        """Record a fault at a key."""
+        """Record a fault: a message about a key of the config.json."""
         self.faults.append(self.document.fault(key, message))
 
     def size(self, *key: str, default: int | None = None, most: int = _LARGEST, least: int = 1) -> int:
-        """Return a whole number within limits, or its default; record a fault and return 1 otherwise."""
+        """Return a key's whole number within limits, or its default; otherwise record a fault and return 1."""
         value = self.get(key)
         if value is None and default is not None:
             return default
@@ -57,7 +59,7 @@ class _Config:
         return 1
 
     def flag(self, *key: str, default: bool) -> bool:
-        """Return a boolean key, or its default."""
+        """Return a key's boolean, or its default if the key is missing; record a fault for other values."""
         value = self.get(key)
         if value is None:
             return default
@@ -67,20 +69,20 @@ class _Config:
         return value
 
     def divides(self, key: Key, part: int, whole_name: str, whole: int, advice: str = "") -> None:
-        """Record a fault if a size does not divide another."""
+        """Record a fault at a key if its size `part` does not divide the size `whole` of the key `whole_name`."""
         # A faulty size reads as 1; the failed division would be reported as a second fault.
         if not self.faults and whole % part:
             self.fault(key, f"got {part}; must divide {whole_name} {whole}{advice}")
 
     def _hint(self, key: Key) -> str:
-        """Return a hint for a missing key: a similar key in the file, if any."""
+        """Return a hint for a missing key of the config.json: a similar key in the file, if any."""
         given = [str(name) for name, value in self.document.data.items() if value is not None]
         close = difflib.get_close_matches(str(key[-1]), given, n=1, cutoff=0.7)
         return f"is it meant by {close[0]!r}?" if close else "give it"
 
 
 def read_transformer(document: Document, name: str, seq_len: int | None = None) -> Transformer:
-    """Read the keys of a config.json.
+    """Return the model that a config.json describes.
 
     Parameters
     ----------
@@ -121,7 +123,7 @@ def read_transformer(document: Document, name: str, seq_len: int | None = None) 
 
 
 def _no_family(family: object) -> str:
-    """Return the message for an unknown family."""
+    """Return the error message for a config.json with an unknown or missing model family."""
     if family is None:
         return f"is missing; {one_of(_FAMILIES, '')}"
     if family == "qwen2_moe":
@@ -130,7 +132,7 @@ def _no_family(family: object) -> str:
 
 
 def _gpt2(config: _Config) -> dict[str, Any]:
-    """Read GPT-2's keys."""
+    """Return the Transformer fields for a GPT-2 config.json."""
     hidden, heads = config.size("n_embd"), config.size("n_head")
     config.divides(("n_head",), heads, "n_embd", hidden)
     # Experts instead of each MLP, under Mixtral's names: the models that Megatron-LM trains with --num-experts.
@@ -145,7 +147,7 @@ def _gpt2(config: _Config) -> dict[str, Any]:
 
 
 def _mpt(config: _Config) -> dict[str, Any]:
-    """Read MPT's keys."""
+    """Return the Transformer fields for an MPT config.json."""
     hidden, heads = config.size("d_model"), config.size("n_heads")
     config.divides(("n_heads",), heads, "d_model", hidden)
     kv = _mpt_kv_heads(config, heads)
@@ -172,7 +174,9 @@ def _mpt(config: _Config) -> dict[str, Any]:
 
 
 def _mpt_kv_heads(config: _Config, heads: int) -> int:
-    """Return MPT's number of key heads (multi-head, grouped or multi-query attention)."""
+    """Return the number of key heads in an MPT config.json with `heads` heads (multi-head, grouped or multi-query
+    attention).
+    """
     kind = config.get(("attn_config", "attn_type"))
     if kind == "multiquery_attention":
         return 1
@@ -187,7 +191,7 @@ def _mpt_kv_heads(config: _Config, heads: int) -> int:
 
 
 def _plain(config: _Config, hidden: int, heads: int, layers: str) -> dict[str, Any]:
-    """Read the keys shared by GPT-2 and MPT; key heads equal query heads and span the hidden size."""
+    """Return the Transformer fields that GPT-2 and MPT share; key heads equal query heads and span the hidden size."""
     return {
         "num_layers": config.size(layers, most=_MOST_LAYERS),
         "hidden_size": hidden,
@@ -199,7 +203,7 @@ def _plain(config: _Config, hidden: int, heads: int, layers: str) -> dict[str, A
 
 
 def _rotary(config: _Config, head_dim: int | None = None) -> dict[str, Any]:
-    """Read the keys shared by all families with rotary positions; Llama's relatives differ in biases and experts."""
+    """Return the Transformer fields that all model families with rotary positions share (Llama and relatives)."""
     hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
     # An explicit head_dim need not be hidden_size / heads.
     if config.get(("head_dim",)) is None and head_dim is None:
@@ -226,26 +230,26 @@ def _rotary(config: _Config, head_dim: int | None = None) -> dict[str, Any]:
 
 
 def _llama(config: _Config) -> dict[str, Any]:
-    """Read Llama's keys."""
+    """Return the Transformer fields for a Llama config.json."""
     bias = config.flag("attention_bias", default=False)
     mlp = config.flag("mlp_bias", default=False)
     return _rotary(config) | {"attention_bias": bias, "output_bias": bias, "mlp_bias": mlp}
 
 
 def _qwen2(config: _Config) -> dict[str, Any]:
-    """Read Qwen2's keys."""
+    """Return the Transformer fields for a Qwen2 config.json."""
     # Qwen2 has biases on Q, K and V but not on the output projection; the file does not say so.
     return _rotary(config) | {"attention_bias": True}
 
 
 def _mixtral(config: _Config) -> dict[str, Any]:
-    """Read Mixtral's keys."""
+    """Return the Transformer fields for a Mixtral config.json."""
     experts, active = _chosen(config, "num_local_experts")
     return _rotary(config) | {"num_experts": experts, "active_experts": active}
 
 
 def _chosen(config: _Config, experts: str, default: int | None = None) -> tuple[int, int]:
-    """Return the numbers of experts in total and per token."""
+    """Return the numbers of experts in total (key `experts`) and per token, from a config.json."""
     count = config.size(experts, default=default, most=_MOST_LAYERS)
     active = config.size("num_experts_per_tok")
     if not config.faults and active > count:
@@ -254,12 +258,12 @@ def _chosen(config: _Config, experts: str, default: int | None = None) -> tuple[
 
 
 def _qwen3(config: _Config) -> dict[str, Any]:
-    """Read Qwen3's keys."""
+    """Return the Transformer fields for a Qwen3 config.json."""
     return _llama(config) | {"qk_norm": True}
 
 
 def _qwen3_moe(config: _Config) -> dict[str, Any]:
-    """Read the keys of Qwen3 with experts."""
+    """Return the Transformer fields for a Qwen3 config.json with experts."""
     # Other patterns of dense and expert layers would be counted wrongly.
     if config.get(("decoder_sparse_step",)) not in (None, 1) or config.get(("mlp_only_layers",)):
         config.fault(("decoder_sparse_step",), "must be 1, with experts in every layer; others are not modelled")
@@ -269,7 +273,9 @@ def _qwen3_moe(config: _Config) -> dict[str, Any]:
 
 
 def _deepseek_v3(config: _Config) -> dict[str, Any]:
-    """Read DeepSeek-V3's keys, without the multi-token prediction layer, which the deployed model lacks."""
+    """Return the Transformer fields for a DeepSeek-V3 config.json, without the multi-token prediction layer, which the
+    deployed model lacks.
+    """
     experts, active = _chosen(config, "n_routed_experts")
     if config.get(("moe_layer_freq",)) not in (None, 1):
         config.fault(("moe_layer_freq",), "must be 1; others are not modelled")
@@ -299,7 +305,7 @@ def _deepseek_v3(config: _Config) -> dict[str, Any]:
 
 
 def _gpt_neox(config: _Config) -> dict[str, Any]:
-    """Read GPT-NeoX's keys."""
+    """Return the Transformer fields for a GPT-NeoX config.json."""
     bias = config.flag("attention_bias", default=True)
     plain = {"norm": "layernorm", "gated": False, "mlp_bias": True}
     return _rotary(config) | plain | {"attention_bias": bias, "output_bias": bias}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """out[m, n] = a[m, k] b[k, n], `batch` times.
+    """A matmul kernel without its duration: out[m, n] = a[m, k] b[k, n], `batch` times.
 
     Attributes
     ----------
@@ -29,11 +29,13 @@ class Matmul:
 
     @property
     def flops(self) -> float:
-        """A multiplication and an addition for each of m n k [FLOP]."""
+        """Floating-point operations of the matmul: a multiplication and an addition for each of batch x m n k
+        [FLOP].
+        """
         return 2.0 * self.batch * self.m * self.n * self.k
 
     def nbytes(self, itemsize: float) -> float:
-        """Return the bytes of both inputs and the output, each moved once [B]."""
+        """Return the bytes of the matmul's inputs and output, each moved once, for elements of `itemsize` bytes [B]."""
         return self.batch * itemsize * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
@@ -65,12 +67,12 @@ class Attention:
 
     @property
     def attended(self) -> int:
-        """Number of keys per sequence."""
+        """Number of keys per sequence in the attention kernel."""
         return self.seq_len if self.keys is None else self.keys
 
     @property
     def of_weights(self) -> bool:
-        """False: attention has no weights."""
+        """False: attention computes no weight gradients."""
         return False
 
     @property
@@ -81,7 +83,9 @@ class Attention:
         return full / 2 if self.causal else full
 
     def nbytes(self, itemsize: float) -> float:
-        """Return the bytes of Q, K, V and the output, each moved once; backward also their gradients [B]."""
+        """Return the bytes of Q, K, V and the output, each moved once, for elements of `itemsize` bytes; backward also
+        their gradients [B].
+        """
         q = self.batch * self.seq_len * self.heads * self.head_dim
         kv = self.batch * self.attended * self.kv_heads * self.head_dim
         # The last term is the log-sum-exp, a float32 number per row and head.
@@ -112,11 +116,11 @@ class Elementwise:
 
     @property
     def flops(self) -> float:
-        """0: not counted, because a matmul has a thousand times more [FLOP]."""
+        """Floating-point operations of an elementwise kernel: 0, because a matmul has a thousand times more [FLOP]."""
         return 0.0
 
     def nbytes(self, itemsize: float) -> float:
-        """Return the bytes read and written [B]; the itemsize is already included."""
+        """Return the bytes that the kernel reads and writes [B]; the argument `itemsize` has no effect."""
         return self.read + self.written
 
 

@@ -15,6 +15,6 @@ from simulator.model.shape import Transformer
 
 
 def layer_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return a layer's operations in forward order; if layers differ (dense, then experts), those of the last layer."""
+    """Return a layer's operations on a micro-batch, in forward order; if layers differ, for the last layer."""
     operations = (*attention_block(model, batch), *feed_forward_block(model, batch))
     return tuple(overlapped(operation, batch.cut) for operation in operations)

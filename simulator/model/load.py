@@ -21,7 +21,7 @@ from simulator.model.shape import Transformer
 def load_model(
     model: str | Path | Mapping[str, Any], seq_len: int | None = None, base: Path | None = None
 ) -> Transformer:
-    """Read a model.
+    """Return a model from the catalog, a config.json file or a mapping of its keys.
 
     Parameters
     ----------
@@ -56,18 +56,18 @@ def load_model(
 
 
 def _locate(name: str, base: Path | None) -> Path:
-    """Return the path of a model: in the catalog first, then relative to `base`."""
+    """Return the path of the model with this name: in the catalog first, then relative to the folder `base`."""
     if name not in registry.names("model") and base is not None and registry.is_file(base / name):
         return base / name
     return registry.find("model", name)
 
 
 def _name(path: Path) -> str:
-    """Return a model's name: the file's stem, or the folder's name for a config.json."""
+    """Return a model's name from the path of its file: the file's stem, or the folder's name for a config.json."""
     return path.absolute().parent.name if path.stem == "config" else path.stem
 
 
 def _document(path: Path) -> Document:
-    """Read a file as a document."""
+    """Return a JSON file's contents as a document that knows each key's line."""
     # JSON may be indented by tabs, YAML may not; JSON strings cannot contain a bare tab.
     return parse(read_text(path).replace("\t", " "), str(path))

@@ -71,7 +71,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation of a layer.
+    """An operation of a layer: kernels, saved tensors and exchanges.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Operation:
 
 
 def saved_bytes(operations: tuple[Operation, ...]) -> int:
-    """Return the bytes that a layer saves for its backward pass [B]."""
+    """Return the bytes that a layer's operations save for the backward pass [B]; tensors of equal name count once."""
     # Several operations may need the same tensor, which exists once: deduplicate by name.
     return sum({saved.name: saved.nbytes for op in operations for saved in op.saved}.values())
 
@@ -114,7 +114,8 @@ def linear(
     groups: int = 1,
     communications: tuple[Communication, ...] = (),
 ) -> Operation:
-    """Return a matrix: a matmul forward, two backward (input and weight gradient), and a bias reduction.
+    """Return the operation for a linear layer: a matmul forward, two backward (input and weight gradient), and a bias
+    reduction.
 
     Parameters
     ----------
@@ -144,7 +145,11 @@ def linear(
 
 
 def columns(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool, gathers: int = 0) -> Operation:
-    """Return a matrix cut by columns; the output of `gathers` columns is gathered by all ranks."""
+    """Return the operation for a linear layer (k inputs, n outputs) with a matrix cut by columns over tensor-parallel
+    ranks.
+
+    The output of `gathers` columns is gathered by all ranks.
+    """
     # Backward kernels: input gradient, weight gradient and, if any, bias gradient.
     communications = around_columns(name, batch.tokens * k, batch.cut, 3 if bias else 2)
     if gathers:
@@ -157,13 +162,17 @@ def columns(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool
 
 
 def rows(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool) -> Operation:
-    """Return a matrix cut by rows."""
+    """Return the operation for a linear layer (k inputs, n outputs) with a matrix cut by rows over tensor-parallel
+    ranks.
+    """
     communications = around_rows(name, batch.tokens * n, batch.cut)
     return linear(name, batch.tokens, n, k // batch.cut.tensor, batch, saved, bias=bias, communications=communications)
 
 
 def norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation:
-    """Return a norm over the hidden size."""
+    """Return the operation for a norm over the hidden size, on a micro-batch; `source` is the operation that made its
+    input.
+    """
     # With sequence parallelism each rank norms its part of the sequence.
     size = batch.tokens_between * model.hidden_size * batch.itemsize
     # LayerNorm saves mean and deviation, RMSNorm only the deviation.
@@ -179,7 +188,9 @@ def norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation:
 
 
 def norm_of(name: str, source: str, elements: int, rows: int, batch: Batch) -> Operation:
-    """Return an RMSNorm over `rows` rows with `elements` elements in total."""
+    """Return the operation of an RMSNorm over `rows` rows with `elements` elements in total; `source` made its
+    input.
+    """
     # RMSNorm saves a single statistic per row.
     size, statistics = elements * batch.itemsize, rows * batch.statistics_itemsize
     return Operation(
@@ -192,7 +203,9 @@ def norm_of(name: str, source: str, elements: int, rows: int, batch: Batch) -> O
 
 
 def residual(name: str, model: Transformer, batch: Batch) -> Operation:
-    """Return the addition to the residual stream, after dropout (if any)."""
+    """Return the operation that adds a block's output, after dropout (if any), to the residual stream of a
+    micro-batch.
+    """
     elements = batch.tokens_between * model.hidden_size
     size = elements * batch.itemsize
     forward = [Elementwise(f"{name} add", 2 * size, size, fusible=True)]

@@ -34,7 +34,9 @@ _SMS: Final = {"ring": 1, "bulk": 16}
 
 
 def overlapped(operation: Operation, cut: ModelPartition) -> Operation:
-    """Return an operation rewritten for user buffers; unchanged without overlap or sequence parallelism."""
+    """Return an operation in which matmuls hide tensor-parallel exchanges; unchanged without overlap or sequence
+    parallelism.
+    """
     # Without sequence parallelism there are only all-reduces, which are not cut into pieces.
     if cut.overlap == "none" or not cut.sequence:
         return operation
@@ -52,20 +54,24 @@ def overlapped(operation: Operation, cut: ModelPartition) -> Operation:
 
 
 def _with_sms(one: Communication) -> Communication:
-    """Set the SMs of a hidden exchange (bulk); other exchanges stay unchanged."""
+    """Return an exchange with the number of SMs taken in "bulk" overlap if a kernel hides the exchange; otherwise
+    unchanged.
+    """
     return replace(one, sms=_SMS["bulk"]) if one.group == "tensor" and one.before < one.awaited else one
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """Kernels of a direction (forward or backward), and the exchanges between kernels."""
+    """Kernels of an operation's forward or backward pass, and the exchanges between the kernels."""
 
     kernels: tuple[Kernel, ...]
     communications: tuple[Communication, ...]
 
 
 def _in_rings(kernels: Sequence[Kernel], communications: Sequence[Communication], ranks: int) -> _Pass:
-    """Cut each matmul directly next to an exchange, and the exchange itself, into pieces."""
+    """Return a pass in which each matmul directly next to an exchange, and the exchange itself, is cut into `ranks`
+    pieces.
+    """
     around = {_site(one, kernels): one for one in communications if _site(one, kernels) is not None}
     cut: list[Kernel] = []
     # New index of each old kernel. For 3 ranks and a cut matmul at index 1: old kernels 0, 1, 2 begin at 0, 1, 4.
@@ -89,7 +95,9 @@ def _in_rings(kernels: Sequence[Kernel], communications: Sequence[Communication]
 
 
 def _site(one: Communication, kernels: Sequence[Kernel]) -> int | None:
-    """Return the index of the matmul directly before or after an exposed exchange, or None."""
+    """Return the index of the matmul directly after a gather, or before a reduce-scatter, that nothing hides; None for
+    other exchanges.
+    """
     # before == awaited: the next kernel waits at once, so nothing hides this exchange.
     if one.group != "tensor" or one.before != one.awaited:
         return None
@@ -99,7 +107,9 @@ def _site(one: Communication, kernels: Sequence[Kernel]) -> int | None:
 
 
 def _shifts(one: Communication, first: int, ranks: int) -> Iterator[Communication]:
-    """Yield the shifts of a cut exchange; a rank's own piece needs no shift."""
+    """Yield the ring shifts that replace an exchange cut into pieces; `first` is the index of the first matmul
+    piece.
+    """
     gathers = one.operation == "all_gather"
     for number in range(1, ranks):
         # Gather: shift n runs during piece n - 1 and brings the input of piece n. Scatter: shift n starts after piece n

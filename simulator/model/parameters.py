@@ -30,25 +30,25 @@ class Parameter:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
+        """Number of elements in the parameter tensor."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A block of a model: the embedding, a layer, or the head with the last norm."""
+    """A block of a model with its parameters: the embedding, a layer, or the head with the last norm."""
 
     name: str
     parameters: tuple[Parameter, ...]
 
     @property
     def elements(self) -> int:
-        """Elements of all its parameters."""
+        """Number of elements in the module's parameters together."""
         return sum(p.elements for p in self.parameters)
 
 
 def is_expert(name: str) -> bool:
-    """Return True if a layer's tensor belongs to a routed expert.
+    """Return True if the parameter tensor with this name belongs to a routed expert.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def is_expert(name: str) -> bool:
 
 
 def modules(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Module, ...]:
-    """Return embedding, layers and head, in forward order."""
+    """Return embedding, layers and head of a model with their parameters on a rank, in forward order."""
     # At most two kinds of layers exist (dense, then experts); compute each once.
     kinds = {
         dense: layer_parameters(model.of_layer(0 if dense else model.dense_layers), cut) for dense in (True, False)
@@ -70,12 +70,12 @@ def modules(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Module, ..
 
 
 def total(model: Transformer) -> int:
-    """Return the total number of parameter elements; a tied head counts once."""
+    """Return the number of parameter elements in a model; a tied head counts once."""
     return sum(module.elements for module in modules(model))
 
 
 def active(model: Transformer) -> int:
-    """Return the parameter elements used per token: active experts only."""
+    """Return the number of parameter elements that a token uses in a model: active experts only."""
     # Each expert layer holds `idle` experts that a token does not use.
     idle = model.num_experts - model.active_experts
     expert = sum(p.elements for p in _mlp(model, "expert", 1))
@@ -83,7 +83,9 @@ def active(model: Transformer) -> int:
 
 
 def embedding_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
-    """Return the token table, and the position table if positions are learned."""
+    """Return the parameters in the embedding on a rank: the token table, and the position table if positions are
+    learned.
+    """
     token = Parameter("token", (cut.vocabulary(model) // cut.tensor, model.hidden_size))
     if model.positions == "learned":
         return token, Parameter("position", (model.max_positions, model.hidden_size))
@@ -92,13 +94,13 @@ def embedding_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tup
 
 @lru_cache(maxsize=64)
 def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
-    """Return the parameters of a layer; if layers differ (dense, then experts), of the last layer."""
+    """Return the parameters in a layer on a rank; if layers differ (dense, then experts), in the last layer."""
     attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
     return (*_norm(model, "norm1"), *attention, *_norm(model, "norm2"), *_feed_forward(model, cut))
 
 
 def _attention(model: Transformer, cut: ModelPartition) -> list[Parameter]:
-    """Return the parameters of standard attention."""
+    """Return the parameters in a layer's standard attention on a rank."""
     d = model.hidden_size
     # Queries, keys and values are a single matrix.
     qkv = (model.attention_width + 2 * model.kv_width) // cut.tensor
@@ -113,7 +115,7 @@ def _attention(model: Transformer, cut: ModelPartition) -> list[Parameter]:
 
 
 def _latent_attention(model: Transformer, latent: LatentAttention, cut: ModelPartition) -> list[Parameter]:
-    """Return the parameters of latent attention; the down matrices are whole on every rank."""
+    """Return the parameters in a layer's latent attention on a rank; the down matrices are whole on every rank."""
     d, heads = model.hidden_size, model.num_heads // cut.tensor
     return [
         Parameter("query down.weight", (latent.query_rank, d)),
@@ -127,7 +129,7 @@ def _latent_attention(model: Transformer, latent: LatentAttention, cut: ModelPar
 
 
 def _feed_forward(model: Transformer, cut: ModelPartition) -> list[Parameter]:
-    """Return the MLP's parameters, or the router's and experts'."""
+    """Return the parameters in a layer's MLP on a rank, or in the router and experts."""
     if not model.num_experts:
         return _mlp(model, "mlp", cut.tensor)
     tensors = [Parameter("router.weight", (model.num_experts, model.hidden_size))]
@@ -140,21 +142,23 @@ def _feed_forward(model: Transformer, cut: ModelPartition) -> list[Parameter]:
 
 
 def head_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
-    """Return the last norm, and the head unless it is tied to the embedding."""
+    """Return the parameters in the head on a rank: the last norm, and the output matrix unless tied to the
+    embedding.
+    """
     rows = cut.vocabulary(model) // cut.tensor
     head = () if model.tied else (Parameter("head.weight", (rows, model.hidden_size)),)
     return (*_norm(model, "norm"), *head)
 
 
 def _norm(model: Transformer, name: str) -> list[Parameter]:
-    """Return the parameters of a norm."""
+    """Return the parameters in the norm with this name: weight, and bias if the model's norms have one."""
     weight = Parameter(f"{name}.weight", (model.hidden_size,))
     has_bias = model.norm == "layernorm" and model.norm_bias
     return [weight, Parameter(f"{name}.bias", (model.hidden_size,))] if has_bias else [weight]
 
 
 def _mlp(model: Transformer, name: str, ranks: int) -> list[Parameter]:
-    """Return the parameters of an MLP cut over `ranks` ranks."""
+    """Return the parameters in an MLP on a rank, with matrices cut over `ranks` ranks; names begin with `name`."""
     d, f = model.hidden_size, model.ffn_size // ranks
     # A gated MLP's two first matrices are stored as a single matrix.
     up = 2 * f if model.gated else f

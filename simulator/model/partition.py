@@ -1,4 +1,4 @@
-"""Which part of a model does a rank compute and hold, and which exchanges does this need?
+"""Which part of a model does a rank compute and hold, with which exchanges, and which numbers of ranks are allowed?
 
 Matrices are cut by tensor parallelism, sequences by context parallelism, experts by expert parallelism. Only sizes are
 decided here; ranks and times are unknown.
@@ -20,17 +20,15 @@ References
 .. [3] NVIDIA/Megatron-LM, core/transformer/transformer_config.py: cp_comm_type.
 .. [4] Jacobs et al., "DeepSpeed Ulysses", 2023, arXiv:2309.14509.
 .. [5] Liu, Zaharia & Abbeel, "Ring attention with blockwise transformers", 2023, arXiv:2310.01889.
-.. [6] NVIDIA/Megatron-LM, core/transformer/moe/token_dispatcher.py.
-.. [7] deepseek-ai/DeepEP.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from simulator.model.expert_partition import ExpertPartition
 from simulator.model.shape import Transformer
 
 # Megatron-LM's default for make-vocab-size-divisible-by.
@@ -68,95 +66,11 @@ class Context:
 
     @property
     def uneven(self) -> bool:
-        """Return True if ranks at different places have different work."""
+        """True if context-parallel ranks at different places in a sequence have different work."""
         return self.ring > 1 and not self.balanced
 
 
 ONE_PIECE: Final = Context()
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertPartition:
-    """How experts are distributed over ranks, and how tokens reach them [6]_.
-
-    Attributes
-    ----------
-    ranks : int
-        Expert-parallel ranks, e.
-    tensor : int
-        Ranks that cut each expert's matrices.
-    dispatch : {"all_to_all", "all_gather", "deduplicated"}
-        A copy of a token per chosen expert; every token to every rank; a copy per rank with at least one chosen expert
-        [7]_.
-    capacity : float or None
-        Tokens that an expert takes, in units of its even share: excess tokens are dropped, missing tokens padded; None:
-        unlimited.
-    imbalance : float
-        Tokens of the fullest rank over the mean, at least 1; every other rank waits for the fullest.
-    zipf : float
-        The n-th most popular expert is chosen in proportion to n^-zipf. Experts are dealt to ranks in turn by
-        popularity, which is about as even as chance. 0: equal popularity.
-    dtype : str or None
-        Dtype of tokens on their way to experts; None: the activations' dtype, which the way back always uses.
-    """
-
-    ranks: int = 1
-    dispatch: Literal["all_to_all", "all_gather", "deduplicated"] = "all_to_all"
-    capacity: float | None = None
-    imbalance: float = 1.0
-    dtype: str | None = None
-    tensor: int = 1
-    zipf: float = 0.0
-
-    def fullest(self, model: Transformer) -> float:
-        """Return the tokens of the fullest rank over the mean.
-
-        Examples
-        --------
-        >>> from simulator.model.load import load_model
-        >>> mixtral = load_model("mixtral_8x7b")
-        >>> [round(ExpertPartition(ranks, zipf=1.0).fullest(mixtral), 3) for ranks in (1, 4, 8)]
-        [1.0, 1.766, 2.943]
-        """
-        popularity = [float(place) ** -self.zipf for place in range(1, model.num_experts + 1)]
-        # The rank with the most popular expert is the fullest. With 8 experts on 4 ranks it also has the fifth: (1 +
-        # 1/5) over the sum 1 + 1/2 + ... + 1/8, times 4 ranks.
-        return float(self.imbalance * self.ranks * sum(popularity[:: self.ranks]) / sum(popularity))
-
-    def slots(self, model: Transformer, tokens: int) -> int:
-        """Return the rows that a rank's tokens take at an expert, including padding; 0 without a capacity."""
-        if self.capacity is None:
-            return 0
-        return math.ceil(tokens * model.active_experts / model.num_experts * self.capacity)
-
-    def chosen(self, model: Transformer, tokens: int) -> int:
-        """Return the number of token copies that a rank sends: a copy per accepting expert."""
-        return self.slots(model, tokens) * model.num_experts or tokens * model.active_experts
-
-    def at_experts(self, model: Transformer, tokens: int) -> int:
-        """Return the tokens received by the fullest rank's experts from every rank together."""
-        if self.capacity is not None:
-            # E / e experts, each with `slots` rows from each of e ranks.
-            return self.slots(model, tokens) * model.num_experts
-        return math.ceil(tokens * model.active_experts * self.fullest(model))
-
-    def distinct_ranks(self, model: Transformer) -> float:
-        """Return the number of ranks holding a token's experts, if the token chooses evenly.
-
-        e (1 - C(E - E/e, k) / C(E, k)) for k of E experts.
-
-        Examples
-        --------
-        >>> from simulator.model.load import load_model
-        >>> [round(ExpertPartition(e).distinct_ranks(load_model("deepseek_v3")), 2) for e in (8, 32, 64)]
-        [5.29, 7.27, 7.68]
-        """
-        experts, chosen = model.num_experts, model.active_experts
-        # Probability that a given rank holds none of the k chosen experts.
-        elsewhere = math.comb(experts - experts // self.ranks, chosen) / math.comb(experts, chosen)
-        return self.ranks * (1 - elsewhere)
-
-
 ONE_PLACE: Final = ExpertPartition()
 
 
@@ -186,16 +100,16 @@ class ModelPartition:
 
     @property
     def experts_apart(self) -> bool:
-        """Return True if experts have another process group than the rest of a layer."""
+        """True if experts have another process group than the rest of a layer."""
         return self.experts.ranks > 1 or self.experts.tensor != self.tensor
 
     @property
     def along_sequence(self) -> int:
-        """Number of ranks sharing a sequence between matrices."""
+        """Number of tensor-parallel ranks that share a sequence between matrices (sequence parallelism)."""
         return self.tensor if self.sequence else 1
 
     def vocabulary(self, model: Transformer) -> int:
-        """Return the rows of the token table, padded if the table is cut.
+        """Return the number of rows in the token table, padded if ranks cut the table.
 
         Examples
         --------
@@ -207,11 +121,15 @@ class ModelPartition:
         return model.vocab_size if self.tensor == 1 else -(-model.vocab_size // together) * together
 
     def kv_heads(self, model: Transformer) -> int:
-        """Return the key (or value) heads on a rank: at least one, which several ranks may share."""
+        """Return the number of key (or value) heads on a tensor-parallel rank: at least one, which several ranks may
+        share.
+        """
         return max(1, model.num_kv_heads // self.tensor)
 
     def gathers_queries(self, model: Transformer) -> bool:
-        """Return True if there are fewer key heads than ranks; the first matrix's output is then gathered."""
+        """Return True if the model has fewer key heads than tensor-parallel ranks; the output of the qkv matrix is then
+        gathered.
+        """
         return model.num_kv_heads < self.tensor
 
 
@@ -220,7 +138,7 @@ WHOLE: Final = ModelPartition()
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """An exchange in a process group during an operation.
+    """An exchange among model-parallel ranks during an operation of the model.
 
     Attributes
     ----------
@@ -257,7 +175,8 @@ class Communication:
 
 
 def around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> tuple[Communication, ...]:
-    """Return the exchanges of a matrix cut by columns.
+    """Return the exchanges for a linear layer with a matrix cut by columns over tensor-parallel ranks; its input has
+    `elements` elements.
 
     `kernels` is the number of its backward kernels; the input's gradient comes first. Without sequence parallelism the
     input is whole, and its gradient is all-reduced during the weight gradient. With sequence parallelism:
@@ -270,7 +189,7 @@ def around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) 
 
 
 def _around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> Iterator[Communication]:
-    """Yield the exchanges of a matrix cut by columns over at least 2 ranks."""
+    """Yield the exchanges for a linear layer with a matrix cut by columns over at least 2 tensor-parallel ranks."""
     if not cut.sequence:
         # Starts after kernel 0 (input gradient), runs beside kernel 1 (weight gradient), awaited by the next operation.
         yield Communication(f"sum {name} input gradient", "all_reduce", elements, True, 1, kernels)
@@ -282,7 +201,9 @@ def _around_columns(name: str, elements: int, cut: ModelPartition, kernels: int)
 
 
 def around_rows(name: str, elements: int, cut: ModelPartition) -> tuple[Communication, ...]:
-    """Return the exchanges around a matrix cut by rows: its output is all-reduced, or reduce-scattered."""
+    """Return the exchanges for a linear layer with a matrix cut by rows over ranks: its output of `elements` is
+    all-reduced, or reduce-scattered.
+    """
     if cut.tensor == 1:
         return ()
     if not cut.sequence:
@@ -295,7 +216,7 @@ def around_rows(name: str, elements: int, cut: ModelPartition) -> tuple[Communic
 
 
 def refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
-    """Return why a model cannot be cut over these tensor-parallel ranks, with the sizes that divide; "" if it can."""
+    """Return a sentence telling why a model cannot be cut over this number of tensor-parallel ranks; "" if possible."""
     t = cut.tensor
     sizes = {"heads": model.num_heads}
     # Every size that is cut must divide evenly; experts' widths have a separate check (expert_tensor_refusal).
@@ -317,7 +238,9 @@ def refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
 
 
 def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
-    """Return why sequences cannot be cut this way; "" if they can."""
+    """Return a sentence telling why context-parallel ranks cannot cut sequences of `seq_len` tokens this way; "" if
+    possible.
+    """
     context = cut.context
     # A balanced ring deals out two pieces per rank.
     pieces = context.ranks * (2 if context.balanced and context.ring > 1 else 1)
@@ -332,7 +255,9 @@ def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> st
 
 
 def experts_refusal(model: Transformer, cut: ModelPartition) -> str:
-    """Return why experts cannot be distributed this way; "" if they can."""
+    """Return a sentence telling why a model's experts cannot be distributed over this number of ranks; "" if
+    possible.
+    """
     e = cut.experts.ranks
     if e > 1 and not model.num_experts:
         return f"got {e}; {model.name} has no experts; leave it at 1"
@@ -342,7 +267,9 @@ def experts_refusal(model: Transformer, cut: ModelPartition) -> str:
 
 
 def expert_tensor_refusal(model: Transformer, cut: ModelPartition) -> str:
-    """Return why experts' matrices cannot be cut this way; "" if they can."""
+    """Return a sentence telling why the matrices of a model's experts cannot be cut over this number of ranks; "" if
+    possible.
+    """
     t = cut.experts.tensor
     if model.num_experts and model.ffn_size % t:
         return f"got {t}; must divide the {model.ffn_size} feed-forward width of {model.name}'s experts: " + _divisors(
@@ -352,5 +279,5 @@ def expert_tensor_refusal(model: Transformer, cut: ModelPartition) -> str:
 
 
 def _divisors(size: int) -> str:
-    """Return the divisors of a size up to 64, as text."""
+    """Return the divisors of a size from 1 to 64, as text separated by commas."""
     return ", ".join(str(n) for n in range(1, 65) if size % n == 0)

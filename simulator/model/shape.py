@@ -34,7 +34,7 @@ class LatentAttention:
 
     @property
     def key_dim(self) -> int:
-        """Width of a head's queries and keys."""
+        """Width of a head's queries and keys: parts without and with positions together."""
         return self.plain_dim + self.rotary_dim
 
 
@@ -98,7 +98,7 @@ class Transformer:
     latent: LatentAttention | None = None
 
     def __post_init__(self) -> None:
-        """Raise a ValueError for contradictory sizes."""
+        """Raise ValueError for impossible or contradictory sizes of the model."""
         for field in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "ffn_size", "vocab_size"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}: got {getattr(self, field)}; must be at least 1")
@@ -110,7 +110,9 @@ class Transformer:
             raise ValueError(f"dense_layers: got {self.dense_layers}; must be 0 .. {self.num_layers}, beside experts")
 
     def of_layer(self, layer: int) -> Transformer:
-        """Return the model as if every layer were like the given layer (dense for the first layers)."""
+        """Return a copy of the model in which every layer is like the given layer: dense for the first `dense_layers`
+        layers.
+        """
         if layer >= self.dense_layers:
             return self
         return replace(
@@ -119,10 +121,10 @@ class Transformer:
 
     @property
     def attention_width(self) -> int:
-        """Total width of the query heads."""
+        """Total width of a layer's query heads: num_heads x head_dim."""
         return self.num_heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Total width of the key (or value) heads."""
+        """Total width of a layer's key (or value) heads: num_kv_heads x head_dim."""
         return self.num_kv_heads * self.head_dim

@@ -20,7 +20,7 @@ _TF32_DROPPED: Final = 13
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """A number format.
+    """A number format: the dtype for storing arrays, and the dtype for computing.
 
     Attributes
     ----------
@@ -42,19 +42,19 @@ class Arithmetic:
     computed: np.dtype[Any]
 
     def store(self, x: Array) -> Array:
-        """Convert an array to the stored dtype."""
+        """Return an array in the stored dtype of the number format."""
         return x.astype(self.stored, copy=False)
 
     def load(self, x: Array) -> Array:
-        """Convert an array to the computed dtype."""
+        """Return an array in the computed dtype of the number format."""
         return x.astype(self.computed, copy=False)
 
     def rounded(self, x: Array) -> Array:
-        """Round a result to the stored dtype and return it in the computed dtype."""
+        """Return an array rounded to the stored dtype, as an array of the computed dtype."""
         return x if self.stored == self.computed else x.astype(self.stored).astype(self.computed)
 
     def operand(self, x: Array) -> Array:
-        """Round a matmul operand to tf32 precision; other formats return the operand unchanged."""
+        """Return a matmul operand rounded to tf32 precision; other formats return the operand unchanged."""
         if self.name != "tf32":
             return x
         # numpy has no tf32, so round the bit pattern: to nearest, ties to even. Add half of the last kept bit, less 1
@@ -68,7 +68,7 @@ class Arithmetic:
         return rounded
 
     def product(self, a: Array, b: Array) -> Array:
-        """Return a @ b, rounded once to the stored dtype."""
+        """Return the matrix product a @ b, rounded once to the stored dtype."""
         # GPUs accumulate a float16 matmul in float32 and round only the sum; the same happens here.
         return self.rounded(self.operand(a) @ self.operand(b))
 
@@ -84,7 +84,7 @@ _FORMATS: Final = {
 
 
 def arithmetic(name: str) -> Arithmetic:
-    """Return the arithmetic of a dtype.
+    """Return the number format with this name: "float64", "float32", "tf32", "float16" or "bfloat16".
 
     Raises
     ------

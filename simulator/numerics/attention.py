@@ -25,7 +25,7 @@ SCORES: Final = ("softmax", "mask", "dropped")
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """An implementation of attention.
+    """An attention implementation: a forward and a backward function.
 
     Attributes
     ----------
@@ -66,7 +66,9 @@ def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPO
 def attention_backward(
     a: Arithmetic, dy: Array, kept: Cache, out: Array | None = None, draw: Draw = NO_DROPOUT
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients of q, k and v; the output is not needed here."""
+    """Return the gradients for q, k and v from the output gradient `dy` and the tensors saved by `attention`; `out` is
+    not used.
+    """
     q, k, v, softmax = (a.load(kept[name]) for name in ("q", "k", "v", "softmax"))
     weights = a.load(kept.get("dropped", softmax))
     # With P = softmax, D = P after dropout and O = D v: dv = D^T dO, dP = dropout(dO v^T), dS = P (dP - rowsum(dP P)),
@@ -79,7 +81,9 @@ def attention_backward(
 
 
 def _seen(seq_len: int) -> Array:
-    """Return the causal mask, shape (seq_len, seq_len): each query attends to keys up to its own position."""
+    """Return the causal mask for sequences of `seq_len` tokens, shape (seq_len, seq_len): each query attends to keys up
+    to its own position.
+    """
     return np.tri(seq_len, dtype=np.bool_)
 
 

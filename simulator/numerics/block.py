@@ -52,7 +52,7 @@ class Block:
     experts: Experts | None = None
 
     def forward(self, p: Mapping[str, Array], x: Array, draw: Draw, c: Cache) -> Pass[Array]:
-        """Run the layer, return its output and fill the cache for the backward pass.
+        """Run a layer forward, return its output and fill the cache for the backward pass.
 
         Parameters
         ----------
@@ -93,7 +93,8 @@ class Block:
     def backward(
         self, p: Mapping[str, Array], c: Cache, dy: Array, draw: Draw, g: Gradients, left: Left, part: Part
     ) -> Pass[Array]:
-        """Return the input's gradient; put the parameters' gradients into `g` by their names within the layer.
+        """Return the gradient of a layer's input; put the parameters' gradients into `g` by their names within the
+        layer.
 
         `part` selects the whole pass or a half. The input half stores in `left` the arrays that the weight half needs
         (zero-bubble pipelines run the weight half later).
@@ -137,14 +138,16 @@ class Block:
         return a.rounded(middle + d).reshape(shape)
 
     def again(self, p: Mapping[str, Array], x: Array, kept: Cache, draw: Draw, c: Cache) -> Pass[Array]:
-        """Recompute the layer; kept tensors replace recomputed tensors."""
+        """Recompute a layer's forward pass from its input `x` and fill the cache `c`; tensors in `kept` replace
+        recomputed tensors.
+        """
         out = yield from self.forward(p, x, draw, c)
         core = c["core"] | kept.get("core", {})
         c |= {name: part for name, part in kept.items() if name != "x"} | {"core": core}
         return out
 
     def _linears(self, batch: int) -> Mapping[str, CutLinear]:
-        """Return the layer's four matrices by their names within the layer."""
+        """Return the layer's four matrices (qkv, proj, fc1, fc2) by name, for a micro-batch of `batch` sequences."""
         # Exchanges use the names of the cost model (model/partition.py), which calls the MLP's matrices up and down.
         names = {"qkv": "qkv", "proj": "proj", "fc1": "up", "fc2": "down"}
         return {
@@ -153,28 +156,34 @@ class Block:
         }
 
     def _attend(self, q: Array, k: Array, v: Array, draw: Draw) -> Pass[tuple[Array, Cache]]:
-        """Run attention: context-parallel if sequences are cut, else the chosen implementation on this rank."""
+        """Return attention's output and saved tensors: context-parallel if sequences are cut, else by the chosen
+        implementation on this rank.
+        """
         if self.share.context > 1:
             return (yield from ContextAttention(self.arithmetic, self.share).forward(q, k, v))
         return _CORES[self.attention].forward(self.arithmetic, q, k, v, draw)
 
     def _attend_backward(self, dy: Array, kept: Cache, out: Array, draw: Draw) -> Pass[tuple[Array, Array, Array]]:
-        """Return the gradients of q, k and v, from the same implementation as forward."""
+        """Return the gradients for q, k and v from the output gradient, with the same attention implementation as
+        forward.
+        """
         if self.share.context > 1:
             return (yield from ContextAttention(self.arithmetic, self.share).backward(dy, kept, out))
         return _CORES[self.attention].backward(self.arithmetic, dy, kept, out, draw)
 
     def _split(self, x: Array, batch: int) -> Array:
-        """Reshape (tokens, own width) to (batch, own heads, tokens of a sequence, head_dim)."""
+        """Return an array of shape (tokens, own width) in the shape (batch, own heads, tokens of a sequence,
+        head_dim).
+        """
         return x.reshape(batch, len(x) // batch, self.heads // self.share.tensor, -1).transpose(0, 2, 1, 3)
 
     def _joined(self, x: Array) -> Array:
-        """Reshape (batch, heads, seq_len, head_dim) to (tokens, width)."""
+        """Return an array of shape (batch, heads, seq_len, head_dim) in the shape (tokens, width)."""
         return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(len(x) * x.shape[2], -1)
 
 
 def entry(cache: Cache) -> Array:
-    """Return a layer's input from its saved tensors."""
+    """Return a layer's input from the saved tensors in its cache."""
     x: Array = cache["x"] if "x" in cache else cache["norm1"][0]
     return x
 

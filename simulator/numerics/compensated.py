@@ -22,7 +22,7 @@ _SPLITTER: Final = 2.0**27 + 1.0
 
 
 def squares(parts: Iterable[Array]) -> tuple[float, float]:
-    """Return the sum of squares and its remainder beyond float64, together about 100 bits.
+    """Return the sum of squares over the arrays, and the remainder beyond float64, together about 100 bits.
 
     The remainder is 0 if a number is not finite or too large to be squared.
 
@@ -41,7 +41,7 @@ def squares(parts: Iterable[Array]) -> tuple[float, float]:
 
 
 def _squared(x: Array) -> tuple[Array, Array]:
-    """Return each square rounded to float64, and its rounding error [1]_."""
+    """Return the square of each number, rounded to float64, and the rounding error of each square [1]_."""
     square, split = x * x, x * _SPLITTER
     # x = high + low, both short enough that high^2, 2 high low and low^2 are exact in float64; their sum minus the
     # rounded square is the rounding error.
@@ -51,7 +51,9 @@ def _squared(x: Array) -> tuple[Array, Array]:
 
 
 def _folded(high: Array, low: Array) -> tuple[float, float]:
-    """Sum all numbers pairwise: add the second half to the first until a single number remains."""
+    """Return the sum over pairs `high` + `low`, and the remainder, added pairwise: first half to second half,
+    repeatedly.
+    """
     while len(high) > 1:
         # An odd length is padded with a zero: 5 -> 3 -> 2 -> 1 numbers.
         odd = len(high) % 2
@@ -65,7 +67,7 @@ def _folded(high: Array, low: Array) -> tuple[float, float]:
 
 
 def _added(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return sums rounded to float64, and their rounding errors [2]_."""
+    """Return the elementwise sums a + b, rounded to float64, and their rounding errors [2]_."""
     total = a + b
     # Knuth's two-sum: exact whichever number is larger.
     of_b = total - a

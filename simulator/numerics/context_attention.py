@@ -26,7 +26,7 @@ Cache = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ContextAttention:
-    """Attention of this rank's queries to every rank's keys.
+    """Causal attention of this rank's queries to the keys of every context-parallel rank.
 
     Attributes
     ----------
@@ -38,7 +38,9 @@ class ContextAttention:
     share: TensorShard
 
     def forward(self, q: Array, k: Array, v: Array) -> Pass[tuple[Array, Cache]]:
-        """Return the output, shape (batch, heads, own tokens, head_dim), and the saved tensors."""
+        """Return attention's output for this rank's q, k and v, shape (batch, heads, own tokens, head_dim), and the
+        saved tensors.
+        """
         a, blocks = self.arithmetic, _Blocks(q, self._positions(q))
         keys, place = np.stack([k, v]), self.share.context_place
         if self.share.gathers:
@@ -63,7 +65,9 @@ class ContextAttention:
         return out, {"q": a.store(q), "k": a.store(k), "v": a.store(v), "logsumexp": blocks.logsumexp}
 
     def backward(self, dy: Array, kept: Cache, out: Array) -> Pass[tuple[Array, Array, Array]]:
-        """Return the gradients of this rank's queries, keys and values."""
+        """Return the gradients of this rank's queries, keys and values from the output gradient `dy` and the saved
+        tensors.
+        """
         a, share = self.arithmetic, self.share
         q, keys = a.load(kept["q"]), np.stack([a.load(kept["k"]), a.load(kept["v"])])
         # delta = rowsum(dO * O) equals rowsum(dP * P), without needing every block's scores [2]_.
@@ -100,12 +104,16 @@ class ContextAttention:
         return a.rounded(dq), a.rounded(dk), a.rounded(dv)
 
     def _gathered(self, name: str, keys: Array) -> Pass[Array]:
-        """Gather the keys and values of all ranks, shape (ranks, 2, batch, heads, tokens, head_dim)."""
+        """Return the keys and values of all context-parallel ranks, shape (ranks, 2, batch, heads, tokens,
+        head_dim).
+        """
         together: Array = yield ExchangeRequest(name, keys.ravel())
         return together.reshape(self.share.context, *keys.shape)
 
     def _positions(self, q: Array, place: int | None = None) -> Ints:
-        """Return the positions in the sequence of a rank's tokens, shape (own tokens,); by default this rank's."""
+        """Return the positions in the sequence of a context-parallel rank's tokens, shape (own tokens,); of this rank
+        without `place`.
+        """
         whole, c = q.shape[-2] * self.share.context, self.share.context
         # Ring steps count downwards from this rank's place, hence the modulo.
         return self.share.positions(whole, None if place is None else place % c)
@@ -121,7 +129,9 @@ class _Blocks:
         self.logsumexp = np.full((*q.shape[:-1], 1), -np.inf, q.dtype)
 
     def see(self, keys: Array, positions: Ints) -> None:
-        """Attend to a further block of keys and values, shape (2, batch, heads, tokens, head_dim)."""
+        """Add a block of keys and values, shape (2, batch, heads, tokens, head_dim), to the attention output of this
+        rank's queries.
+        """
         scores = _scores(self.q, keys[0], self.positions, positions)
         # For two blocks with log-sum-exps a and b the combined log-sum-exp is log(e^a + e^b) = c; the old output is
         # weighted by e^(a - c), and the new scores by e^(score - c).
@@ -140,7 +150,7 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _Gradients:
-    """Backward pass for this rank's queries, evaluated per block of keys.
+    """Attention's backward pass for this rank's queries, evaluated per block of keys.
 
     Attributes
     ----------
@@ -159,7 +169,9 @@ class _Gradients:
     positions: Ints
 
     def of(self, keys: Array, positions: Ints) -> tuple[Array, Array]:
-        """Return a block's contribution to the queries' gradient, and the gradients of the block's keys and values."""
+        """Return two arrays for a block of keys: a contribution to the queries' gradient, and the gradients for the
+        keys and values.
+        """
         # exp(score - log-sum-exp) is the softmax itself; nothing of size tokens x tokens was saved.
         weights = np.exp(_scores(self.q, keys[0], self.positions, positions) - self.logsumexp)
         dv = weights.swapaxes(-1, -2) @ self.dy
@@ -168,7 +180,7 @@ class _Gradients:
 
 
 def _scores(q: Array, k: Array, rows: Ints, columns: Ints) -> Array:
-    """Return scaled scores, shape (..., rows, columns), with -inf for keys behind the query's position."""
+    """Return the scaled scores q k^T, shape (..., rows, columns), with -inf for keys behind the query's position."""
     scores: Array = np.where(columns <= rows[:, None], q @ k.swapaxes(-1, -2) * _scale(q), q.dtype.type(-np.inf))
     return scores
 

@@ -1,6 +1,6 @@
 """A matrix that is cut among tensor-parallel ranks by columns or by rows, forward and backward, with its exchanges.
 
-Exchanges have the order and names of `model.cut`. A backward pass can be split: the half for the input's gradient
+Exchanges have the order and names of `model.partition`. A backward pass can be split: the half for the input's gradient
 leaves in `left` the arrays that the half for the weights' gradients needs.
 """
 
@@ -26,7 +26,8 @@ Parameters = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class CutLinear:
-    """A matrix of the model on this rank.
+    """A linear layer of the model with a matrix cut by columns over tensor-parallel ranks or by rows, seen from this
+    rank.
 
     Attributes
     ----------
@@ -48,7 +49,9 @@ class CutLinear:
     batch: int
 
     def columns(self, p: Parameters, x: Array) -> Pass[tuple[Array, Array]]:
-        """Multiply by a matrix cut by columns; return the output, shape (tokens, own outputs), and the saved input."""
+        """Multiply `x` by a matrix cut by columns; return the output, shape (tokens, own outputs), and the
+        saved input.
+        """
         # Megatron-LM's pair of matrices on 2 ranks (x: tokens x inputs; with sequence parallelism each rank holds half
         # of the tokens between the pairs):
         #    columns: gather x over the sequence, then y_r = x W_r^T     -> each rank: all tokens, half of the outputs
@@ -60,14 +63,17 @@ class CutLinear:
         return y, self.arithmetic.store(x)
 
     def gather_again(self, kept: Array) -> Pass[str]:
-        """Start gathering the matrix's input for its weight gradient (matrix cut by columns)."""
+        """Start an all-gather of a column-cut matrix's saved input for the weight gradient; return the
+        gather's handle.
+        """
         x = self._sequences(self.arithmetic.load(kept))
         return (yield from self.share.gather(f"gather {self.exchange} input again", x))
 
     def columns_backward(
         self, p: Parameters, dy: Array, kept: Array, g: Gradients, left: Left, part: Part, begun: str = ""
     ) -> Pass[Array]:
-        """Return the input's gradient; put the gradients of weight and bias into `g`.
+        """Return the input gradient of a matrix cut by columns, from its output gradient `dy`; put weight and bias
+        gradients into `g`.
 
         `begun` names an input gather already in flight (`gather_again`).
         """
@@ -91,7 +97,7 @@ class CutLinear:
         return dx
 
     def rows(self, p: Parameters, x: Array, c: dict[str, Any], name: str) -> Pass[Array]:
-        """Multiply by a matrix cut by rows; return the output, shape (tokens between matrices, outputs).
+        """Multiply `x` by a matrix cut by rows; return the output, shape (tokens between matrices, outputs).
 
         The input is saved in `c` under `name` before the output's exchange: a recompute stops there, since the backward
         pass needs nothing that comes later.
@@ -108,7 +114,8 @@ class CutLinear:
         return y
 
     def rows_backward(self, p: Parameters, dy: Array, kept: Array, g: Gradients, left: Left, part: Part) -> Pass[Array]:
-        """Return the input's gradient; put the gradients of weight and bias into `g`.
+        """Return the input gradient of a matrix cut by rows, from its output gradient `dy`; put weight and bias
+        gradients into `g`.
 
         The bias gradient covers this rank's tokens alone: the bias is added after the scatter. The step's end sums such
         partial gradients over the tensor-parallel ranks.
@@ -128,12 +135,12 @@ class CutLinear:
         return dx
 
     def _sequences(self, x: Array) -> Array:
-        """Reshape (tokens, width) to the exchanges' layout (batch, tokens of a sequence, width)."""
+        """Return an array of shape (tokens, width) in the exchanges' shape (batch, tokens of a sequence, width)."""
         return x.reshape(self.batch, -1, x.shape[-1])
 
     @staticmethod
     def _flat(run: Pass[Array]) -> Pass[Array]:
-        """Run an exchange and flatten its result to (tokens, width)."""
+        """Run an exchange and return its result in the shape (tokens, width)."""
         x = yield from run
         return x.reshape(-1, x.shape[-1])
 

@@ -15,7 +15,7 @@ from simulator.basics.arrays import Array
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The random masks of a unit in a single pass.
+    """The random dropout masks of a unit (embedding, layer or head) in a single pass.
 
     Attributes
     ----------
@@ -35,18 +35,20 @@ class Draw:
     seed: tuple[int, ...] = ()
 
     def at(self, place: int) -> Draw:
-        """Return the draw for a place in the unit."""
+        """Return the dropout draw for one of several masks in the unit; `place` is the mask's number."""
         return replace(self, seed=(*self.seed, place))
 
     def mask(self, shape: tuple[int, ...]) -> Array | None:
-        """Return a bool mask of the numbers to keep (1 byte each), or None if dropout is off."""
+        """Return a bool mask of this shape that tells the numbers to keep (1 byte each), or None if dropout is off."""
         if not self.probability:
             return None
         # A new generator per mask: state carried over from earlier masks would make a recompute draw other numbers.
         return np.random.default_rng(self.seed).random(shape, np.float32) >= self.probability
 
     def factor(self, mask: Array, dtype: np.dtype[Any]) -> Array:
-        """Return each number's factor: 0, or 1 / (1 - probability), which preserves the mean."""
+        """Return the factor of each number under a dropout mask: 0, or 1 / (1 - probability), which preserves
+        the mean.
+        """
         grown: Array = mask * dtype.type(1.0 / (1.0 - self.probability))
         return grown
 

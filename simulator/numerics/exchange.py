@@ -21,7 +21,7 @@ class ExchangeRequest:
     Attributes
     ----------
     name : str
-        Name of the exchange, as in `model.cut.Communication`: the simulated exchange must be the requested one.
+        Name of the exchange, as in `model.partition.Communication`: the simulated exchange must be the requested one.
     array : array, shape (n,)
         This rank's contribution.
     reduction : {"sum", "max"}
@@ -42,7 +42,7 @@ class ExchangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeResult:
-    """A request for the result of an exchange started earlier.
+    """A pass's request for the result of an exchange that the pass started earlier.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ Pass = Generator[ExchangeRequest | ExchangeResult, Any, T]
 
 
 def alone(run: Pass[T]) -> T:
-    """Run a pass that needs no exchange, and return its result.
+    """Run a forward or backward pass without exchanges between ranks, and return the pass's result.
 
     Raises
     ------

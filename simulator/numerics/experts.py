@@ -32,7 +32,7 @@ Cache = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A layer's experts, seen from a single rank.
+    """A layer's mixture of experts, seen from a single rank.
 
     Attributes
     ----------
@@ -51,7 +51,9 @@ class Experts:
     capacity: float | None = None
 
     def forward(self, p: Parameters, x: Array) -> Pass[tuple[Array, Cache]]:
-        """Return the weighted sum of the experts' outputs, shape (tokens, width), and the saved tensors."""
+        """Return the weighted sum of the experts' outputs for the tokens `x`, shape (tokens, width), and the saved
+        tensors.
+        """
         a = self.arithmetic
         logits, kept = layers.linear(a, x, p["router.weight"], None)
         exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -79,7 +81,9 @@ class Experts:
         return out, c | {"inside": inside, "outputs": outputs}
 
     def backward(self, p: Parameters, dy: Array, c: Cache, g: Gradients) -> Pass[Array]:
-        """Return the input's gradient; put the parameters' gradients into `g`."""
+        """Return the gradient of the experts' input from the output gradient; put the parameters' gradients
+        into `g`.
+        """
         a, rows, chosen, splits = self.arithmetic, c["rows"], c["chosen"], c["splits"]
         # A copy's output gradient is the token's output gradient times the copy's weight.
         of_copies = (c["weights"][..., None] * dy[:, None]).reshape(chosen.size, -1)
@@ -102,18 +106,19 @@ class Experts:
         return a.rounded(dx)
 
     def _slots(self, tokens: int) -> int | None:
-        """Return the rows that each expert takes from this rank, or None if unlimited."""
+        """Return the number of rows that each expert takes from this rank's `tokens` tokens, or None if unlimited."""
         if self.capacity is None:
             return None
         return math.ceil(tokens * self.active / self.count * self.capacity)
 
     def own(self) -> range:
-        """Return the numbers of this rank's experts."""
+        """Return the numbers of this rank's experts, a range."""
         each = self.count // self.share.experts
         return range(self.share.expert_place * each, (self.share.expert_place + 1) * each)
 
     def _handed(self, name: str, rows: Array, lengths: Ints) -> Pass[tuple[Array, Ints]]:
-        """Send rows to their receivers; return the received rows and their counts, shape (ranks, receivers of a rank).
+        """Send rows to their receivers (all-to-all); return the received rows and their counts, shape (ranks, receivers
+        of a rank).
 
         `lengths` are the rows for each receiver. Receivers are experts or ranks, equally many per rank. If this rank
         has all experts, the rows stay here.
@@ -126,7 +131,9 @@ class Experts:
         return came.reshape(-1, width), splits // width
 
     def _computed(self, p: Parameters, came: Array, splits: Ints) -> tuple[Array, list[Any]]:
-        """Return the outputs of this rank's experts in the received rows' layout, and the saved tensors."""
+        """Return the outputs of this rank's experts for the received rows `came`, in the same row order, and the saved
+        tensors.
+        """
         out, inside = np.zeros_like(came), []
         for expert, where in zip(self.own(), _places(splits), strict=True):
             wide, first = layers.linear(self.arithmetic, came[where], *_of(p, expert, "fc1"))
@@ -136,7 +143,9 @@ class Experts:
         return out, inside
 
     def _computed_backward(self, p: Parameters, came: Array, splits: Ints, inside: list[Any], g: Gradients) -> Array:
-        """Return the gradients of the received rows; put the gradients of this rank's experts into `g`."""
+        """Return the gradients of the received rows from the gradients of the experts' outputs; put the experts'
+        gradients into `g`.
+        """
         a, out = self.arithmetic, np.zeros_like(came)
         for expert, where, kept in zip(self.own(), _places(splits), inside, strict=True):
             first, middle, last = kept
@@ -178,7 +187,7 @@ class _Rows:
 
     @classmethod
     def of(cls, chosen: Ints, experts: int, slots: int | None) -> _Rows:
-        """Lay out the copies.
+        """Return the layout for sending token copies to experts.
 
         Parameters
         ----------
@@ -201,24 +210,25 @@ class _Rows:
         return cls(np.where(rank < lengths[expert], place, -1), lengths, chosen.shape[1])
 
     def filled(self, tokens: Array) -> Array:
-        """Copy each token, shape (tokens, width), once per chosen expert and lay the copies out for sending."""
+        """Return copies of the tokens, shape (tokens, width), one per chosen expert, in the row order for sending."""
         return self.placed(np.repeat(tokens, self.active, axis=0))
 
     def placed(self, copies: Array) -> Array:
-        """Lay copies out for sending; padding rows are 0."""
+        """Return the token copies in the row order for sending; padding rows are 0."""
         rows = np.zeros((int(self.lengths.sum()), copies.shape[1]), copies.dtype)
         rows[self.place[self.place >= 0]] = copies[self.place >= 0]
         return rows
 
     def taken(self, rows: Array, copies: int) -> Array:
-        """Return each copy's row from the returned rows; 0 for a copy beyond its expert's capacity."""
+        """Return each token copy's row from the returned rows; 0 for a copy beyond the expert's capacity."""
         back = np.zeros((copies, rows.shape[1]), rows.dtype)
         back[self.place >= 0] = rows[self.place[self.place >= 0]]
         return back
 
 
 def _places(splits: Ints) -> Sequence[Ints]:
-    """Return the row numbers of each own expert within the received rows (sorted by source rank, then expert).
+    """Return, for each of this rank's experts, the indices of its rows among the received rows (sorted by source rank,
+    then expert).
 
     Examples
     --------
@@ -235,7 +245,7 @@ def _places(splits: Ints) -> Sequence[Ints]:
 
 
 def _of(p: Parameters, expert: int, matrix: str) -> tuple[Array, Array]:
-    """Return weight and bias of an expert's matrix ("fc1" or "fc2")."""
+    """Return weight and bias for an expert's matrix ("fc1" or "fc2") from the parameters."""
     return p[f"experts.{expert}.{matrix}.weight"], p[f"experts.{expert}.{matrix}.bias"]
 
 

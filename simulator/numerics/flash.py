@@ -33,7 +33,7 @@ _TILE: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class FlashCache:
-    """Saved tensors for the backward pass.
+    """Tensors that flash attention saves for the backward pass.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class FlashCache:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Tile sizes, and the order of computing tiles.
+    """Tile sizes in flash attention, and the order in which tiles are computed.
 
     Attributes
     ----------
@@ -75,12 +75,12 @@ class Tiles:
     causal: bool
 
     def outer(self) -> Iterator[slice]:
-        """Yield the tiles of K and V."""
+        """Yield the key and value tiles, each a slice along the sequence."""
         for start in range(0, self.seq_len, self.columns):
             yield slice(start, min(start + self.columns, self.seq_len))
 
     def inner(self, columns: slice) -> Iterator[slice]:
-        """Yield the query tiles that attend to at least one key of this tile."""
+        """Yield the query tiles (slices along the sequence) that attend to at least one key in the given tile."""
         for start in range(0, self.seq_len, self.rows):
             rows = slice(start, min(start + self.rows, self.seq_len))
             if not self.causal or rows.stop > columns.start:
@@ -88,7 +88,7 @@ class Tiles:
 
 
 def tiles(seq_len: int, head_dim: int, on_chip: int, *, causal: bool) -> Tiles:
-    """Choose the tile sizes [1]_ for a chip that holds `on_chip` numbers."""
+    """Return flash attention's tile sizes [1]_ for a chip that holds `on_chip` numbers."""
     # The chip must hold four tiles at once (Q, K, V and the output), hence M / 4d.
     columns = -(-on_chip // (4 * head_dim))
     return Tiles(seq_len, min(columns, head_dim), columns, causal)
@@ -97,7 +97,7 @@ def tiles(seq_len: int, head_dim: int, on_chip: int, *, causal: bool) -> Tiles:
 def flash(
     q: Array, k: Array, v: Array, cut: Tiles, traffic: HbmCounter, mask: Array | None = None, left: Array | None = None
 ) -> tuple[Array, FlashCache]:
-    """Return softmax(q k^T / sqrt(d)) v and the tensors saved for the backward pass.
+    """Return softmax(q k^T / sqrt(d)) v, computed tile by tile, and the tensors saved for the backward pass.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def flash(
 def flash_backward(
     dy: Array, kept: FlashCache, cut: Tiles, traffic: HbmCounter, mask: Array | None = None, left: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients of q, k and v; scores are recomputed tile by tile."""
+    """Return the gradients for q, k and v from the output gradient `dy`; scores are recomputed tile by tile."""
     q, k, v = kept.q, kept.k, kept.v
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     scale = q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
@@ -180,7 +180,9 @@ def flash_backward(
 
 
 def _scores(q: Array, k: Array, cut: Tiles, mask: Array | None, rows: slice, columns: slice) -> Array:
-    """Return a tile's scaled scores, shape (batch, heads, rows, columns), with -inf for invisible keys."""
+    """Return the scaled scores of a tile of queries and keys, shape (batch, heads, rows, columns), with -inf for
+    invisible keys.
+    """
     scale = q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
     scores = q[..., rows, :] @ k[..., columns, :].swapaxes(-1, -2) * scale
     seen = np.ones((rows.stop - rows.start, columns.stop - columns.start), np.bool_)
@@ -193,14 +195,18 @@ def _scores(q: Array, k: Array, cut: Tiles, mask: Array | None, rows: slice, col
 
 
 def _forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[Array, dict[str, Any]]:
-    """Run attention for a layer in training; save only the log-sum-exp of each row's statistics."""
+    """Return flash attention's output for q, k and v of a layer in training, and the saved tensors (of row statistics
+    only the log-sum-exp).
+    """
     out, kept = flash(a.operand(q), a.operand(k), a.operand(v), _cut(q), HbmCounter(), left=_left(q, draw))
     stored = {"q": a.store(q), "k": a.store(k), "v": a.store(v)}
     return a.rounded(out), stored | {"logsumexp": kept.largest + np.log(kept.total)}
 
 
 def _backward(a: Arithmetic, dy: Array, kept: dict[str, Any], out: Array, draw: Draw) -> tuple[Array, Array, Array]:
-    """Return the gradients of q, k and v for a layer in training."""
+    """Return the gradients for q, k and v for a layer in training, from the output gradient `dy` and the saved
+    tensors.
+    """
     q, k, v = (a.operand(a.load(kept[name])) for name in ("q", "k", "v"))
     # exp(score - log-sum-exp) is the softmax already, so the sum to divide by is 1.
     rows = FlashCache(q, k, v, out, kept["logsumexp"], np.ones_like(kept["logsumexp"]))
@@ -209,12 +215,14 @@ def _backward(a: Arithmetic, dy: Array, kept: dict[str, Any], out: Array, draw: 
 
 
 def _cut(q: Array) -> Tiles:
-    """Return the tile sizes for a layer in training."""
+    """Return the tile sizes of flash attention for a layer in training, from the queries' sequence length."""
     return Tiles(q.shape[-2], _TILE, _TILE, causal=True)
 
 
 def _left(q: Array, draw: Draw) -> Array | None:
-    """Return dropout's factors; forward and backward draw the same factors instead of saving masks."""
+    """Return dropout's factors for attention's weights, or None; forward and backward draw the same factors instead of
+    saving masks.
+    """
     mask = draw.mask((*q.shape[:-1], q.shape[-2]))
     return None if mask is None else draw.factor(mask, q.dtype)
 

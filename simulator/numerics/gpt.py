@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Gpt:
-    """A model's sizes, its arithmetic, and this rank's part of the model.
+    """A GPT's sizes, its number format, and this rank's part of the model.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Gpt:
 
     @cached_property
     def units(self) -> tuple[str, ...]:
-        """Unit names in forward order."""
+        """Names of the units (embedding, layers, experts, head) in forward order."""
         # Expert-parallel experts stand before their layer, without kernels: their gradients are reduced over another
         # process group than the layer's, so buckets and shards need a unit of their own.
         kinds = (" experts", "") if self.spreads else ("",)
@@ -90,7 +90,7 @@ class Gpt:
 
     @property
     def spreads(self) -> bool:
-        """Return True if a layer's experts are a separate unit, because each rank holds different experts."""
+        """True if a layer's experts are a separate unit, because each rank holds different experts."""
         return self.share.experts > 1
 
     def shapes(self, unit: str) -> dict[str, tuple[int, ...]]:
@@ -119,28 +119,28 @@ class Gpt:
         return _outside(unit, shapes)
 
     def _mlp_shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of an MLP's parameters, with a prefix before each name."""
+        """Return the shapes of an MLP's parameters by name, with a prefix before each name."""
         d = self.width
         shapes = {"fc1.weight": (4 * d, d), "fc1.bias": (4 * d,), "fc2.weight": (d, 4 * d), "fc2.bias": (d,)}
         return {f"{prefix}{name}": shape for name, shape in shapes.items()}
 
     def _expert_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the parameter shapes of this rank's experts."""
+        """Return the parameter shapes of this rank's experts by name."""
         own = self._experts.own() if self._experts is not None else ()
         return dict(chain.from_iterable(self._mlp_shapes(f"experts.{expert}.").items() for expert in own))
 
     def home(self, name: str) -> str:
-        """Return the unit that owns a parameter; another unit may compute with the parameter too."""
+        """Return the name of the unit that owns a parameter; another unit may compute with the parameter too."""
         return next(unit for unit in self.units if name in self.shapes(unit))
 
     def used(self, unit: str, p: Mapping[str, Parameters]) -> Parameters:
-        """Return the parameters for computing a unit: its own, its experts', and a tied head's token table."""
+        """Return the parameters for computing a unit, by name: its own, its experts', and a tied head's token table."""
         if unit == "head" and self.tied and not self.copies_table:
             return {**p[unit], "tok.weight": p["embedding"]["tok.weight"]}
         return {**p[unit], **p.get(f"{unit} experts", {})}
 
     def forward(self, unit: str, p: Parameters, x: Array, draw: Draw = NO_DROPOUT) -> Pass[tuple[Array, Any]]:
-        """Run a unit forward.
+        """Run a unit (embedding, layer or head) forward.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ class Gpt:
     def again(
         self, unit: str, p: Parameters, x: Array, kept: Cache, cache: Cache, draw: Draw = NO_DROPOUT
     ) -> Pass[Array]:
-        """Recompute a layer and fill its cache; kept tensors stay unchanged."""
+        """Recompute a layer's forward pass from its input `x` and fill `cache`; tensors in `kept` stay unchanged."""
         return (yield from self._block.again(_inside(unit, p), x, kept, draw, cache))
 
     def backward(
@@ -187,7 +187,8 @@ class Gpt:
         left: Left | None = None,
         part: Part = "whole",
     ) -> Pass[tuple[Array | None, Gradients]]:
-        """Return the gradients of a unit's input (None for the embedding) and parameters, in the stored dtype.
+        """Return the gradients of a unit's input (None for the embedding) and parameters, from the output gradient
+        `dy`, in the stored dtype.
 
         For half a pass (`part`), return only the gradients that this half computes; `left` carries arrays from the
         input half to the weight half.
@@ -210,12 +211,12 @@ class Gpt:
 
     @property
     def _block(self) -> Block:
-        """The computation of a layer."""
+        """Object that computes a layer's forward and backward passes on this rank."""
         return Block(self.heads, self.arithmetic, self.attention, self.share, self._experts)
 
     @property
     def _experts(self) -> Experts | None:
-        """The computation of a layer's experts, or None for an MLP."""
+        """Object that computes a layer's experts on this rank, or None for an MLP."""
         if not self.experts:
             return None
         return Experts(self.arithmetic, self.share, self.experts, self.active, self.capacity)
@@ -244,7 +245,7 @@ class Gpt:
         return loss, gradients
 
     def _embed(self, p: Parameters, tokens: Array, draw: Draw) -> Pass[tuple[Array, Any]]:
-        """Look up the tokens, add positions and apply dropout; return the output and the cache."""
+        """Return the embeddings of tokens, with positions added and dropout applied, and the cache."""
         a, share, table = self.arithmetic, self.share, p["tok.weight"]
         rows, mine = self._rows(tokens)
         x = a.load(table)[rows]
@@ -259,7 +260,9 @@ class Gpt:
         return out, (tokens, mask)
 
     def _rows(self, tokens: Array) -> tuple[Array, Array]:
-        """Return each token's row in this rank's part of the table, and a mask of the tokens in this part."""
+        """Return the row of each token in this rank's part of the token table, and a mask of the tokens in
+        this part.
+        """
         if self.share.tensor == 1:
             return tokens, np.ones(tokens.shape, np.bool_)
         rows = tokens - self.share.place * self.share.rows
@@ -268,11 +271,13 @@ class Gpt:
         return np.where(mine, rows, 0), mine
 
     def _between(self, own: int) -> Ints:
-        """Return the positions of this rank's tokens between matrices, given `own` tokens per sequence on this rank."""
+        """Return the positions of this rank's tokens between matrices, if the rank has `own` tokens of each
+        sequence.
+        """
         return self.share.between(self.share.positions(own * self.share.context))
 
     def _embed_backward(self, cache: Any, dy: Array, draw: Draw, g: Gradients, left: Left, part: Part) -> Pass[None]:
-        """Put the gradients of both tables into `g`."""
+        """Put the gradients of the token and the position table into `g`, from the gradient `dy` of the embeddings."""
         # Token numbers have no gradient, so the whole pass belongs to the weight half.
         if part == "input":
             left["embedding"] = dy
@@ -289,14 +294,18 @@ class Gpt:
         g |= {"tok.weight": a.rounded(tok), "pos.weight": a.rounded(pos)}
 
     def _head(self, p: Parameters, x: Array) -> Pass[tuple[Array, Any]]:
-        """Normalise and multiply by the table; return the logits and the cache."""
+        """Return the logits of the last layer's output `x` (final norm, then multiplication by the output table), and
+        the cache.
+        """
         flat = x.reshape(-1, self.width)
         normed, norm = layers.layer_norm(self.arithmetic, flat, p["lnf.weight"], p["lnf.bias"])
         logits, kept = yield from self._logits(len(x)).columns(p, normed)
         return logits.reshape(len(x), len(logits) // len(x), -1), (norm, kept)
 
     def _head_backward(self, p: Parameters, cache: Any, dy: Array, g: Gradients, left: Left, part: Part) -> Pass[Array]:
-        """Return the gradient of the head's input; put the gradients of its parameters into `g`."""
+        """Return the gradient of the head's input from the logits' gradient `dy`; put the parameters' gradients into
+        `g`.
+        """
         a, (norm, kept) = self.arithmetic, cache
         flat = dy.reshape(-1, dy.shape[-1])
         if part == "weights":
@@ -313,17 +322,17 @@ class Gpt:
         return dx.reshape(len(dy), -1, self.width)
 
     def _logits(self, batch: int) -> CutLinear:
-        """The logits' matrix, cut by vocabulary (its outputs) like a matrix cut by columns."""
+        """Return the logits' matrix for `batch` sequences; ranks cut it by vocabulary, like a matrix cut by columns."""
         return CutLinear(self.arithmetic, self.share, "logits", self._table, "", batch)
 
     @property
     def _table(self) -> str:
-        """Name of the head's table."""
+        """Name of the parameter with the head's output matrix."""
         return "tok.weight" if self.tied else "head.weight"
 
 
 def _outside(unit: str, inside: Mapping[str, T]) -> dict[str, T]:
-    """Return a mapping with names within a layer under the names in the model ("blocks.0.fc1.weight")."""
+    """Return a mapping in which names within a layer are replaced by names in the model ("blocks.0.fc1.weight")."""
     layer = unit.removeprefix("layer ").removesuffix(" experts")
     return {f"blocks.{layer}.{name}": value for name, value in inside.items()}
 

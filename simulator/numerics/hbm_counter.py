@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class HbmCounter:
-    """Bytes counted so far.
+    """Counter for the bytes read from HBM and written to HBM by a computation.
 
     Attributes
     ----------
@@ -23,5 +23,5 @@ class HbmCounter:
 
     @property
     def total(self) -> int:
-        """Bytes read and bytes written together [B]."""
+        """Bytes read and bytes written, added [B]."""
         return self.read + self.written

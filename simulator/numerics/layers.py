@@ -28,7 +28,7 @@ _CUBIC: Final = 0.044715
 
 
 def linear(a: Arithmetic, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Array]:
-    """Return x weight^T + bias; save x."""
+    """Return x weight^T + bias, and x in the stored dtype for the backward pass."""
     # Not `a.product`: the bias is added before the only rounding, as GPU kernels do.
     y = a.operand(x) @ a.operand(a.load(weight)).T
     if bias is not None:
@@ -37,13 +37,15 @@ def linear(a: Arithmetic, x: Array, weight: Array, bias: Array | None) -> tuple[
 
 
 def linear_backward(a: Arithmetic, dy: Array, kept: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Return the gradients of x, weight and bias."""
+    """Return a linear layer's gradients for x, weight and bias, from the output gradient `dy` and the saved x."""
     x = a.load(kept)
     return a.product(dy, a.load(weight)), a.product(dy.T, x), a.rounded(dy.sum(axis=0))
 
 
 def layer_norm(a: Arithmetic, x: Array, weight: Array, bias: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    """Scale and shift rows of mean 0 and variance 1; save x, means and inverse deviations (float32 or wider)."""
+    """Return the layer norm of x, and the saved tensors: x, means and inverse deviations of the rows (float32 or
+    wider).
+    """
     mean = x.mean(axis=1, keepdims=True)
     centred = x - mean
     inverse = 1.0 / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + x.dtype.type(EPSILON))
@@ -54,7 +56,7 @@ def layer_norm(a: Arithmetic, x: Array, weight: Array, bias: Array) -> tuple[Arr
 def layer_norm_backward(
     a: Arithmetic, dy: Array, kept: tuple[Array, Array, Array], weight: Array
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients of x, weight and bias."""
+    """Return a layer norm's gradients for x, weight and bias, from the output gradient `dy` and the saved tensors."""
     x, mean, inverse = kept
     normed = (a.load(x) - mean) * inverse
     scaled = dy * a.load(weight)
@@ -64,13 +66,13 @@ def layer_norm_backward(
 
 
 def gelu(a: Arithmetic, x: Array) -> tuple[Array, Array]:
-    """Return GELU in its tanh form; save x."""
+    """Return GELU of x in its tanh form, and x in the stored dtype for the backward pass."""
     inner = _ROOT * (x + _CUBIC * x * x * x)
     return a.rounded(0.5 * x * (1.0 + np.tanh(inner))), a.store(x)
 
 
 def gelu_backward(a: Arithmetic, dy: Array, kept: Array) -> Array:
-    """Return the gradient of x."""
+    """Return the gradient of GELU's input from the output gradient `dy` and the saved input."""
     x = a.load(kept)
     # Recomputed from x, as fused kernels do; saving the tanh would take a second array.
     t = np.tanh(_ROOT * (x + _CUBIC * x * x * x))
@@ -79,18 +81,23 @@ def gelu_backward(a: Arithmetic, dy: Array, kept: Array) -> Array:
 
 
 def dropout(a: Arithmetic, x: Array, draw: Draw) -> tuple[Array, Array | None]:
-    """Set random numbers to 0 and scale up the rest [1]_; save the mask (1 byte each), or None without dropout."""
+    """Return x with random numbers set to 0 and the rest scaled up [1]_, and the mask (1 byte each; None without
+    dropout).
+    """
     mask = draw.mask(x.shape)
     return masked(a, x, mask, draw), mask
 
 
 def masked(a: Arithmetic, x: Array, mask: Array | None, draw: Draw) -> Array:
-    """Apply a given dropout mask to numbers or to their gradients."""
+    """Return numbers, or their gradients, multiplied by the factors of a given dropout mask; unchanged without
+    a mask.
+    """
     return x if mask is None else a.rounded(x * draw.factor(mask, x.dtype))
 
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
-    """Return the mean over tokens of -log softmax at the target, in the logits' dtype; save log-probabilities.
+    """Return the mean over tokens of -log softmax at the target, in the logits' dtype, and the log-probabilities of all
+    tokens.
 
     Parameters
     ----------
@@ -105,7 +112,7 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
 
 
 def cross_entropy_backward(log_probabilities: Array, targets: Array, scale: float = 1.0) -> Array:
-    """Return the gradient of the logits, times a loss scale."""
+    """Return the gradient of the mean cross entropy with respect to the logits, times a loss scale."""
     gradient: Array = np.exp(log_probabilities)
     # d loss / d logits = softmax - one-hot(target), divided by the number of tokens (mean).
     gradient[np.arange(len(targets)), targets] -= 1.0

@@ -22,7 +22,7 @@ _STEADY = RateSchedule()
 
 @dataclass(slots=True)
 class OptimizerState:
-    """Moments for an array of parameters, and the number of steps taken."""
+    """An optimizer's moments for an array of parameters, and the number of steps taken."""
 
     moments: list[Array]
     steps: int = 0
@@ -51,11 +51,13 @@ class Adam:
 
     @property
     def moments(self) -> int:
-        """Number of moments for each parameter."""
+        """Number of moments kept by Adam per parameter: 2."""
         return 2
 
     def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
-        """Update parameters and state in place, in PyTorch's order of operations."""
+        """Update parameters and moments in place by one Adam step with this gradient, in PyTorch's order of
+        operations.
+        """
         kind, (momentum, variance) = parameters.dtype.type, state.moments
         # `step` has counted this update already; schedules count from 0.
         scheduled = self.rate * self.schedule.factor(state.steps - 1)
@@ -73,7 +75,7 @@ class Adam:
 
 @dataclass(frozen=True, slots=True)
 class Sgd:
-    """Gradient descent; momentum adds earlier gradients with decreasing weight.
+    """Gradient descent as an optimizer; momentum adds earlier gradients with decreasing weight.
 
     Attributes
     ----------
@@ -94,11 +96,13 @@ class Sgd:
 
     @property
     def moments(self) -> int:
-        """Number of moments for each parameter."""
+        """Number of moments for each parameter: 1 with momentum, otherwise 0."""
         return 1 if self.momentum else 0
 
     def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
-        """Update parameters and state in place, in PyTorch's order of operations."""
+        """Update parameters and moments in place by one SGD step with this gradient, in PyTorch's order of
+        operations.
+        """
         kind = parameters.dtype.type
         if self.decay:
             gradient = gradient + kind(self.decay) * parameters
@@ -114,11 +118,11 @@ Rule = Adam | Sgd
 
 
 def fresh(rule: Rule, parameters: Array) -> OptimizerState:
-    """Return the optimizer state before the first step."""
+    """Return an optimizer's state for an array of parameters before the first step: all moments 0."""
     return OptimizerState([np.zeros_like(parameters) for _ in range(rule.moments)])
 
 
 def step(rule: Rule, parameters: Array, gradient: Array, state: OptimizerState) -> None:
-    """Update parameters and state in place, in the parameters' dtype."""
+    """Update parameters and state in place by one optimizer step with this gradient, in the parameters' dtype."""
     state.steps += 1
     rule.update(parameters, gradient, state)

@@ -17,13 +17,13 @@ Units = Mapping[str, Mapping[str, Array]]
 
 
 def pack(gpt: Gpt, values: Units, units: Iterable[str], length: int | None = None) -> Array:
-    """Pack the tensors of `units` into a single array, padded with zeros up to `length`."""
+    """Return the tensors of `units` packed into a single flat array, padded with zeros up to `length`."""
     packed = np.concatenate([values[unit][name].ravel() for unit in units for name in gpt.shapes(unit)])
     return packed if length is None else np.pad(packed, (0, length - len(packed)))
 
 
 def unpack(gpt: Gpt, array: Array, units: Sequence[str]) -> dict[str, dict[str, Array]]:
-    """Unpack a flat array into views, by unit and name; padding at the end is ignored."""
+    """Return views of a flat array as the tensors of `units`, by unit and name; padding at the end is ignored."""
     by_unit: dict[str, dict[str, Array]] = {}
     at = 0
     for unit in units:

@@ -54,7 +54,7 @@ class Scale:
     left: int = 1
 
     def after(self, *, overflow: bool) -> Scale:
-        """Return the scale for the next step.
+        """Return the loss scale for the next step, given whether gradients overflowed in this step.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class Scale:
         return replace(self, clean=clean, left=left)
 
     def _overflowed(self) -> Scale:
-        """Return the scale after an overflow: unchanged while the hysteresis lasts, then smaller."""
+        """Return the loss scale after an overflow: unchanged while the hysteresis lasts, then smaller."""
         if not self.interval:
             return self
         if self.left > 1:
@@ -88,12 +88,15 @@ class Scale:
 
 
 def grad_scaler(value: float = 65536.0, interval: int = 2000) -> Scale:
-    """Return PyTorch's loss scale [2]_."""
+    """Return PyTorch's dynamic loss scale [2]_: it starts at `value` and grows after `interval` steps without
+    overflow.
+    """
     return Scale(value, interval)
 
 
 def deepspeed_scaler(value: float = 2.0**16, interval: int = 1000, hysteresis: int = 2) -> Scale:
-    """Return DeepSpeed's loss scale [3]_.
+    """Return DeepSpeed's dynamic loss scale [3]_: it starts at `value` and grows after `interval` steps without
+    overflow.
 
     The first overflow only skips the step; later overflows also halve the scale, down to 1.
     """
@@ -101,12 +104,12 @@ def deepspeed_scaler(value: float = 2.0**16, interval: int = 1000, hysteresis: i
 
 
 def static_scaler(value: float) -> Scale:
-    """Return a scale that never changes."""
+    """Return a constant loss scale with this value."""
     return Scale(value, interval=0)
 
 
 def unscaled(gradient: Array, scale: float, dtype: np.dtype[Any]) -> Array:
-    """Remove the loss scale from a gradient, in the master weights' dtype."""
+    """Return a gradient divided by the loss scale, in the master weights' dtype."""
     # Widen before dividing: small quotients, the reason for loss scaling, would become 0 in float16.
     wide: Array = gradient.astype(dtype)
     wide *= dtype.type(1.0 / scale)

@@ -19,7 +19,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class RateSchedule:
-    """A linear warm-up followed by a schedule [1]_.
+    """A learning-rate schedule: a linear warm-up followed by a constant, linear or cosine shape [1]_.
 
     Attributes
     ----------

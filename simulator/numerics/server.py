@@ -17,7 +17,7 @@ from simulator.numerics.optimizer import OptimizerState, Rule, step
 
 @dataclass(slots=True)
 class Server:
-    """Parameters of several units, and their optimizer state.
+    """A parameter server: parameters of several units, and their optimizer state.
 
     Attributes
     ----------
@@ -32,13 +32,13 @@ class Server:
     version: int = 0
 
     def update(self, rule: Rule, gradient: Array) -> None:
-        """Apply a single optimizer step with this gradient."""
+        """Apply a single optimizer step with this gradient to the server's parameters, and count the update."""
         step(rule, self.parameters, gradient.astype(self.parameters.dtype), self.state)
         self.version += 1
 
 
 def added(arrived: Sequence[tuple[slice, Array]], length: int, dtype: npt.DTypeLike) -> Array:
-    """Sum pieces of gradients in their order; places without any piece are 0.
+    """Return the sum of pieces of gradients, added in arrival order; places without any piece are 0.
 
     Parameters
     ----------

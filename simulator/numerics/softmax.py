@@ -19,7 +19,7 @@ from simulator.numerics.hbm_counter import HbmCounter
 
 
 def three_pass(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
-    """Find each row's largest entry, then the sum, then divide: 3 reads and 1 write of every element."""
+    """Return each row's softmax in 3 passes (largest entry, sum, division): 3 reads and 1 write per element."""
     largest = np.full((*x.shape[:-1], 1), -np.inf, x.dtype)
     for part in _blocks(x, traffic, block):
         largest = np.maximum(largest, x[..., part].max(axis=-1, keepdims=True))
@@ -31,7 +31,7 @@ def three_pass(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
 
 
 def online(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
-    """Find largest entry and sum in a single pass, rescaling the sum as the largest grows [1]_: 2 reads and 1 write."""
+    """Return each row's softmax; a single pass finds largest entry and sum [1]_: 2 reads and 1 write per element."""
     largest = np.full((*x.shape[:-1], 1), -np.inf, x.dtype)
     total = np.zeros_like(largest)
     for part in _blocks(x, traffic, block):
@@ -44,7 +44,7 @@ def online(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
 
 
 def fused(x: Array, traffic: HbmCounter) -> Array:
-    """Keep whole rows on the chip: 1 read and 1 write of every element."""
+    """Return the softmax of each row, with whole rows on the chip: 1 read and 1 write of every element."""
     traffic.read += x.nbytes
     largest = _guarded(x.max(axis=-1, keepdims=True))
     exponentials = np.exp(x - largest)
@@ -56,7 +56,7 @@ def fused(x: Array, traffic: HbmCounter) -> Array:
 
 
 def _blocks(x: Array, traffic: HbmCounter, block: int) -> Iterator[slice]:
-    """Yield the blocks of a row, and count each read."""
+    """Yield the blocks of the rows in `x`, as slices of the last axis, and count each read in `traffic`."""
     for start in range(0, x.shape[-1], block):
         part = slice(start, start + block)
         traffic.read += x[..., part].nbytes
@@ -64,7 +64,9 @@ def _blocks(x: Array, traffic: HbmCounter, block: int) -> Iterator[slice]:
 
 
 def _divided(x: Array, largest: Array, total: Array, traffic: HbmCounter, block: int) -> Array:
-    """Return exp(x - largest) / total, in a further pass over the row; rows without a finite entry become 0."""
+    """Return the softmax exp(x - largest) / total, in a further pass over the rows; rows without a finite entry become
+    0.
+    """
     softmax = np.zeros_like(x)
     for part in _blocks(x, traffic, block):
         piece = np.exp(x[..., part] - largest)
@@ -74,6 +76,8 @@ def _divided(x: Array, largest: Array, total: Array, traffic: HbmCounter, block:
 
 
 def _guarded(largest: Array) -> Array:
-    """Replace -inf by 0: the maximum of an entirely masked row is -inf, and -inf - -inf is NaN."""
+    """Return row maxima with -inf replaced by 0: the maximum of an entirely masked row is -inf, and -inf -
+    -inf is NaN.
+    """
     guarded: Array = np.where(np.isneginf(largest), largest.dtype.type(0), largest)
     return guarded

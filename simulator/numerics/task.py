@@ -21,7 +21,8 @@ _DEVIATION: Final = 0.02
 
 
 def sequences(seed: int, step: int, count: int, length: int, vocabulary: int) -> Array:
-    """Draw the token sequences of a step: each counts up by a random stride, with a few tokens replaced at random.
+    """Return random token sequences for a training step: each counts up by a random stride, with a few tokens replaced
+    at random.
 
     Returns
     -------
@@ -41,7 +42,7 @@ def sequences(seed: int, step: int, count: int, length: int, vocabulary: int) ->
 
 
 def windows(tokens: Array, seed: int, step: int, count: int, length: int) -> Array:
-    """Cut pieces out of a text for a step, at random places drawn from the seed.
+    """Return pieces of a text for a training step, cut at random places drawn from the seed.
 
     Parameters
     ----------
@@ -63,7 +64,9 @@ def windows(tokens: Array, seed: int, step: int, count: int, length: int) -> Arr
 
 
 def initial(gpt: Gpt, seed: int) -> Mapping[str, dict[str, Array]]:
-    """Draw the parameters before the first step, in float64: normal weights, scales of norms 1, biases 0."""
+    """Return a GPT's parameters before the first step, drawn from a seed in float64: normal weights, scales of norms 1,
+    biases 0.
+    """
     # No step has number 2^31, so parameters do not depend on any step's tokens.
     generator = np.random.default_rng([seed, 2**31])
     parameters: dict[str, dict[str, Array]] = {}

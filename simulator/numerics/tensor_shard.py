@@ -80,7 +80,7 @@ class TensorShard:
         return tuple(piece for place in range(c) for piece in (place, 2 * c - 1 - place))
 
     def positions(self, seq_len: int, place: int | None = None) -> Ints:
-        """Return the positions of a context-parallel rank's tokens in a sequence; by default this rank's.
+        """Return the positions of a context-parallel rank's tokens in a sequence; without `place`, for this rank.
 
         Examples
         --------
@@ -95,23 +95,29 @@ class TensorShard:
         return np.concatenate([pieces[number] for number in self.tokens_of[first : first + each]])
 
     def between(self, positions: Ints) -> Ints:
-        """Return this rank's tokens between matrices, given the positions in its context-parallel part."""
+        """Return the positions for this rank's tokens between matrices, among the positions in the context-parallel
+        part.
+        """
         return np.split(positions, self.tensor)[self.place] if self.sequence else positions
 
     def gathered(self, name: str, x: Array) -> Pass[Array]:
-        """Gather the tensor-parallel ranks' parts of sequences: (batch, part, width) to (batch, all, width)."""
+        """Return the tensor-parallel ranks' parts of sequences, gathered from (batch, part, width) to (batch, all,
+        width).
+        """
         begun = yield from self.gather(name, x)
         return (yield from self.gather_end(begun, x))
 
     def gather(self, name: str, x: Array) -> Pass[str]:
-        """Start a gather; return the handle for `gather_end`, or "" if nothing is cut."""
+        """Start an all-gather of parts of sequences; return the handle for `gather_end`, or "" if no sequence
+        is cut.
+        """
         if self.tensor == 1 or not self.sequence:
             return ""
         begun: str = yield ExchangeRequest(name, x.ravel(), later=True)
         return begun
 
     def gather_end(self, begun: str, x: Array) -> Pass[Array]:
-        """Wait for a gather and return its result; `x` is this rank's contribution."""
+        """Wait for the gather with this handle and return its result; `x` is this rank's contribution."""
         if not begun:
             return x
         batch, part, width = x.shape
@@ -122,7 +128,9 @@ class TensorShard:
         return whole
 
     def scattered(self, name: str, x: Array) -> Pass[Array]:
-        """Sum the tensor-parallel ranks' arrays, (batch, all, width), and return this rank's part of the sequences."""
+        """Return this rank's part of the sequences, summed over the tensor-parallel ranks' arrays `x` of shape (batch,
+        all, width).
+        """
         batch, whole, width = x.shape
         # A reduce-scatter deals out contiguous blocks, so put the part for rank 0 first, then the part for rank 1, ...
         parts = x.reshape(batch, self.tensor, whole // self.tensor, width).swapaxes(0, 1)
@@ -130,12 +138,12 @@ class TensorShard:
         return own.reshape(batch, -1, width)
 
     def summed(self, name: str, x: Array) -> Pass[Array]:
-        """Return the sum of the tensor-parallel ranks' arrays."""
+        """Return the sum of the array `x` over the tensor-parallel ranks."""
         together: Array = yield ExchangeRequest(name, x.ravel())
         return together.reshape(x.shape)
 
     def part(self, name: str, whole: Array) -> Array:
-        """Return this rank's part of a whole parameter."""
+        """Return this rank's part of the whole parameter with this name."""
         if self.tensor == 1:
             return whole
         if name.endswith(_BY_VOCABULARY):
@@ -151,7 +159,9 @@ class TensorShard:
         return whole
 
     def whole(self, name: str, parts: Sequence[Array], vocabulary: int) -> Array:
-        """Assemble a parameter from all ranks' parts; rows that pad the token table are dropped."""
+        """Return the whole parameter with this name from all ranks' parts; rows that pad the token table are
+        dropped.
+        """
         if self.tensor == 1 or not is_cut(name):
             return parts[0]
         if name.endswith(_BY_VOCABULARY):
@@ -163,7 +173,7 @@ class TensorShard:
         return np.concatenate(parts, axis=1 if name.endswith(_BY_INPUTS) else 0)
 
     def shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of this rank's part of a parameter."""
+        """Return the shape of this rank's part of the parameter with this name and whole shape."""
         if self.tensor == 1 or not is_cut(name):
             return shape
         if name.endswith(_BY_VOCABULARY):
@@ -177,7 +187,9 @@ WHOLE: Final = TensorShard()
 
 
 def is_cut(name: str) -> bool:
-    """Return True if tensor-parallel ranks hold different parts of the parameter, False if each rank holds it whole."""
+    """Return True if tensor-parallel ranks hold different parts of the parameter with this name, False if each rank
+    holds it whole.
+    """
     return name.endswith((*_BY_VOCABULARY, *_THREE_BY_OUTPUTS, *_BY_OUTPUTS, *_BY_INPUTS))
 
 

@@ -19,7 +19,7 @@ Softmax = Callable[[Array, HbmCounter], Array]
 def unfused_attention(
     q: Array, k: Array, v: Array, softmax: Softmax, traffic: HbmCounter, mask: Array | None = None
 ) -> tuple[Array, Array]:
-    """Return softmax(q k^T / sqrt(d)) v, and the softmax for the backward pass.
+    """Return softmax(q k^T / sqrt(d)) v, computed kernel by kernel, and the softmax for the backward pass.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def unfused_attention(
 def unfused_attention_backward(
     dy: Array, q: Array, k: Array, v: Array, weights: Array, traffic: HbmCounter
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients of q, k and v."""
+    """Return the gradients for q, k and v from the output gradient `dy` and the softmax `weights`."""
     # Five kernels compute dv, dp, ds, dq and dk; the weights and ds are read twice.
     dv = weights.swapaxes(-1, -2) @ dy
     _kernel(traffic, [weights, dy], dv)
@@ -61,6 +61,6 @@ def unfused_attention_backward(
 
 
 def _kernel(traffic: HbmCounter, read: list[Array], written: Array) -> None:
-    """Count the bytes that a kernel reads and writes."""
+    """Add a kernel's read and written bytes to the counter, from input and output arrays."""
     traffic.read += sum(array.nbytes for array in read)
     traffic.written += written.nbytes

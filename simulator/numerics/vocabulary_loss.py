@@ -47,7 +47,7 @@ def cross_entropy(logits: Array, targets: Array, share: TensorShard, vocabulary:
 
 
 def cross_entropy_backward(log_probabilities: Array, targets: Array, share: TensorShard, scale: float = 1.0) -> Array:
-    """Return the gradient of this rank's logits, times a loss scale."""
+    """Return the gradient of the mean cross entropy with respect to this rank's logits, times a loss scale."""
     if share.tensor == 1:
         return layers.cross_entropy_backward(log_probabilities, targets, scale)
     row, word, mine = _own(targets, share)
@@ -59,7 +59,9 @@ def cross_entropy_backward(log_probabilities: Array, targets: Array, share: Tens
 
 
 def _own(targets: Array, share: TensorShard) -> tuple[Array, Array, Array]:
-    """Return row numbers, the targets' places among this rank's words, and a mask of targets on this rank."""
+    """Return three arrays for the target tokens: row numbers, indices among this rank's words, and a mask of targets on
+    this rank.
+    """
     word = targets - share.place * share.rows
     return np.arange(len(targets)), word, (word >= 0) & (word < share.rows)
 

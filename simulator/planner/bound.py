@@ -68,7 +68,7 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepBound:
-    """Parts of a setting's bounds.
+    """Lower bounds on the step time and memory of a setting (a point in the search space), in parts.
 
     Attributes
     ----------
@@ -92,7 +92,9 @@ class StepBound:
     sends: Callable[[], Mapping[tuple[int, int], float]]
 
     def busy_bound(self) -> float:
-        """Return a rank's longest own work, including the passes before its first and after its last pass [s]."""
+        """Return a lower bound on step time [s]: the largest sum of a pipeline rank's own work and the passes certain
+        before and after it.
+        """
         schedule, shape, copies = self.pipeline.schedule, self.pipeline.shape, self.pipeline.model_stages
         back = Work.INPUT_GRADIENT if schedule.splits_backward else Work.BACKWARD
         works = (Work.FORWARD, back, *([Work.WEIGHT_GRADIENT] if schedule.splits_backward else []))
@@ -113,7 +115,9 @@ class StepBound:
         return longest
 
     def waiting(self, place: int) -> float:
-        """Return a lower bound on the time that a rank's kernels wait for exchanges [s]; 0 if passes run in pairs."""
+        """Return a lower bound on the time that a pipeline rank's kernels wait for exchanges in a step [s]; 0 if passes
+        run in pairs.
+        """
         copies = self.pipeline.model_stages
         if self.pipeline.schedule.pairs:
             return 0.0
@@ -125,7 +129,7 @@ class StepBound:
         )
 
     def schedule_bound(self, exact: Mapping[int, RankTimes] | None = None) -> float:
-        """Return the end of the last pass if every pass starts as early as the pipeline's order allows [s].
+        """Return a lower bound on step time [s]: every pass starts as early as the pipeline's order allows.
 
         Parameters
         ----------
@@ -145,7 +149,7 @@ class StepBound:
 
 @dataclass
 class BoundCalculator:
-    """Computes the bounds of a plan's settings; parts shared by settings are cached."""
+    """Computes lower bounds on the step time and memory of a plan's settings; parts shared by settings are cached."""
 
     cluster: Cluster
     durations: CollectiveLowerBounds = field(init=False)
@@ -158,7 +162,9 @@ class BoundCalculator:
         self.durations = CollectiveLowerBounds(self.cluster)
 
     def of(self, setting: Setting, step: TrainingStep) -> StepBound:
-        """Return a setting's bounds; raise ValueError if the GPU cannot run it (a dtype without a peak rate)."""
+        """Return the lower bounds of a setting and its training step; raise ValueError if the GPU cannot run it (a
+        dtype without a peak rate).
+        """
         groups, pipeline = groups_of(step, setting.gpus), Pipeline.of(step)
         times = self._times_of_units(setting, step, groups)
         # Prefix sums make a stage the difference of two rows: settings differ in stages, and share units.
@@ -176,7 +182,9 @@ class BoundCalculator:
     def _sends(
         self, setting: Setting, step: TrainingStep, pipeline: Pipeline, groups: Groups
     ) -> Mapping[tuple[int, int], float]:
-        """Return the time of a send between neighbouring pipeline ranks in the first replica, uncontended [s]."""
+        """Return the time of a send between neighbouring pipeline ranks, by (sender, receiver), alone on the links [s];
+        cached.
+        """
         key = setting.gpus, setting.tp, setting.pp, setting.cp, pipeline.elements, step.precision.params
         if key not in self._between:
             communicator = Communicator(self.cluster, groups, "closed_form", True)
@@ -191,7 +199,9 @@ class BoundCalculator:
         return self._between[key]
 
     def _times_of_units(self, setting: Setting, step: TrainingStep, groups: Groups) -> _UnitTimes:
-        """Return the times of the model's units; cached by the keys on which they depend."""
+        """Return lower bounds on the times of the model's units under a setting; cached by the keys on which they
+        depend.
+        """
         strategy = STRATEGIES.find(step.sharding.strategy)
         cut = step.parallelism.cut()
         # A unit's work depends on the number of data-parallel ranks only through the existence of copies, of a layer or
@@ -218,7 +228,9 @@ class BoundCalculator:
     def _ranks_of(
         self, setting: Setting, step: TrainingStep, pipeline: Pipeline, held: Sequence[Sequence[int]], groups: Groups
     ) -> list[_Rank]:
-        """Return lower bounds on each pipeline rank's update time and memory."""
+        """Return lower bounds on the update time and memory of each pipeline rank; `held` has parameters and
+        activations of each stage.
+        """
         strategy, shape = STRATEGIES.find(step.sharding.strategy), pipeline.shape
         whole = strategy.keeps_whole_gradients(step.sharding)
         # Offloaded gradients may leave the GPU early.
@@ -246,7 +258,7 @@ class BoundCalculator:
     def _states_of(
         self, step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, int]], resident: int
     ) -> tuple[float, int]:
-        """Return the time of the optimizer's kernels on the GPU [s], and the bytes of the model states [B]."""
+        """Return the duration of the optimizer's kernels on the GPU [s], and the model states' bytes on a rank [B]."""
         kept = states(step, strategy.shards, strategy.updater, parts, resident)
         nbytes = kept.parameters + kept.optimizer
         # Servers and hosts update with unknown overlap: 0 is a safe bound.
@@ -259,7 +271,7 @@ class BoundCalculator:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """Lower bounds on a rank's update time [s] and peak memory [B]."""
+    """Lower bounds on a pipeline rank's update time [s] and peak memory [B]."""
 
     update: float
     memory: int
@@ -267,7 +279,7 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _UnitTimes:
-    """Prefix sums over the model's units: a stage is the difference between two rows.
+    """Prefix sums of times and sizes over the model's units: a pipeline stage is the difference between two rows.
 
     Attributes
     ----------
@@ -302,7 +314,7 @@ class CollectiveLowerBounds:
     _known: dict[tuple[object, ...], tuple[object, float]] = field(default_factory=dict)
 
     def of(self, op: Collective) -> float:
-        """Return a collective's bound [s]."""
+        """Return a lower bound on the duration of a collective [s]; cached."""
         # The key contains the schedule's id. The cached value holds the schedule, hence Python cannot reuse the id.
         key = id(op.schedule), op.elements, op.itemsize, op.group, op.rendezvous
         if key not in self._known:
@@ -310,7 +322,7 @@ class CollectiveLowerBounds:
         return self._known[key][1]
 
     def _of(self, op: Collective) -> float:
-        """Compute a collective's bound [s]."""
+        """Compute the lower bound on the duration of a collective [s], without the cache."""
         # Other stages may have sent their part earlier: only the start-up is certain.
         if op.rendezvous and len(op.group) > 2:
             return op.startup
@@ -322,7 +334,9 @@ class CollectiveLowerBounds:
 
 @dataclass(frozen=True)
 class _Exchanges:
-    """Lower bounds on exchanges inside the model (tensor, context, expert parallelism), cached over settings."""
+    """Lower bounds on the durations of exchanges between tensor, context or expert-parallel ranks, cached over
+    settings.
+    """
 
     communicator: Communicator
     activations: str
@@ -331,7 +345,7 @@ class _Exchanges:
     known: dict[tuple[object, ...], float]
 
     def seconds(self, exchange: Communication) -> float:
-        """Return an exchange's bound [s]."""
+        """Return a lower bound on the duration of a exchange between model-parallel ranks [s]."""
         dtype = exchange.dtype or self.activations
         cut = self.setting.tp, self.setting.cp, self.setting.ep
         key = (exchange.operation, exchange.elements, dtype, exchange.group, *cut)
@@ -342,11 +356,13 @@ class _Exchanges:
 
 
 def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
-    """Return the prefix sums over units."""
+    """Return the prefix sums of times and sizes over the model's units, with exchanges at their lower bounds."""
     known: dict[int, tuple[float, float]] = {}
 
     def times(pieces: PassPieces | None) -> tuple[float, float]:
-        """Return the time of a pass with exchanges and of its kernels alone [s]; equal passes are computed once."""
+        """Return a pass's time with exchanges, and with kernels alone [s]; 0 and 0 without a pass; equal passes
+        computed once.
+        """
         if pieces is None:
             return 0.0, 0.0
         if id(pieces) not in known:  # layers of one shape share their pieces
@@ -372,7 +388,7 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
 
 
 def _path(pieces: PassPieces, exchanges: _Exchanges) -> float:
-    """Return the length of a pass with its exchanges: the longest path through its pieces [s].
+    """Return a pass's duration with exchanges at their lower bounds: the longest path through the pieces [s].
 
     Exchanges of one group run in sequence; kernels wait only for the exchanges in `awaited`.
     """

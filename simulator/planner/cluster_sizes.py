@@ -22,7 +22,7 @@ _MOST_TIMES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ClusterSizeResult:
-    """A plan for a number of GPUs.
+    """The plan for a given number of GPUs: settings, the training's cost, and whether a deadline is met.
 
     Attributes
     ----------
@@ -44,11 +44,13 @@ class ClusterSizeResult:
 
     @property
     def best(self) -> PlayedSetting | None:
-        """The fastest setting; None if no setting is feasible and fits."""
+        """The fastest setting for this number of GPUs; None if no setting is feasible and fits."""
         return self.plan.best[0] if self.plan is not None and self.plan.best else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return this number's plan as plain data."""
+        """Return the plan for this number of GPUs as a plain dict: fastest setting, times and cost, or the reason for
+        none.
+        """
         best, told = self.best, {"gpus": self.gpus, "meets": self.meets, **self.takes}
         if best is None:
             return told | {"setting": None, "missing": self.missing}
@@ -57,7 +59,8 @@ class ClusterSizeResult:
 
 
 def sizes(plan: SearchResult, question: PlanQuestion, backend: Backend) -> Iterator[ClusterSizeResult]:
-    """Yield the plan for the requested number of GPUs, then for other numbers; nothing without a request for others.
+    """Yield the plan for the requested number of GPUs, then plans for other numbers; nothing if no other numbers are
+    requested.
 
     Parameters
     ----------
@@ -86,7 +89,7 @@ def sizes(plan: SearchResult, question: PlanQuestion, backend: Backend) -> Itera
 
 
 def _halves_or_doubles(gpus: int, *, down: bool) -> Iterator[int]:
-    """Yield ever fewer GPUs (`down`) or ever more GPUs."""
+    """Yield gpus / 2, gpus / 4, ... while the number is even (`down`), or 2 gpus, 4 gpus, ... up to a limit."""
     if not down:
         times = 2
         while times <= _MOST_TIMES:
@@ -99,7 +102,9 @@ def _halves_or_doubles(gpus: int, *, down: bool) -> Iterator[int]:
 
 
 def _planned(gpus: int, question: PlanQuestion, best: int, backend: Backend) -> ClusterSizeResult:
-    """Return a number's plan, or the reason for its absence."""
+    """Search the plan for another number of GPUs, with `best` settings; return its result, or the reason for its
+    absence.
+    """
     base = question.base.replaced(cluster=question.base.cluster.replaced(world_size=gpus))
     try:
         *_, found = search(base, question.sequences, question.choices(base), best=best, backend=backend)
@@ -109,7 +114,7 @@ def _planned(gpus: int, question: PlanQuestion, best: int, backend: Backend) -> 
 
 
 def _size(gpus: int, plan: SearchResult, question: PlanQuestion) -> ClusterSizeResult:
-    """Return a number's result from its plan."""
+    """Return the result for a number of GPUs from its complete plan, with the training's cost and the deadline."""
     if not plan.best:
         (most, _), *_ = plan.refused.counts.most_common(1) or [("", 0)]
         missing = "no setting fits" if plan.do_not_fit or plan.played else f"no setting is possible: {most}"

@@ -39,7 +39,7 @@ def refuse_contradictions(question: PlanQuestion) -> None:
 
 
 def _without_effect(choices: Choices, said: dict[str, Constraint]) -> Iterator[tuple[Constraint, str]]:
-    """Yield pipeline constraints that no setting reads, with the reason."""
+    """Yield each constraint on pipelines that no setting in the search space reads, with the reason."""
     values = choices.values
     piped = max(values["pp"]) > 1
     no_pipeline = f"{said['pp'].where} excludes pipelines" if "pp" in said else "no setting has a pipeline"
@@ -56,7 +56,9 @@ def _without_effect(choices: Choices, said: dict[str, Constraint]) -> Iterator[t
 
 
 def _contradicting(question: PlanQuestion) -> Sequence[Constraint]:
-    """Return a smallest set of constraints without a setting; empty if none exists even without constraints."""
+    """Return a smallest set of the user's constraints that no setting satisfies; empty if no setting exists even
+    without constraints.
+    """
     needed, before = [*question.said, *question.without], -1
     while len(needed) != before:
         # A second round may be needed: a constraint that excludes a value can be dropped only before the constraint
@@ -74,11 +76,13 @@ def _contradicting(question: PlanQuestion) -> Sequence[Constraint]:
 
 
 def _of_parts(question: PlanQuestion, parts: Sequence[Constraint]) -> PlanQuestion:
-    """Return the question with only these constraints."""
+    """Return a copy of the plan's question with only the given constraints."""
     said, without = (tuple(one for one in whole if one in parts) for whole in (question.said, question.without))
     return replace(question, said=said, without=without)
 
 
 def _can_be(question: PlanQuestion, refused: InfeasibleCounts) -> bool:
-    """Return True if a setting satisfies every constraint."""
+    """Return True if a setting satisfies every constraint of the question; count the infeasible settings in
+    `refused`.
+    """
     return next(settings(question.choices(), question.base, question.sequences, refused), None) is not None

@@ -14,7 +14,7 @@ from simulator.planner.search import PlayedSetting
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting's additional time per step, compared with the best setting.
+    """A setting's additional time per step compared with the best setting, divided among the parts of a step.
 
     Attributes
     ----------
@@ -29,13 +29,15 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """The largest part in words, '412 ms more exposed communication'; empty if no part is longer."""
+        """The part that grew most, in words: '412 ms more exposed communication'; empty if no part is longer."""
         # Parts may also be shorter than the best setting's; only the largest increase is named.
         name = max(self.parts, key=lambda part: self.parts[part])
         return f"{format_time(self.parts[name])} more {name}" if self.parts[name] > 0 else ""
 
 
 def step_difference(best: PlayedSetting, other: PlayedSetting) -> Difference:
-    """Return the additional time for each part of a step, from the best setting to another."""
+    """Return the step time of a setting minus the best setting's, in total and for each part of a step (kernels,
+    communication, idle).
+    """
     mine, its = parts_of_step(best.report), parts_of_step(other.report)
     return Difference(other.step_time - best.step_time, {name: its[name] - mine[name] for name in mine})

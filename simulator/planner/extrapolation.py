@@ -23,7 +23,7 @@ from simulator.step.pipelines.schedule import SCHEDULES
 
 @dataclass(frozen=True, slots=True)
 class RunTraits:
-    """Traits recorded for measured runs.
+    """Traits of a measured run or of a setting, for their comparison: framework, GPU, parallelism, sharding, batch.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class RunTraits:
 
     @property
     def features(self) -> frozenset[str]:
-        """The run's features without sizes: {"tp", "zero1", "full checkpointing"}."""
+        """Names of the features in use, without sizes: {"tp", "zero1", "full checkpointing"}."""
         sizes = {name for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
         named = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
         named |= {f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
@@ -72,7 +72,7 @@ _NAMES: Final[Mapping[str, str]] = {
 
 
 def extrapolated(base: Scenario, setting: Setting) -> list[str]:
-    """Return a sentence for each trait without a measured run; empty inside the validated range.
+    """Return sentences on a setting's traits without a measured run; empty inside the validated range.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def extrapolated(base: Scenario, setting: Setting) -> list[str]:
 
 
 def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
-    """Yield a sentence for each single trait without a measured run."""
+    """Yield a sentence for each single trait of `kind` that no measured run has."""
     if kind.framework == BARE.name:
         yield (
             "no framework is named, therefore kernels have no framework overhead; --set training.framework=nemo "
@@ -117,7 +117,7 @@ def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
 
 
 def _of(base: Scenario, setting: Setting) -> RunTraits:
-    """Return a setting's traits."""
+    """Return the traits of a setting, for comparison with measured runs."""
     scenario = scenario_of(base, setting)
     if scenario.training is None:
         raise TypeError("a plan is of a training step")
@@ -131,16 +131,16 @@ def _of(base: Scenario, setting: Setting) -> RunTraits:
 
 @cache
 def measured_runs() -> tuple[RunTraits, ...]:
-    """Return the traits of the catalog's timed runs."""
+    """Return the traits of the catalog's measured training runs in which a whole step was timed."""
     rows = (*read_table("training.csv"), *read_table("training_cut.csv"))
     return tuple(_run(row) for row in rows if row.get("how", "timed") == "timed")
 
 
 def _run(row: Mapping[str, str]) -> RunTraits:
-    """Return the traits of a row in the catalog."""
+    """Return the traits of a measured run from a row of the catalog's table."""
 
     def number(name: str) -> int:
-        """Return a number in the row; 1 if empty."""
+        """Return the whole number in a column of the row; 1 if empty."""
         return int(row.get(name) or 1)
 
     every = row["checkpointing"].isdecimal()

@@ -43,7 +43,7 @@ _NEIGHBOURS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Memory needed by a setting.
+    """Memory that a setting of a training step needs, compared with the GPU's.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Remedy:
 
     @property
     def text(self) -> str:
-        """The change, the needed memory, and the setting."""
+        """A sentence part with the change, the needed memory, and the setting."""
         return f"{self.change}: {format_memory(self.need.nbytes)}, {self.need.setting.text}"
 
 
@@ -124,7 +124,9 @@ def _least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNee
 
 
 def _tried(cluster: Cluster, nbytes: int, _: int, setting: Setting, step: TrainingStep) -> MemoryNeed:
-    """Return the memory need of a setting with a known lower bound; simulate the allocator to find whether it fits."""
+    """Return a setting's memory need from the lower bound `nbytes` [B], after simulating the allocator to find whether
+    it fits.
+    """
     hbm = cluster.gpus[0].hbm_bytes
     if nbytes > hbm:
         return MemoryNeed(setting, nbytes, hbm, fits=False)
@@ -136,7 +138,7 @@ def _tried(cluster: Cluster, nbytes: int, _: int, setting: Setting, step: Traini
 
 
 def _of_few(cluster: Cluster, step: TrainingStep) -> TrainingStep:
-    """Return the step with fewer micro-batches if its lower bound on memory is equal; otherwise the unchanged step."""
+    """Return the step with fewer micro-batches if its lower bound on memory is equal; otherwise the step itself."""
     few = replace(step, accumulation=min(step.accumulation, _FEW_ROUNDS * step.parallelism.pp))
     try:
         return few if least_need(cluster, few) == least_need(cluster, step) else step
@@ -146,7 +148,7 @@ def _of_few(cluster: Cluster, step: TrainingStep) -> TrainingStep:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A plan's question: values to search, cluster, and global batch [sequences]."""
+    """A plan's question: values to search, scenario with cluster and shared keys, and global batch [sequences]."""
 
     choices: Choices
     base: Scenario
@@ -155,7 +157,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change to an option in the question.
+    """A change to an option in a plan's question, to try if no setting fits.
 
     Attributes
     ----------
@@ -173,7 +175,8 @@ class _Change:
 
 
 def remedies(choices: Choices, base: Scenario, sequences: int, need: MemoryNeed) -> Iterator[Remedy]:
-    """Yield changes that make a setting fit: recompute, offload to the host, a smaller batch, more GPUs.
+    """Yield changes to a plan's question that make a setting fit: recompute, offload to the host, a smaller batch, more
+    GPUs.
 
     Each change is tried alone; if no single change suffices, pairs are tried. Numbers of GPUs beyond the topology are
     skipped.
@@ -195,12 +198,12 @@ def remedies(choices: Choices, base: Scenario, sequences: int, need: MemoryNeed)
 
 
 def _options(together: tuple[_Change, ...]) -> frozenset[str]:
-    """Return the options changed together."""
+    """Return the set of option names changed together by these changes."""
     return frozenset(change.option for change in together)
 
 
 def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[Remedy, None, bool]:
-    """Yield for each set of options the first change that makes a setting fit; return True if a change does."""
+    """Yield for each set of options the first changes after which a setting fits; return True if there are any."""
     known = set[frozenset[str]]()
     for together in tried:
         options = _options(together)
@@ -221,7 +224,7 @@ def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[R
 
 
 def possible_numbers(choices: Choices, base: Scenario, sequences: int) -> list[str]:
-    """Return options with the nearest other numbers of GPUs and sequences for which a setting exists.
+    """Return options with the nearest other numbers of GPUs or sequences for which settings exist.
 
     Parameters
     ----------
@@ -243,13 +246,13 @@ def possible_numbers(choices: Choices, base: Scenario, sequences: int) -> list[s
 
 
 def _neighbours(number: int) -> tuple[range, range]:
-    """Return the numbers below, down to the half, and above, up to the double, nearest first."""
+    """Return the whole numbers below a number, down to its half, and above, up to its double, nearest first."""
     below = range(number - 1, max(number // 2, number - _NEIGHBOURS, 1) - 1, -1)
     return below, range(number + 1, min(2 * number, number + _NEIGHBOURS) + 1)
 
 
 def _is_possible(asked: _Asked) -> bool:
-    """Return True if a setting exists, on a cluster that the topology has."""
+    """Return True if a setting exists for a plan's question, on a cluster that the topology has."""
     try:
         if next(settings(asked.choices, asked.base, asked.sequences, InfeasibleCounts()), None) is None:
             return False
@@ -260,7 +263,9 @@ def _is_possible(asked: _Asked) -> bool:
 
 
 def _changes(asked: _Asked, *, holes: bool) -> Iterator[_Change]:
-    """Yield the applicable changes, the mildest first."""
+    """Yield the changes that apply to a plan's question and may make a setting fit, mildest first; `holes` includes the
+    allocator.
+    """
     values, sequences, training = asked.choices.values, asked.sequences, asked.base.training
     if holes and training is not None and training.allocator != _SEGMENTS:
         yield _Change("allocator", f"--set training.allocator={_SEGMENTS}", _in_segments)
@@ -276,22 +281,22 @@ def _changes(asked: _Asked, *, holes: bool) -> Iterator[_Change]:
 
 
 def _with_batch(number: int) -> _Change:
-    """Return a change to another global batch [sequences]."""
+    """Return a change to a global batch of `number` sequences in the plan's question."""
     return _Change("batch", f"--global-batch {number}seq", lambda asked: replace(asked, sequences=number))
 
 
 def _with_gpus(number: int) -> _Change:
-    """Return a change to another number of GPUs."""
+    """Return a change to `number` GPUs in the plan's question."""
     return _Change("gpus", f"--gpus {number}", partial(_on_gpus, number=number))
 
 
 def _among(asked: _Asked, name: str, value: Any) -> _Asked:
-    """Return the question with a single value for a dimension."""
+    """Return the plan's question with a single value for the dimension `name` of the search."""
     return replace(asked, choices=Choices({**asked.choices.values, name: (value,)}, asked.choices.why))
 
 
 def _in_segments(asked: _Asked) -> _Asked:
-    """Return the question with expandable segments, which avoid fragmentation."""
+    """Return the plan's question with the allocator's expandable segments, which avoid fragmentation."""
     training = asked.base.training
     if training is None:
         return asked
@@ -299,6 +304,6 @@ def _in_segments(asked: _Asked) -> _Asked:
 
 
 def _on_gpus(asked: _Asked, number: int) -> _Asked:
-    """Return the question on another number of GPUs."""
+    """Return the plan's question on a cluster of `number` GPUs."""
     cluster = asked.base.cluster.replaced(world_size=number)
     return replace(_among(asked, "gpus", number), base=asked.base.replaced(cluster=cluster))

@@ -31,7 +31,7 @@ _NONE: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """Lower bounds for a rank's passes, in the rank's order; arrays of shape (passes,) [s].
+    """Lower bounds on the times of a rank's passes, in the rank's order; arrays of shape (passes,) [s].
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class PassOrder:
         updates: Sequence[float],
         exact: Mapping[int, RankTimes],
     ) -> float:
-        """Return a lower bound on the end of the passes and of the updates after them [s].
+        """Return a lower bound on the end of the step's passes and updates [s].
 
         Parameters
         ----------
@@ -133,13 +133,15 @@ class PassOrder:
 
 
 def pass_order(pipeline: Pipeline) -> PassOrder:
-    """Return a pipeline's passes in topological order; raise ValueError if dependencies form a cycle."""
+    """Return the passes of a pipeline in an order that respects dependencies; raise ValueError if the dependencies form
+    a cycle.
+    """
     return _pass_order(pipeline.schedule, pipeline.shape, pipeline.model_stages)
 
 
 @lru_cache(maxsize=64)
 def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -> PassOrder:
-    """Build the topological order, by running ranks in turn as far as their inputs allow."""
+    """Build a pass order that respects dependencies, by running ranks in turn while inputs allow; cached."""
     order, width = schedule.order(shape), shape.stages * shape.micro_batches
     lengths = [sum(map(len, slots)) for slots in order]
     starts = tuple(np.cumsum([0, *lengths[:-1]]).tolist())
@@ -149,11 +151,13 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -
     rows, seen, done = list[tuple[int, int, bool, int, int, int]](), [0] * shape.ranks, [0] * shape.ranks
 
     def number_of(stage: int, micro: int, *, forward: bool) -> int:
-        """Return a key for a forward or backward pass through a stage."""
+        """Return a key for the forward or backward pass of a micro-batch through a stage."""
         return (0 if forward else width) + stage * shape.micro_batches + micro
 
     def needed(one: Pass) -> tuple[int, int] | None:
-        """Return the key and the stage of the awaited pass; None for the first forward pass."""
+        """Return the key and the stage of the pass for whose result the given pass waits; None for the first forward
+        pass.
+        """
         first, last = one.stage % copies == 0, one.stage % copies == copies - 1
         if one.work is Work.FORWARD:
             return None if first else (number_of(one.stage - 1, one.micro, forward=True), one.stage - 1)
@@ -166,7 +170,9 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -
         return number_of(one.stage + 1, one.micro, forward=False), one.stage + 1
 
     def go_on(rank: int) -> bool:
-        """Append the passes of a rank's next slot if their inputs are in the list; return True if appended."""
+        """Append the passes in a rank's next slot to the order if their inputs are in the order; return True if
+        appended.
+        """
         slot = order[rank][done[rank]]
         sources = [needed(one) for one in slot]
         # Two passes at once never depend on each other: both inputs must be in the list.

@@ -30,7 +30,7 @@ _SAME: Final = 0.05
 def document(
     plan: SearchResult, budget: BudgetSpec | None = None, tried: Sequence[ClusterSizeResult] = ()
 ) -> dict[str, Any]:
-    """Return a plan as plain data, for plan.json.
+    """Return a plan as a plain dict, for plan.json.
 
     Parameters
     ----------
@@ -68,7 +68,9 @@ def document(
 
 
 def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: float | None = None) -> list[str]:
-    """Return the answer: the best setting, the training's cost, whether the deadline is met, and the next setting."""
+    """Return the sentences that answer a plan: best setting, the training's cost, whether the deadline is met, and the
+    next setting.
+    """
     if not plan.best:
         return [f"None of {plan.considered:,} settings fits."]
     best, report = plan.best[0], plan.best[0].report
@@ -120,13 +122,15 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
 
 
 def ties(best: Sequence[PlayedSetting]) -> list[PlayedSetting]:
-    """Return the settings slower than the best by less than the prediction's uncertainty, fastest first."""
+    """Return the settings in `best` that are slower than the first by less than the prediction's uncertainty, fastest
+    first.
+    """
     width = interval_width(best[0].report) or 0.0
     return [one for one in best[1:] if one.step_time <= best[0].step_time * (1 + width)]
 
 
 def sensitivity_sentence(one: MachineChange) -> str:
-    """Return a sentence on a machine change's effect."""
+    """Return a sentence telling by how much a change to the machine shortens the step."""
     same = _less(one.same, one.before)
     if one.best.step_time >= one.same:
         return f"With {one.change}, the best setting takes {same} and remains the fastest."
@@ -138,7 +142,7 @@ def sensitivity_sentence(one: MachineChange) -> str:
 
 
 def _less(after: float, before: float) -> str:
-    """Return in words how much shorter a time is than another."""
+    """Return a phrase telling how much shorter or longer the time `after` is than `before`: "3.1 % less time"."""
     share = 100 * (1 - after / before)
     if abs(share) < _SAME:
         return "the same time"
@@ -146,7 +150,7 @@ def _less(after: float, before: float) -> str:
 
 
 def reasons(plan: SearchResult) -> dict[str, int]:
-    """Return the number of settings without a simulation, by reason, commonest reason first."""
+    """Return the number of settings that the search did not simulate, by reason, commonest reason first."""
     counts = {**plan.refused.counts, "do not fit into memory": plan.do_not_fit}
     counts["pruned: their lower bound is slower than the best settings"] = plan.slower
     counts |= {f"could not be simulated: {error}": count for error, count in plan.failed.items()}
@@ -154,7 +158,9 @@ def reasons(plan: SearchResult) -> dict[str, int]:
 
 
 def all_played(plan: SearchResult, tried: Sequence[ClusterSizeResult] = ()) -> list[PlayedSetting]:
-    """Return the simulated settings for every number of GPUs, numbered consecutively, this plan's settings first."""
+    """Return the simulated settings from a plan and from the plans for other GPU numbers, numbered consecutively, this
+    plan's first.
+    """
     every, before = list(plan.played), plan.considered
     for other in (one.plan for one in tried if one.plan is not None and one.plan is not plan):
         # Each plan numbers its settings from 0; ties need unique numbers.
@@ -164,27 +170,31 @@ def all_played(plan: SearchResult, tried: Sequence[ClusterSizeResult] = ()) -> l
 
 
 def front(played: Iterable[PlayedSetting]) -> list[PlayedSetting]:
-    """Return the Pareto front for step time, peak memory and number of GPUs, among fitting settings, fastest first."""
+    """Return the settings on the Pareto front for step time, peak memory and number of GPUs, among fitting settings,
+    fastest first.
+    """
     # Equal settings go to the lowest number.
     fitting = sorted((one for one in played if one.fits), key=lambda one: one.number)
     return on_front(fitting, lambda one: (one.step_time, one.report["peak_memory_bytes"], one.setting.gpus))
 
 
 def holders(report: dict[str, Any], most: int = 3) -> list[tuple[str, int]]:
-    """Return the largest memory categories at the peak, with their bytes [B], largest first."""
+    """Return the `most` largest memory categories at a step's peak, with their bytes [B], largest first."""
     every = sorted(report["peak_memory_by_category"].items(), key=lambda one: -one[1])
     return [(name, nbytes) for name, nbytes in every[:most] if nbytes]
 
 
 def exposed(report: dict[str, Any]) -> str:
-    """Return a step's share of exposed communication, with its largest dimension: '5.9 % (tp)'."""
+    """Return a text with the share of step time in exposed communication, and the largest kind of parallelism: '5.9 %
+    (tp)'.
+    """
     by = {name: seconds for name, seconds in report["exposed_comm_time_by_dimension"].items() if seconds > 0}
     most = f" ({max(by, key=lambda name: by[name])})" if by else ""
     return f"{100 * report['exposed_comm_time_s'] / report['step_time_s']:.1f} %{most}"
 
 
 def _of_one(plan: SearchResult, one: PlayedSetting, budget: BudgetSpec | None) -> dict[str, Any]:
-    """Return a setting as plain data."""
+    """Return a simulated setting as a plain dict, with the difference from the best setting and the cost."""
     difference = step_difference(plan.best[0], one)
     return {
         "number": one.number,
@@ -199,12 +209,14 @@ def _of_one(plan: SearchResult, one: PlayedSetting, budget: BudgetSpec | None) -
 
 
 def impossible_document(possible: Sequence[str]) -> dict[str, Any]:
-    """Return plain data for a plan without feasible settings, with options under which settings exist."""
+    """Return plain data for a plan without feasible settings; `possible` lists options under which settings exist."""
     return {"nearest": None, "ways": [], "possible": list(possible)}
 
 
 def nearest_document(need: MemoryNeed, ways: Sequence[Remedy]) -> dict[str, Any]:
-    """Return plain data for a plan without fitting settings: the setting with the least memory, and remedies."""
+    """Return plain data for a plan in which no setting fits: the setting with the least memory, and changes
+    that help.
+    """
     return {
         "nearest": {"setting": need.setting.text, "needs_bytes": need.nbytes, "capacity_bytes": need.capacity},
         "ways": [

@@ -45,7 +45,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class PlanQuestion:
-    """A plan's question.
+    """A plan's question: model and machine, batch, the user's constraints, and the wanted report.
 
     Attributes
     ----------
@@ -77,11 +77,13 @@ class PlanQuestion:
     sensitivity: bool = False
 
     def choices(self, base: Scenario | None = None) -> Choices:
-        """Return the values to search, on the question's cluster or on another scenario's cluster."""
+        """Return the values to search for each dimension, on the question's cluster, or on the cluster of the scenario
+        `base`.
+        """
         return choices_of(base or self.base, self.sequences, self.said, self.without)
 
     def announced(self) -> str:
-        """Return a warning if the search takes long; otherwise an empty text.
+        """Return a warning if the plan's search takes long; otherwise an empty text.
 
         Raises
         ------
@@ -93,12 +95,12 @@ class PlanQuestion:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Numbers of GPUs named by the user, besides the base scenario's number."""
+        """GPU numbers named by the user, besides the base scenario's number."""
         return tuple(number for number in numbers_of(self.said) if number != self.base.cluster.world_size)
 
     @property
     def text(self) -> str:
-        """The question in words."""
+        """The plan's question in words, for reports."""
         cluster, training = self.base.cluster, self.base.training
         if self.base.question or training is None:
             return self.base.question
@@ -116,7 +118,7 @@ class PlanQuestion:
 
 
 def plan_question(scenario: Scenario) -> PlanQuestion:
-    """Return the question in a scenario's `plan` section.
+    """Return the plan's question from the `plan` section of a scenario.
 
     Raises
     ------
@@ -138,7 +140,7 @@ def plan_question(scenario: Scenario) -> PlanQuestion:
 
 
 def numbers_of(said: Sequence[Constraint]) -> tuple[int, ...]:
-    """Return a `gpus` constraint's numbers, ascending; empty without such a constraint.
+    """Return the numbers of GPUs in the user's constraints, ascending; empty without a constraint on GPUs.
 
     Raises
     ------
@@ -174,7 +176,8 @@ def largest_number(gpus: int | None, said: Sequence[Constraint], where: str) -> 
 def shared_scenario(
     model: str | Mapping[str, Any], cluster: Mapping[str, Any], seq_len: int, settings: Mapping[str, Any]
 ) -> Scenario:
-    """Return the scenario with the keys shared by a plan's settings.
+    """Return a scenario with the keys shared by all of a plan's settings: model, cluster, sequence length, further
+    settings.
 
     Raises
     ------
@@ -195,7 +198,7 @@ def shared_scenario(
 
 
 def batch_of(written: str | int, seq_len: int, where: str) -> int:
-    """Return the global batch [sequences] from text in tokens or in sequences ("4M", "512seq").
+    """Return the global batch as a number of sequences, from text in tokens or in sequences ("4M", "512seq").
 
     Raises
     ------
@@ -258,13 +261,13 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Constraint], witho
 
 
 def largest_micro_batch(said: Sequence[Constraint]) -> int:
-    """Return the largest micro-batch that the search may choose [sequences]."""
+    """Return the largest micro-batch that the search may choose under the user's constraints [sequences]."""
     values = (_value(one.where, one.name, value) for one in said if one.name == "micro_batch" for value in one.values)
     return max(map(int, values), default=LARGEST_MICRO_BATCH)
 
 
 def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]], by: Mapping[str, str]) -> str:
-    """Return the dimension with a value; the word `offload` excludes every value of that dimension.
+    """Return the dimension with a value to exclude; the word `offload` excludes every value of that dimension.
 
     `by` maps each constrained dimension to its constraint, for the error message.
     """
@@ -282,7 +285,7 @@ def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]], by: Ma
 
 
 def _takes(name: str, value: str) -> bool:
-    """Return True if a dimension accepts a value."""
+    """Return True if the search dimension `name` accepts a value."""
     try:
         return bool(value_of(name, value))
     except ValueError:
@@ -290,7 +293,9 @@ def _takes(name: str, value: str) -> bool:
 
 
 def _value(where: str, name: str, value: Any) -> Any:
-    """Return a value in the form stored by the dimension's scenario key."""
+    """Return a user's value for the search dimension `name`, in the scenario key's form; raise ScenarioError, naming
+    `where`.
+    """
     try:
         return value_of(name, value)
     except ValueError as error:

@@ -51,7 +51,7 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class PlayedSetting:
-    """A setting with its simulated step.
+    """A setting with the report on a simulated step.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class PlayedSetting:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A search's outcome, complete or so far.
+    """Outcome of a plan's search, complete or partial.
 
     Attributes
     ----------
@@ -122,7 +122,9 @@ class SearchResult:
     ended: bool
 
     def frame(self) -> pd.DataFrame:
-        """Return the best settings as a table: a column for each dimension, then a column for each report field."""
+        """Return the best settings as a pandas table: a column for each dimension, then a column for each
+        report field.
+        """
         import pandas as pd
 
         rows = [one.setting.values() | {"bound_s": one.bound} | dict(one.report) for one in self.best]
@@ -131,7 +133,7 @@ class SearchResult:
 
 @dataclass(order=True)
 class _Entry:
-    """A setting in the heap, ordered by bound, then by number."""
+    """A setting in the search's heap, ordered by its lower bound on step time, then by number."""
 
     bound: float
     number: int
@@ -144,7 +146,7 @@ class _Entry:
 def search(
     base: Scenario, sequences: int, choices: Choices | None = None, *, best: int = BEST, backend: Backend | int = 1
 ) -> Iterator[SearchResult]:
-    """Find a training step's fastest settings.
+    """Find the fastest settings for a training step on a cluster, and yield the result so far after each simulation.
 
     Parameters
     ----------
@@ -185,7 +187,7 @@ def search(
     backend = Backend(backend) if isinstance(backend, int) else backend
 
     def found(*, ended: bool) -> SearchResult:
-        """Return the present result."""
+        """Return the search result so far, marked complete if `ended`."""
         return SearchResult(
             base, choices, sequences, tuple(under_way.ranked()), tuple(under_way.played), considered, refused,
             under_way.do_not_fit, len(waiting), under_way.failed, ended=ended,
@@ -199,14 +201,14 @@ def search(
 
 
 def _ahead(backend: Backend) -> int:
-    """Return the number of settings to submit ahead of outcomes: enough to keep every process busy."""
+    """Return the number of settings to submit for simulation ahead of outcomes: enough to keep every process busy."""
     if backend.scheduler is not None:
         return _AHEAD_OF_A_CLUSTER
     return 0 if backend.jobs in (None, 1) else (backend.jobs or 1) + 1
 
 
 def _refuse(base: Scenario) -> None:
-    """Raise ScenarioError for axes, and for keys without valid bounds."""
+    """Raise ScenarioError if a plan's scenario has axes, or keys for which no valid bounds exist."""
     if base.compare or base.sweep:
         raise ScenarioError(f"{', '.join([*base.compare, *base.sweep])}: a plan takes a single value of each key")
     for key, why in not_planned(base):
@@ -217,7 +219,9 @@ def _refuse(base: Scenario) -> None:
 def _bounded(
     choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts, bounds: BoundCalculator
 ) -> list[_Entry]:
-    """Return the feasible settings with their busy bounds; count the others by reason."""
+    """Return the feasible settings of a search space with their busy bounds; count the others in `refused` by
+    reason.
+    """
     entries = []
     for number, (setting, step) in enumerate(settings(choices, base, sequences, refused)):
         try:
@@ -231,7 +235,7 @@ def _bounded(
 
 @dataclass
 class _SearchState:
-    """State of a search: simulated settings, and the heap of settings with bounds."""
+    """State of a search: simulated settings, failures, and the heap of settings with lower bounds."""
 
     base: Scenario
     cluster: Cluster
@@ -243,12 +247,14 @@ class _SearchState:
     failed: dict[str, int] = field(default_factory=dict)
 
     def ranked(self) -> list[PlayedSetting]:
-        """Return the fastest settings that fit into memory; ties go to the setting enumerated first."""
+        """Return the fastest simulated settings that fit into memory; ties go to the setting enumerated first."""
         fitting = [one for one in self.played if one.fits]
         return sorted(fitting, key=lambda one: (one.step_time, one.number))[: self.best]
 
     def last_of_best(self) -> float:
-        """Return the largest bound of a setting worth simulating: the slowest best setting's step time [s]."""
+        """Return the largest lower bound at which a setting is worth simulating: the slowest best setting's step time
+        [s].
+        """
         # Fewer settings than requested: any setting may still be among the best.
         ranked = self.ranked()
         return (1 + _ROUNDING) * ranked[-1].step_time if len(ranked) == self.best else float("inf")
@@ -281,12 +287,14 @@ class _SearchState:
 
     @property
     def failures(self) -> int:
-        """Number of failed settings."""
+        """Number of settings that failed in simulation."""
         return sum(self.failed.values())
 
     @collected_later()
     def _next(self) -> _Entry | None:
-        """Return the setting with the lowest fully refined bound, if it may be among the best; otherwise None."""
+        """Return the setting to simulate next, with the lowest fully refined bound, if it may be among the best;
+        otherwise None.
+        """
         limit = self.last_of_best()
         while self.waiting and self.waiting[0].bound <= limit:
             entry = heapq.heappop(self.waiting)
@@ -300,7 +308,9 @@ class _SearchState:
         return None
 
     def _sieve(self, entry: _Entry) -> bool:
-        """Refine an entry's bound by a step; return False if the setting does not fit into memory."""
+        """Replace a setting's lower bound on step time by the next tighter bound; return False if the setting does not
+        fit into memory.
+        """
         hbm = self.cluster.gpus[0].hbm_bytes
         # The cheap bound on memory comes first.
         if entry.passing.memory > hbm:
@@ -326,7 +336,7 @@ class _SearchState:
         return True
 
     def _note(self, entry: _Entry, outcome: PointOutcome) -> None:
-        """Store an outcome: a simulated setting or an error."""
+        """Record the outcome of a simulation: the setting with its report, or an error."""
         if outcome.report is None:
             self.failed[outcome.error or ""] = self.failed.get(outcome.error or "", 0) + 1
         else:

@@ -22,7 +22,7 @@ _TWICE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class MachineChange:
-    """Effect of a change to the machine.
+    """Effect of a change to the machine on the best setting and on the choice of the fastest setting.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class MachineChange:
     best: PlayedSetting
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the effect as plain data."""
+        """Return the machine change's effect in a plain dict."""
         return {
             "change": self.change,
             "same_setting_step_time_s": self.same,
@@ -53,7 +53,7 @@ class MachineChange:
 
 
 def sensitivity(plan: SearchResult, backend: Backend) -> Iterator[MachineChange]:
-    """Yield each machine change's effect, in a fixed order; nothing if no setting fits.
+    """Yield the effect of each change to the machine on a plan, in a fixed order; nothing if no setting fits.
 
     Parameters
     ----------
@@ -77,12 +77,14 @@ def sensitivity(plan: SearchResult, backend: Backend) -> Iterator[MachineChange]
 
 
 def _machines(base: Scenario) -> Iterator[tuple[str, Scenario]]:
-    """Yield each changed machine with the change in words."""
+    """Yield pairs for each changed machine: the change in words, and the scenario on this machine."""
     spec, folder = base.cluster, base.base
     one_node = len(Clusters().of(base).nodes) == 1
 
     def network(times: float) -> Scenario | None:
-        """Return the scenario with `times` the network bandwidth; None if the topology has no such network."""
+        """Return the scenario with the network bandwidth multiplied by `times`; None if the topology has no such
+        network.
+        """
         faster = with_network(spec.topology, folder, times, one_node=one_node)
         return None if faster is None else base.replaced(cluster=spec.replaced(topology=faster))
 

@@ -13,7 +13,7 @@ from simulator.scenario.training_spec import PRECISIONS, PrecisionSpec, Training
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A point in the search space.
+    """A point in a plan's search space: parallelism, sharding, batching and memory options of a training step.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Setting:
         return self.tp, self.pp, self.cp, self.ep, self.sharding, self.shard_size
 
     def spec(self, base: TrainingSpec) -> TrainingSpec:
-        """Return the `training` section with this setting; `base` has the remaining keys."""
+        """Return a scenario's `training` section with this setting's values; `base` supplies the remaining keys."""
         return base.replaced(
             micro_batch_size=self.micro_batch,
             gradient_accumulation_steps=self.micro_batches,
@@ -84,7 +84,7 @@ class Setting:
         )
 
     def overrides(self) -> Mapping[str, Any]:
-        """Return the setting as scenario keys, without keys at their defaults."""
+        """Return the setting as a mapping from scenario keys to values, without keys at their defaults."""
         parallelism = {name: getattr(self, name) for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
         if self.pp > 1:
             parallelism["schedule"] = self.schedule
@@ -108,7 +108,9 @@ class Setting:
         return keys | {key: value for key, value in named.items() if value is not None}
 
     def values(self) -> dict[str, Any]:
-        """Return each dimension's value by name, and the numbers of data-parallel ranks and micro-batches."""
+        """Return a dict with the value of each search dimension, and the numbers of data-parallel ranks and
+        micro-batches.
+        """
         return {"gpus": self.gpus, "dp": self.dp, "micro_batches": self.micro_batches} | {
             name: getattr(self, name) for name in KEYS
         }
@@ -130,12 +132,12 @@ class Setting:
 
 
 def precision_of(base: TrainingSpec, name: str | None) -> PrecisionSpec:
-    """Return a named precision's dtypes; the scenario's dtypes for None."""
+    """Return the dtypes of the precision with this name; the scenario's dtypes for None."""
     return base.precision if name is None else PrecisionSpec(**PRECISIONS[name])
 
 
 def scenario_of(base: Scenario, setting: Setting) -> Scenario:
-    """Return a setting's scenario, for `simulate`; `base` is a single point."""
+    """Return the scenario of a setting, ready to simulate; `base` supplies the remaining keys."""
     if base.training is None:
         raise TypeError("a plan is of a training step")
     cluster = base.cluster.replaced(world_size=setting.gpus)

@@ -18,7 +18,9 @@ _MANY: Final = 1000
 
 
 def refuse_too_large(base: Scenario, sequences: int, micro_batch: int) -> None:
-    """Raise TooLargeError if this machine cannot hold the smallest step, with the largest micro-batch."""
+    """Raise TooLargeError if this machine cannot hold even the smallest simulated step: no model parallelism, this
+    micro-batch.
+    """
     try:
         _step_of(base, sequences, micro_batch).refuse_larger_than_memory()
     except TooLargeError as error:
@@ -26,7 +28,7 @@ def refuse_too_large(base: Scenario, sequences: int, micro_batch: int) -> None:
 
 
 def warning_of(base: Scenario, sequences: int) -> str:
-    """Return a line of text if the search takes long or skips many settings, otherwise an empty text."""
+    """Return a warning if a plan's search takes long or skips many settings; otherwise an empty text."""
     asked, micro_batches = _asked(base, sequences), sequences // base.cluster.world_size
     step = _step_of(base, sequences, 1)
     if shortage_text(step.nbytes):
@@ -45,12 +47,14 @@ def warning_of(base: Scenario, sequences: int) -> str:
 
 
 def _asked(base: Scenario, sequences: int) -> str:
-    """Return the step's size in words."""
+    """Return a phrase with a step's size: its sequences and GPUs."""
     return f"a step of {sequences:,} sequences on {base.cluster.world_size:,} GPUs"
 
 
 def _step_of(base: Scenario, sequences: int, micro_batch: int) -> SizeEstimate:
-    """Estimate the step without model parallelism, with the fewest micro-batches."""
+    """Return the estimated size of a simulated step without model parallelism, with micro-batches of `micro_batch`
+    sequences.
+    """
     if base.training is None:
         raise TypeError("a plan is of a training step")
     micro_batches = max(1, sequences // (base.cluster.world_size * micro_batch))

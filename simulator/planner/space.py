@@ -52,29 +52,29 @@ class Choices:
 
 @dataclass(slots=True)
 class InfeasibleCounts:
-    """Number of infeasible settings by reason, with an example for each."""
+    """Number of infeasible settings in a search space by reason, with an example for each reason."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
     def note(self, reason: str, example: str = "") -> None:
-        """Count an infeasible setting."""
+        """Count an infeasible setting under a reason, and keep the first example for this reason."""
         self.counts[reason] += 1
         self.examples.setdefault(reason, example or reason)
 
     def count_error(self, error: ValueError) -> None:
-        """Count a setting refused by a training step's own checks."""
+        """Count an infeasible setting under the rule in the error that the training step's checks raised."""
         self.note(rule_of(str(error)), str(error))
 
     @property
     def common_example(self) -> str:
-        """An example of the commonest reason, except settings equal to another setting."""
+        """Example of the commonest reason for infeasible settings, except settings equal to another setting."""
         (reason, _), *_ = [one for one in self.counts.most_common() if one[0] != SAME] or [("no value is left", 0)]
         return self.examples.get(reason, reason)
 
 
 def rule_of(message: str) -> str:
-    """Return an error message's rule without the case's numbers, hence equal reasons count together.
+    """Return an error message's rule without the case's numbers; equal reasons then count together.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def rule_of(message: str) -> str:
 
 
 def _without_numbers(text: str) -> str:
-    """Return a text without its numbers."""
+    """Return a text without the numbers in it."""
     return re.sub(r"\b\d[\d,]*( |$)", "", text).strip()
 
 
@@ -150,12 +150,12 @@ def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequ
 
 
 def gpus_per_node(cluster: Cluster) -> int:
-    """Return the largest node's number of GPUs."""
+    """Return the number of GPUs in the cluster's largest node."""
     return max(map(len, cluster.nodes), default=cluster.world_size)
 
 
 def _powers(most: int) -> Iterator[int]:
-    """Yield powers of two up to `most`."""
+    """Yield the powers of two from 1 up to `most`."""
     number = 1
     while number <= most:
         yield number
@@ -165,7 +165,9 @@ def _powers(most: int) -> Iterator[int]:
 def settings(
     choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts
 ) -> Iterator[tuple[Setting, TrainingStep]]:
-    """Yield every feasible setting with its step, in a fixed order; count infeasible settings in `refused`."""
+    """Yield every feasible setting of a search space with its training step, in a fixed order; count the others in
+    `refused`.
+    """
     spec = base.training
     if spec is None:
         raise TypeError("a plan is of a training step")
@@ -186,7 +188,9 @@ def settings(
 
 
 def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> TrainingStep:
-    """Return a setting's step: `whole`, built by `to_step`, with the setting's own fields."""
+    """Return the training step of a setting: a copy of `whole` with the setting's own fields; raise ValueError if
+    infeasible.
+    """
     wanted = setting.spec(spec)
     step = replace(
         whole,
@@ -205,7 +209,9 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
 
 
 def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> Iterator[Setting]:
-    """Yield the product of the dimensions; count infeasible combinations."""
+    """Yield the settings in the product of all dimensions' values; count infeasible combinations in `refused` by
+    reason.
+    """
     values = choices.values
     able = {offload: _shardings(values["sharding"], offload) for offload in values["offload"]}
     sizes = product(*(values[name] for name in ("gpus", "tp", "pp", "cp", "ep")))
@@ -256,7 +262,7 @@ def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> 
 
 
 def _shardings(names: Sequence[str], offload: str) -> list[str]:
-    """Return the shardings that allow an offload: a host updates only its ranks' own shards."""
+    """Return the sharding strategies that allow an offload: a host updates only shards owned by its ranks."""
     return [name for name in names if offload == "none" or STRATEGIES.find(name).updater is Updater.OWNERS]
 
 
@@ -266,7 +272,9 @@ def _shares(sharding: str, shard_size: int, dp: int) -> bool:
 
 
 def _orders(values: Mapping[str, tuple[Any, ...]], pp: int) -> Iterator[tuple[str, int]]:
-    """Yield each schedule with its allowed numbers of virtual stages."""
+    """Yield pairs of a pipeline schedule and a number of virtual stages that the schedule allows, for `pp` pipeline
+    ranks.
+    """
     # Schedules do not matter without a pipeline: one setting represents them.
     if pp == 1:
         yield "1f1b", 1

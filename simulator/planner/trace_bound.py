@@ -32,7 +32,7 @@ from simulator.step.streams import dimension_of
 
 @dataclass(frozen=True, slots=True)
 class PassBound:
-    """Lower bounds for a pass that runs alone on its rank.
+    """Lower bounds on a pass's times, alone on the rank.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class PassBound:
 
 @dataclass(frozen=True, slots=True)
 class RankBound:
-    """Lower bounds for a rank of a pipeline stage.
+    """Lower bounds on a pipeline rank's times: passes and the rest of the step.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class RankBound:
     after: Mapping[str, float]
 
     def times(self) -> RankTimes:
-        """Return the passes' times, each with the least time that the rest of the step takes after the pass begins."""
+        """Return lower bounds on a rank's pass times, each with the least time to the step's end."""
         # From the last pass to the first: `left` grows by the collectives that a stream must still run.
         left, ends = dict(self.after), list[float]()
         for noted in reversed(self.passes):
@@ -109,7 +109,7 @@ class RankBound:
 
 
 def _cost(kernels: Sequence[tuple[float, float]], hidden: float) -> float:
-    """Return the least cost of hiding collectives behind kernels [s].
+    """Return the least time that hiding collectives behind kernels adds to the kernels' time [s].
 
     Any choice of kernels costs at least as much as the kernels with the least slowdown, which are taken first.
     Collectives longer than every kernel together add their rest to the time.
@@ -138,7 +138,7 @@ def _cost(kernels: Sequence[tuple[float, float]], hidden: float) -> float:
 
 
 def bound_from_ops(passing: StepBound, noted: Sequence[StageNotes], durations: CollectiveLowerBounds) -> float:
-    """Return a lower bound on step time [s].
+    """Return a lower bound on step time, from recorded operations of a few micro-batches [s].
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def bound_from_ops(passing: StepBound, noted: Sequence[StageNotes], durations: C
 
 
 def rank_bound(notes: StageNotes, durations: CollectiveLowerBounds) -> RankBound:
-    """Return a rank's bounds from its recorded operations; a recorded pass represents every equal pass."""
+    """Return the lower bounds of a rank from its recorded operations; a recorded pass represents every equal pass."""
     begins = [*notes.begins.values(), notes.ends]
     segments = zip(notes.begins, pairwise(begins), strict=True)
     made = {one: _pass(notes.ops[begin:end], durations) for one, (begin, end) in segments}
@@ -179,12 +179,14 @@ def rank_bound(notes: StageNotes, durations: CollectiveLowerBounds) -> RankBound
 
 
 def _is_data_parallel(op: Op) -> bool:
-    """Return True for a collective over data-parallel ranks."""
+    """Return True if an operation is a collective over data-parallel ranks."""
     return isinstance(op, Collective) and dimension_of(op.stream) == "dp"
 
 
 def _pass(ops: Sequence[Op], durations: CollectiveLowerBounds) -> PassBound:
-    """Return a pass's bounds, assuming that inputs from other passes and gathered parameters are already available."""
+    """Return lower bounds for a pass with these operations, as if inputs from other passes and gathered parameters were
+    available.
+    """
     ended, free = dict[str, float](), dict[str, float]()
     sent: float | None = None
     kernels, streams, left = list[tuple[float, float]](), dict[str, float](), dict[str, float]()
@@ -216,7 +218,7 @@ def _pass(ops: Sequence[Op], durations: CollectiveLowerBounds) -> PassBound:
 
 
 def _tail(notes: StageNotes, stream: str, last: Sequence[str], durations: CollectiveLowerBounds) -> float:
-    """Return the longest path through the operations after the passes, from a stream's last operations [s]."""
+    """Return the longest path through the operations after the passes, from the operations `last` on a stream [s]."""
     ended, free = dict.fromkeys(last, 0.0), {stream: 0.0}
     for op in notes.ops[notes.ends :]:
         # Only paths from the stream's last operations count.

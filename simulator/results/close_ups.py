@@ -31,7 +31,7 @@ _MOST_RANKS: Final = 4096
 
 
 def close_up(scenario: Scenario, *, links: bool = False) -> CloseUp | Undrawn:
-    """Simulate a single point again, or return the reason if it fails or is too large.
+    """Simulate a single point again and return its timeline, or return the reason if it fails or is too large.
 
     Parameters
     ----------
@@ -52,7 +52,10 @@ def close_up(scenario: Scenario, *, links: bool = False) -> CloseUp | Undrawn:
 
 
 def schedules(scenario: Scenario, chosen: PlottedPoints) -> Iterator[tuple[str, Point, Schedule]]:
-    """Yield for each chosen point the first schedule of a similar point, with the picture's name and the point."""
+    """Yield (picture's name, point, collective schedule) for the points that get pictures of schedule steps.
+
+    Unless the scenario names its points, a similar point with readable cells stands in.
+    """
     all_points = points(scenario)
     for place, name in chosen.names.items():
         point = all_points[place] if chosen.named else _readable(scenario, all_points, all_points[place])
@@ -62,7 +65,7 @@ def schedules(scenario: Scenario, chosen: PlottedPoints) -> Iterator[tuple[str, 
 
 
 def _planned(scenario: Scenario) -> Plan | None:
-    """Return the plan of a collective, or None if planning fails."""
+    """Return the plan of the scenario's collective, or None if planning fails."""
     try:
         return plan_collective(scenario, build_cluster(scenario))
     except SimulatorError:
@@ -88,7 +91,7 @@ def _collective(scenario: Scenario) -> SimulatedRun | Undrawn:
 
 
 def _step(scenario: Scenario, *, links: bool) -> SimulatedRun | Undrawn:
-    """Simulate a training step without real training, because its numbers are known already."""
+    """Simulate the scenario's training step without real training; return the run, or the reason why it is missing."""
     spec = scenario.training
     if spec is None:
         return Undrawn("the point has no training step")
@@ -106,7 +109,7 @@ def _step(scenario: Scenario, *, links: bool) -> SimulatedRun | Undrawn:
 
 
 def _readable(scenario: Scenario, all_points: tuple[Point, ...], chosen: Point) -> Point:
-    """Return the point with equal compared settings whose number of ranks is nearest to a readable number.
+    """Return the point with the compared settings of `chosen` whose number of ranks is best for a readable picture.
 
     Ties go to the largest array: schedules are equal for every size except tiny sizes.
     """

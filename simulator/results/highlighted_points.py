@@ -20,7 +20,7 @@ _MOST: Final = 2
 def highlighted_points(
     scenario: Scenario, outcomes: Sequence[PointOutcome], known: Sequence[int] | None = None
 ) -> list[int]:
-    """Return the indices of the points in rising order; empty if every point failed.
+    """Return the indices of the points that get individual pictures, rising; empty if every point failed.
 
     Parameters
     ----------

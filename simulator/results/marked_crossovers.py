@@ -17,7 +17,7 @@ _ALONG: Final[dict[str, Axis]] = {"collective.size": "nbytes", "cluster.world_si
 
 
 def marked_crossovers(scenario: Scenario, findings: Sequence[Mapping[str, Any]]) -> list[Crossing]:
-    """Return the crossings in an answer's findings (plain data), along array sizes and numbers of workers."""
+    """Return the crossovers in an answer's findings (plain data), along array sizes and numbers of workers."""
     spec = scenario.collective
     if spec is None:
         return []
@@ -37,7 +37,7 @@ def marked_crossovers(scenario: Scenario, findings: Sequence[Mapping[str, Any]])
 
 
 def _line(scenario: Scenario, setting: Mapping[str, Any], fixed: Mapping[str, Any]) -> str:
-    """Return a line's name in the picture: its settings, except the settings along the picture's axes."""
+    """Return the name of a setting's line in the scaling picture: the setting in words, without the picture's axes."""
     told = {**setting, **fixed}
     # The same rule as in `scaling_points`: the names must match the lines' names in the picture.
     apart = [key for key in (*scenario.compare, *scenario.sweep) if key in told and key not in _ALONG]

@@ -40,7 +40,7 @@ def draw(
     spoken: Sequence[int] | None = None,
     findings: Sequence[Mapping[str, Any]] = (),
 ) -> DrawnPictures:
-    """Draw the scenario's plots into folder/plots.
+    """Draw the scenario's plots as files in folder/plots, and return their paths and the missing plots.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def figures(
     chosen: PlottedPoints | None = None,
     findings: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[tuple[str, Figure | Undrawn]]:
-    """Yield the scenario's figures with their file names; or the reason why a figure is missing."""
+    """Yield (file name, figure) pairs for the scenario's plots, with the reason in place of a missing figure."""
     from simulator.report.plots import style
 
     for name, figure, point in _pictures(scenario, outcomes, chosen or plotted_points(scenario, outcomes), findings):
@@ -139,7 +139,7 @@ def _comparison(
 
 
 def _throughputs(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> list[Throughput]:
-    """Return the throughput of each simulated point, for pictures over the number of GPUs."""
+    """Return the speed and number of GPUs of each simulated training point, for plots over the number of GPUs."""
     throughputs = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
         if outcome.report is not None:

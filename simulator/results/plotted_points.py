@@ -51,7 +51,7 @@ class PlottedPoints:
 def plotted_points(
     scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequence[int] | None = None
 ) -> PlottedPoints:
-    """Choose the points; failed points are omitted.
+    """Choose the points of a scenario that get their own pictures; failed points are omitted.
 
     Parameters
     ----------

@@ -101,16 +101,16 @@ class RunDifferences:
 
     @property
     def figures(self) -> int:
-        """Number of differing figures in the common points."""
+        """Number of differing figures (numbers of the reports) in the common points."""
         return sum(len(point.changes) for point in self.common)
 
     @property
     def nothing(self) -> bool:
-        """Return True if the runs have the same keys, points and figures."""
+        """Return True if the two runs have the same scenario keys, points and figures."""
         return not (self.keys or self.figures or any(self.only))
 
     def sentences(self, names: tuple[str, str]) -> tuple[str, ...]:
-        """Report how many figures differ in the common points, and how many points are in only one run.
+        """Return sentences on how many figures differ in the common points, and how many points are in only one run.
 
         Examples
         --------
@@ -129,7 +129,7 @@ class RunDifferences:
 
 
 def read_run(run: Path) -> ReportedRun:
-    """Read a run's directory, or a report given by file name.
+    """Return the points and the scenario of a run, from its directory or from a report given by file name.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def read_run(run: Path) -> ReportedRun:
 
 
 def differences(first: ReportedRun, second: ReportedRun) -> RunDifferences:
-    """Compare two runs."""
+    """Return the differences between two runs: scenario keys, figures of common points, and points of only one run."""
     runs = (first, second)
     # Points are identified by the union of both runs' axes: they match even if only a single run varies a key.
     axes = tuple(dict.fromkeys(key for run in runs for outcome in run.outcomes for key in flat(outcome.settings)))
@@ -196,7 +196,7 @@ def key_text(value: Any) -> str:
 def _by_identity(
     run: ReportedRun, axes: Sequence[str], runs: Sequence[ReportedRun]
 ) -> dict[tuple[str, int], PointOutcome]:
-    """Return a run's outcomes by identity; equal points in a run are numbered, and none is lost."""
+    """Return a run's outcomes by (settings on `axes`, occurrence): equal points in a run are numbered from 0."""
     found: dict[tuple[str, int], PointOutcome] = {}
     # Several points may have equal settings in the common axes, for example with a size in other units.
     seen = Counter[str]()
@@ -208,7 +208,7 @@ def _by_identity(
 
 
 def _identity(run: ReportedRun, outcome: PointOutcome, axes: Sequence[str], runs: Sequence[ReportedRun]) -> str:
-    """Return a text, equal for equal points: the value on each axis from either run, in a normal form."""
+    """Return a text that is equal for equal points of two runs: the point's value on each axis, in a normal form."""
     settings = flat(outcome.settings)
     data = dict(run.scenario or {})
     # The point's settings replace the scenario's values, as in the simulation.
@@ -221,7 +221,7 @@ def _identity(run: ReportedRun, outcome: PointOutcome, axes: Sequence[str], runs
 
 
 def _plain(key: str, data: Mapping[str, Any]) -> Any:
-    """Return the value of an axis' key in a normal form; None if the key cannot read the value."""
+    """Return the value of a scenario key in a normal form; None for an unknown key or an unreadable value."""
     return adapter(key).dump_python(value_of(key, data), mode="json", warnings=False) if key in axis_keys() else None
 
 
@@ -240,7 +240,7 @@ def _changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[Chang
 
 
 def _keys(scenario: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a scenario's dotted keys with their values; an axis replaces the key's own value with its values."""
+    """Return a scenario as {dotted key: value}; a swept or compared key has its list of values."""
     axes = {key: values for kind in KINDS for key, values in _mapping(scenario.get(kind)).items()}
     own = dict(_leaves((), {key: value for key, value in scenario.items() if key not in KINDS}))
     # An axis replaces the keys below it. An axis over a whole section is an exception: some of its settings may leave
@@ -250,7 +250,7 @@ def _keys(scenario: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(at: tuple[str, ...], data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys from nested mappings, down to the deepest keys that a scenario has."""
+    """Yield (dotted key, value) pairs from nested mappings, down to the deepest keys that a scenario has."""
     for name, value in data.items():
         key = (*at, str(name))
         # A mapping without known keys, such as a GPU in full, is a single value.
@@ -265,7 +265,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Return True if two figures are equal, up to rounding in sums added in another order."""
+    """Return True if two figures are equal; floats are compared up to rounding of sums in another order."""
     if isinstance(first, float) and isinstance(second, float):
         return isclose(first, second, rel_tol=_ROUNDING)
     return bool(first == second)

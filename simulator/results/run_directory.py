@@ -53,7 +53,7 @@ _LONGEST: Final = 60
 
 
 def create(name: str, out: Path | None) -> Path:
-    """Create the directory for a new run: `out`, or runs/NAME-0001 with the next free number.
+    """Create the directory for a new run and return it: `out`, or runs/NAME-0001 with the next free number.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def discard(folder: Path) -> None:
 
 
 def begin(folder: Path, scenario: Scenario, circumstances: dict[str, Any] | None = None) -> None:
-    """Write the resolved scenario, and the circumstances that a resumed run must share (see `begun_with`)."""
+    """Write into a new run's folder the scenario with every default, and the circumstances from `begun_with`."""
     # scenario.yaml comes last; if scenario.yaml exists, begun.json is complete.
     if circumstances is not None:
         write_atomically(folder / "begun.json", json.dumps(circumstances, indent=2) + "\n")
@@ -100,7 +100,7 @@ def begin(folder: Path, scenario: Scenario, circumstances: dict[str, Any] | None
 
 
 def begun_with(points: Iterable[Point], **options: bool | list[int] | None) -> dict[str, Any]:
-    """Return facts that must not change while a run is interrupted: simulator, named files, output options."""
+    """Return facts that must not change while a run is interrupted: simulator version, named files, output options."""
     return {"simulator": edition(), **options, "files": digests_of(point.scenario for point in points)}
 
 
@@ -174,7 +174,7 @@ def load(folder: Path) -> Scenario:
 
 
 def _base(path: Path) -> Path:
-    """Return the folder on which relative paths in a run's scenario are based."""
+    """Return the folder on which relative paths in a run's scenario are based, from the file run.json at `path`."""
     read = read_json(path)
     base = read.get("base") if isinstance(read, dict) else None
     if not isinstance(base, str) or "\0" in base:
@@ -197,7 +197,7 @@ def finish(
     parquet: bool = False,
     page: bool = True,
 ) -> None:
-    """Write the report, its table, and finally run.json, which marks the run as ended."""
+    """Write the report, table and page of a run to its folder, and finally run.json, which marks the run as ended."""
     scenario, outcomes = compared.scenario, compared.outcomes
     # Drafts may come from killed worker processes.
     remove_drafts(folder)
@@ -214,7 +214,7 @@ def finish(
 
 
 def _clear(folder: Path) -> None:
-    """Remove the files that only a resumed run needs."""
+    """Remove from a run's folder the files that only a resumed run needs."""
     (folder / journal.NAME).unlink(missing_ok=True)
     (folder / "begun.json").unlink(missing_ok=True)
 

@@ -16,7 +16,10 @@ _PLACES: Final = ("cluster.world_size", "collective.size")
 
 
 def scaling_points(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> tuple[ScalingPoint, ...]:
-    """Return the points in a scaling picture, with a line per combination of settings other than the axes."""
+    """Return the points of a scaling picture from a sweep's outcomes: line, ranks, size and time of each.
+
+    There is a line per combination of settings other than the picture's axes.
+    """
     shown = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
         apart = [key for key in point.settings if key not in _PLACES]
@@ -26,7 +29,10 @@ def scaling_points(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> tupl
 
 
 def _scaled(point: Point, outcome: PointOutcome, apart: Sequence[str]) -> ScalingPoint | None:
-    """Return an outcome's point, on the line named by the `apart` settings or the algorithm; None without a time."""
+    """Return an outcome as a point of the scaling picture; None without a positive time.
+
+    Its line is named by the values of the keys in `apart`, or by the algorithm.
+    """
     spec, report = point.scenario.collective, outcome.report
     # Both axes are logarithmic, so a time of 0 has no place.
     if report is None or spec is None or report["time_s"] <= 0:

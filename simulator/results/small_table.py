@@ -27,7 +27,7 @@ _USUAL: Final = {"collective": ("time", "busbw"), "training": ("time", "speed", 
 
 @dataclass(frozen=True, slots=True)
 class SmallTable:
-    """A table with texts.
+    """A table of texts that answers the scenario's question at a glance.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class SmallTable:
 
 
 def small_tables(compared: Comparison, answer: Answer) -> tuple[SmallTable, ...]:
-    """Return a scenario's tables, at most one for each measure in the answer."""
+    """Return the comparison's small tables, at most one for each measure (step time, memory ...) in the answer."""
     if not any(row.report is not None for row in compared.rows):
         return ()
     measures = _measures(compared, answer)
@@ -70,7 +70,7 @@ def small_tables(compared: Comparison, answer: Answer) -> tuple[SmallTable, ...]
 
 
 def _measures(compared: Comparison, answer: Answer) -> list[Measure]:
-    """Return the measures that the scenario asks for, then the usual measures."""
+    """Return the measures for the small tables: those that the scenario asks for, then the usual ones."""
     asked = [name for one in compared.scenario.answer for name in one.of]
     kinds = {found.kind for found in answer.findings}
     spoken = [name for kind, names in _SPOKEN_OF.items() if kind in kinds for name in names]
@@ -94,7 +94,10 @@ def _axis_name(key: str) -> str:
 
 
 def _winners(compared: Comparison, answer: Answer, measure: Measure, down: str, across: str) -> SmallTable:
-    """Return a table over two axes: the winner in each cell, its lead, and the crossovers along each row."""
+    """Return a table over two swept axes: each cell has the winning setting and its lead.
+
+    Crossovers follow each row.
+    """
     values_down, values_across = (compared.scenario.sweep[key] for key in (down, across))
     rows, points = [], []
     for value in values_down:
@@ -114,7 +117,7 @@ def _winners(compared: Comparison, answer: Answer, measure: Measure, down: str, 
 
 
 def _lead_changes(compared: Comparison, answer: Answer, along: str, fixed: Settings) -> str:
-    """Return text with the crossovers along an axis, for fixed values on the other axes."""
+    """Return a text with the crossovers along an axis, at the fixed values of the other axes."""
     found = (one for finding in answer.findings for one in finding.numbers.get("crossings", ()))
     return ", ".join(
         f"{compared.name(one['after'])} {'from' if one['exact'] else 'above'} "
@@ -149,7 +152,10 @@ def _winner(compared: Comparison, measure: Measure, condition: Settings) -> tupl
 
 
 def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
-    """Return a table with settings in columns and conditions in rows; transposed if there are many settings."""
+    """Return a table of a measure with settings in columns and conditions (swept values) in rows.
+
+    It is transposed if there are many settings.
+    """
     settings, conditions = compared.settings, compared.conditions
     names = tuple(compared.name(setting) for setting in settings)
     places = tuple(labelled(condition) for condition in conditions)
@@ -169,7 +175,7 @@ def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
 
 
 def _best(measure: Measure, rows: Sequence[Row]) -> list[int]:
-    """Return the indices of the fitting rows that are best, or within the best prediction's uncertainty."""
+    """Return the indices of the fitting rows with the best value of the measure, or within its uncertainty."""
     known = {
         place: value
         for place, row in enumerate(rows)
@@ -194,7 +200,7 @@ def _cell(measure: Measure, row: Row) -> str:
 
 
 def _by_measure(compared: Comparison, measures: Sequence[Measure]) -> SmallTable:
-    """Return a table with a row per point and a column per measure, with changes if only one setting varies."""
+    """Return a table with a row per point and a column per measure, with relative changes if only one key varies."""
     rows = compared.rows
     # Changes are shown only if at most one swept key has several values: otherwise the reference point would be
     # unclear.

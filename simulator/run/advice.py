@@ -27,7 +27,7 @@ _MOST_LISTED: Final = 200_000
 
 
 def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
-    """Return the step's memory need, and single changes that fit; pairs of changes if no single change fits.
+    """Return a text with a training step's memory need and single changes that make it fit, else pairs of changes.
 
     If no pair fits either, the nearest change is named, provided that it needs less memory than the step itself.
     """
@@ -63,7 +63,7 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
 
 
 def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> list[str]:
-    """Return the smallest fitting change of each kind, with its memory need; at most `_MOST_TOLD`."""
+    """Return texts with the smallest change of each kind after which the step fits, and its memory need."""
     hbm, fitting, left = cluster.gpus[0].hbm_bytes, dict[tuple[str, ...], str](), _MOST_TRIED
     for one in tried:
         if not left or len(fitting) == _MOST_TOLD:
@@ -80,23 +80,23 @@ def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> 
 
 
 def _nearest(cluster: Cluster, tried: Sequence[Alternative]) -> Alternative | None:
-    """Return the change with the smallest lower bound on memory; None if no change is possible."""
+    """Return the changed step with the smallest lower bound on memory; None if no change is possible."""
     bounds = [(least, number) for number, one in enumerate(tried) if (least := _least(cluster, one.step)) is not None]
     return tried[min(bounds)[1]] if bounds else None
 
 
 def _passes(step: TrainingStep) -> int:
-    """Return the number of forward and backward passes over units in a step."""
+    """Return the number of forward and backward passes over layers, embedding and head in a training step."""
     return 2 * step.accumulation * (step.model.num_layers + 2)
 
 
 def _takes_long(step: TrainingStep) -> bool:
-    """Return True if simulating a step's passes takes more than a few seconds."""
+    """Return True if simulating all passes of a training step takes more than a few seconds."""
     return _passes(step) > _MOST_PASSES
 
 
 def _least(cluster: Cluster, step: TrainingStep) -> int | None:
-    """Return the lower bound on memory [B]; None if the step is impossible, or listing its passes takes long."""
+    """Return a step's lower bound on memory [B]; None if the step is impossible, or listing its passes takes long."""
     if _passes(step) > _MOST_LISTED:
         return None
     try:

@@ -16,14 +16,14 @@ def warnings_of(scenario: Scenario) -> tuple[str, ...]:
 
 
 def warn_of(scenario: Scenario) -> None:
-    """Issue a scenario's warnings at the caller's caller; `simulate_point` does not repeat them."""
+    """Issue a scenario's warnings as Python warnings at the line of the user's call; `simulate_point` does not."""
     for line in warnings_of(scenario):
         # Level 3 names the line in the user's code: user, API function, this function.
         warnings.warn(line, ScenarioWarning, stacklevel=3)
 
 
 def check_ranks(scenario: Scenario, ranks: Collection[int]) -> None:
-    """Raise ScenarioError for a rank outside the cluster."""
+    """Raise ScenarioError if a rank in `ranks` is outside the scenario's cluster."""
     last = scenario.cluster.world_size - 1
     absent = [rank for rank in ranks if not 0 <= rank <= last]
     if absent:

@@ -37,7 +37,7 @@ _FIRST_BUCKET = 2**20
 def play_collective(
     cluster: Cluster, scenario: Scenario, jitter: Jitter, *, tamper: Tamper, keep: Collection[int] | None
 ) -> PointResult:
-    """Simulate a scenario's collective.
+    """Simulate a scenario's collective, and return its plan, timeline, report and arrays.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def play_collective(
 
 
 def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
-    """Return the scenario's program on this cluster."""
+    """Return the plan (program of transfers) of the scenario's collective on this cluster."""
     spec = scenario.collective
     if spec is None:
         raise ScenarioError(f"{scenario.source}: has no key `collective`")
@@ -79,7 +79,7 @@ def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
 
 
 def request_of(scenario: Scenario) -> CollectiveRequest:
-    """Return the request for a scenario's collective, which needs no cluster."""
+    """Return the request (operation, ranks, elements, options) for a scenario's collective; it needs no cluster."""
     spec = scenario.collective
     if spec is None:
         raise TypeError("a scenario of a collective has a collective")
@@ -105,17 +105,17 @@ def itemsize_of(spec: CollectiveSpec) -> int:
 
 
 def _ranks_of(spec: CollectiveSpec, cluster: ClusterSpec) -> int:
-    """Return the number of participating ranks."""
+    """Return the number of ranks that take part in the collective: its group's, or all."""
     return len(spec.group or range(cluster.world_size))
 
 
 def _servers(spec: CollectiveSpec) -> tuple[int, Any]:
-    """Return the number of servers and their place; a single dedicated server by default."""
+    """Return the number of parameter servers and their place ("own" or "workers"); one separate server by default."""
     return (spec.servers.count, spec.servers.on) if spec.servers else (1, "own")
 
 
 def _messages(spec: CollectiveSpec, itemsize: int) -> tuple[tuple[int, ...], float]:
-    """Return the elements in each message carrying tensors, and the time before the first message [s]."""
+    """Return the elements in each message of fused tensors, and the time before the first message [s]."""
     if not spec.tensors:
         return (), 0.0
     # Without fusion each tensor is its own message.
@@ -130,7 +130,7 @@ def _messages(spec: CollectiveSpec, itemsize: int) -> tuple[tuple[int, ...], flo
 
 
 def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Payload]:
-    """Return real arrays by collective; empty if the scenario asks for none."""
+    """Return {collective's name: real arrays}, drawn at random; empty if the scenario asks for none."""
     spec = scenario.collective
     if spec is None:
         return {}
@@ -147,7 +147,7 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
 
 
 def refuse_large_payload(scenario: Scenario) -> None:
-    """Raise TooLargeError if this machine cannot hold the real arrays and their copies for checking."""
+    """Raise TooLargeError if this machine cannot hold the scenario's real arrays and their copies for checking."""
     spec = scenario.collective
     if spec is None:
         return
@@ -162,7 +162,7 @@ def refuse_large_payload(scenario: Scenario) -> None:
 
 
 def _drawn(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[inputs.RandomInput]]:
-    """Return the payload's initial values for the judge."""
+    """Return the random initial values of each collective's arrays, for checking the results later."""
     ops = planned.program.collectives()
     return {
         name: inputs.drawn(ops[name].schedule, ops[name].elements, payload.buffers)
@@ -173,7 +173,7 @@ def _drawn(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[inputs
 def _verdict(
     planned: Plan, timeline: Timeline, payloads: dict[str, Payload], drawn: dict[str, list[inputs.RandomInput]]
 ) -> Verdict:
-    """Return the verdict over every collective."""
+    """Return the verdict (wrong elements, errors, overflows) over every collective's simulated arrays."""
     verdicts = []
     for log in timeline.logs:
         payload, op = payloads[log.collective], planned.program.collectives()[log.collective]
@@ -188,7 +188,7 @@ def _verdict(
 
 
 def _results(planned: Plan, payloads: dict[str, Payload]) -> tuple[Array, ...]:
-    """Return each rank's result, concatenated over messages."""
+    """Return each rank's result array, concatenated over the messages."""
     ops = list(planned.program.collectives().values())
     results = []
     for place in range(len(ops[0].group)):

@@ -71,7 +71,9 @@ class CostEstimate:
 
 
 def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate:
-    """Estimate a point's cost; `clusters` caches clusters shared with other points.
+    """Return the estimated cost (engine, transfers, memory, time) of simulating a point.
+
+    `clusters` caches clusters shared with other points.
 
     Raises
     ------
@@ -121,7 +123,7 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate
 
 
 def _noisy(program: Program, played: list[SimulatedCollective], *, late: bool) -> float:
-    """Return the time for transfers without a quotient: with noise, no two ranks are alike [s]."""
+    """Return the estimated time [s] for simulating transfers one by one: with noise, no two ranks are alike."""
     each = _A_SHARING_TRANSFER if isinstance(program.ranks, RanksByList) else _A_NOISY_TRANSFER
     # If every rank sends to every rank at once, each arrival changes every share.
     sharing = {id(one.op.schedule): _A_SHARER * one.op.schedule.rows for one in played if late and _wide(one.op)}
@@ -129,13 +131,13 @@ def _noisy(program: Program, played: list[SimulatedCollective], *, late: bool) -
 
 
 def _wide(op: Collective) -> bool:
-    """Return True if a rank sends to many ranks at once."""
+    """Return True if a rank of the collective sends to many ranks at once in its first round."""
     first = next(op.schedule.repeats(), None)
     return first is not None and len(first.round) > 8 * op.schedule.world_size
 
 
 def _learning(plan: StepPlan) -> tuple[int, float]:
-    """Return memory [B] and time [s] for real training; zeros without."""
+    """Return the memory [B] and time [s] on this machine for a step's real training; zeros without."""
     step = plan.step
     if step.lesson is None:
         return 0, 0.0

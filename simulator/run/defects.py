@@ -14,7 +14,7 @@ from simulator.scenario.resolve import to_yaml
 
 @contextmanager
 def told_with(scenario: Scenario) -> Iterator[None]:
-    """Add the scenario, with every default written out, to a DefectError raised inside."""
+    """Add the scenario as YAML to a DefectError that is raised inside the `with` block."""
     try:
         yield
     except DefectError as error:
@@ -22,7 +22,7 @@ def told_with(scenario: Scenario) -> Iterator[None]:
 
 
 def refuse_not_finite(played: PointResult) -> None:
-    """Raise DefectError if a number in the report or in the links' use is not finite."""
+    """Raise DefectError if a number in a point's report or link use is infinite or NaN."""
     wrong = [*unusable_links(played.timeline.links), *not_finite(played.report.to_dict())]
     if wrong:
         raise DefectError(f"{wrong[0]} ({len(wrong)} such records)")

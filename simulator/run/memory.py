@@ -54,7 +54,7 @@ class MemoryNeed:
 
 
 def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
-    """Return a step's approximate memory need, good to a few per cent if ranks keep pace.
+    """Return a training step's approximate memory need on the fullest rank, good to a few per cent if ranks keep pace.
 
     Slow ranks and parameter servers hold buffers for longer or shorter.
     """
@@ -66,7 +66,7 @@ def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
 
 
 def check_fits(cluster: Cluster, step: TrainingStep) -> None:
-    """Raise OutOfMemoryError if a step on many ranks surely does not fit."""
+    """Raise OutOfMemoryError if a training step on many ranks surely does not fit in memory."""
     # Small steps and real training are simulated anyway, and then fail exactly.
     few = cluster.world_size <= _FEW_RANKS or step.lesson is not None
     if few or least_need(cluster, step) <= _SURELY * cluster.gpus[0].hbm_bytes:
@@ -82,12 +82,12 @@ def check_fits(cluster: Cluster, step: TrainingStep) -> None:
 
 
 def _followed(cluster: Cluster, program: Program, step: TrainingStep, *, limit: bool) -> Timeline:
-    """Simulate a program for its memory."""
+    """Return the timeline of a program that is simulated only for its memory; `limit`: exceeding memory is an error."""
     return play("auto", program, cluster, limit_memory=limit, allocator=step.allocator)
 
 
 def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) -> MemoryNeed:
-    """Return a step's memory need, with `fits` equal to the result of a simulation.
+    """Return a training step's memory need, with `fits` equal to the result of a simulation.
 
     Steps on few ranks are simulated. On many ranks, reserved bytes must leave room for the error in estimated times.
     """
@@ -107,7 +107,7 @@ def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) 
 
 
 def least_need(cluster: Cluster, step: TrainingStep) -> int:
-    """Return a step's lower bound on memory, on the rank with the most [B]; cheap for any number of micro-batches.
+    """Return a lower bound [B] on a step's memory, on its fullest rank; cheap for any number of micro-batches.
 
     Raises
     ------

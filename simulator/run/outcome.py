@@ -34,13 +34,13 @@ class PointOutcome:
     error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the outcome in the form stored in report.json."""
+        """Return the outcome as plain data, in the form stored in report.json."""
         point: dict[str, Any] = {"settings": dict(self.settings), "engine": self.engine, "report": self.report}
         return point if self.error is None else point | {"error": self.error}
 
 
 def read_outcome(index: int, read: Any) -> PointOutcome:
-    """Return the outcome stored by `to_dict`.
+    """Return the point's outcome from the plain data written by `to_dict`.
 
     Raises
     ------
@@ -56,5 +56,5 @@ def read_outcome(index: int, read: Any) -> PointOutcome:
 
 
 def failed(index: int, point: Point, error: str) -> PointOutcome:
-    """Return the outcome for a point that could not be simulated."""
+    """Return the outcome, with its error, for a point that could not be simulated."""
     return PointOutcome(index, point.settings, None, None, error)

@@ -26,7 +26,7 @@ class Clusters:
         self._built: OrderedDict[str, Cluster] = OrderedDict()
 
     def of(self, scenario: Scenario) -> Cluster:
-        """Return the scenario's cluster; see `build_cluster`."""
+        """Return the scenario's cluster, built or from the cache; see `build_cluster`."""
         key = repr((scenario.cluster, scenario.base, servers_of(scenario)))
         # Re-insert at the end: the dictionary is ordered by last use.
         cluster = self._built.pop(key, None) or build_cluster(scenario)
@@ -38,7 +38,7 @@ class Clusters:
 
 
 def build_cluster(scenario: Scenario) -> Cluster:
-    """Build the scenario's cluster, with a network port for each dedicated parameter server."""
+    """Return the scenario's cluster, with a network port for each separate parameter server."""
     spec = scenario.cluster
     stage("building the cluster")
     return build(
@@ -55,7 +55,7 @@ def build_cluster(scenario: Scenario) -> Cluster:
 
 
 def servers_of(scenario: Scenario) -> int:
-    """Return the number of dedicated parameter servers."""
+    """Return the number of separate parameter servers that a scenario's collective or training needs."""
     collective, training = scenario.collective, scenario.training
     if collective is not None and collective.servers is not None and collective.servers.on == "own":
         return collective.servers.count

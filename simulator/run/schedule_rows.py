@@ -42,7 +42,10 @@ class SimulatedCollective:
 
 
 def simulated_collectives(program: Program) -> list[SimulatedCollective]:
-    """Return the collectives in each kind's first family; building them for every rank takes minutes and GB."""
+    """Return the collectives of a program whose transfers are simulated, with their number of transfers.
+
+    Each kind of collective is built for its first process groups only: building every rank's takes minutes and GB.
+    """
     lists = program.lists
     length: dict[int, int] = {}
     found = []
@@ -57,7 +60,7 @@ def simulated_collectives(program: Program) -> list[SimulatedCollective]:
 
 
 def rows(collectives: Sequence[SimulatedCollective], *, alike: bool) -> int:
-    """Return the number of rows to route.
+    """Return the number of schedule rows (transfers, repeated rounds counted once) to route.
 
     Parameters
     ----------
@@ -72,7 +75,7 @@ def rows(collectives: Sequence[SimulatedCollective], *, alike: bool) -> int:
 
 
 class StepRows:
-    """Estimates rows for steps on many ranks, counting equal groups once.
+    """Estimates the schedule rows to route for steps on many ranks, from the same step on few ranks.
 
     Steps that are equal on few ranks are planned once.
     """
@@ -81,7 +84,9 @@ class StepRows:
         self._planned: dict[str, int] = {}
 
     def of(self, scenario: Scenario, step: TrainingStep) -> float:
-        """Return a step's number of rows, within a factor of two; 0 if the step cannot be planned on few ranks.
+        """Return a step's number of schedule rows, within a factor of two.
+
+        0 if the step cannot be planned on few ranks.
 
         Rows grow by a constant factor with each doubling: 1 if groups keep their size, 4 if every rank sends to every
         rank. If the factor lies between 2 and 3 (algorithms with levels), rows per rank grow by a constant number
@@ -107,7 +112,7 @@ class StepRows:
         return float(large * growth**doublings)
 
     def _on_few(self, scenario: Scenario, step: TrainingStep, ranks: int) -> int:
-        """Return the number of rows on the cluster's first ranks, with few micro-batches."""
+        """Return the number of schedule rows of the same step on `ranks` ranks, with few micro-batches."""
         # Keep the slowest straggler; links and placement may refer to parts missing in the small cluster.
         slow = {0: min(scenario.cluster.stragglers.values())} if scenario.cluster.stragglers else {}
         # A multiple accepted by every schedule.
@@ -123,7 +128,7 @@ class StepRows:
 
 
 def _few_ranks(scenario: Scenario, step: TrainingStep) -> int:
-    """Return `_FEW` ranks; more if the step needs more for two copies in whole nodes."""
+    """Return a small number of ranks on which the step has two copies of the model in whole nodes, at least `_FEW`."""
     groups = groups_of(step, scenario.cluster.world_size)
     shard = groups.shard_size if groups.hybrid else 1
     experts = groups.expert_ranks * groups.expert_tensor

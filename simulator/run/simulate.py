@@ -38,7 +38,7 @@ def simulate(
     keep: Collection[int] | None = None,
     clusters: Clusters | None = None,
 ) -> SimulatedRun:
-    """Simulate a scenario with a single point.
+    """Simulate a scenario with a single point, and return its plan, timeline, report and arrays.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def simulate_point(
     keep: Collection[int] | None = None,
     clusters: Clusters | None = None,
 ) -> SimulatedRun:
-    """Simulate a point after its scenario's warnings have been issued; otherwise like `simulate`."""
+    """Simulate a point whose warnings have been issued already; otherwise like `simulate`."""
     check_ranks(scenario, keep or ())
     refuse_too_large(scenario)
     cluster = (clusters or Clusters()).of(scenario)

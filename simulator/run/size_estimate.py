@@ -73,7 +73,7 @@ _LONG_DRAWING: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Memory and time for a part in a point.
+    """Estimated memory and time on this machine for a part (cluster, program ...) of a point's simulation.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class SizeEstimate:
-    """Estimates for a point's parts.
+    """Estimated memory and time on this machine for simulating a point, as shares of its parts.
 
     Attributes
     ----------
@@ -110,16 +110,16 @@ class SizeEstimate:
 
     @property
     def nbytes(self) -> float:
-        """Total memory [B]."""
+        """Total memory that simulating the point takes on this machine [B]."""
         return sum(share.nbytes for share in self.shares)
 
     @property
     def seconds(self) -> float:
-        """Total time on one core [s]."""
+        """Total time that simulating the point takes on one core [s]."""
         return sum(share.seconds for share in self.shares)
 
     def refuse_larger_than_memory(self) -> None:
-        """Raise TooLargeError if this machine lacks memory; the message names the largest share."""
+        """Raise TooLargeError if this machine lacks memory for the point; the message names the largest share."""
         short = shortage_text(self.nbytes)
         if short:
             most = max(self.shares, key=lambda share: share.nbytes)
@@ -130,19 +130,19 @@ class SizeEstimate:
 
     @property
     def warning(self) -> str:
-        """A warning if the simulation takes long, otherwise empty."""
+        """A warning text if simulating the point takes long; otherwise empty."""
         return _warning([self], "simulating", _LONG)
 
 
 def size_of(scenario: Scenario) -> SizeEstimate:
-    """Estimate a scenario's single point."""
+    """Return the estimated memory and time for simulating a scenario with a single point."""
     return SizeEstimate(
         (*_of_cluster(scenario.cluster, servers_of(scenario), scenario.base), *_of_program(scenario, StepRows()))
     )
 
 
 def refuse_too_large(scenario: Scenario) -> None:
-    """Raise TooLargeError if this machine cannot hold a point, before any part is built.
+    """Raise TooLargeError if this machine's memory cannot hold a point's simulation, before any part is built.
 
     `build` refuses graphs that are too large by themselves.
     """
@@ -155,7 +155,7 @@ def refuse_too_large(scenario: Scenario) -> None:
 
 
 def announced(scenarios: Iterable[Scenario]) -> str:
-    """Return a warning if simulating these points takes long, otherwise an empty text.
+    """Return a warning text if simulating these points takes long; otherwise an empty text.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def announced(scenarios: Iterable[Scenario]) -> str:
 
 
 def warn_of_size(scenarios: Iterable[Scenario]) -> None:
-    """Warn the caller's caller if simulating these points takes long.
+    """Issue a Python warning, at the line of the user's call, if simulating these points takes long.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def warn_of_size(scenarios: Iterable[Scenario]) -> None:
 
 
 def _warning(sizes: Sequence[SizeEstimate], doing: str, long: float) -> str:
-    """Return a warning naming the slowest share, if the total time is long."""
+    """Return a warning that names the slowest share, if the total time of the estimates is at least `long` [s]."""
     seconds = sum(size.seconds for size in sizes)
     if seconds < long:
         return ""
@@ -205,7 +205,7 @@ def _warning(sizes: Sequence[SizeEstimate], doing: str, long: float) -> str:
 
 
 def announced_topology(topology: str, ranks: int) -> str:
-    """Return a warning if building the topology's graph takes long, otherwise an empty text.
+    """Return a warning text if building a topology's graph for `ranks` GPUs takes long; otherwise an empty text.
 
     Raises
     ------
@@ -222,7 +222,7 @@ def announced_topology(topology: str, ranks: int) -> str:
 
 
 def _of_cluster(spec: ClusterSpec, servers: int, base: Path) -> tuple[Share, ...]:
-    """Estimate the graph, which topology options may enlarge even for few ranks."""
+    """Return the shares of memory and time for the cluster's graph; empty for an ordinary size."""
     gpus = max(spec.placement, default=0) + 1 if spec.placement else spec.world_size
     graph = graph_size(spec.topology, gpus, servers=servers, base=base)
     if graph.parts < _FEW_PARTS:
@@ -238,12 +238,12 @@ def _of_cluster(spec: ClusterSpec, servers: int, base: Path) -> tuple[Share, ...
 
 
 def _of_program(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
-    """Estimate the collective, the step and the real training."""
+    """Return the shares of memory and time for the collective, the training step and the real training."""
     return (*_of_collective(scenario), *_of_step(scenario, step_rows), *_of_real_training(scenario))
 
 
 def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
-    """Estimate a collective."""
+    """Return the shares of memory and time for a scenario's collective; empty for an ordinary size."""
     spec, ranks = scenario.collective, scenario.cluster.world_size
     if spec is None:
         return ()
@@ -283,7 +283,7 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
 
 
 def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
-    """Estimate a training step."""
+    """Return the shares of memory and time for a scenario's training step; empty for an ordinary size."""
     spec, ranks = scenario.training, scenario.cluster.world_size
     if spec is None:
         return ()
@@ -321,7 +321,7 @@ def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
 
 
 def _of_real_training(scenario: Scenario) -> tuple[Share, ...]:
-    """Estimate real training."""
+    """Return the shares of memory and time for a scenario's real training; empty without."""
     spec, ranks = scenario.training, scenario.cluster.world_size
     # Real training costs nothing unless requested.
     if spec is None or not spec.numerics:
@@ -343,13 +343,13 @@ def _of_real_training(scenario: Scenario) -> tuple[Share, ...]:
 
 
 def _roughly_noted(step: TrainingStep) -> float:
-    """Return the total length of every stage's operation list, within a factor of three."""
+    """Return the total number of operations in all pipeline stages' lists, within a factor of three."""
     layers = step.model.num_layers + 2 * step.parallelism.pp
     return step.accumulation * step.rounds * layers * _OPERATIONS_A_LAYER
 
 
 def _counted(scenario: Scenario, step: TrainingStep) -> float:
-    """Count every stage's operations by extrapolating few micro-batches; 0 if these cannot be recorded."""
+    """Return the number of operations of all pipeline stages, extrapolated from few micro-batches; 0 if impossible."""
     # A multiple accepted by every schedule.
     few = lcm(2 * step.parallelism.pp, step.parallelism.microbatch_group or 1)
     ranks = scenario.cluster.world_size
@@ -366,7 +366,7 @@ def _counted(scenario: Scenario, step: TrainingStep) -> float:
 
 
 def _operations_of(notes: StageNotes, times: float) -> float:
-    """Return a list's length with `times` more passes; passes not recorded are as long as equal passes."""
+    """Return an operation list's extrapolated length: each representative pass counts `times` times."""
     ends = [*notes.begins.values(), notes.ends][1:]
     length = {one: end - begin for (one, begin), end in zip(notes.begins.items(), ends, strict=True)}
     others = len(notes.ops) - sum(length.values())

@@ -34,7 +34,7 @@ def play_step(
     engine: Engine = "auto",
     keep: Collection[int] | None = None,
 ) -> PointResult:
-    """Simulate a step; with `lesson`, run the real training on it.
+    """Simulate a training step, with its real training if requested; return plan, timeline, report and parameters.
 
     Parameters
     ----------
@@ -88,12 +88,12 @@ def play_step(
 
 
 def _played_ranks(planned: StepPlan, keep: Collection[int] | None) -> Collection[int] | None:
-    """Return the ranks to keep, plus the ranks needed by the report."""
+    """Return the ranks to keep in the timeline, plus the ranks needed by the report; None if `keep` is None."""
     return keep if keep is None else {*keep, *first_of_stages(planned)}
 
 
 def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memory: bool) -> StepPlan:
-    """Plan the step, and refuse it if it surely does not fit."""
+    """Return the plan of a training step; raise an error first if the step surely does not fit in memory."""
     stage("planning")
     try:
         if limit_memory:

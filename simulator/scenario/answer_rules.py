@@ -21,7 +21,7 @@ from simulator.scenario.rule_violation import RuleViolation
 
 
 def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
-    """Yield every broken rule."""
+    """Yield a violation for each broken rule between a scenario's `answer`, `baseline`, `budget` and other keys."""
     yield from _baseline(shape)
     for place, asked in enumerate(shape.answer):
         yield from _finding(shape, place, asked)

@@ -35,7 +35,7 @@ _MOST: Final = 1e18
 
 
 class FindingSpec(Spec):
-    """An entry in `answer`."""
+    """A finding to report: kind, measures and axis (an entry in `answer`)."""
 
     finding: Annotated[str, reading.choice(tuple(FINDINGS))] = Field(description="Kind of finding.")
     of: Listed[Annotated[str, reading.choice(measures.names())]] = Field(
@@ -51,17 +51,17 @@ class FindingSpec(Spec):
 
 
 class FindingEntry:
-    """Annotation for an entry that may be a finding's name: `change` for `{finding: change}`."""
+    """Pydantic annotation for an entry of `answer` that may be a finding's name: `change` for `{finding: change}`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Expand a name first, then validate the mapping."""
+        """Return a pydantic schema expanding a finding's name to a mapping and validating the mapping."""
         # Before pydantic's own check, which accepts mappings only.
         return core_schema.no_info_before_validator_function(
             lambda value: {"finding": value} if isinstance(value, str) else value, handler(source)
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
-        """Describe both forms."""
+        """Return the JSON schema of both forms, the name and the mapping."""
         return {"anyOf": [{"enum": list(FINDINGS)}, handler(schema)]}
 
 

@@ -64,16 +64,16 @@ class StoredArray:
 
     @property
     def nbytes(self) -> int:
-        """Size of the numbers according to the header [B]."""
+        """Size of the array's numbers, according to the header [B]."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def kind(self) -> str:
-        """Kind of the numbers, for messages."""
+        """Kind of the array's numbers (dtype, or "Python objects"), for messages."""
         return "Python objects" if self.dtype.hasobject else str(self.dtype)
 
     def read(self) -> Array:
-        """Read every number, and at most one byte beyond.
+        """Return the array of a file: read every number, and at most one byte beyond.
 
         Raises
         ------
@@ -93,7 +93,7 @@ class StoredArray:
 
 
 def read_header(stream: IO[bytes]) -> StoredArray:
-    """Read an array's header [1]_.
+    """Return the array of an .npy stream with only its header read [1]_.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def read_header(stream: IO[bytes]) -> StoredArray:
 
 @contextmanager
 def open_array_file(name: str, base: Path | None, most: int) -> Iterator[IO[bytes]]:
-    """Open an array file named in a scenario; report any error with it as a single line.
+    """Open an array file named in a scenario; within the `with` block, any error becomes a single-line ScenarioError.
 
     Parameters
     ----------

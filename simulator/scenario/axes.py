@@ -77,7 +77,7 @@ _CHOICES: Final[Mapping[str, Callable[[], Mapping[str, Sequence[str]]]]] = Mappi
 
 
 def faults(document: Document) -> Iterator[Fault]:
-    """Yield the faults of each axis alone; its type (a mapping of lists) is checked elsewhere."""
+    """Yield a fault for each error in the axes (keys and values of `compare` and `sweep`) of a scenario document."""
     axes = [(kind, key, values) for kind in KINDS for key, values in _axes(document.data, kind).items()]
     for number, (kind, key, values) in enumerate(axes):
         place: Key = (kind, key)
@@ -115,7 +115,7 @@ def _overlap(document: Document, place: Key, one: tuple[str, Any], other: tuple[
 
 
 def _of_other_kind(document: Document, place: Key, key: str) -> Iterator[Fault]:
-    """Yield a fault for an axis below `training` in a collective's scenario, or the reverse."""
+    """Yield a fault if the axis `key` lies below `training` in a collective's scenario, or the reverse."""
     kind = key.partition(".")[0]
     if kind in PLAYED and kind not in document.data:
         other = next((k for k in PLAYED if k in document.data), None)
@@ -143,7 +143,7 @@ def _values(document: Document, place: Key, key: str, values: list[Any]) -> Iter
 
 
 def combinations(compare: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield every combination of the axis values, the last axis fastest.
+    """Yield every combination of the axis values as {key: value}; the last axis varies fastest.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def combinations(compare: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterat
 
 @dataclass(frozen=True)
 class PointData:
-    """Builds the data for each point of a scenario.
+    """Builds the data (keys as in a file) for each point of a scenario with axes.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class PointData:
     data: Mapping[str, Any]
 
     def of(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a point's data: its settings, without axes and without options unread by its own choices.
+        """Return a point's data, given its axis values: without axes and without options unread by its own choices.
 
         Keys about the whole set of points (`baseline`, `answer`) are omitted too.
         """
@@ -186,7 +186,7 @@ class PointData:
 
     @cached_property
     def _compared(self) -> dict[str, set[Any]]:
-        """For each choice with several values: its values over the points."""
+        """Values over the points of each choice (algorithm, optimizer ...), for choices with several values."""
         found: dict[str, set[Any]] = {choice: set() for choice in _CHOICES}
         for key, values in {**_axes(self.data, "compare"), **_axes(self.data, "sweep")}.items():
             if not isinstance(values, list | tuple):
@@ -219,7 +219,7 @@ def value_of(key: str, data: Mapping[str, Any]) -> Any:
 
 
 def _set_with(choice: str, settings: Mapping[str, Any]) -> list[str]:
-    """Return the keys set together with a choice in one setting: options meant for this value of the choice."""
+    """Return the keys set together with the key `choice` by the same axis value; empty if set alone."""
     for key, value in settings.items():
         named = list(_leaves(key, value))
         if key != choice and any(overlap(choice, name) for name in named):
@@ -228,7 +228,7 @@ def _set_with(choice: str, settings: Mapping[str, Any]) -> list[str]:
 
 
 def _leaves(key: str, value: Any) -> Iterator[str]:
-    """Yield the dotted keys of every value in a setting, down to the leaves."""
+    """Yield the dotted keys of all values in a nested mapping at `key`, down to the leaves."""
     if not isinstance(value, Mapping):
         yield key
         return
@@ -237,7 +237,7 @@ def _leaves(key: str, value: Any) -> Iterator[str]:
 
 
 def _is_set(data: Mapping[str, Any], key: str) -> bool:
-    """Return True if the data has a value under a dotted key."""
+    """Return True if a scenario's data has a value other than None under a dotted key."""
     value: Any = data
     for step in key.split("."):
         value = value.get(step) if isinstance(value, Mapping) else None
@@ -245,7 +245,7 @@ def _is_set(data: Mapping[str, Any], key: str) -> bool:
 
 
 def _remove(point: dict[str, Any], key: str) -> None:
-    """Remove a dotted key in place; parent mappings are copied, because other points share them."""
+    """Remove a dotted key from a point's data in place; shared parent mappings are copied."""
     *parents, last = key.split(".")
     for step in parents:
         point[step] = dict(point[step])
@@ -254,7 +254,7 @@ def _remove(point: dict[str, Any], key: str) -> None:
 
 
 def put(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
-    """Put settings into a scenario's data; parent mappings are copied, because other points share them.
+    """Put settings into a scenario's data in place; shared parent mappings are copied.
 
     Examples
     --------
@@ -268,7 +268,7 @@ def put(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
 
 
 def place(data: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
-    """Put a value under a key path; parent mappings are copied, because other points share them."""
+    """Put a value into the data under a key path, in place; shared parent mappings are copied."""
     for depth, step in enumerate(key[:-1], 1):
         inner = without_short_form(key[:depth], data.get(step))
         # A parent that is not a mapping is a fault reported elsewhere; the data stays unchanged.

@@ -69,7 +69,7 @@ def completed(scenario: Scenario, question: str, source: str, base: Path) -> Sce
 
 
 def _finding(asked: FindingSpec) -> FindingSpec:
-    """Return a finding; counts in `between` become numbers."""
+    """Return an `answer` entry in which counts such as 8k in its key `between` are numbers."""
     if not asked.between or asked.along not in axis_keys():
         return asked
     return asked.replaced(between=tuple(_plain_number(asked.along, end) for end in asked.between))
@@ -80,7 +80,7 @@ def _axes(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
 
 
 def _plain_number(key: str, written: Any) -> Any:
-    """Convert a count written 8k or 1e6 into a number; return any other axis value unchanged."""
+    """Return a count written as 8k or 1e6 for the key as a number, and any other axis value unchanged."""
     reads = adapter(key).validate_python
     if not isinstance(written, str | float) or not isinstance(value := reads(written), int):
         return written

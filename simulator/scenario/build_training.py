@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simulator.basics import dtypes
-from simulator.model.partition import ExpertPartition
+from simulator.model.expert_partition import ExpertPartition
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
 from simulator.scenario.training_spec import (
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> TrainingStep:
-    """Return the step, with the model read and every default filled in.
+    """Return the training step of a scenario for the planner, with the model read and every default filled in.
 
     Parameters
     ----------
@@ -91,17 +91,17 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
 
 
 def sharding(spec: ShardingSpec) -> Sharding:
-    """Return the partitioning of model states."""
+    """Return the planner's record for the sharding of model states, from the scenario's keys."""
     return Sharding(**spec.model_dump())
 
 
 def framework(name: str) -> Framework:
-    """Return a framework by name; "bare" has no constants."""
+    """Return the framework (its fitted constants) by name; "bare" has no constants."""
     return BARE if name == "bare" else load_framework(name)
 
 
 def optimizer(spec: OptimizerSpec) -> Optimizer:
-    """Return the optimizer, with the implementation asked for."""
+    """Return the optimizer that the scenario's keys name, with the requested implementation."""
     from simulator.step.spec import OPTIMIZERS
 
     asked = None if spec.implementation == "auto" else spec.implementation
@@ -133,7 +133,7 @@ def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path 
 
 
 def sequences(spec: TrainingSpec, world_size: int) -> int:
-    """Number of sequences per step, summed over the ranks."""
+    """Return the number of sequences per step, summed over the ranks."""
     return spec.micro_batch_size * accumulation(spec, world_size) * world_size
 
 
@@ -160,7 +160,7 @@ def accumulation(spec: TrainingSpec, world_size: int) -> int:
 
 
 def with_accumulation(shape: TrainingSpec, world_size: int) -> TrainingSpec:
-    """Replace a global batch by the resulting number of micro-batches.
+    """Return the training keys with the global batch replaced by the resulting number of micro-batches per rank.
 
     If ranks cannot share the batch, the number stays as written. A rule reports this, unless an axis sets another
     batch, other ranks or another sequence length.
@@ -178,7 +178,7 @@ def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:
 
 
 def scaling_rule(scaling: LossScalingSpec, dtypes: PrecisionSpec) -> str:
-    """Return the rule for loss scaling, with "auto" filled in.
+    """Return the loss-scaling rule of the scenario's keys; "auto" is replaced by the rule for the dtypes.
 
     Examples
     --------
@@ -191,21 +191,24 @@ def scaling_rule(scaling: LossScalingSpec, dtypes: PrecisionSpec) -> str:
 
 
 def ranks(wanted: ParallelismSpec, world_size: int) -> int:
-    """Return the product of the parallel groups' sizes; without `dp`, data-parallel ranks fill the cluster."""
+    """Return the number of ranks that the parallel groups need, the product of their sizes.
+
+    Without `dp`, data-parallel ranks fill the cluster.
+    """
     # Expert parallelism spreads experts over ranks counted here already, and is no factor.
     rest = wanted.tp * wanted.pp * wanted.cp
     return rest * (world_size // rest if wanted.dp is None else wanted.dp)
 
 
 def ulysses_ranks(spec: ParallelismSpec) -> int:
-    """Return the ranks per sequence that exchange heads for tokens (Ulysses)."""
+    """Return the number of ranks per sequence that exchange heads for tokens in attention (Ulysses)."""
     if isinstance(spec.context, Mapping):
         return int(spec.context["ulysses"])
     return spec.cp if spec.context == "ulysses" else 1
 
 
 def parallelism(spec: ParallelismSpec) -> Parallelism:
-    """Return the record for the model's partitioning over ranks."""
+    """Return the planner's record for the model's partitioning over ranks, from the scenario's keys."""
     # `stages` is "auto", a tuple of layers, or {first_less: ..., last_less: ...}.
     stages: Any = spec.stages
     less = stages if isinstance(stages, Mapping) else {}
@@ -230,7 +233,7 @@ def parallelism(spec: ParallelismSpec) -> Parallelism:
 
 
 def experts(spec: ParallelismSpec) -> ExpertPartition:
-    """Return the record for the experts' partitioning over ranks."""
+    """Return the planner's record for the experts' partitioning over ranks, from the scenario's keys."""
     # Experts' matrices are cut like other matrices unless `etp` says otherwise.
     tensor = spec.tp if spec.etp is None else spec.etp
     if spec.ep == 1:
@@ -250,7 +253,7 @@ def experts(spec: ParallelismSpec) -> ExpertPartition:
 
 
 def precision(spec: PrecisionSpec) -> Precision:
-    """Return the dtypes, with "auto" filled in from the parameters' dtype.
+    """Return the step's dtypes, with "auto" replaced according to the parameters' dtype.
 
     Examples
     --------

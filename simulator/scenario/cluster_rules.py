@@ -24,14 +24,17 @@ FactsReader = Callable[[Any], "TopologyFacts"]
 
 @cache
 def _shipped(topology: str) -> TopologyFacts:
-    """Return a shipped topology's facts; each file is read once per process."""
+    """Return the facts of a shipped topology (GPU, node size ...); each file is read once per process."""
     from simulator.cluster.build import facts
 
     return facts(topology)
 
 
 def facts_reader(base: Path) -> FactsReader:
-    """Return the function that reads a topology's facts; each topology's file is read once."""
+    """Return a function from a topology to its facts (GPU, node size ...); each file is read once.
+
+    `base` is the folder for relative paths.
+    """
     from simulator.cluster.build import facts
 
     read_once = memoized(lambda topology: facts(topology, base))
@@ -46,14 +49,17 @@ def facts_reader(base: Path) -> FactsReader:
 
 
 def conflicts(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Iterator[RuleViolation]:
-    """Yield every broken rule; `facts` is None if the topology is invalid."""
+    """Yield a violation for each broken rule between the keys of `cluster`.
+
+    `facts` is None if the topology is invalid.
+    """
     yield from _gpu(cluster, facts, base)
     yield from _size(cluster, facts)
     yield from _placement(cluster, facts)
 
 
 def unusable(error: ScenarioError, name: str) -> Iterator[RuleViolation]:
-    """Yield the reasons why a topology or GPU cannot be used, at `cluster.topology` or `cluster.gpu`."""
+    """Yield a violation for each reason in `error` why the topology or GPU at `cluster.NAME` cannot be used."""
     text = str(error).removeprefix(f"{error.kind}: ") if isinstance(error, UnknownNameError) else str(error)
     for line in text.splitlines():
         yield RuleViolation(("cluster", name), line, (f"cluster.{name}",))

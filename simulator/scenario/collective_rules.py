@@ -21,7 +21,7 @@ OPTIONS: Final = {"servers": "servers", "rank_order": "rank_order", "chunks": "c
 
 
 def algorithms_with(option: str) -> tuple[str, ...]:
-    """Return the algorithms that read a key in OPTIONS."""
+    """Return the collective algorithms reading an option, a key of OPTIONS such as `group_size`."""
     from simulator.collectives.algorithm import ALGORITHMS
 
     able = tuple(name for name in ALGORITHMS.names() if OPTIONS[option] in ALGORITHMS.find(name).options)
@@ -36,7 +36,10 @@ def _in_switch(name: str) -> bool:
 
 
 def conflicts(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
-    """Yield every broken rule; `facts` is None if the topology is invalid."""
+    """Yield a violation for each broken rule between the keys of `collective`.
+
+    `facts` is None if the topology is invalid.
+    """
     ranks = cluster.world_size if shape.group is None else len(shape.group)
     # A list, because its rules decide below whether the number of ranks is known.
     group = list(_group(shape, cluster.world_size))

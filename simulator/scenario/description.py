@@ -41,12 +41,12 @@ class Description:
 
     @property
     def text(self) -> str:
-        """Job and machine."""
+        """The job and the machine in words, separated by a semicolon."""
         return f"{self.job}; {self.machine}" if self.job and self.machine else self.job or self.machine
 
 
 def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
-    """Describe a scenario in a few words.
+    """Return a scenario's job and machine in a few words.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
 
 
 def describe_point(scenario: Scenario, settings: Mapping[str, Any]) -> str:
-    """Describe a point: its settings first, then the values common to every point of the scenario.
+    """Return a point in a few words: its settings first, then the values common to every point of the scenario.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ def describe_point(scenario: Scenario, settings: Mapping[str, Any]) -> str:
 
 
 def _left(key: str, without: Collection[str]) -> bool:
-    """Return True if a part's key equals an excluded key, contains it, or lies within it."""
+    """Return True if `key` equals a key in `without`, contains such a key, or lies within it."""
     return any(key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in without)
 
 
 def _name(value: Any) -> str:
-    """Return a catalog name, a file name, or "inline" for content written in the scenario."""
+    """Return the name of a topology or model: its catalog or file name, or "inline" for content within the scenario."""
     return str(value)[:_LONGEST] if isinstance(value, str) else "inline"
 
 
@@ -170,5 +170,5 @@ def _parallelism(spec: ParallelismSpec) -> Iterator[tuple[str, str]]:
 
 
 def _precision(spec: PrecisionSpec) -> str:
-    """Return the dtype of matmuls, or of parameters, up to the first underscore: "float8" for float8_e4m3fn."""
+    """Return the dtype of matmuls (if "auto", of parameters) up to the first underscore: "float8" for float8_e4m3fn."""
     return (spec.params if spec.matmul == "auto" else spec.matmul).partition("_")[0]

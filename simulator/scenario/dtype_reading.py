@@ -16,7 +16,7 @@ _MATMULS: Final = (*_STATES, "tf32", "float8_e4m3fn", "float8_e5m2")
 
 
 def stored_dtype(*more: str | None) -> reading.ValueReader:
-    """Read the dtype of a stored or sent tensor; `more` are further allowed words."""
+    """Return a validator for the dtype of a stored or sent tensor; `more` are further allowed words."""
 
     def reader(value: Any) -> str | None:
         if value in _STATES or value in more:
@@ -31,7 +31,7 @@ def stored_dtype(*more: str | None) -> reading.ValueReader:
 
 
 def matmul_dtype() -> reading.ValueReader:
-    """Read the dtype of matmul inputs; "auto" follows another key."""
+    """Return a validator for the dtype of matmul inputs, or "auto"."""
 
     def reader(value: Any) -> str:
         if isinstance(value, str) and value in (*_MATMULS, "auto"):
@@ -42,7 +42,7 @@ def matmul_dtype() -> reading.ValueReader:
 
 
 def _one_dtype(allowed: tuple[str, ...], value: Any) -> str:
-    """Return the message with allowed dtypes; suggest the full name for a short name such as bf16."""
+    """Return an error message with the allowed dtypes and, for a short name such as bf16, the full name meant."""
     menu = one_of(allowed, value if isinstance(value, str) else "")
     # `dtypes.find` knows short names; its suggestion counts only if allowed here.
     try:

@@ -65,7 +65,7 @@ _EXAMPLES: Final[dict[Key, str]] = {
 
 
 def faults(error: ValidationError, document: Document, at: Key = (), key: Key | None = None) -> Iterable[Fault]:
-    """Yield a fault for every error in a validation.
+    """Yield a fault (key, line and plain message) for every error of a pydantic validation.
 
     Parameters
     ----------
@@ -118,14 +118,14 @@ def unknown(key: Key, data: Any = None) -> str:
 
 
 def _keys(data: Any) -> tuple[str, ...]:
-    """Return the dotted keys allowed in a scenario with this data."""
+    """Return the dotted keys allowed in a scenario of this data's kind, collective or training."""
     # With both kinds, or neither, the intended kind is unknown, and every key is allowed.
     kinds = [kind for kind in KINDS if isinstance(data, dict) and kind in data]
     return keys_of(kinds[0]) if len(kinds) == 1 else axis_keys()
 
 
 def example(key: Key) -> str:
-    """Return an example for a key, as written in a file."""
+    """Return an example for a key, as a line of a scenario file: 'world_size: 8'."""
     return _EXAMPLES.get(key, f"{key[-1]}: ..." if key else "name: demo")
 
 

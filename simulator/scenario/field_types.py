@@ -16,7 +16,7 @@ from simulator.scenario import reading
 
 
 class Spec(BaseModel):
-    """A mapping in a scenario file: a field for each key, and no other keys."""
+    """Base class of mappings in a scenario file: a field for each key, and no other keys."""
 
     # Strict: pydantic would otherwise read "8" as 8.
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
@@ -38,7 +38,7 @@ Listed = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]
 
 @dataclass(frozen=True, slots=True)
 class Omittable:
-    """Annotation for an optional field with a mapping: the key may be omitted, and null is refused.
+    """Pydantic annotation for an optional mapping: the key may be omitted, and null is refused.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Omittable:
     spec: type[Spec]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Validate with the mapping's own schema, without None."""
+        """Return the pydantic schema of the mapping itself, which refuses None."""
         return handler.generate_schema(self.spec)
 
 
@@ -62,5 +62,5 @@ LargeCount = Annotated[int, reading.count(1, _MOST_RANKS, counts.THINGS)]
 
 
 def stored_dtypes() -> tuple[str, ...]:
-    """Return the names of dtypes that exist in memory and on wires."""
+    """Return the names of dtypes that exist in memory and on wires, i.e. not only in matmuls."""
     return tuple(d.name for d in dtypes.DTYPES.values() if not d.compute_only)

@@ -16,7 +16,7 @@ SEQUENCES: Final = "seq"
 
 
 def batch_of_step() -> reading.ValueReader:
-    """Read a number of tokens or sequences; return the text as written."""
+    """Return a validator for a global batch in tokens ("4M") or sequences ("512seq"); it keeps the text as written."""
     schema = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]}
     return reading.ValueReader(_batch, lambda: schema)
 
@@ -34,7 +34,7 @@ def _batch(value: Any) -> str:
 
 
 def sequences_of(written: str, seq_len: int) -> int:
-    """Return the number of sequences per step, from a text in tokens or sequences.
+    """Return the number of sequences per step that a text ("4M" tokens, "512seq") means at a sequence length.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def sequences_of(written: str, seq_len: int) -> int:
 
 
 def micro_batches(written: str, seq_len: int, data_parallel: int, micro_batch_size: int) -> int:
-    """Return the micro-batches per data-parallel rank and step.
+    """Return the micro-batches per data-parallel rank and step that make up a global batch such as "4M".
 
     Raises
     ------

@@ -27,7 +27,7 @@ _OTHER_POLICIES: Final = {
 
 
 class LayersSpec(Spec):
-    """Layers at a regular distance, or layers by policy."""
+    """Keys of `activation_checkpointing` as a mapping: layers at a regular distance, or layers by policy."""
 
     every: Count = Field(default=0, description="Recompute every k-th layer in full.")
     full: list[Rank] = Field(default=[], description="Layers to recompute in full.")
@@ -53,7 +53,7 @@ def _by_layer(value: dict[str, Any]) -> Checkpointing:
 
 
 def checkpointing() -> reading.ValueReader:
-    """Read a policy's name, {every: k}, layers by policy, or a list of layers."""
+    """Return a validator for `activation_checkpointing`: a policy's name, {every: k}, layers by policy, or a list."""
     policy = reading.choice(POLICIES, _OTHER_POLICIES)
 
     def reader(value: Any) -> Checkpointing:

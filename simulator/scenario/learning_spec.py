@@ -34,7 +34,7 @@ _MOST: Final = 1e6
 
 
 def yes_no_or_probability() -> reading.ValueReader:
-    """Read a boolean or a probability."""
+    """Return a validator for a boolean or a probability."""
     share = reading.number(positive=False, most=0.99)
 
     def reader(value: Any) -> bool | float:
@@ -49,7 +49,7 @@ def yes_no_or_probability() -> reading.ValueReader:
 
 
 def _tokens() -> reading.ValueReader:
-    """Read the path of a text or array, or token numbers as a list."""
+    """Return a validator for training tokens: the path of a text or array, or token numbers as a list."""
 
     def reader(value: Any) -> str | tuple[int, ...]:
         if isinstance(value, str) and value.strip() and value.isprintable():
@@ -70,7 +70,7 @@ def _tokens() -> reading.ValueReader:
 
 
 def _betas() -> reading.ValueReader:
-    """Read two numbers from 0 on and below 1."""
+    """Return a validator for Adam's two betas, numbers of at least 0 and below 1."""
 
     def reader(value: Any) -> tuple[float, float]:
         plain = [n for n in value if type(n) in (int, float) and 0 <= n < 1] if isinstance(value, list | tuple) else []
@@ -85,7 +85,7 @@ def _betas() -> reading.ValueReader:
 
 
 def _path(suffix: str) -> reading.ValueReader:
-    """Read the path of a file with this suffix."""
+    """Return a validator for the path of a file with this suffix."""
 
     def reader(value: Any) -> str:
         if isinstance(value, str) and value.isprintable() and value.endswith(suffix):
@@ -96,7 +96,7 @@ def _path(suffix: str) -> reading.ValueReader:
 
 
 class LossScalingSpec(Spec):
-    """Scaling of the loss, to keep small gradients representable in float16."""
+    """Scaling of the loss, to keep small gradients representable in float16 (keys of `loss_scaling`)."""
 
     rule: Annotated[str, reading.choice(_RULES)] = Field(
         default="auto",
@@ -118,7 +118,7 @@ class LossScalingSpec(Spec):
 
 
 class LearningSpec(Spec):
-    """numerics: the data, the learning rate and the optimizer's constants."""
+    """The data, the learning rate and the optimizer's constants (keys of `learning`, for real training)."""
 
     rate: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
         default=TrainingTask().rate, description="Learning rate."
@@ -167,12 +167,12 @@ class LearningSpec(Spec):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths in `tokens`, `batches` and `initial`."""
+        """Paths named by the keys `tokens`, `batches` and `initial`."""
         return tuple(path for path in (self.tokens, self.batches, self.initial) if isinstance(path, str))
 
 
 class FaultSpec(Spec):
-    """numerics: an injected fault in a single step."""
+    """A fault injected in a single step (keys of an entry in `faults`, for real training)."""
 
     step: Annotated[int, reading.whole(0)] = Field(description="Step of the fault, counted from 0.")
     what: Annotated[FaultKind, reading.choice(_FAULTS)] = Field(

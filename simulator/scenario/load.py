@@ -58,7 +58,7 @@ _LONGEST: Final = 60
 
 
 def load_scenario(source: str | Path | Mapping[str, Any], overrides: Mapping[str, str] | None = None) -> Scenario:
-    """Read and check a scenario.
+    """Read and check a scenario from a name, path or dict, and return it as a frozen record.
 
     Parameters
     ----------
@@ -91,12 +91,15 @@ def load_scenario(source: str | Path | Mapping[str, Any], overrides: Mapping[str
 
 
 def check_scenario(data: Mapping[str, Any], source: str, base: Path) -> Scenario:
-    """Check data from Python in place of a file; `source` names it in faults, relative paths start from `base`."""
+    """Return the checked scenario from Python data instead of a file.
+
+    `source` names the data in faults; relative paths start from `base`.
+    """
     return parse_scenario(Document(source, _plain(data, ())), base)
 
 
 def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | None = None) -> Scenario:
-    """Check a document; `base` is the folder for relative paths.
+    """Return the checked scenario from a document; `base` is the folder for relative paths.
 
     Parameters
     ----------
@@ -149,7 +152,7 @@ def _without_points(document: Document, scenario: Scenario) -> Iterator[Fault]:
 
 
 def points(scenario: Scenario) -> tuple[Point, ...]:
-    """Multiply the axes out: `compare` outermost, then `sweep`, keys in file order.
+    """Return the points of a scenario: every combination of axis values, `compare` outermost, keys in file order.
 
     Raises
     ------
@@ -201,7 +204,7 @@ def _point(scenario: Scenario, data: axes.PointData, settings: Mapping[str, Any]
 
 
 def check_name(name: str) -> None:
-    """Raise ScenarioError if a scenario file could not have this name."""
+    """Raise ScenarioError if a scenario file could not have this value of its key `name`."""
     try:
         adapter("name").validate_python(name)
     except ValidationError as error:
@@ -210,7 +213,7 @@ def check_name(name: str) -> None:
 
 
 def _shape(document: Document) -> tuple[Scenario | None, list[Fault]]:
-    """Check each key and each axis alone; return the shape (None if a key is wrong) and every fault."""
+    """Check each key and each axis alone; return the validated scenario (None if a key is wrong) and every fault."""
     faults: list[Fault] = []
     shape: Scenario | None = None
     try:
@@ -223,7 +226,7 @@ def _shape(document: Document) -> tuple[Scenario | None, list[Fault]]:
 
 
 def _kind(document: Document) -> Iterator[Fault]:
-    """Yield a fault unless the scenario has exactly one of `collective` and `training`."""
+    """Yield a fault unless the document has exactly one of the keys `collective` and `training`."""
     kinds = [kind for kind in KINDS if kind in document.data]
     if len(kinds) == 2:
         message = "excludes collective, because a scenario simulates one of the two; remove one"
@@ -235,7 +238,7 @@ def _kind(document: Document) -> Iterator[Fault]:
 
 
 def _warnings(document: Document, shape: Scenario, unused: UnusedKeys) -> Iterator[Fault]:
-    """Yield a warning for each key without effect, at the key or at the axis that sets it."""
+    """Yield a warning for each key that changes no number in any point, at the key or at the axis that sets it."""
     # Example: `sweep: {collective: [{algorithm: ring}, {servers.count: 4}]}` gives
     # axis_of = {"collective": "sweep"} and
     # set_by = {"collective.algorithm": "collective", "collective.servers.count": "collective"}.
@@ -256,7 +259,10 @@ def _warnings(document: Document, shape: Scenario, unused: UnusedKeys) -> Iterat
 
 
 def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:
-    """Check the rules between keys in every point, and collect the keys with an effect for `unused`."""
+    """Yield a fault for each broken rule between keys in any point.
+
+    Report each point's keys with an effect to `unused`.
+    """
     shape, read_facts, files = partial.shape, cluster_rules.facts_reader(base), training_rules.training_files(base)
     # A dict and not a list: most points repeat the same faults, and the dict keeps the first of each, in order.
     faults: dict[Fault, None] = {
@@ -312,7 +318,7 @@ def _broken(
 
 
 def _located(document: Document, shape: Scenario, conflict: RuleViolation, settings: Mapping[str, Any]) -> Fault:
-    """Place a conflict at its own key, or at the last axis that sets a key involved in the rule.
+    """Return a rule violation as a fault: at its own key, or at the last axis that sets a key involved in the rule.
 
     Example: `shard_size: 3` in the file, `sweep: {cluster.world_size: [6, 8]}`. The rule breaks only in the second
     point. The fault is reported at `sweep.cluster.world_size`, with the text "with cluster.world_size 8: ...".
@@ -339,13 +345,13 @@ def _located(document: Document, shape: Scenario, conflict: RuleViolation, setti
 
 
 def _brief(value: Any) -> str:
-    """Return a value as YAML on a single line, shortened."""
+    """Return a value as YAML text on a single line, shortened."""
     text = yaml_dialect.dump(value, one_line=True)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def _near(path: Path) -> str:
-    """Return a path relative to the working directory if it lies below; otherwise the path itself."""
+    """Format a path, relative to the working directory if below."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -353,7 +359,7 @@ def _near(path: Path) -> str:
 
 
 def _plain(value: Any, key: Key) -> Any:
-    """Copy data from Python into plain dicts and lists; later changes of the caller's dict then have no effect."""
+    """Return a copy of Python data as plain dicts and lists; `key` is the data's path, for errors."""
     if len(key) > _DEEPEST:
         raise ScenarioError(f"<dict>: {'.'.join(map(str, key[:3]))}: nested too deeply")
     if isinstance(value, Mapping):

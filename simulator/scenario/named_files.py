@@ -47,7 +47,7 @@ class NamedFiles:
     read: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
     def of(self, scenario: Scenario) -> tuple[NamedFile, ...]:
-        """Return every file, including shipped files, in an order determined by the scenario.
+        """Return every file that a scenario names, including shipped files, in an order determined by the scenario.
 
         Raises
         ------
@@ -80,7 +80,7 @@ class NamedFiles:
             yield NamedFile(path, base / path)
 
     def _topology(self, topology: str | Mapping[str, Any], base: Path) -> tuple[str | None, str | None, Path]:
-        """Return the topology's graph and GPU, and the folder for both."""
+        """Return the names of a topology's graph and GPU (None if absent), and the folder for both."""
         if not isinstance(topology, str):
             return *_names(topology), base
         path = locate("topology", topology, base)
@@ -105,7 +105,7 @@ def digest_of(path: Path) -> str:
 
 
 def digests_of(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:
-    """Return the digests of the scenarios' files by name; a name has several digests if it means several files.
+    """Return {name: SHA-256 digests} of the files named in scenarios; a name may mean several files.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def digests_of(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:
 
 
 def files_of(scenarios: Iterable[Scenario]) -> list[NamedFile]:
-    """Return the files of many scenarios, each once."""
+    """Return the files named in many scenarios, each once."""
     files, asked = NamedFiles(), set()
     distinct: dict[NamedFile, None] = {}
     # A sweep's scenarios mostly name the same files; equal names are looked up once.

@@ -81,7 +81,10 @@ class LearningFiles:
 
 
 def learning_files(base: Path) -> LearningFiles:
-    """Return the readers; `base` is the folder for relative paths."""
+    """Return functions reading the files of `training.learning`, each once.
+
+    `base` is the folder for relative paths.
+    """
 
     # Only facts are cached, because the files' contents may take a gigabyte.
     def tokens(source: str | tuple[int, ...]) -> tuple[int, int]:
@@ -104,7 +107,10 @@ def learning_files(base: Path) -> LearningFiles:
 def conflicts(
     shape: TrainingSpec, cluster: ClusterSpec, model: Transformer | None, files: LearningFiles
 ) -> Iterator[RuleViolation]:
-    """Yield every broken rule; `model` is None if the model is invalid."""
+    """Yield a violation for each broken rule of real training and asynchronous servers.
+
+    `model` is None if the model is invalid.
+    """
     yield from _sharding_asynchronous(shape, cluster)
     yield from _clip_norm(shape)
     yield from _faults(shape, cluster)
@@ -134,7 +140,7 @@ def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> 
 
 
 def _sharding_asynchronous(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolation]:
-    """Check `sharding.staleness`, `.asynchronous`, `.servers_on`, and `steps` of asynchronous workers."""
+    """Yield violations of `sharding.staleness`, `.asynchronous`, `.servers_on`, and of asynchronous `steps`."""
     sharding = shape.sharding
     if sharding.staleness is not None and not sharding.asynchronous:
         message = f"got {sharding.staleness}, but synchronous workers wait for each other; write asynchronous: true"
@@ -216,7 +222,7 @@ def _loss_scaling(shape: TrainingSpec) -> Iterator[RuleViolation]:
 
 
 def _learning_schedule(shape: TrainingSpec) -> Iterator[RuleViolation]:
-    """Check `learning.betas`, `.eps`, `.momentum` against the optimizer, and `.warmup` against the steps."""
+    """Yield violations of `learning.betas`, `.eps`, `.momentum` (unread by the optimizer) and `.warmup` (too long)."""
     learning = shape.learning
     for key, able in OPTIONS.items():
         if shape.optimizer.name not in able and getattr(learning, key) != type(learning).model_fields[key].default:
@@ -262,7 +268,10 @@ def _learning_batches(
 
 
 def _faults_element(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
-    """An overflow is put into the last array of the last unit: the head, or the bias before a tied head."""
+    """Yield a violation for each overflow fault whose `element` lies outside the last array of the last unit.
+
+    This array is the head, or the bias before a tied head.
+    """
     size = model.hidden_size * (1 if model.tied else model.vocab_size)
     for number, fault in enumerate(shape.faults):
         if fault.what == "overflow" and fault.element >= size:
@@ -272,7 +281,7 @@ def _faults_element(shape: TrainingSpec, model: Transformer) -> Iterator[RuleVio
 
 
 def _model(model: Transformer, written: Any) -> Iterator[RuleViolation]:
-    """The model must be a GPT-2 and small enough for numpy."""
+    """Yield a violation if the model is no GPT-2, or too large for real training in numpy."""
     from simulator.model.parameters import total
 
     # GPT-2's features: LayerNorm with bias, an MLP without gate, learned positions, biases, and no grouped heads.

@@ -55,7 +55,7 @@ def _path(key: str) -> tuple[str, ...] | None:
 
 
 def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Override, ...], tuple[Fault, ...]]:
-    """Put overrides into a document.
+    """Return a document with overrides (`--set KEY=VALUE`) put into its data, and a fault for each broken override.
 
     Returns
     -------
@@ -110,13 +110,13 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
 
 
 def _known(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys that may be set in a scenario with this data."""
+    """Return the keys that `--set` may change in a scenario with this data."""
     played = [kind for kind in PLAYED if kind in data]
     return (*(keys_of(played[0]) if len(played) == 1 else axis_keys()), *KINDS, *_OF_THE_WHOLE)
 
 
 def _read(key: str, text: str, option: str) -> tuple[bool, Any]:
-    """Return (several, value): whether the text holds several values, and the value or the list of values.
+    """Return (several, value) for an override's text: whether it holds several values, and the value or their list.
 
     >>> _read("cluster.world_size", "8, 16", ""), _read("cluster.placement", "[1, 0]", "")
     ((True, [8, 16]), (False, [1, 0]))
@@ -138,13 +138,13 @@ def _read(key: str, text: str, option: str) -> tuple[bool, Any]:
 
 
 def _axis_of(data: Mapping[str, Any], key: str) -> tuple[str, str]:
-    """Return the place for the key's axis: `compare` if the file has the axis there, otherwise `sweep`."""
+    """Return the path of the key's axis: below `compare` if the file has the axis there, otherwise below `sweep`."""
     axes = data.get("compare")
     return ("compare" if isinstance(axes, dict) and key in axes else "sweep", key)
 
 
 def _drop_what_has_lost_its_axis(before: Mapping[str, Any], data: dict[str, Any], wanted: Mapping[str, str]) -> None:
-    """Remove entries in `answer` and `baseline` that refer to an axis replaced by an option.
+    """Remove from `data` the entries of `answer` and `baseline` whose axis was replaced by a `--set` option.
 
     The remaining entries stay. `answer` and `baseline` set by an option are not touched; rules refuse them if they
     refer to a missing axis.
@@ -170,7 +170,10 @@ def _has(compare: Mapping[str, Any], key: str, value: Any) -> bool:
 
 
 def _lost(asked: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
-    """Return True if a finding needs an axis that was removed."""
+    """Return True if an `answer` entry needs an axis that was removed.
+
+    `compared` and `swept`: some axis is left in `compare` or `sweep`.
+    """
     name = asked.get("finding") if isinstance(asked, dict) else asked
     along = asked.get("along") if isinstance(asked, dict) else None
     needs = (name in AGAINST and not compared) or (name == "effect" and not (swept or compared))
@@ -178,14 +181,14 @@ def _lost(asked: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
 
 
 def _other_kind(data: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
-    """Return the scenario's kind (collective or training) if a key belongs to the other kind; otherwise None."""
+    """Return the scenario's kind, collective or training, if a key path belongs to the other kind; otherwise None."""
     if path[0] not in PLAYED or path[0] in data:
         return None
     return next((kind for kind in PLAYED if kind in data), None)
 
 
 def _drop_axes(data: dict[str, Any], key: str, but: tuple[str, ...]) -> None:
-    """Remove axes over a key, over its parents and over its children, except the axis at `but`."""
+    """Remove axes over a key, its parents and its children from the data, except the axis at the path `but`."""
     # `but` is not removed and put back, because an axis must keep its place: the order of the axes orders the points.
     for kind in KINDS:
         axes = data.get(kind)
@@ -198,7 +201,7 @@ def _drop_axes(data: dict[str, Any], key: str, but: tuple[str, ...]) -> None:
 
 
 def renamed(faults: Iterable[Fault], overrides: tuple[Override, ...]) -> Iterator[Fault]:
-    """Replace the place in the file by the option, for faults in a value set by an option."""
+    """Yield the faults; a fault in a value set by a `--set` option names the option instead of a place in the file."""
     for fault in faults:
         # The last option wins, also in `apply`.
         source = next((o for o in reversed(overrides) if fault.key[: len(o.key)] == o.key), None)

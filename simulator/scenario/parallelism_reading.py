@@ -17,7 +17,10 @@ _WAYS: Final = ("ring", "all_gather", "ulysses")
 
 
 def layers_of_stages() -> reading.ValueReader:
-    """Read "auto", the layers of each stage as a list, or how many fewer layers the first and last stage have."""
+    """Return a validator for the layers of pipeline stages.
+
+    Allowed: "auto", a list of layers per stage, or how many fewer layers the first and last stage have.
+    """
     # Both are plain counts of layers.
     # A stage may have 0 layers: the first often holds the embedding alone.
     layers = less = reading.whole(0, _MOST_LAYERS)
@@ -52,7 +55,7 @@ def layers_of_stages() -> reading.ValueReader:
 
 
 def ways_of_attention() -> reading.ValueReader:
-    """Read how attention sees a partitioned sequence: a word, or {ulysses: ranks, ring: ranks}."""
+    """Return a validator for the way of context parallelism: a word, or {ulysses: ranks, ring: ranks}."""
     ranks = reading.whole(1, _MOST_LAYERS)
 
     def reader(value: Any) -> Any:
@@ -80,7 +83,7 @@ def ways_of_attention() -> reading.ValueReader:
 
 
 def kinds_in_order() -> reading.ValueReader:
-    """Read an order over all kinds of parallelism, each kind once."""
+    """Return a validator for an order over all kinds of parallelism, each kind once."""
 
     def reader(value: Any) -> tuple[str, ...]:
         # `str`, because a list may hold values that cannot be sorted together.

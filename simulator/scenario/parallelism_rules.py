@@ -27,7 +27,7 @@ def _conflict(name: str, message: str, *involved: str) -> RuleViolation:
 
 
 def sizes(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolation]:
-    """Yield a fault if the groups' sizes do not multiply out to world_size."""
+    """Yield a violation if the sizes of the parallel groups (dp, tp, pp, cp) do not multiply out to world_size."""
     wanted = shape.parallelism
     rest, whole = wanted.tp * wanted.pp * wanted.cp, "dp x tp x pp x cp must be world_size"
     involved = (*(f"training.parallelism.{kind}" for kind in ("tp", "pp", "cp")), "cluster.world_size")
@@ -51,7 +51,10 @@ def sizes(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolation]:
 
 
 def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | None) -> Iterator[RuleViolation]:
-    """Yield every broken rule; `model` is None if the model is invalid, `world_size` is None if sizes are."""
+    """Yield a violation for each broken rule of `training.parallelism`.
+
+    `model` is None if the model is invalid, `world_size` is None if the groups' sizes are.
+    """
     ways = shape.parallelism.context
     if isinstance(ways, Mapping) and ways["ulysses"] * ways["ring"] != shape.parallelism.cp:
         product = ways["ulysses"] * ways["ring"]
@@ -81,12 +84,12 @@ def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | 
 
 
 def _whole(shape: TrainingSpec) -> bool:
-    """Return True if each rank updates every parameter that it computes with."""
+    """Return True if each rank updates every parameter that it computes with, i.e. nothing is sharded."""
     return STRATEGIES.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
 
 
 def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
-    """Yield the features without real numbers if several ranks compute one model."""
+    """Yield violations for parallelism features that real training lacks, if several ranks compute a model together."""
     wanted, without = parallelism(shape.parallelism), "or write numerics: false"
     sizes = {key: getattr(wanted, key) for key in ("tp", "cp", "pp")} | {"ep": wanted.experts.ranks}
     key, size = next((key, size) for key, size in sizes.items() if size > 1)

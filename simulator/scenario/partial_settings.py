@@ -42,7 +42,7 @@ class InvalidSettingError(ValueError):
 
 
 def full_key(scenario: Scenario, written: str) -> str:
-    """Return the dotted key for an unambiguous ending: "strategy" for training.sharding.strategy.
+    """Return the dotted key that ends like the written text: training.sharding.strategy for "strategy".
 
     Raises
     ------
@@ -81,7 +81,7 @@ def matching(points: Sequence[Point], wanted: Mapping[str, Any]) -> tuple[int, .
 
 
 def _has(point: Point, wanted: Mapping[str, Any]) -> bool:
-    """Return True if a point has the settings, from its own axes or from its scenario."""
+    """Return True if a point has the wanted settings, from its own axes or from its scenario."""
     # A point's data omits options unread by its own algorithm, although they are settings of the point: compare these
     # by their value on the axis.
     others = {key: value for key, value in wanted.items() if not _is_own(point.settings, key, value)}
@@ -104,7 +104,7 @@ def _is_own(settings: Mapping[str, Any], key: str, value: Any) -> bool:
 
 
 def no_such_point(scenario: Scenario, wanted: Mapping[str, Any]) -> str:
-    """Return a message: no point has the settings, and which settings exist."""
+    """Return an error message that no point has the wanted settings, and which settings exist."""
     said = ", ".join(f"{key}: {setting_text(value)}" for key, value in wanted.items())
     there = [f"{key}: {_listed(values)}" for key, values in {**scenario.compare, **scenario.sweep}.items()]
     hint = f"the points differ in {'; '.join(there)}" if there else "the scenario is a single point; omit `points`"

@@ -62,7 +62,7 @@ class PartialScenario:
     thinned: frozenset[str] = frozenset()
 
     def doubts(self, conflict: RuleViolation) -> bool:
-        """Return True if a rule involves a key without a value chosen by the user."""
+        """Return True if a violation involves a key without a value chosen by the user, and so may be no fault."""
         if any(overlap(key, other) for key in conflict.involved for other in self.doubtful):
             return True
         if conflict.involved == ("plots",) and sum(kind in self.data for kind in KINDS) != 1:
@@ -74,7 +74,7 @@ class PartialScenario:
 
 
 def without_faults(data: dict[str, Any], faulty: Iterable[Key]) -> PartialScenario | None:
-    """Remove wrong values; return None if nothing checkable is left.
+    """Return a scenario without its wrong values; None if nothing checkable is left.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def without_faults(data: dict[str, Any], faulty: Iterable[Key]) -> PartialScenar
 
 
 def _from_the_end(faulty: Iterable[Key]) -> list[Key]:
-    """Return key paths in an order that allows removal one after another.
+    """Return key paths of wrong values in an order that allows removal one after another.
 
     List items come from the end, therefore earlier items keep their index. An axis value is removed as a whole, even
     if only a key within it is wrong.
@@ -114,7 +114,7 @@ def _from_the_end(faulty: Iterable[Key]) -> list[Key]:
 
 
 def _doubtful(data: dict[str, Any], key: Key) -> Iterator[str]:
-    """Yield the dotted keys without a chosen value after removal of the value at `key`."""
+    """Yield the dotted keys whose intended value is unknown after removal of the value at `key`."""
     if key[0] in axes.KINDS:
         # An axis with other values left still varies its key; an axis that loses every value does not.
         values = at(data, key[:2])
@@ -131,7 +131,7 @@ def _doubtful(data: dict[str, Any], key: Key) -> Iterator[str]:
 
 
 def _remove_or_replace(data: dict[str, Any], key: Key) -> bool:
-    """Remove a value, or put a stand-in for a missing value; return False if neither is possible."""
+    """Remove a value from the data in place, or put a stand-in for it; return False if neither is possible."""
     if not key:
         return False
     around: Any = at(data, key[:-1])

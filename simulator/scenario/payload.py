@@ -11,7 +11,7 @@ PAYLOAD_LIMIT: Final = 256 * 2**20
 
 
 def carries_payload(payload: Payload, nbytes: int) -> bool:
-    """Return True if real arrays move: as asked, or, under "auto", if they are small.
+    """Return True if a collective moves real arrays: as requested, or, under "auto", if the arrays are small.
 
     Parameters
     ----------

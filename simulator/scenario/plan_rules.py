@@ -27,7 +27,7 @@ _TELLS: Final = ("answer", "baseline", "plots")
 
 
 def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
-    """Yield every broken rule."""
+    """Yield a violation for each broken rule between a scenario's `plan` and its other keys."""
     plan, training = shape.plan, shape.training
     if plan is None:
         return
@@ -62,7 +62,7 @@ def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
 
 
 def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
-    """Yield the keys of a scenario under which lower bounds of a step's time do not hold, with reasons."""
+    """Yield (key, reason) for each scenario key that makes a plan's lower bounds of a step's time invalid."""
     jitter, training = scenario.cluster.jitter, scenario.training
     if jitter.compute or jitter.latency:
         yield ("cluster", "jitter"), "a plan excludes jitter, because random times may be shorter than any lower bound"
@@ -77,7 +77,7 @@ def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
 
 
 def value_of(name: str, value: Any) -> Any:
-    """Return a choice's value, validated by the key that it sets.
+    """Return the value of a plan's choice (such as tp), validated by the scenario key that the choice sets.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def value_of(name: str, value: Any) -> Any:
 
 
 def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[RuleViolation]:
-    """Yield faults for keys of the training that a plan chooses itself."""
+    """Yield a violation for each training key in the file that a plan chooses itself."""
     said = {**plan.fix, **plan.among}
     for name, dotted in KEYS.items():
         if _is_set(shape, dotted) and (name not in SAID_OR_CHOSEN or name in said):
@@ -113,7 +113,7 @@ def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[RuleViolation]:
 
 
 def _is_set(shape: Spec, dotted: str) -> bool:
-    """Return True if a key was written in the file."""
+    """Return True if a dotted key was written in the file, instead of left at the default."""
     *at, name = dotted.split(".")
     for inner in at:
         if inner not in shape.model_fields_set:
@@ -123,7 +123,7 @@ def _is_set(shape: Spec, dotted: str) -> bool:
 
 
 def _choices(plan: PlanSpec, world_size: int) -> Iterator[RuleViolation]:
-    """Yield faults for values that a choice cannot have, and for choices both fixed and open."""
+    """Yield violations for values that a plan's choice cannot have, and for choices both fixed and open."""
     for name, value in plan.fix.items():
         yield from _value(("plan", "fix", name), name, value)
     for name, values in plan.among.items():

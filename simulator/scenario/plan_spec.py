@@ -62,7 +62,7 @@ def _days(value: Any) -> float:
 
 
 class PlanSpec(Spec):
-    """Choices of a plan, and the batch size."""
+    """The batch size, and the settings to fix or to choose among (keys of `plan`)."""
 
     global_batch: Annotated[str, batch_of_step()] = Field(
         description="Global batch of a step: in tokens (4M; k is 1024) or in sequences (512seq)."
@@ -94,5 +94,5 @@ class PlanSpec(Spec):
 
     @property
     def sequences(self) -> int:
-        """Sequences per step over every rank; `load_scenario` has converted tokens into sequences."""
+        """Number of sequences per step over every rank; `load_scenario` has converted tokens into sequences."""
         return sequences_of(self.global_batch, 1)

@@ -16,7 +16,7 @@ _FOLDERS: Final = {"collective": ("both", "collective"), "training": ("both", "t
 
 @cache
 def names_of(kind: str) -> tuple[str, ...]:
-    """Return the plots for "collective" or "training", sorted.
+    """Return the names of the plots for "collective" or "training" scenarios, sorted.
 
     >>> "scaling" in names_of("collective"), "scaling" in names_of("training")
     (True, True)
@@ -26,5 +26,5 @@ def names_of(kind: str) -> tuple[str, ...]:
 
 @cache
 def names() -> tuple[str, ...]:
-    """Return every plot once, sorted."""
+    """Return the names of all plots, each once, sorted."""
     return tuple(sorted({name for kind in _FOLDERS for name in names_of(kind)}))

@@ -28,7 +28,7 @@ _NUMBER: Final = r"\s*\+?([0-9]+(_[0-9]+)*\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2
 
 @dataclass(frozen=True, slots=True)
 class ValueReader:
-    """Annotation that attaches a reader to a pydantic field.
+    """Pydantic annotation that validates a field with a reader, a function from the written value to a typed value.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class ValueReader:
     schema: Callable[[], dict[str, Any]]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Use the reader alone; pydantic checks nothing itself."""
+        """Return a pydantic schema that uses the reader alone; pydantic checks nothing itself."""
         return core_schema.no_info_plain_validator_function(self.reader)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Describe the values accepted by the reader."""
+        """Return the JSON schema of the values accepted by the reader."""
         return self.schema()
 
 
@@ -74,7 +74,7 @@ def shown(value: Any) -> str:
 
 
 def whole(least: int, most: int | None = None) -> ValueReader:
-    """Read a whole number within bounds; 8.0 and '8' are refused, with a hint."""
+    """Return a validator for a whole number within bounds; 8.0 and '8' are refused, with a hint."""
 
     def reader(value: Any) -> int:
         # True is an int in Python.
@@ -95,7 +95,7 @@ def whole(least: int, most: int | None = None) -> ValueReader:
 
 
 def count(least: int, most: int | None, k: int) -> ValueReader:
-    """Read a whole number within bounds, also written 8k, 1_000_000 or 1e6; `k` is the value of the letter k."""
+    """Return a validator for a whole number within bounds, also written 8k, 1_000_000 or 1e6; k means `k` units."""
     bounded = whole(least, most)
 
     def reader(value: Any) -> int:
@@ -111,7 +111,7 @@ def count(least: int, most: int | None, k: int) -> ValueReader:
 
 
 def number(*, positive: bool, most: float) -> ValueReader:
-    """Read a plain number above 0 (or from 0 on), without a unit.
+    """Return a validator for a plain number above 0 (or from 0 on) and up to `most`, without a unit.
 
     Positive numbers serve as divisors elsewhere. A lower bound, shared with quantities with a unit, keeps the quotient
     from overflowing.
@@ -136,7 +136,7 @@ def number(*, positive: bool, most: float) -> ValueReader:
 def choice(
     allowed: tuple[str | bool, ...], refused: dict[str, str] | None = None, aliases: dict[str, str] | None = None
 ) -> ValueReader:
-    """Read a word from a short list, in any spelling.
+    """Return a validator for a word from a short list, in any spelling.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def choice(
 
 
 def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | None = None) -> ValueReader:
-    """Read a name from `names()`, in any spelling.
+    """Return a validator for a name from `names()`, in any spelling.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | No
 
 
 def text(pattern: str, rule: str) -> ValueReader:
-    """Read text that matches a pattern; `rule` describes the pattern in words."""
+    """Return a validator for text that matches a pattern; `rule` describes the pattern in words."""
 
     def reader(value: Any) -> str:
         if not isinstance(value, str):
@@ -205,7 +205,7 @@ def text(pattern: str, rule: str) -> ValueReader:
 
 
 def size(least: int) -> ValueReader:
-    """Read a number of bytes written with a unit [B]."""
+    """Return a validator for a number of bytes written with a unit, at least `least` [B]."""
 
     def reader(value: Any) -> int:
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -222,12 +222,12 @@ def size(least: int) -> ValueReader:
 
 
 def duration() -> ValueReader:
-    """Read a time written with a unit [s]."""
+    """Return a validator for a time written with a unit; it gives seconds."""
     return _with_unit("time", "ms", "'5 us' or '1.5 ms'", r"(ns|us|µs|ms|s|min|h)")
 
 
 def rate() -> ValueReader:
-    """Read a bandwidth above 0 written with a unit [B/s]."""
+    """Return a validator for a bandwidth above 0 written with a unit; it gives B/s."""
     quantity = _with_unit("bandwidth", "GB/s", "'50 GB/s' or '400 Gb/s'", r"([kMGT]|[KMGT]i)?([Bb]/s|[Bb]ps|bit/s)")
 
     def reader(value: Any) -> float:
@@ -249,7 +249,7 @@ def _with_unit(kind: units.Kind, unit: str, example: str, pattern: str) -> Value
 
 
 def named_or_written_out(kind: registry.Kind, what: str) -> ValueReader:
-    """Read a shipped name in any spelling, a path, or the content itself as a mapping.
+    """Return a validator for a shipped name in any spelling, a path, or the content itself as a mapping.
 
     Paths and mappings are returned unchanged; their content is checked at its use.
     """

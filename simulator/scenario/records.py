@@ -69,7 +69,7 @@ Payload = Literal["auto"] | bool  # True and False are words of YAML, "auto" is 
 
 
 class JitterSpec(Spec):
-    """Random factors on kernel times and latencies."""
+    """Random factors on kernel times and latencies (keys of `jitter`)."""
 
     compute: Sigma = Field(
         default=0.0, description="Spread sigma of kernel times: each time is multiplied by exp(sigma z)."
@@ -80,13 +80,13 @@ class JitterSpec(Spec):
 
 
 class EcmpSpec(Spec):
-    """Choice among several equal routes."""
+    """The choice among several equal routes (keys of `ecmp`)."""
 
     hash: Seed = Field(description="Seed of the hash for the choice among equal routes.")
 
 
 class ClusterSpec(Spec):
-    """The machine to simulate."""
+    """The machine to simulate (keys of `cluster`)."""
 
     # Content is checked by `cluster/build.py`, for files and for inline topologies.
     topology: Annotated[Any, reading.named_or_written_out("topology", "the name of a topology")] = Field(
@@ -111,7 +111,7 @@ class ClusterSpec(Spec):
 
 
 class ServersSpec(Spec):
-    """Parameter servers."""
+    """Number and place of the parameter servers (keys of a collective's `servers`)."""
 
     count: Count = Field(default=1, description="Number of parameter servers, each with a share of the array.")
     on: Annotated[Literal["own", "workers"], reading.choice(("own", "workers"))] = Field(
@@ -126,7 +126,7 @@ CYCLE: Final = 1e-3
 
 
 class FusionSpec(Spec):
-    """Merging of tensors: buffer and cycle, or buckets."""
+    """Merging of tensors into a buffer, sent when full or after a time, or into buckets (keys of `fusion`)."""
 
     buffer: Annotated[int, reading.size(1)] | None = Field(
         default=None, description="Size at which the buffer is sent."
@@ -140,7 +140,7 @@ class FusionSpec(Spec):
 
 
 class CollectiveSpec(Spec):
-    """A single collective operation."""
+    """A single collective operation (keys of `collective`)."""
 
     operation: Annotated[str, reading.known(_operations)] = Field(description="Collective operation.")
     algorithm: Annotated[str, reading.known(_algorithms)] = Field(
@@ -180,7 +180,7 @@ class CollectiveSpec(Spec):
 
     @property
     def nbytes(self) -> int:
-        """Size of the whole array [B]: the given size, or the tensors' sum."""
+        """Size of the whole array [B]: the given size, or the sum of the tensors' sizes."""
         return self.size if self.size is not None else sum(self.tensors or ())
 
 
@@ -208,7 +208,7 @@ PlotName = Annotated[str, reading.choice(plot_names.names())]
 
 
 class PlotsSpec(Spec):
-    """Plots to draw, and points for plots of a single point."""
+    """Plots to draw, and the points for plots of a single point (keys of `plots`)."""
 
     kinds: Listed[PlotName] | None = Field(default=None, description="Kinds of figures to draw; every kind if omitted.")
     points: Annotated[
@@ -226,7 +226,7 @@ class PlotsSpec(Spec):
 
 
 def _plots(value: Any) -> tuple[str, ...] | PlotsSpec:
-    """Read a mapping as PlotsSpec, anything else as a list of kinds; faults then concern the form meant by the user."""
+    """Return the validated value of `plots`: a mapping as PlotsSpec, anything else as a tuple of plot names."""
     return (
         PlotsSpec.model_validate(value)
         if isinstance(value, dict)
@@ -293,14 +293,14 @@ class Scenario(Spec):
     _warnings: tuple[str, ...] = PrivateAttr(())
 
     def __eq__(self, other: object) -> bool:
-        """Return True if both have equal keys and values; source and base do not count."""
+        """Return True if both scenarios have equal keys and values; `source` and `base` do not count."""
         return isinstance(other, Scenario) and self.__dict__ == other.__dict__
 
     # A scenario holds dicts and cannot be hashed.
     __hash__ = None  # type: ignore[assignment]
 
     def replaced(self, **changes: Any) -> Self:
-        """Return a copy with changed fields, `source`, `base` or `warnings`; nothing is checked."""
+        """Return a copy of the scenario with changed fields, `source`, `base` or `warnings`; nothing is checked."""
         # These three are private attributes, and pydantic copies only fields.
         apart = {name: changes.pop(name) for name in ("source", "base", "warnings") if name in changes}
         copy = super().replaced(**changes)
@@ -310,22 +310,22 @@ class Scenario(Spec):
 
     @property
     def source(self) -> str:
-        """The file as named by the user; "<dict>" for data from Python."""
+        """Name of the scenario's file as the user wrote it; "<dict>" for data from Python."""
         return self._source
 
     @property
     def base(self) -> Path:
-        """Folder for relative paths."""
+        """Folder for the scenario's relative paths."""
         return self._base
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A line for each key without effect in every point."""
+        """A line for each key of the scenario without effect in every point."""
         return self._warnings
 
     @property
     def plotted(self) -> PlotsSpec:
-        """The plots as a mapping, whichever form was written."""
+        """The value of `plots` as a mapping, whichever form was written."""
         return self.plots if isinstance(self.plots, PlotsSpec) else PlotsSpec(kinds=self.plots)
 
     @property
@@ -336,7 +336,7 @@ class Scenario(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A scenario from the product of compare and sweep.
+    """A point of a scenario, i.e. a combination of its axis values.
 
     Attributes
     ----------
@@ -384,7 +384,7 @@ _NO_AXES: Final = (
 
 
 def fields(at: tuple[str | int, ...]) -> tuple[str, ...]:
-    """Return the keys of the mapping at a place; empty if the mapping has names of its own."""
+    """Return the keys allowed in the scenario's mapping at a key path; empty if the mapping has names of its own."""
     shape = (_MAPPINGS | _INNER).get(at)  # type: ignore[arg-type]
     return tuple(shape.model_fields) if shape else ()
 
@@ -398,7 +398,7 @@ def axis_keys() -> tuple[str, ...]:
 
 @cache
 def adapter(dotted: str) -> TypeAdapter[Any]:
-    """Return the validator for a key's value; for a section, the validator of a setting.
+    """Return the pydantic validator for a dotted key's value; for a section, the validator of a setting (mapping).
 
     >>> adapter("cluster.world_size").validate_python("8k")
     8000
@@ -422,7 +422,7 @@ def _annotation(dotted: str) -> Any:
 
 
 def _setting_of(section: str) -> type[Spec]:
-    """Build the class for a setting of a section: any key in the section, also dotted.
+    """Return a class that validates an axis value of a section: any keys of the section, also dotted.
 
     Example: a setting of `collective` may have `algorithm`, `servers`, and `servers.count`.
     """
@@ -436,12 +436,12 @@ def _setting_of(section: str) -> type[Spec]:
 
 
 def default_of(dotted: str) -> Any:
-    """Return the default for a key in `axis_keys`."""
+    """Return the default of a dotted key from `axis_keys`."""
     return _field(dotted).get_default(call_default_factory=True)
 
 
 def takes_lists(dotted: str) -> bool:
-    """Return True if a key's value may be a list.
+    """Return True if a dotted key's value may be a list.
 
     Examples
     --------

@@ -20,7 +20,7 @@ _IEC: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def resolved(scenario: Scenario) -> dict[str, Any]:
-    """Write a scenario as plain data.
+    """Return a scenario as plain data, with every default written out.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
 
 
 def _plan(plan: PlanSpec) -> dict[str, Any]:
-    """Return a plan as plain data; omitted keys are absent."""
+    """Return a scenario's `plan` as plain data; omitted keys are absent."""
     data: dict[str, Any] = {"global_batch": f"{plan.sequences}{SEQUENCES}"}
     data |= {"fix": dict(plan.fix)} if plan.fix else {}
     data |= {"among": {name: list(values) for name, values in plan.among.items()}} if plan.among else {}
@@ -70,7 +70,10 @@ def _plan(plan: PlanSpec) -> dict[str, Any]:
 
 
 def _leave_to_plan(data: dict[str, Any], plan: PlanSpec) -> None:
-    """Remove the keys chosen by a plan: their defaults would look like the user's choice."""
+    """Remove from a scenario's data, in place, the keys that its plan chooses.
+
+    Their defaults would look like the user's choice.
+    """
     said = {**plan.fix, **plan.among}
     # Keys in SAID_OR_CHOSEN keep the scenario's value if the plan names none; every other key is chosen.
     chosen = [key for name, key in KEYS.items() if name not in SAID_OR_CHOSEN or name in said]
@@ -94,7 +97,7 @@ def _asked(asked: FindingSpec) -> dict[str, Any]:
 
 
 def _plots(scenario: Scenario) -> list[str] | dict[str, Any]:
-    """Return the list alone if `points` is omitted, otherwise the mapping."""
+    """Return a scenario's `plots` as plain data: a list of names, or a mapping if points are named."""
     plotted = scenario.plotted
     kinds, points = list(plotted.kinds or ()), plotted.points
     if points is None:
@@ -103,7 +106,7 @@ def _plots(scenario: Scenario) -> list[str] | dict[str, Any]:
 
 
 def to_yaml(scenario: Scenario) -> str:
-    """Return a scenario as YAML text, with the question as first comment."""
+    """Return a scenario as YAML text with every default, and the question as first comment."""
     data = resolved(scenario)
     question = data.pop("question", "")
     return (f"# {question}\n" if question else "") + yaml_dialect.dump(data)
@@ -146,7 +149,7 @@ def rate_text(rate: float) -> str:
 
 
 def _exact(value: float, kind: units.Kind, scale: tuple[tuple[str, float], ...]) -> str:
-    """Return a value in the largest unit that reads back exactly; otherwise with every digit, in the base unit.
+    """Return a value [B, s, B/s] with the largest unit in which six digits read back exactly, else with every digit.
 
     Six digits in a unit suffice for most values: 0.001 s is "1 ms". 1/3 s needs every digit, "0.3333333333333333 s".
     """
@@ -207,7 +210,7 @@ def _fusion(fusion: FusionSpec) -> dict[str, Any]:
 
 
 def training_data(spec: TrainingSpec) -> dict[str, Any]:
-    """Return a training step as plain data; values that follow from another key stay "auto"."""
+    """Return the keys of a training step as plain data; values that follow from another key stay "auto"."""
     data = spec.model_dump()
     data["model"] = spec.model
     # None means "omitted" for these keys; a file cannot write None in any other way.

@@ -51,7 +51,7 @@ def first_duplicate(values: Sequence[int]) -> int | None:
 
 
 def any_of(names: Iterable[str]) -> str:
-    """Return names as advice.
+    """Format names as advice: 'a, b or c'.
 
     Examples
     --------
@@ -63,6 +63,6 @@ def any_of(names: Iterable[str]) -> str:
 
 
 def any_listening(option: str) -> str:
-    """Return the strategies reading a `sharding` option, as advice."""
+    """Format the sharding strategies that read an option in `sharding`: 'a, b or c'."""
     # Strategies declare their options; advice therefore includes strategies added later.
     return any_of(STRATEGIES.listening(option))

@@ -50,7 +50,7 @@ def _axes(description: str) -> dict[str, Any]:
 
 
 def _plain(node: Any) -> Any:
-    """Remove generated titles and backticks, and close mappings with patterned names."""
+    """Return a JSON schema without generated titles and backticks; mappings with name patterns allow no other names."""
     if isinstance(node, list):
         return [_plain(item) for item in node]
     if not isinstance(node, dict):

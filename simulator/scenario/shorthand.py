@@ -18,7 +18,7 @@ from simulator.scenario.field_types import Spec
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """Annotation for a mapping with a short form.
+    """Pydantic annotation for a mapping that may be written as a word, such as zero3 for {strategy: zero3}.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Short:
     others: Mapping[str, str]
 
     def expanded(self, value: Any) -> Any:
-        """Return the mapping for a word; return a mapping unchanged."""
+        """Return the mapping that a word stands for; return a mapping unchanged."""
         # `Spec`: a default, or a value set from Python, is a validated record already.
         if isinstance(value, dict | Spec):
             return value
@@ -43,10 +43,10 @@ class Short:
         return dict(self.words[str(read(value))])
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Expand a word first, then validate the mapping."""
+        """Return a pydantic schema expanding a word to its mapping and validating the mapping."""
         # Before the mapping's own check, which would refuse a word.
         return core_schema.no_info_before_validator_function(self.expanded, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Describe both forms."""
+        """Return the JSON schema of both forms, the word and the mapping."""
         return {"anyOf": [{"enum": list(self.words)}, handler(schema)]}

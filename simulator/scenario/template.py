@@ -100,7 +100,7 @@ plots: [bandwidth_utilization, breakdown, dimensions_on_links, loss, memory, mem
 
 
 def template(name: str, question: str, kind: Literal["collective", "training"] = "collective") -> str:
-    """Return a scenario to start from, as YAML text.
+    """Return the YAML text of a new scenario to start from.
 
     Parameters
     ----------

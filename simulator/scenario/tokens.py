@@ -20,7 +20,7 @@ _MOST: Final = 2**26
 
 
 def read_tokens(source: str | tuple[int, ...], base: Path | None) -> tuple[int, ...]:
-    """Read token numbers from a path, or return given numbers.
+    """Return the training tokens of a file (text or array), or the given token numbers.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def _text(text: str) -> tuple[int, ...]:
 
 
 def _array(path: str, base: Path | None) -> tuple[int, ...]:
-    """Return an array's numbers; several rows are concatenated."""
+    """Return the whole numbers of an array file as token numbers; several rows are concatenated."""
     from simulator.scenario.array_files import open_array_file, read_header
 
     with open_array_file(path, base, _MOST) as stream:

@@ -50,7 +50,7 @@ class TrainingFiles:
 
 
 def training_files(base: Path) -> TrainingFiles:
-    """Return the readers; `base` is the folder for relative paths."""
+    """Return functions reading the files named in `training`, each once; `base` is the folder for relative paths."""
     from simulator.model.load import load_model
 
     return TrainingFiles(
@@ -61,7 +61,10 @@ def training_files(base: Path) -> TrainingFiles:
 def conflicts(
     shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, files: TrainingFiles, base: Path
 ) -> Iterator[RuleViolation]:
-    """Yield every broken rule; `facts` is None if the topology is invalid."""
+    """Yield a violation for each broken rule between the keys of `training`, the model and the GPU.
+
+    `facts` is None if the topology is invalid.
+    """
     sizes = list(parallelism_rules.sizes(shape, cluster.world_size))
     yield from sizes
     # `copies`: ranks holding the same part of the model. With invalid sizes this number is unknown, and world_size is
@@ -100,7 +103,7 @@ def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> 
 
 
 def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolation]:
-    """Yield a fault if ranks cannot share the global batch evenly, or another number of micro-batches is given."""
+    """Yield a violation if ranks cannot share the global batch evenly, or another number of micro-batches is given."""
     if shape.global_batch is None:
         return
     sizes = (f"training.parallelism.{kind}" for kind in ("tp", "pp", "cp"))
@@ -136,7 +139,7 @@ def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:
 
 
 def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:
-    """A number in `reshard_after_forward` must divide the ranks sharing a copy of the states."""
+    """Yield a violation if a number `reshard_after_forward` does not divide the ranks sharing a copy of the states."""
     ranks, whole = shape.sharding.reshard_after_forward, shape.sharding.shard_size or copies
     # True and False suit every group; numbers must divide the group.
     if isinstance(ranks, bool):
@@ -156,7 +159,7 @@ def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[RuleVio
 
 
 def _algorithm(shape: TrainingSpec) -> Iterator[RuleViolation]:
-    """The algorithm must support every operation in the strategy; each strategy also sums the gradient norm."""
+    """Yield a violation if the algorithm lacks a collective operation of the sharding strategy."""
     from simulator.collectives.algorithm import ALGORITHMS
 
     if shape.algorithm == "auto":
@@ -244,7 +247,7 @@ def _precision_matmul(shape: TrainingSpec) -> Iterator[RuleViolation]:
 def _precision_of_gpu(
     shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
 ) -> Iterator[RuleViolation]:
-    """The GPU must have a peak rate for each dtype used in computation."""
+    """Yield a violation if the GPU has no peak rate for a dtype used in computation."""
     gpu = _gpu(cluster, facts, base)
     if gpu is None:
         return
@@ -267,7 +270,7 @@ def _precision_of_gpu(
 
 @cache
 def _shipped_gpu(name: str) -> Gpu:
-    """Return a GPU from the catalog; each file is read once per process."""
+    """Return the GPU with this name from the catalog; each file is read once per process."""
     from simulator.cluster.gpu_file import load_gpu
 
     return load_gpu(name)
@@ -276,7 +279,7 @@ def _shipped_gpu(name: str) -> Gpu:
 def _attention_generation(
     shape: TrainingSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
 ) -> Iterator[RuleViolation]:
-    """The GPU must have kernels for the flash attention generation."""
+    """Yield a violation if the GPU has no kernels for the chosen flash attention generation."""
     from simulator.step.kernels.kernel_time import attention_generations
 
     gpu = _gpu(cluster, facts, base)
@@ -291,7 +294,7 @@ def _attention_generation(
 
 
 def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Gpu | None:
-    """Return the GPU, or None if it cannot be read; cluster_rules.py reports the reason."""
+    """Return the cluster's GPU type, or None if it cannot be read; cluster_rules.py reports the reason."""
     from simulator.cluster.gpu_file import load_gpu
 
     wanted = cluster.gpu if cluster.gpu is not None else facts.gpu if facts is not None else None
@@ -307,7 +310,7 @@ def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Gpu |
 
 
 def _model_conflicts(error: ScenarioError, shape: TrainingSpec) -> Iterator[RuleViolation]:
-    """Yield the reasons why the model cannot be used, at `training.model` or a key inside."""
+    """Yield a violation at `training.model`, or a key inside, for each reason in `error` why the model is unusable."""
     text = str(error).removeprefix(f"{error.kind}: ") if isinstance(error, UnknownNameError) else str(error)
     for line in text.splitlines():
         # The model may be fine and the sequence too long for it: then the fault belongs to `seq_len`.
@@ -322,7 +325,7 @@ def _model_conflicts(error: ScenarioError, shape: TrainingSpec) -> Iterator[Rule
 
 
 def _inside(line: str, model: Mapping[str, Any]) -> tuple[Key, str]:
-    """Return an inline model's key that a line names, and the rest of the line.
+    """Return (key path, rest) of an error line about an inline model: the model's key named by the line, and the text.
 
     >>> _inside("model: hidden_size: got 0; must be at least 1", {"hidden_size": 0})
     (('hidden_size',), 'got 0; must be at least 1')
@@ -342,7 +345,7 @@ def _layers_per_unit(shape: TrainingSpec, model: Transformer | None) -> Iterator
 
 
 def _activation_checkpointing(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
-    """Each named layer must exist, and be named once."""
+    """Yield a violation for each layer in `activation_checkpointing` that the model lacks, or that is named twice."""
     policy, key = shape.activation_checkpointing, ("training", "activation_checkpointing")
     if not isinstance(policy, tuple):
         return

@@ -36,7 +36,7 @@ from simulator.step.strategies.strategy import STRATEGIES
 
 
 def frameworks() -> tuple[str, ...]:
-    """Return the frameworks with fitted constants, and `bare` (no constants)."""
+    """Return the names of frameworks with fitted constants, and "bare" (no constants)."""
     return ("bare", *registry.names("framework"))
 
 
@@ -127,7 +127,7 @@ SHORTS: Final[Mapping[tuple[str, ...], Short]] = MappingProxyType(
 
 
 def without_short_form(key: tuple[str, ...], value: Any) -> Any:
-    """Return the mapping for a short form under this key; any other value unchanged.
+    """Return the mapping that a short form (word) under this key stands for; return any other value unchanged.
 
     Examples
     --------
@@ -143,7 +143,7 @@ YES_NO: Final = reading.choice((True, False))
 
 
 def _reshard() -> reading.ValueReader:
-    """Read a boolean, or a number of ranks from 2 on."""
+    """Return a validator for `reshard_after_forward`: a boolean, or a number of ranks from 2 on."""
     ranks = reading.whole(2, 1_000_000)
 
     def reader(value: Any) -> bool | int:
@@ -158,7 +158,7 @@ def _reshard() -> reading.ValueReader:
 
 
 def _capacity() -> reading.ValueReader:
-    """Read a positive factor, or none."""
+    """Return a validator for the experts' capacity factor: a positive number, or "none"."""
     factor = reading.number(positive=True, most=1e6)
 
     def reader(value: Any) -> float | None:
@@ -168,7 +168,7 @@ def _capacity() -> reading.ValueReader:
 
 
 def _imbalance() -> reading.ValueReader:
-    """Read a factor from 1 on, or {zipf: exponent} for the experts' popularity."""
+    """Return a validator for the experts' load imbalance: a factor from 1 on, or {zipf: exponent}."""
     factor, exponent = reading.number(positive=True, most=1e6), reading.number(positive=True, most=10)
 
     def reader(value: Any) -> float | dict[str, float]:
@@ -203,7 +203,7 @@ Collectives = Literal["auto", "played", "closed_form"]
 
 
 class ExpertsSpec(Spec):
-    """Tokens' dispatch to experts held by different ranks."""
+    """Dispatch of tokens to experts on other ranks (keys of `parallelism.experts`)."""
 
     # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated (DeepEP) only once.
     dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"))] = Field(
@@ -229,7 +229,7 @@ class ExpertsSpec(Spec):
 
 
 class ParallelismSpec(Spec):
-    """Ranks for each kind of parallelism; the product is world_size."""
+    """Ranks for each kind of parallelism; their product is world_size (keys of `parallelism`)."""
 
     dp: LargeCount | None = Field(
         default=None,
@@ -288,7 +288,7 @@ class ParallelismSpec(Spec):
 
 
 class ShardingSpec(Spec):
-    """How model states are sharded over data-parallel ranks."""
+    """Sharding of model states over data-parallel ranks (keys of `sharding`)."""
 
     strategy: Annotated[str, reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES)] = Field(
         default="zero3",
@@ -351,7 +351,7 @@ class ShardingSpec(Spec):
 
 
 class OptimizerSpec(Spec):
-    """The optimizer, with an implementation for the update."""
+    """The optimizer, with an implementation for the update (keys of `optimizer`)."""
 
     # An alias is stored under its proper name: `adamw` becomes "adam".
     name: Annotated[str, reading.choice(tuple(OPTIMIZERS), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
@@ -369,7 +369,7 @@ class OptimizerSpec(Spec):
 
 
 class OffloadSpec(Spec):
-    """State stored on the host instead of the GPU."""
+    """State stored on the host instead of the GPU (keys of `offload`)."""
 
     what: Annotated[Literal["none", "optimizer"], reading.choice(tuple(OFFLOADS), _OTHER_OFFLOADS)] = Field(
         default="none",
@@ -381,7 +381,7 @@ class OffloadSpec(Spec):
 
 
 class PrecisionSpec(Spec):
-    """Dtypes used in a step."""
+    """Dtypes used in a training step (keys of `precision`)."""
 
     params: Annotated[str, stored_dtype()] = Field(
         default="bfloat16", description="Dtype for working parameters and activations."
@@ -403,7 +403,7 @@ class PrecisionSpec(Spec):
 
 
 class TrainingSpec(Spec):
-    """A single training step."""
+    """A single training step (keys of `training`)."""
 
     # The model's own keys are checked by `model/load.py`, for files and for inline models.
     model: Annotated[Any, reading.named_or_written_out("model", "the name of a model")] = Field(

@@ -24,14 +24,14 @@ class BudgetKeys(TypedDict, total=False):
 
 
 class EcmpKeys(TypedDict, total=False):
-    """Choice among several equal routes."""
+    """The choice among several equal routes (keys of ecmp)."""
 
     hash: Required[int]
     """Seed of the hash for the choice among equal routes."""
 
 
 class ExpertsKeys(TypedDict, total=False):
-    """Tokens' dispatch to experts held by different ranks."""
+    """Dispatch of tokens to experts on other ranks (keys of parallelism.experts)."""
 
     dispatch: Literal["all_to_all", "all_gather", "deduplicated"]
     """Token dispatch: a copy per chosen expert (all_to_all), every token to every rank (all_gather), or a copy per rank
@@ -45,11 +45,13 @@ class ExpertsKeys(TypedDict, total=False):
 
 
 class FaultKeys(TypedDict, total=False):
-    """numerics: an injected fault in a single step."""
+    """A fault injected in a single step (keys of an entry in faults, for real training)."""
 
     step: Required[int]
     """Step of the fault, counted from 0."""
-    what: Required[Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]]
+    what: Required[
+        Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
+    ]
     """Kind of fault: a transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an overflow; a rank
     has stopped."""
     collective: str
@@ -65,7 +67,7 @@ class FaultKeys(TypedDict, total=False):
 
 
 class FindingKeys(TypedDict, total=False):
-    """An entry in answer."""
+    """A finding to report: kind, measures and axis (an entry in answer)."""
 
     finding: Required[str]
     """Kind of finding."""
@@ -80,7 +82,7 @@ class FindingKeys(TypedDict, total=False):
 
 
 class FusionKeys(TypedDict, total=False):
-    """Merging of tensors: buffer and cycle, or buckets."""
+    """Merging of tensors into a buffer, sent when full or after a time, or into buckets (keys of fusion)."""
 
     buffer: str
     """Size at which the buffer is sent."""
@@ -91,7 +93,7 @@ class FusionKeys(TypedDict, total=False):
 
 
 class JitterKeys(TypedDict, total=False):
-    """Random factors on kernel times and latencies."""
+    """Random factors on kernel times and latencies (keys of jitter)."""
 
     compute: float
     """Spread sigma of kernel times: each time is multiplied by exp(sigma z)."""
@@ -100,7 +102,7 @@ class JitterKeys(TypedDict, total=False):
 
 
 class LearningKeys(TypedDict, total=False):
-    """numerics: the data, the learning rate and the optimizer's constants."""
+    """The data, the learning rate and the optimizer's constants (keys of learning, for real training)."""
 
     rate: float
     """Learning rate."""
@@ -125,7 +127,7 @@ class LearningKeys(TypedDict, total=False):
 
 
 class LossScalingKeys(TypedDict, total=False):
-    """Scaling of the loss, to keep small gradients representable in float16."""
+    """Scaling of the loss, to keep small gradients representable in float16 (keys of loss_scaling)."""
 
     rule: Literal["auto", "none", "dynamic", "deepspeed", "static"]
     """dynamic: PyTorch's GradScaler; deepspeed: dynamic with hysteresis; static: constant scale; auto: dynamic for
@@ -139,7 +141,7 @@ class LossScalingKeys(TypedDict, total=False):
 
 
 class OffloadKeys(TypedDict, total=False):
-    """State stored on the host instead of the GPU."""
+    """State stored on the host instead of the GPU (keys of offload)."""
 
     what: Literal["none", "optimizer"]
     """Data to offload to the host: none, or the optimizer's states and update (optimizer)."""
@@ -148,7 +150,7 @@ class OffloadKeys(TypedDict, total=False):
 
 
 class OptimizerKeys(TypedDict, total=False):
-    """The optimizer, with an implementation for the update."""
+    """The optimizer, with an implementation for the update (keys of optimizer)."""
 
     name: str
     """Optimizer (determines the states and kernels); adamw means adam."""
@@ -158,7 +160,7 @@ class OptimizerKeys(TypedDict, total=False):
 
 
 class ParallelismKeys(TypedDict, total=False):
-    """Ranks for each kind of parallelism; the product is world_size."""
+    """Ranks for each kind of parallelism; their product is world_size (keys of parallelism)."""
 
     dp: int | str
     """Data parallelism: number of ranks; if omitted, world_size divided by tp x pp x cp. 1k is 1000."""
@@ -197,7 +199,7 @@ class ParallelismKeys(TypedDict, total=False):
 
 
 class PlanKeys(TypedDict, total=False):
-    """Choices of a plan, and the batch size."""
+    """The batch size, and the settings to fix or to choose among (keys of plan)."""
 
     global_batch: Required[int | str]
     """Global batch of a step: in tokens (4M; k is 1024) or in sequences (512seq)."""
@@ -216,7 +218,7 @@ class PlanKeys(TypedDict, total=False):
 
 
 class PlotsKeys(TypedDict, total=False):
-    """Plots to draw, and points for plots of a single point."""
+    """Plots to draw, and the points for plots of a single point (keys of `plots`)."""
 
     kinds: Sequence[str]
     """Kinds of figures to draw; every kind if omitted."""
@@ -226,7 +228,7 @@ class PlotsKeys(TypedDict, total=False):
 
 
 class PrecisionKeys(TypedDict, total=False):
-    """Dtypes used in a step."""
+    """Dtypes used in a training step (keys of precision)."""
 
     params: Literal["float64", "float32", "float16", "bfloat16"]
     """Dtype for working parameters and activations."""
@@ -236,12 +238,21 @@ class PrecisionKeys(TypedDict, total=False):
     """Dtype for gradients in communication; auto: float32, or float64 for float64 gradients."""
     master: Literal["float64", "float32", "float16", "bfloat16", "auto", None]
     """Dtype for the optimizer's parameter copy; auto: float32 for narrower parameters."""
-    matmul: Literal["float64", "float32", "float16", "bfloat16", "tf32", "float8_e4m3fn", "float8_e5m2", "auto"]
+    matmul: Literal[
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "tf32",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "auto",
+    ]
     """Dtype for matmul inputs; auto: the parameters' dtype."""
 
 
 class ServersKeys(TypedDict, total=False):
-    """Parameter servers."""
+    """Number and place of the parameter servers (keys of a collective's servers)."""
 
     count: int
     """Number of parameter servers, each with a share of the array."""
@@ -250,7 +261,7 @@ class ServersKeys(TypedDict, total=False):
 
 
 class ShardingKeys(TypedDict, total=False):
-    """How model states are sharded over data-parallel ranks."""
+    """Sharding of model states over data-parallel ranks (keys of sharding)."""
 
     strategy: str
     """Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3)."""
@@ -308,7 +319,7 @@ class ScenarioKeys(TypedDict, total=False):
 
 
 class ClusterKeys(TypedDict, total=False):
-    """The machine to simulate."""
+    """The machine to simulate (keys of cluster)."""
 
     topology: Required[str | Mapping[str, Any]]
     """Topology: a shipped name, a path, or the topology's keys."""
@@ -329,10 +340,19 @@ class ClusterKeys(TypedDict, total=False):
 
 
 class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):
-    """A single collective operation."""
+    """A single collective operation (keys of collective)."""
 
     operation: Required[
-        Literal["all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"]
+        Literal[
+            "all_gather",
+            "all_reduce",
+            "all_to_all",
+            "broadcast",
+            "gather",
+            "reduce",
+            "reduce_scatter",
+            "scatter",
+        ]
     ]
     """Collective operation."""
     algorithm: str
@@ -340,7 +360,16 @@ class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):
     size: str
     """Size of the whole array; optional with tensors."""
     dtype: Literal[
-        "bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "int32", "int64", "int8", "uint8"
+        "bfloat16",
+        "float16",
+        "float32",
+        "float64",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "int32",
+        "int64",
+        "int8",
+        "uint8",
     ]
     """Data type of the elements."""
     reduction: Literal["sum", "average", "max", "min", "product"]
@@ -368,7 +397,7 @@ class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):
 
 
 class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
-    """A single training step."""
+    """A single training step (keys of training)."""
 
     model: Required[str | Mapping[str, Any]]
     """Model: a catalog name, the path of a Hugging Face config.json, or the keys of such a file."""
@@ -409,7 +438,9 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Allocator of GPU memory."""
     offload: Literal["none", "optimizer"] | OffloadKeys
     """Data on the host: none, optimizer."""
-    loss_scaling: Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
+    loss_scaling: (
+        Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
+    )
     """Loss scaling: rule and options; short form: the rule's name."""
     clip_norm: float
     """Maximum gradient norm; no clipping if omitted."""

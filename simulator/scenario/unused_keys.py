@@ -46,7 +46,10 @@ class UnusedKeys:
     effective: set[_KeyValue] = field(default_factory=set)
 
     def add_point(self, shape: Scenario, facts: TopologyFacts | None) -> None:
-        """Add a point; `facts` is None if the topology is invalid."""
+        """Add a point's set keys, sorted into those with and without effect.
+
+        `facts` is None if the topology is invalid.
+        """
         # Values equal to their default say nothing, and are not counted as set. The value belongs to the dict key:
         # `servers.count` 1 and 2, from an axis, are judged separately.
         values = dict(_set_keys(shape.model_dump(exclude_defaults=True, warnings=False), ()))
@@ -58,14 +61,14 @@ class UnusedKeys:
                 self.effective.add((key, value))
 
     def reasons_by_key(self) -> dict[Key, str]:
-        """Return the keys without effect in every point, with the reason."""
+        """Return {key: reason} for the keys with no effect in any point."""
         return {
             key_and_value[0]: why for key_and_value, why in self.reasons.items() if key_and_value not in self.effective
         }
 
 
 def _set_keys(data: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[_KeyValue]:
-    """Yield each key that is set, with its value as text; lists and mappings in _WHOLE are a single value."""
+    """Yield (key, value's text) for each set key of nested data; mappings listed in _WHOLE are a single value."""
     for name, value in data.items():
         key = (*at, name)
         if isinstance(value, dict) and key not in _WHOLE:
@@ -119,7 +122,10 @@ def _carries(shape: CollectiveSpec, cluster: ClusterSpec) -> bool:
 def _without_kernels(
     shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None
 ) -> Iterator[tuple[Key, str]]:
-    """Yield a collective's unused GPU keys: it uses only the memory bandwidth, and only if GPUs compute sums."""
+    """Yield (key, reason) for the GPU keys that change no number of a collective.
+
+    A collective uses only the GPU's memory bandwidth, and only if GPUs compute sums.
+    """
     yield ("cluster", "jitter", "compute"), "a collective has no kernels; only latency can vary"
     why = _leaves_memory_alone(shape, cluster, facts)
     if why:
@@ -130,7 +136,7 @@ def _without_kernels(
 
 
 def _leaves_memory_alone(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None) -> str:
-    """Return the reason why no GPU's memory is used for sums; empty if some GPU's may be."""
+    """Return the reason why a collective uses no GPU's memory for sums; empty if it may."""
     from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Auxiliary
 
     if shape.operation not in REDUCING:

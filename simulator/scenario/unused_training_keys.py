@@ -42,7 +42,7 @@ _ON_LINKS: Final = (
 
 
 def unused(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:
-    """Yield each key without effect on this step, with the reason."""
+    """Yield (key, reason) for each training key that changes no number of this step."""
     # The rules below need the number of micro-batches, and `global_batch` alone does not show it.
     shape = with_accumulation(shape, world_size)
     yield from _without_numbers(shape)

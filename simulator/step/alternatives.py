@@ -15,7 +15,7 @@ from simulator.step.strategies.strategy import STRATEGIES, Strategy
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one setting.
+    """A changed setting of a training step, tried if the step does not fit into memory.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A step with one or two changed settings.
+    """A training step with one or two changed settings, and the changes in words.
 
     Attributes
     ----------
@@ -48,13 +48,13 @@ class Alternative:
 
 
 def single_changes(step: TrainingStep, ranks: int) -> list[Alternative]:
-    """Return the steps with one changed setting."""
+    """Return variants of a training step on `ranks` ranks, each with a single changed setting to save memory."""
     tried = ((change, change.made(step)) for change in _changes(step, ranks))
     return [Alternative((change.kind,), change.text, made) for change, made in tried if made is not None]
 
 
 def double_changes(step: TrainingStep, ranks: int) -> list[Alternative]:
-    """Return the steps with two changed settings.
+    """Return variants of a training step on `ranks` ranks, each with two changed settings to save memory.
 
     Examples
     --------
@@ -75,7 +75,9 @@ def double_changes(step: TrainingStep, ranks: int) -> list[Alternative]:
 
 
 def _changes(step: TrainingStep, ranks: int) -> Iterator[Change]:
-    """Yield the applicable changes, the mildest first."""
+    """Yield the changes of one setting that apply to a training step on `ranks` ranks and may save memory, mildest
+    first.
+    """
     if step.allocator != "expandable_segments":
         text = "allocator: expandable_segments"
         yield Change("allocator", text, lambda old: replace(old, allocator="expandable_segments"))
@@ -99,12 +101,14 @@ def _changes(step: TrainingStep, ranks: int) -> Iterator[Change]:
 
 
 def _micro_batch(size: int, accumulation: int) -> Callable[[TrainingStep], TrainingStep]:
-    """Return a change to another micro-batch size."""
+    """Return a function from a step to the step with this micro-batch size and gradient accumulation."""
     return lambda old: replace(old, micro_batch_size=size, accumulation=accumulation)
 
 
 def _shardings(step: TrainingStep) -> Iterator[Change]:
-    """Yield changes of the sharding."""
+    """Yield changes of a step's sharding that may save memory: a higher ZeRO stage, resharding after the forward pass,
+    no smaller shard group.
+    """
     sharding, strategy = step.sharding, STRATEGIES.find(step.sharding.strategy)
     for name in _sharding_more(strategy):
         yield Change("sharding", f"sharding: {name}", _sharded(strategy=name))
@@ -115,18 +119,22 @@ def _shardings(step: TrainingStep) -> Iterator[Change]:
 
 
 def _sharded(**keys: object) -> Callable[[TrainingStep], TrainingStep]:
-    """Return a change of the sharding's keys."""
+    """Return a function from a step to the step with the given sharding settings replaced."""
     return lambda old: replace(old, sharding=replace(old.sharding, **keys))  # type: ignore[arg-type]
 
 
 def _offloaded(old: TrainingStep) -> TrainingStep | None:
-    """Return the step with its optimizer on the host; None if ranks do not update exactly their own shards."""
+    """Return a copy of a step with the optimizer offloaded to the host; None if ranks do not update exactly their own
+    shards.
+    """
     able = STRATEGIES.find(old.sharding.strategy).updater is Updater.OWNERS
     return replace(old, offload=Offload()) if able else None
 
 
 def _sharding_more(strategy: Strategy) -> list[str]:
-    """Return the names of strategies that shard more states, the least first; none for parameter servers."""
+    """Return the names of strategies that shard more kinds of model states than the given strategy, fewest kinds first;
+    none for parameter servers.
+    """
     if strategy.updater is Updater.SERVERS:
         return []
     others = [STRATEGIES.find(name) for name in STRATEGIES.names()]

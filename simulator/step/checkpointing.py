@@ -28,7 +28,7 @@ POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op")
 
 @dataclass(frozen=True, slots=True)
 class KeptActivations:
-    """Effect of a policy on a layer.
+    """A layer's activations saved by a checkpointing policy, and the operations recomputed.
 
     Attributes
     ----------
@@ -52,7 +52,8 @@ class KeptActivations:
 def kept(
     policy: Checkpointing, layer: int, model: Transformer, operations: tuple[Operation, ...], entry: int
 ) -> KeptActivations:
-    """Return the saved and the recomputed activations of a layer.
+    """Return the bytes of activations that a checkpointing policy saves for a layer, and the recomputed bytes and
+    operations.
 
     Parameters
     ----------
@@ -86,7 +87,8 @@ def kept(
 
 
 def policy_of(policy: Checkpointing, layer: int) -> str:
-    """Return the name of a layer's policy.
+    """Return the name of the checkpointing policy of the layer with this number, from a policy name, an interval k, or
+    a list of layers.
 
     Examples
     --------
@@ -109,7 +111,9 @@ def policy_of(policy: Checkpointing, layer: int) -> str:
 def _segment(
     layer: int, layers: int, everything: int, entry: int, operations: tuple[Operation, ...]
 ) -> KeptActivations:
-    """Return the effect of "sqrt": save the inputs of about sqrt(L) segments, and recompute whole segments [1]_."""
+    """Return a layer's saved and recomputed activations under "sqrt": save inputs of about sqrt(L) segments, recompute
+    whole segments [1]_.
+    """
     count = max(1, round(sqrt(layers)))
     sizes = [layers // count + (i < layers % count) for i in range(count)]
     ends = list(accumulate(sizes))
@@ -121,7 +125,9 @@ def _segment(
 
 
 def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -> KeptActivations:
-    """Return the effect of "selective_op": save the outputs of attention and of every second matmul (torchtitan)."""
+    """Return a layer's saved and recomputed activations under "selective_op": save outputs of attention and of every
+    second matmul (torchtitan).
+    """
     kept_bytes, again, matmuls = entry, [], 0
     for op in operations:
         is_matmul = any(isinstance(k, Matmul) for k in op.forward)

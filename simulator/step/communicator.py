@@ -34,7 +34,7 @@ _ALONE: Final = ("rough", "at_once")
 
 @dataclass
 class Communicator:
-    """Plans collectives over the ranks of a cluster.
+    """Plans the collectives of a training step over a cluster's ranks, with algorithms and closed forms.
 
     Attributes
     ----------
@@ -61,7 +61,8 @@ class Communicator:
     _unlike_groups: dict[Scope, tuple[int, ...]] = field(default_factory=dict)
 
     def plan(self, operation: str, elements: int, dtype: str, scope: Scope = "all", rank: int = 0) -> Collective | None:
-        """Return the collective of a rank's process group, without a name; None for a single rank.
+        """Return the collective `operation` on `elements` elements in a rank's process group of the given scope; None
+        for a single rank.
 
         Arrays are padded to a multiple of the group's ranks, as frameworks pad shards.
         """
@@ -72,7 +73,9 @@ class Communicator:
         return self._plan(operation, padded, dtype, self.groups.members(scope, self.groups.number(scope, rank)))
 
     def send(self, elements: int, dtype: str, stages: tuple[int, int], rank: int) -> Collective:
-        """Return a transfer between ranks of two stages, without a name; `rank` is either of them."""
+        """Return the point-to-point transfer of `elements` elements between the pipeline stages; `rank`, on either
+        stage, selects the pair of ranks.
+        """
         group, itemsize = self.groups.members(stages, self.groups.number(stages, rank)), find(dtype).itemsize
         if self.mode in _ALONE:
             return self._roughly("send", elements, itemsize, dtype, group)
@@ -83,7 +86,9 @@ class Communicator:
         )
 
     def _plan(self, operation: str, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
-        """Return the collective of a group."""
+        """Return the collective `operation` over a group of ranks, on `elements` elements; cached. Closed forms set its
+        duration if allowed.
+        """
         key = (operation, elements, dtype, group)
         if self.mode in _ALONE:
             return self._roughly(operation, elements, find(dtype).itemsize, dtype, group)
@@ -111,7 +116,9 @@ class Communicator:
         return self._planned[key]
 
     def _roughly(self, operation: str, elements: int, itemsize: int, dtype: str, group: tuple[int, ...]) -> Collective:
-        """Return a collective of rank 0 alone, with about the group's duration, or no duration."""
+        """Return a stand-in collective of rank 0 alone, without transfers: its duration is an estimate for the group,
+        or 0 in mode "at_once".
+        """
         takes = 0.0 if self.mode == "at_once" else estimated_time(self.cluster, operation, elements * itemsize, group)
         return Collective(
             name=operation,
@@ -125,7 +132,7 @@ class Communicator:
         )
 
     def among(self, op: Collective, scope: Scope, number: int, name: str) -> Collective:
-        """Return the collective of another group in the scope, under a new name.
+        """Return a planned collective for the process group with this number in the same scope, under a new name.
 
         The collective is planned anew if the group's ranks are distributed differently over nodes, or if switches take
         part: two ranks on one node and two ranks on different nodes use different links.
@@ -184,7 +191,7 @@ class Communicator:
 
     @cached_property
     def _node_of(self) -> Mapping[int, int]:
-        """Node of each rank."""
+        """Number of the node of each rank."""
         return self.cluster.node_of()
 
     @cached_property
@@ -200,7 +207,9 @@ class Communicator:
         return self.steady and not self.groups.several and not meets
 
     def copy(self, nbytes: int, direction: offload.CopyDirection) -> Collective | float:
-        """Return rank 0's copy to or from its host: an operation to simulate, or its duration if certain [s]."""
+        """Return rank 0's copy of `nbytes` bytes to or from its host: an operation to simulate, or a duration [s] if no
+        simulation is needed.
+        """
         copy_rate = self._copy_rates[direction]
         if not self.cluster.hosts or (self.alone and (copy_rate.alike or self.mode != "auto")):
             return copy_rate.seconds(nbytes)
@@ -208,12 +217,13 @@ class Communicator:
 
     @cached_property
     def _copy_rates(self) -> dict[offload.CopyDirection, offload.CopyRate]:
-        """Rates of host copies, by direction."""
+        """Latency and bandwidth of copies between GPUs and hosts, by direction: "to host" and "to device"."""
         directions: tuple[offload.CopyDirection, ...] = ("to host", "to device")
         return {direction: offload.copies(self.cluster, direction) for direction in directions}
 
     def serve(self, operation: ServerOperation, elements: int, dtype: str, sharding: Sharding) -> Collective | None:
-        """Return every worker's push to the parameter servers, their pull, or a clock exchange; None for one worker.
+        """Return a push of `elements` elements to the parameter servers, a pull from the servers, or a clock exchange;
+        None for one worker.
 
         Asynchronous workers push and pull alone.
 
@@ -254,7 +264,7 @@ class Communicator:
 
 
 def _served(operation: ServerOperation, party: parameter_server.ServerLayout) -> Schedule:
-    """Return the schedule of a push, a pull or a clock exchange."""
+    """Return the transfer schedule of a push, a pull or a clock exchange between workers and parameter servers."""
     # The clock is a single number, summed on the servers and returned to every worker.
     if operation == "clock":
         on: Literal["own", "workers"] = "own" if party.own else "workers"
@@ -268,7 +278,8 @@ def _served(operation: ServerOperation, party: parameter_server.ServerLayout) ->
 
 
 def _size(group: tuple[int, ...]) -> int:
-    """Return the approximate number of array elements in a plan, for the cache's size.
+    """Return the approximate number of array elements in the plan of a collective over this group, as weight in a
+    cache.
 
     Transfers do not count: the step's plan never writes them out.
     """

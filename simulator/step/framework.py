@@ -45,7 +45,8 @@ class Sustained:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """Constants of a framework; the defaults are bare kernels.
+    """Constants of a training framework (torchtitan, NeMo, ...); the defaults are bare kernels without a framework's
+    overhead.
 
     Attributes
     ----------
@@ -131,12 +132,13 @@ class Framework:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def chip(self, gpu: Gpu) -> str | None:
-        """Return the GPU's chip among the keys of `sustained`; None for an unknown chip."""
+        """Return the first key in `sustained`, such as "H100", found in the GPU's name; None without such a key."""
         names = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
         return next((chip for chip in self.sustained if chip.upper() in names), None)
 
     def fitted_to(self, gpu: Gpu | None = None) -> dict[str, list[str]]:
-        """Return the names of the file's constants, by the framework whose measured runs gave them; "" for no runs.
+        """Return lists of constant names, keyed by the framework whose measured runs the constants were fitted to; ""
+        for no runs.
 
         Among the slowdowns under sustained load, only the GPU's own chip is included.
 
@@ -185,64 +187,68 @@ BARE: Final = Framework()
 
 
 def _positive(value: float) -> float:
-    """Refuse negative numbers."""
+    """Return a number of at least 0; raise ValueError for a negative number."""
     if value < 0.0:
         raise ValueError("must be at least 0")
     return value
 
 
 def _share(value: float) -> float:
-    """Refuse numbers outside of 0 to 1."""
+    """Return a number from 0 to 1; raise ValueError for other numbers."""
     if not 0.0 <= value <= 1.0:
         raise ValueError("must be from 0 to 1")
     return value
 
 
 def _factor(value: float) -> float:
-    """Refuse numbers that are not positive."""
+    """Return a positive number; raise ValueError for 0 and negative numbers."""
     if value <= 0.0:
         raise ValueError("must be more than 0")
     return value
 
 
 class _Constant(SourcedValue):
-    """A framework's constant; `fitted_to` names the framework, or the source, whose measured runs gave it."""
+    """A constant in a framework file; `fitted_to` names the framework, or the source, whose measured runs gave the
+    value.
+    """
 
     fitted_to: str = ""
 
 
 class _Amount(_Constant):
-    """A constant of at least 0."""
+    """A constant in a framework file with a number of at least 0 as value."""
 
     value: Annotated[float, AfterValidator(_positive)]
 
 
 class _Share(_Constant):
-    """A constant from 0 to 1."""
+    """A constant in a framework file with a number from 0 to 1 as value."""
 
     value: Annotated[float, AfterValidator(_share)]
 
 
 class _Factor(_Constant):
-    """A constant above 0."""
+    """A constant in a framework file with a positive number as value."""
 
     value: Annotated[float, AfterValidator(_factor)]
 
 
 class _Fact(SourcedValue):
-    """A property that a framework has or lacks."""
+    """A constant in a framework file with a boolean as value."""
 
     value: bool
 
 
 class _Choice(SourcedValue):
-    """A framework's default implementation of the update."""
+    """A constant in a framework file that names the default implementation of the optimizer's update: fused, foreach or
+    for_loop.
+    """
 
     value: Implementation
 
 
 class _Chip(_Constant):
-    """A chip's slowdown in a framework file; see `Sustained`."""
+    """Slowdown of a chip's matmuls under sustained load, as written in a framework file; see `Sustained`."""
 
     time: Annotated[float, AfterValidator(_factor)]
     power: Annotated[float, AfterValidator(_factor)]
@@ -279,7 +285,7 @@ class _FrameworkFile(Strict):
 
 
 def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None = None) -> Framework:
-    """Read a framework.
+    """Return the constants of a training framework, read from the catalog, a file or a mapping.
 
     Parameters
     ----------
@@ -302,7 +308,7 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
 
 
 def _framework(name: str, document: Document) -> Framework:
-    """Build a framework from a document."""
+    """Return the Framework of this name from a loaded framework file; the file's keys are checked."""
     file = checked(_FrameworkFile, document)
     constants = figures(file)
     return Framework(

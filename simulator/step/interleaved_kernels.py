@@ -26,7 +26,8 @@ COMPUTE = "compute"
 
 
 def interleaved_kernels(one: Sequence[Op], other: Sequence[Op]) -> list[Op]:
-    """Return the operations of two passes in order of issue.
+    """Return two simultaneous passes' operations as a single list in issue order, alternating between the passes at
+    exchanges.
 
     The second pass follows the whole first pass if neither has a kernel waiting for an exchange, because there is
     nothing to hide, or if the second waits for an operation in the first, for example until gathered parameters are
@@ -43,7 +44,9 @@ def interleaved_kernels(one: Sequence[Op], other: Sequence[Op]) -> list[Op]:
 
 
 def _parts(ops: Sequence[Op]) -> list[list[Op]]:
-    """Cut a pass before each kernel that waits for an exchange in the same pass."""
+    """Return a pass's operations cut into lists; a new list begins at a kernel that waits for an exchange of the same
+    pass.
+    """
     exchanges = {op.name for op in ops if isinstance(op, Collective)}
     parts: list[list[Op]] = [[]]
     for op in ops:

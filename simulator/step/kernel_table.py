@@ -24,7 +24,7 @@ Bound = Literal["arithmetic", "HBM", "launch", "merged"]
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """A kernel's row in the table.
+    """A row in the table of a micro-batch's kernels: kernel, duration, bytes and bottleneck.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class KernelRow:
 
 
 def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
-    """Return the kernels of a micro-batch, in order; equal parts appear once.
+    """Return a table row for each kernel of a step's micro-batch on a GPU; repeated equal layers have one set of rows.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
 
 
 def _rows(part: str, times: int, timer: KernelTimer, operations: Sequence[Operation]) -> Iterator[KernelRow]:
-    """Yield the rows of a part, forward pass first."""
+    """Yield a table row for each kernel of a model part's operations, kernels of the forward pass first."""
     itemsize = find(timer.step.precision.params).itemsize
     for backward in (False, True):
         for operation in operations:
@@ -83,7 +83,9 @@ def _rows(part: str, times: int, timer: KernelTimer, operations: Sequence[Operat
 
 
 def _bound(timer: KernelTimer, kernel: Kernel, seconds: float) -> Bound:
-    """Return the resource whose loss would cost the kernel most time."""
+    """Return the bottleneck of a kernel that takes `seconds`: "arithmetic", "HBM", "launch", or "merged" for a kernel
+    of no duration.
+    """
     if not seconds:
         return "merged"
     # Halving a resource shows its importance, also for kernels between two roofs.

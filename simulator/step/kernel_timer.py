@@ -39,7 +39,7 @@ class KernelCost:
     launches: int = 0
 
     def __add__(self, other: KernelCost) -> KernelCost:
-        """Return the cost of both in sequence."""
+        """Return the added costs for running both sets of kernels in sequence."""
         return KernelCost(
             self.alone + other.alone,
             self.contended + other.contended,
@@ -51,7 +51,9 @@ class KernelCost:
 
 @dataclass(frozen=True, slots=True)
 class _Contention:
-    """SMs taken by a collective in flight, and the share of HBM bandwidth left."""
+    """Resources that a collective in flight leaves to kernels: number of SMs taken, and the share of HBM bandwidth
+    left.
+    """
 
     sms_taken: int
     hbm_left: float
@@ -62,7 +64,7 @@ _NO_CONTENTION: Final = _Contention(0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class KernelTimer:
-    """Times kernels on a GPU under a step's settings.
+    """Computes durations and costs of kernels on a GPU, under a training step's dtypes, framework and compiler.
 
     Attributes
     ----------
@@ -75,7 +77,9 @@ class KernelTimer:
     hbm_left: float = 1.0
 
     def cost(self, kernels: Iterable[Kernel], sms_taken: int | None = None) -> KernelCost:
-        """Return the cost of kernels in sequence, beside a collective with `sms_taken` SMs (default: a library's)."""
+        """Return the cost of kernels in sequence, alone and beside a collective on `sms_taken` SMs (default: the SMs of
+        the library's collectives).
+        """
         contention, total = self._contention, KernelCost(0.0, 0.0, 0.0, 0.0)
         if sms_taken is not None:
             contention = replace(contention, sms_taken=min(sms_taken, self.gpu.sms - 1))
@@ -88,7 +92,9 @@ class KernelTimer:
         return total
 
     def seconds(self, kernel: Kernel, sms_taken: int = 0, hbm_left: float = 1.0) -> float:
-        """Return a kernel's duration with some SMs taken, or with a share of HBM bandwidth left [s]."""
+        """Return a kernel's duration [s] while `sms_taken` SMs are taken and the share `hbm_left` of HBM bandwidth is
+        left.
+        """
         return self._duration(kernel, _Contention(sms_taken, hbm_left))
 
     @property
@@ -97,18 +103,20 @@ class KernelTimer:
         return self.seconds(Elementwise("nothing", 0.0, 0.0))
 
     def copies(self, nbytes: float) -> KernelCost:
-        """Return the cost of plain copies of `nbytes`, read and written together [B]."""
+        """Return the cost of plain memory copies that read and write `nbytes` bytes in total."""
         kernel = Elementwise("copies", nbytes / 2, nbytes / 2)
         # Copies are limited by bandwidth, not by SMs.
         contention = replace(self._contention, sms_taken=0)
         return KernelCost(self._bare(kernel, _NO_CONTENTION), self._bare(kernel, contention), 0.0, nbytes)
 
     def one_pass(self, name: str, read: float, written: float) -> KernelCost:
-        """Return the cost of an elementwise kernel with these bytes read and written [B]."""
+        """Return the cost of an elementwise kernel that reads `read` bytes and writes `written` bytes."""
         return self.cost([Elementwise(name, read, written)])
 
     def streamed(self, name: str, nbytes: float, launches: int) -> KernelCost:
-        """Return the cost of kernels with `nbytes` of HBM traffic in total [B], without a framework's slowdown."""
+        """Return the cost of `launches` elementwise kernels with `nbytes` bytes of HBM traffic in total, without a
+        framework's slowdown.
+        """
         share = elementwise_share(self.gpu)
         kernel, nothing = (Elementwise(name, count, 0.0) for count in (nbytes, 0.0))
         alone, contended = (
@@ -119,11 +127,15 @@ class KernelTimer:
 
     @property
     def _contention(self) -> _Contention:
-        """SMs and HBM bandwidth taken by a library's collective."""
+        """Number of SMs taken by a communication library's collective, and the share of HBM bandwidth left to
+        kernels.
+        """
         return _Contention(communication_sms(self.gpu), self.hbm_left)
 
     def _duration(self, kernel: Kernel, contention: _Contention) -> float:
-        """Return a kernel's duration with the framework's overheads and the chip's sustained load [s]."""
+        """Return a kernel's duration under contention by a collective [s], with the framework's overheads and the
+        chip's sustained load.
+        """
         framework = self.step.framework
         if isinstance(kernel, Elementwise):
             share = elementwise_share(self.gpu)
@@ -142,7 +154,9 @@ class KernelTimer:
         return framework.matmul_time(self.gpu) * self._bare(kernel, contention) + self._casts(kernel, contention)
 
     def _casts(self, kernel: Matmul, contention: _Contention) -> float:
-        """Return the duration of casting a matmul's operands to eight bits; 0 if they are eight bits already [s]."""
+        """Return the time to cast both operands of a matmul to eight bits [s]; 0 if matmuls use no eight-bit dtype or
+        parameters have eight bits.
+        """
         precision = self.step.precision
         if not is_eight_bit(precision.matmul) or is_eight_bit(precision.params):
             return 0.0
@@ -151,7 +165,7 @@ class KernelTimer:
         return self._bare(casts, replace(contention, sms_taken=0)) if casts.read else 0.0
 
     def _bare(self, kernel: Kernel, contention: _Contention) -> float:
-        """Return a bare kernel's duration, without the framework's overheads [s]."""
+        """Return a kernel's duration under contention by a collective [s], without the framework's overheads."""
         precision = self.step.precision
         # Only linear maps use eight bits; attention keeps the activations' dtype.
         wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and is_eight_bit(precision.matmul))

@@ -49,12 +49,12 @@ class CopyRate:
     alike: bool
 
     def seconds(self, nbytes: float) -> float:
-        """Return the duration of a copy that every rank begins together [s]."""
+        """Return the duration of an `nbytes`-byte copy begun by every rank together [s]."""
         return self.latency + nbytes / self.rate
 
 
 def copies(cluster: Cluster, direction: CopyDirection) -> CopyRate:
-    """Return the copy rates over a topology's PCIe links.
+    """Return latency and rates of copies between GPUs and hosts in a direction, over the cluster's PCIe links.
 
     If the topology has no hosts, each GPU has a slot of its own with the rate in the GPU's file.
     """
@@ -77,7 +77,7 @@ def copies(cluster: Cluster, direction: CopyDirection) -> CopyRate:
 
 
 def meets_collectives(cluster: Cluster) -> bool:
-    """Return True if a copy and a message between ranks may share a link.
+    """Return True if a copy to or from a host and a message between ranks may share a link of the cluster.
 
     This happens if network cards or GPUs share a PCIe slot.
     """
@@ -95,16 +95,18 @@ def meets_collectives(cluster: Cluster) -> bool:
 
 
 def _ends(cluster: Cluster, direction: CopyDirection) -> Iterator[tuple[str, str]]:
-    """Yield source and target of each rank's copy."""
+    """Yield the source and the target node name of each rank's copy in a direction: (rank, host) or (host, rank)."""
     for rank, host in zip(cluster.ranks, cluster.hosts, strict=True):
         yield (rank, host) if direction == "to host" else (host, rank)
 
 
 def copy_operation(cluster: Cluster, nbytes: int, direction: CopyDirection, cap: float) -> Collective:
-    """Return rank 0's copy as a transfer between the rank and its host, on the cluster's links."""
+    """Return rank 0's copy of `nbytes` bytes to or from its host, as a transfer to simulate, at most at the rate `cap`
+    [B/s].
+    """
 
     def parts() -> Iterator[Round]:
-        """Yield the schedule's only round: a single transfer."""
+        """Yield the only round of a copy's schedule: a single transfer."""
         zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
         src, dst = (zero, one) if direction == "to host" else (one, zero)
         yield Round(src, dst, zero, one, zero.astype(np.bool_), zero, -one[:, None])
@@ -127,5 +129,5 @@ def copy_operation(cluster: Cluster, nbytes: int, direction: CopyDirection, cap:
 
 
 def host_rate(cluster: Cluster, of_node: float) -> float:
-    """Return a rank's share of the rate at which its node's processors read and write [B/s]."""
+    """Return a rank's share of `of_node`, the rate at which a node's processors read and write memory [B/s]."""
     return of_node / max(len(node) for node in cluster.nodes) if cluster.hosts else of_node

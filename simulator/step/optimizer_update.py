@@ -17,7 +17,8 @@ from simulator.step.states import STATE_BYTES, States
 
 
 def implementation_of(optimizer: Optimizer, framework: Framework) -> Implementation:
-    """Return the implementation of an optimizer's update: the scenario's choice, or else the framework's default.
+    """Return the implementation of an optimizer's update (fused, foreach, for_loop): the optimizer's setting, or else
+    the framework's default.
 
     If the default is `fused` and the optimizer has no fused kernel, the implementation is `foreach`.
     """
@@ -26,7 +27,7 @@ def implementation_of(optimizer: Optimizer, framework: Framework) -> Implementat
 
 
 def update_traffic(step: TrainingStep, states: States) -> float:
-    """Return the bytes read from and written to HBM by a rank's update [B]."""
+    """Return the bytes read from and written to HBM by the optimizer's update on a rank [B]."""
     if implementation_of(step.optimizer, step.framework) == "fused":
         return states.update_read + states.update_written
     separate, precision = step.optimizer.separate, step.precision

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from simulator.model.partition import ONE_PLACE, Context, ExpertPartition, ModelPartition
+from simulator.model.expert_partition import ExpertPartition
+from simulator.model.partition import ONE_PLACE, Context, ModelPartition
 from simulator.step.pipelines.schedule import SCHEDULES, Placement
 from simulator.step.rank_grid import ORDER, Kind, RankGrid
 
@@ -62,7 +63,7 @@ class Parallelism:
     order: tuple[Kind, ...] = ORDER
 
     def cut(self, place: int = 0) -> ModelPartition:
-        """Return a rank's partition of a layer; `place` is the rank's place among context-parallel ranks."""
+        """Return the partition of a layer for the rank at index `place` among the context-parallel ranks."""
         context = Context(
             self.ulysses, self.cp // self.ulysses, self.gathers_keys, self.balanced, place // self.ulysses
         )
@@ -75,7 +76,7 @@ class Parallelism:
 
     @property
     def unlike_places(self) -> int:
-        """Number of context-parallel ranks with different work."""
+        """Number of context-parallel ranks with unequal work: all under unbalanced causal attention, otherwise 1."""
         # Unbalanced causal attention gives later pieces of a sequence more work.
         return self.cp if self.cut().context.uneven else 1
 
@@ -91,7 +92,7 @@ class Parallelism:
         return self.pp > 1 and SCHEDULES.find(self.schedule).placement is Placement.BOTH_WAYS
 
     def holders(self, world_size: int) -> int:
-        """Return the number of ranks holding equal parts of the model, among `world_size` ranks."""
+        """Return the number of ranks, among `world_size`, holding the same model part."""
         return world_size // (self.tp * self.pp) * (2 if self.mirrored else 1)
 
     def grid(self, world_size: int) -> RankGrid:

@@ -23,7 +23,7 @@ Part = Literal["whole", "input", "weights"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Kernels, or an exchange.
+    """A piece of a pass: either kernels in sequence, or an exchange between model-parallel ranks.
 
     Attributes
     ----------
@@ -40,13 +40,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class PassPieces:
-    """A pass's pieces, in order."""
+    """A forward or backward pass as a sequence of pieces: kernels, and exchanges between model-parallel ranks."""
 
     pieces: tuple[Piece, ...]
 
     @property
     def cost(self) -> KernelCost:
-        """Total cost of the kernels."""
+        """Total cost of the kernels in a pass."""
         total, *others = [piece.cost for piece in self.pieces if piece.cost is not None] or [NOTHING]
         for other in others:
             total += other
@@ -54,21 +54,21 @@ class PassPieces:
 
     @property
     def alone(self) -> float:
-        """Duration without collectives [s]."""
+        """Duration of a pass's kernels without collectives [s]."""
         return self.cost.alone
 
     @property
     def flops(self) -> float:
-        """Operations [FLOP]."""
+        """Floating-point operations of a pass [FLOP]."""
         return self.cost.flops
 
     @property
     def exchanges(self) -> tuple[Communication, ...]:
-        """Exchanges in the order of their starts."""
+        """Exchanges between model-parallel ranks in a pass, in start order."""
         return tuple(piece.exchange for piece in self.pieces if piece.exchange is not None)
 
     def __add__(self, other: PassPieces) -> PassPieces:
-        """Return both passes in sequence, as a single piece if there are no exchanges."""
+        """Return the pieces of two passes in sequence; without exchanges, as a single piece."""
         if not self.exchanges and not other.exchanges:
             return PassPieces((Piece(self.cost + other.cost),))
         # Indices of awaited exchanges count from the beginning of the joined pass.
@@ -84,12 +84,14 @@ NO_PASS = PassPieces(())
 
 
 def forward_pieces(timer: KernelTimer, operations: Sequence[Operation]) -> PassPieces:
-    """Return the forward pass through operations."""
+    """Return the timed pieces for the forward pass through some operations."""
     return _pieces(timer, [_Listed(op.forward, _of(op, backward=False)) for op in operations])
 
 
 def backward_pieces(timer: KernelTimer, operations: Sequence[Operation], part: Part = "whole") -> PassPieces:
-    """Return the backward pass through operations, or a part of it."""
+    """Return the timed pieces for the backward pass through some operations, or for the input-gradient or
+    weight-gradient part.
+    """
     listed = [_part(op, part) for op in operations]
     if not any(own.exchanges for own in listed):
         # Without exchanges, the sum keeps one order for every part, hence rounding is equal.
@@ -99,19 +101,25 @@ def backward_pieces(timer: KernelTimer, operations: Sequence[Operation], part: P
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Kernels of an operation, and its exchanges: (start before kernel, awaited by kernel, exchange)."""
+    """An operation's kernels, and exchanges in triples: (starts before this kernel, awaited by this kernel,
+    exchange).
+    """
 
     kernels: tuple[Kernel, ...]
     exchanges: tuple[tuple[int, int, Communication], ...]
 
 
 def _of(op: Operation, *, backward: bool) -> tuple[tuple[int, int, Communication], ...]:
-    """Return an operation's exchanges of one direction."""
+    """Return the exchanges of an operation's forward or backward pass as triples (start before kernel, awaited by
+    kernel, exchange).
+    """
     return tuple((one.before, one.awaited, one) for one in op.communications if one.backward == backward)
 
 
 def _part(op: Operation, part: Part) -> _Listed:
-    """Return an operation's backward kernels and exchanges, or a part of them."""
+    """Return the kernels and exchanges in an operation's backward pass, or only in the input-gradient or
+    weight-gradient part.
+    """
     if part == "whole":
         return _Listed(op.backward, _of(op, backward=True))
     # Renumber the exchanges' places among the kernels of this part.
@@ -119,7 +127,9 @@ def _part(op: Operation, part: Part) -> _Listed:
     kernels = tuple(kernel for kernel, is_wanted in zip(op.backward, wanted, strict=True) if is_wanted)
 
     def of_weights(awaited: int) -> bool:
-        """Return True if a weight-gradient kernel waits for the exchange."""
+        """Return True if a weight-gradient kernel waits for the exchange; `awaited` is the index of the
+        waiting kernel.
+        """
         return awaited < len(op.backward) and op.backward[awaited].of_weights
 
     exchanges = tuple(
@@ -131,7 +141,7 @@ def _part(op: Operation, part: Part) -> _Listed:
 
 
 def _pieces(timer: KernelTimer, listed: Sequence[_Listed]) -> PassPieces:
-    """Join operations, and cut their kernels at exchanges."""
+    """Return the pieces of a pass: the operations' kernels joined in sequence, cut and timed between exchanges."""
     kernels: list[Kernel] = []
     exchanges: list[tuple[int, int, Communication]] = []
     for own in listed:
@@ -143,7 +153,9 @@ def _pieces(timer: KernelTimer, listed: Sequence[_Listed]) -> PassPieces:
 def _in_order(
     timer: KernelTimer, kernels: Sequence[Kernel], exchanges: Sequence[tuple[int, int, Communication]]
 ) -> Iterator[Piece]:
-    """Yield kernels and exchanges in order, cut where an exchange starts or is awaited."""
+    """Yield the pieces of a pass in order: exchanges, and timed runs of kernels, cut where an exchange starts or is
+    awaited.
+    """
     cuts = sorted({0, len(kernels), *(place for before, awaited, _ in exchanges for place in (before, awaited))})
     place_of: dict[int, int] = {}
     place = 0

@@ -34,7 +34,8 @@ from simulator.step.units import Unit
 
 @dataclass(slots=True)
 class Passes:
-    """Writes a rank's passes into its program.
+    """Writes the operations of a rank's forward and backward passes (kernels, allocations, frees) into the rank's
+    program.
 
     Attributes
     ----------
@@ -80,33 +81,39 @@ class Passes:
 
     @property
     def gradient_itemsize(self) -> int:
-        """Bytes of an accumulated gradient [B]."""
+        """Bytes per element in an accumulated gradient [B]."""
         return find(self.step.precision.grads).itemsize
 
     @property
     def gradient_bytes(self) -> int:
-        """Gradient bytes that stay allocated, plus the computed dtype's copy if the framework keeps both [B]."""
+        """Bytes of the whole gradients of a rank's units [B]; a copy in the computed dtype is included if the framework
+        keeps one.
+        """
         computed = find(self.step.precision.params).itemsize
         # Some frameworks keep the computed gradient beside the accumulated gradient.
         beside = computed if self.step.framework.keeps_gradients and computed != self.gradient_itemsize else 0
         return sum(unit.elements for unit in self.units) * (self.gradient_itemsize + beside)
 
     def ranks_of(self, unit: Unit) -> int:
-        """Return the number of ranks over which a unit's gradients are sharded."""
+        """Return the number of ranks that shard the gradients of a unit (embedding, layer or head)."""
         return self.expert_ranks if unit.spread else self.ranks
 
     def elements_by_ranks(self) -> list[tuple[int, int]]:
-        """Return pairs: a number of parameters on this rank, and the number of ranks over which they may be sharded."""
+        """Return pairs (parameters on this rank, ranks over which these may be sharded), with expert-parallel
+        parameters in a separate pair.
+        """
         dense, spread = (sum(u.elements for u in self.units if u.spread == spread) for spread in (False, True))
         # Expert-parallel units are sharded over fewer ranks: the ranks with the same experts.
         return [(dense, self.ranks), *([(spread, self.expert_ranks)] if spread else [])]
 
     def unit(self, name: str) -> Unit:
-        """Return the unit with a name."""
+        """Return the rank's unit (embedding, layer or head) with this name."""
         return next(unit for unit in self.units if unit.name == name)
 
     def forward(self, micro: int, unit: Unit, after: list[str | None]) -> str:
-        """Write a unit's forward pass; its saved tensors live until the backward pass."""
+        """Write a unit's forward pass for a micro-batch, after the given operations; return the name of its last
+        operation.
+        """
         if unit.kept:
             self.builder.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
         act = NumericAction(Computation.FORWARD, (unit.name,), micro)
@@ -131,20 +138,26 @@ class Passes:
         return self._end(micro, unit, fresh, done, communicates=communicates)
 
     def input_gradient(self, micro: int, unit: Unit, after: list[str | None]) -> str:
-        """Write the half of a backward pass for which the preceding unit waits."""
+        """Write the input-gradient half of a unit's backward pass, recompute included; return the last operation's
+        name.
+        """
         self._recompute(micro, unit, after)
         act = NumericAction(Computation.INPUT_GRADIENT, (unit.name,), micro)
         return self._run(f"{unit.name} input gradient {micro}", unit.input_gradient, "backward", after, act)
 
     def weight_gradient(self, micro: int, unit: Unit, chunk: Chunk, *, communicates: bool = True) -> str:
-        """Write the second half of a backward pass: weight gradients appear, and their saved tensors are freed."""
+        """Write the weight-gradient half of a unit's backward pass and free the unit's activations; return the last
+        kernels' name.
+        """
         fresh = self._make_room(micro, unit, chunk, [])
         act = NumericAction(Computation.WEIGHT_GRADIENT, (unit.name,), micro)
         done = self._run(f"{unit.name} weight gradient {micro}", unit.weight_gradient, "weight gradient", [], act)
         return self._end(micro, unit, fresh, done, communicates=communicates)
 
     def _recompute(self, micro: int, unit: Unit, after: list[str | None]) -> None:
-        """Allocate recomputed tensors, and run the forward pass again if activations were not saved."""
+        """Write the allocation of recomputed tensors (or loss buffers) before a unit's backward pass, and the repeated
+        forward pass if needed.
+        """
         # Tensors that appear without recompute are the loss function's buffers.
         category = "loss buffers" if unit.recompute is None else "recomputed activations"
         for made in unit.makes:
@@ -154,7 +167,9 @@ class Passes:
             self._run(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
 
     def _end(self, micro: int, unit: Unit, fresh: str | None, done: str, *, communicates: bool) -> str:
-        """Free a unit's activations; write gradient accumulation and copies; return the last kernels."""
+        """Write the end of a unit's backward pass: free activations, accumulate and copy gradients. Return the name of
+        the last kernels.
+        """
         for memory, nbytes in (("activations", unit.kept), ("recomputed", unit.recomputed)):
             if nbytes:
                 self.builder.free(f"{unit.name} {memory} {micro}")
@@ -169,7 +184,9 @@ class Passes:
     def _run(
         self, name: str, pieces: PassPieces, kind: str, after: list[str | None], act: NumericAction[Computation]
     ) -> str:
-        """Write a pass's kernels and exchanges; return the operation for which the pass's result waits."""
+        """Write the kernels and exchanges of a pass under the name `name`; return the name of the operation that makes
+        the pass's result available.
+        """
         kernels = [place for place, piece in enumerate(pieces.pieces) if piece.cost is not None]
         # A half of the backward pass may have no kernels, as the embedding's input gradient. An operation of no
         # duration keeps the name for operations that wait.
@@ -201,7 +218,8 @@ class Passes:
         return done
 
     def _make_room(self, micro: int, unit: Unit, chunk: Chunk, after: list[str | None]) -> str | None:
-        """Allocate a unit's gradients; return the temporary allocation to be freed after accumulation, or None.
+        """Allocate a unit's gradients before a backward pass; return the name of a temporary allocation to free after
+        accumulation, or None.
 
         Whole gradients stay allocated from the first micro-batch on; sharded strategies hold a unit's gradients
         briefly.
@@ -222,7 +240,9 @@ class Passes:
         return name if whole else None
 
     def _whole(self, unit: Unit, micro: int) -> str:
-        """Return the name of a unit's gradient allocation, accumulated over the micro-batches of a step."""
+        """Return the allocation name for a unit's whole gradient, which accumulates over the micro-batches of
+        a step.
+        """
         number = micro // self.step.accumulation
         return f"{unit.name} gradients" + (f" of step {number}" if number else "")
 
@@ -259,7 +279,8 @@ class Passes:
         return buffer
 
     def cast(self, name: str, units: Sequence[Unit]) -> str | None:
-        """Return a buffer for gradients that stay allocated but travel in another dtype; None if no cast is needed.
+        """Allocate a communication buffer if gradients travel in another dtype than they are kept in; return the name,
+        or None if no cast is needed.
 
         The sender frees the buffer.
         """
@@ -269,12 +290,15 @@ class Passes:
         return None if same or ranks == 1 else self._buffer(name, units)
 
     def _buffer(self, name: str, units: Sequence[Unit], after: Sequence[str | None] = ()) -> str:
-        """Allocate a communication buffer in the wire's dtype."""
+        """Allocate a communication buffer for the gradients of some units, in the dtype of the reduction; return the
+        allocation's name.
+        """
         nbytes = sum(unit.elements for unit in units) * find(self.step.precision.reduce).itemsize
         return self.builder.allocate(f"{name} buffer", nbytes, "buffers", after=after)
 
     def unpack(self, buffer: str | None, units: Sequence[Unit], micro: int, after: str, summed: str | None) -> None:
-        """Keep the rank's gradient shard after a reduce-scatter, and free the rest.
+        """Write the operations that keep the rank's gradient shards after a reduce-scatter and free the whole gradients
+        and the buffer.
 
         Parameters
         ----------
@@ -298,7 +322,9 @@ class Passes:
             self.builder.free(buffer, stream="communication", after=[after])
 
     def drop_gradients(self, units: Sequence[Unit], micro: int, stream: str, after: list[str]) -> None:
-        """Free whole gradients after their reduce-scatter or push."""
+        """Write operations that free the whole gradients of some units, on a stream and after the given operations
+        (reduce-scatter or push).
+        """
         for unit in units:
             # Frameworks with one large gradient buffer allocate once and never free.
             if self.keeps_whole_gradients and self.step.framework.gradient_buffers:
@@ -309,7 +335,9 @@ class Passes:
                 self.gradients.remove(name)
 
     def keep_gradient_shard(self, unit: Unit, micro: int, after: str, summed: str | None) -> None:
-        """Allocate the rank's gradient shard, from the first micro-batch to the update or the copy to the host."""
+        """Allocate a unit's gradient shard on this rank after a reduce-scatter, and copy the shard to the host under
+        offload.
+        """
         nbytes = shard(unit.elements, self.ranks_of(unit)) * self.gradient_itemsize
         # The host cannot sum over copies of the states. Shards that wait for this sum accumulate on the GPU and are
         # copied after the sum; otherwise each micro-batch's shard leaves at once.
@@ -327,11 +355,13 @@ class Passes:
 
     @property
     def _sums_copies_once(self) -> bool:
-        """True if gradients are summed over copies of the states only in the last micro-batch."""
+        """True if gradients are summed over copies of the model states only in a step's last micro-batch."""
         return self.step.sharding.gradient_sync == "shard" and self.builder.communicator.groups.hybrid
 
     def offload_copy(self, what: str, nbytes: int, *after: str, add: bool) -> str:
-        """Copy summed gradients to the host, which adds them to earlier gradients if `add`; return the copy's name."""
+        """Write a copy of `nbytes` bytes of gradients to the host, and an addition on the host if `add`; return the
+        copy's name.
+        """
         copied = self.builder.copy(f"hand over {what}", nbytes, "to host", after=after)
         self.last_offload = copied
         if add and self.step.offload is not None:

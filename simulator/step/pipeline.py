@@ -36,13 +36,13 @@ _BYTES_A_PASS: Final = 300
 # Each rank's part is requested separately, and settings in a plan share orders.
 @lru_cache(maxsize=32)
 def _order_of(schedule: PipelineSchedule, shape: PipelineShape) -> Order:
-    """Return a schedule's order; cached."""
+    """Return the order of passes on each rank that a pipeline schedule gives for this pipeline shape; cached."""
     return schedule.order(shape)
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The pipeline of a step; a single rank without pipeline parallelism."""
+    """The pipeline of a training step: schedule and shape; a single rank without pipeline parallelism."""
 
     step: TrainingStep
     schedule: PipelineSchedule
@@ -50,7 +50,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, step: TrainingStep) -> Pipeline:
-        """Return the pipeline of a step.
+        """Return the pipeline that a training step requests.
 
         Raises
         ------
@@ -78,11 +78,13 @@ class Pipeline:
 
     @property
     def all_passes(self) -> int:
-        """Number of passes in a step, of every rank."""
+        """Number of passes (forward, backward, weight gradient) in a step, over all pipeline ranks."""
         return (3 if self.schedule.splits_backward else 2) * self.shape.micro_batches * self.shape.stages
 
     def second_copy(self, place: int) -> frozenset[str]:
-        """Return the names of the units on a rank that belong to the second model copy (DualPipe)."""
+        """Return the names of the units on the pipeline rank `place` that belong to the second model copy
+        (DualPipe).
+        """
         stages = [stage for stage in self.schedule.stages_of(place, self.shape) if stage >= self.model_stages]
         return frozenset(name for stage in stages for name in self._names[stage % self.model_stages])
 
@@ -92,7 +94,9 @@ class Pipeline:
         return self.shape.stages // (2 if self.step.parallelism.mirrored else 1)
 
     def layers(self) -> tuple[int, ...]:
-        """Return the number of layers on each stage in a model copy."""
+        """Return the number of layers on each pipeline stage of a model copy; raise ValueError if the requested numbers
+        are impossible.
+        """
         asked, layers = self.step.parallelism, self.step.model.num_layers
         if asked.pp == 1:
             return (layers,)
@@ -107,7 +111,9 @@ class Pipeline:
             raise ValueError(f"parallelism.stages: {error}") from error
 
     def chunks(self, place: int, units: Sequence[Unit]) -> tuple[Chunk, ...]:
-        """Return the model chunks of a rank."""
+        """Return the model chunks of the pipeline rank `place`: for each stage the units out of `units`, and the first
+        and last micro-batch.
+        """
         parts = units_of_stages(units, self.layers())
         made = []
         for stage in self.schedule.stages_of(place, self.shape):
@@ -123,15 +129,15 @@ class Pipeline:
 
     @property
     def order(self) -> Order:
-        """Each rank's slots in order."""
+        """Pass order: for each pipeline rank a sequence of slots with a single pass or two passes each."""
         return _order_of(self.schedule, self.shape)
 
     def passes(self, place: int) -> tuple[Pass, ...]:
-        """Return the passes of a rank in a step, in order."""
+        """Return the passes that the pipeline rank `place` runs in a step, in order."""
         return tuple(one for slot in self.order[place] for one in slot)
 
     def few(self, place: int, kind: Callable[[Pass], Hashable]) -> tuple[int, ...]:
-        """Return micro-batches whose passes cover every kind of pass on a rank.
+        """Return micro-batch numbers with passes that cover every kind of pass on a pipeline rank.
 
         The first and the last micro-batch of each stage come first, because they may differ from others; then one
         representative of each further kind.
@@ -161,7 +167,8 @@ class Pipeline:
         *,
         by_turns: bool = True,
     ) -> dict[Pass, int]:
-        """Write a rank's passes of some micro-batches, with sends and receives.
+        """Write the passes of a pipeline rank for the micro-batches `micros` into the builder's program, with sends and
+        receives.
 
         Returns
         -------
@@ -191,7 +198,7 @@ class Pipeline:
         return begins
 
     def _note(self, one: Pass, micro: int, chunk: Chunk, builder: ProgramBuilder, planned: PassPlanner) -> None:
-        """Write a pass with its receive and its send."""
+        """Write a micro-batch's pass through a chunk into the program, with receive and send."""
         if one.work is Work.WEIGHT_GRADIENT:
             planned.weight_gradient(micro, chunk)
             return
@@ -209,7 +216,9 @@ class Pipeline:
     def _moved(
         self, builder: ProgramBuilder, source: int, target: int, micro: int, after: list[str | None], *, forward: bool
     ) -> str | None:
-        """Write a message between neighbouring stages; return its name, or None at a copy's ends and within a rank."""
+        """Write the send of a micro-batch's activations or gradients from one stage to another; return the name, or
+        None if nothing is sent.
+        """
         last = self.model_stages
         # A second model copy starts at stage `last`; copies exchange no messages.
         if not min(source, target) >= 0 or max(source, target) >= self.shape.stages or source // last != target // last:
@@ -236,12 +245,12 @@ class Pipeline:
 
     @cached_property
     def _ends(self) -> Sequence[tuple[str, str]]:
-        """Names of the first and the last unit of each stage."""
+        """Names of the first and the last unit (embedding, layer, head) of each stage."""
         return [(names[0], names[-1]) for names in self._names] * (self.shape.stages // self.model_stages)
 
     @cached_property
     def _names(self) -> Sequence[Sequence[str]]:
-        """Names of the units of each stage of a model copy, in order."""
+        """Names of the units (embedding, layers, head) on each stage of a model copy, in order."""
         between = [[f"layer {n}" for n in range(*ends)] for ends in pairwise([0, *accumulate(self.layers())])]
         between[0].insert(0, "embedding")
         between[-1].append("head")

@@ -37,7 +37,7 @@ from simulator.step.update import update
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A step ready for simulation.
+    """A training step's program, ready for simulation, with totals over the step.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class StepPlan:
 
 @collected_later()
 def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> StepPlan:
-    """Plan a step on every rank of a cluster.
+    """Return the program of a training step on every rank of a cluster, with token and FLOP counts.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
 
 
 def _in_every_group(stages: Iterable[_StageProgram], communicator: Communicator) -> list[Collective]:
-    """Return the step's distinct collectives, once for each distribution of their process groups over nodes."""
+    """Return the stages' distinct collectives, once per distribution of the process groups over nodes."""
     found: dict[Hashable, list[Collective]] = {}
     for builder in (made.builder for made in stages):
         for op in builder.collectives:
@@ -126,7 +126,9 @@ def _in_every_group(stages: Iterable[_StageProgram], communicator: Communicator)
 
 
 def _algorithms(collectives: Iterable[Collective]) -> dict[str, str]:
-    """Return the algorithms of each operation between GPUs, by its dimension; sends have no algorithm to choose."""
+    """Return the algorithm names of each operation, keyed by parallelism and operation ("dp all_gather"); sends and
+    host copies are left out.
+    """
     found: dict[str, dict[str, None]] = {}
     for op in collectives:
         dimension = dimension_of(op.stream)
@@ -136,7 +138,8 @@ def _algorithms(collectives: Iterable[Collective]) -> dict[str, str]:
 
 
 def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) -> tuple[Program, ...]:
-    """Plan the step for one rank per stage, as if other ranks kept pace, to find the needed memory.
+    """Return a program for a single rank per pipeline stage, with other ranks assumed to keep pace, to find the needed
+    memory.
 
     Collectives take approximately their time, or no time with `at_once`; they have no schedules and no routes.
     """
@@ -147,7 +150,7 @@ def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) 
 
 @dataclass(frozen=True, slots=True)
 class StageNotes:
-    """Operations of the ranks with one list, for a few micro-batches.
+    """Operations of a pipeline stage for a few micro-batches, recorded to estimate time and memory of a whole step.
 
     Attributes
     ----------
@@ -221,7 +224,9 @@ def few_micro_batches(
 
 
 def _stand_for(noted: _StageProgram) -> tuple[Pass, ...]:
-    """Return for each pass the recorded pass with equal operations: itself, or the last recorded pass of its kind."""
+    """Return for each pass in a rank's order the recorded pass with equal operations: itself, or the last recorded pass
+    of its kind.
+    """
     kind = noted.planned.kind
     last: dict[Hashable, Pass] = {}
     # Later micro-batches in this order overwrite earlier ones: `Pipeline.few` puts representatives last.
@@ -231,7 +236,7 @@ def _stand_for(noted: _StageProgram) -> tuple[Pass, ...]:
 
 
 def groups_of(step: TrainingStep, world_size: int) -> Groups:
-    """Return the process groups of a step."""
+    """Return the process groups of a training step on `world_size` ranks."""
     grid = step.parallelism.grid(world_size)
     asked = step.parallelism
     shard = step.sharding.shard_size or grid.holders
@@ -242,7 +247,7 @@ def groups_of(step: TrainingStep, world_size: int) -> Groups:
 
 @dataclass(frozen=True, slots=True)
 class _StageProgram:
-    """Program and memory of the ranks with one list.
+    """Program and memory for the ranks with the same operation list (usually a pipeline stage).
 
     Attributes
     ----------
@@ -266,7 +271,9 @@ class _StageProgram:
 def _noted(
     cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: Sequence[int] | None = None
 ) -> list[_StageProgram]:
-    """Record the operations of the lowest rank of each list; or only of the lists `few`, for a few micro-batches."""
+    """Write the program for the lowest rank in each operation list; with `few`, only for these lists and a few
+    micro-batches.
+    """
     strategy, groups = STRATEGIES.find(step.sharding.strategy), communicator.groups
     left = hbm_left(cluster)
     check_cut(step)
@@ -304,7 +311,7 @@ def _noted(
 
 
 def check_cut(step: TrainingStep) -> None:
-    """Raise ValueError if the model cannot be partitioned as requested."""
+    """Raise ValueError if a step's model cannot be partitioned over ranks as the step requests."""
     cut = step.parallelism.cut()
     if step.parallelism.pp > 1 and step.checkpointing == "sqrt":
         raise ValueError(

@@ -61,7 +61,7 @@ _OF_EXPERTS: Final[Mapping[Scope, int]] = {"expert data": 1, "experts": 2, "expe
 
 @dataclass(frozen=True)
 class Groups:
-    """Tables with each scope's process groups.
+    """Process groups in a training step: for each scope (kind of process group) a table with the groups' ranks.
 
     Attributes
     ----------
@@ -103,12 +103,12 @@ class Groups:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
+        """Number of ranks in the cluster."""
         return self.grid.world_size
 
     @cached_property
     def data_parallel(self) -> int:
-        """Number of ranks holding equal parts of the model."""
+        """Number of ranks holding the same model part."""
         return self.grid.holders
 
     @property
@@ -124,7 +124,9 @@ class Groups:
 
     @cached_property
     def list_of(self) -> tuple[int, ...]:
-        """Number of each rank's operation list: pipeline stage and, if lists differ along the sequence, place in it."""
+        """Number of the operation list of each rank; lists differ by pipeline stage, and along the sequence if
+        context-parallel work is unequal.
+        """
         return tuple((self.grid.coordinate("pp") * self.unlike_places + self.place_of).tolist())
 
     @cached_property
@@ -134,11 +136,11 @@ class Groups:
 
     @cached_property
     def lists(self) -> int:
-        """Number of distinct operation lists."""
+        """Number of distinct operation lists: pipeline stages times unequal places along the sequence."""
         return self.grid.size("pp") * self.unlike_places
 
     def table(self, scope: Scope) -> Ints:
-        """Return the ranks in every group, shape (groups, ranks per group).
+        """Return the ranks in every process group of a scope, shape (groups, ranks per group).
 
         Examples
         --------
@@ -152,7 +154,7 @@ class Groups:
         return self._tables[scope]
 
     def _made(self, scope: Scope) -> Ints:
-        """Build a scope's table."""
+        """Build the table of a scope's process groups, shape (groups, ranks per group)."""
         # Data-parallel scopes are cut from these rows.
         data = self.grid.same_part()
         # Both ends of a send: a column for each of the two pipeline stages.
@@ -185,12 +187,12 @@ class Groups:
         return data.reshape(-1, self.size(scope))
 
     def size(self, scope: Scope) -> int:
-        """Return the number of ranks in a scope's groups."""
+        """Return the number of ranks per process group in a scope."""
         return 2 if isinstance(scope, tuple) else self._sizes[scope]
 
     @cached_property
     def _sizes(self) -> Mapping[Scope, int]:
-        """Number of ranks in a group, by scope."""
+        """Number of ranks per process group, for each scope."""
         return {
             "all": self.data_parallel,
             "shard": self.shard_size,
@@ -210,11 +212,13 @@ class Groups:
 
     @cached_property
     def _sharing_experts(self) -> int:
-        """Number of ranks with the same experts."""
+        """Number of ranks holding the same experts."""
         return self.data_parallel * self.grid.size("tp") // (self.expert_ranks * self.expert_tensor)
 
     def number(self, scope: Scope, rank: int) -> int:
-        """Return the number of a rank's group within its scope; -1 if the rank is in no such group."""
+        """Return the index of the process group that contains a rank, within a scope; -1 if the rank is in no such
+        group.
+        """
         if scope not in self._numbers:
             # A middle stage is in no "ends" group, and a stage is in no send between two other stages.
             number = np.full(self.world_size, -1)
@@ -224,11 +228,11 @@ class Groups:
         return self._numbers[scope][rank]
 
     def members(self, scope: Scope, number: int) -> tuple[int, ...]:
-        """Return the ranks of a group."""
+        """Return the ranks of the process group with this index in a scope."""
         return tuple(self.table(scope)[number].tolist())
 
     def of_list(self, scope: Scope, number: int) -> Sequence[int]:
-        """Return the numbers of the groups running a collective from an operation list.
+        """Return the indices of the process groups in a scope that run a collective written in operation list `number`.
 
         A group whose ranks have different lists runs both lists' collectives together, therefore both lists' groups
         belong together, and transitively every linked list's groups.
@@ -261,7 +265,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class StageOps:
-    """Operations for ranks with equal lists, written for the lowest rank.
+    """Operations for ranks with equal operation lists (usually a pipeline stage), written for the lowest rank.
 
     Attributes
     ----------
@@ -279,7 +283,7 @@ Among = Callable[[Collective, Scope, int, str], Collective]
 
 
 def for_every_rank(stages: Sequence[StageOps], groups: Groups, among: Among) -> Sequence[tuple[Op, ...]]:
-    """Return every rank's operations, each collective in the rank's own process group.
+    """Return the operations of every rank, in which each collective runs in the rank's own process group.
 
     Parameters
     ----------
@@ -302,7 +306,7 @@ def for_every_rank(stages: Sequence[StageOps], groups: Groups, among: Among) -> 
 
 @dataclass(slots=True)
 class _GroupExpander:
-    """Expands the stages' operation lists to ranks and groups.
+    """Turns the operation lists of pipeline stages into the operations of single ranks and process groups, on request.
 
     Attributes
     ----------
@@ -320,7 +324,7 @@ class _GroupExpander:
     _made: dict[tuple[str, Scope, int], Collective] = field(default_factory=dict)
 
     def own(self, place: int, rank: int) -> Op:
-        """Return a rank's operation at a place in its list."""
+        """Return the operation at index `place` in a rank's operation list, with the rank's own process groups."""
         stage = self.stages[self.groups.list_of[rank]]
         # Names of collectives in `after` become the names of the rank's own groups.
         op = stage.ops[place]
@@ -333,12 +337,13 @@ class _GroupExpander:
         return op if after == op.after else replace(op, after=after)
 
     def name(self, place: int, rank: int) -> str:
-        """Return the name of a rank's operation at a place in its list, without building the operation."""
+        """Return the name of the operation at index `place` in a rank's list, without building the operation."""
         stage = self.stages[self.groups.list_of[rank]]
         return self._named(stage.ops[place].name, rank, stage.scopes)
 
     def family_at(self, stage: int, op: Collective) -> tuple[Hashable, Callable[[], CollectiveGroupFamily]]:
-        """Return a collective's identity, and a function that builds its family.
+        """Return a key for a stage's collective, and a function to build the family with the collective's copies in
+        every process group.
 
         Two lists share either every group of a scope (`Groups.of_list`) or none, therefore the first group's number
         identifies the groups.
@@ -347,7 +352,7 @@ class _GroupExpander:
         numbers = self.groups.of_list(scope, stage)
 
         def make() -> CollectiveGroupFamily:
-            """Build the family of the collective."""
+            """Build the family: a collective's copies that differ only in the process group."""
             return CollectiveGroupFamily(
                 (content(op), scope, numbers[0]), len(numbers), partial(self._numbered, op, scope, numbers)
             )
@@ -355,23 +360,25 @@ class _GroupExpander:
         return (op.name, scope, numbers[0]), make
 
     def _numbered(self, op: Collective, scope: Scope, numbers: Sequence[int], number: int) -> Collective:
-        """Return the collective of the family's member `number`."""
+        """Return the copy of a collective for the process group `numbers[number]` of a scope."""
         return self._of_group(op, scope, numbers[number])
 
     def _of_group(self, op: Collective, scope: Scope, number: int) -> Collective:
-        """Return a group's collective; built once, because all ranks of the group share the object."""
+        """Return a collective's copy for a process group; built once, because the group's ranks share the object."""
         key = op.name, scope, number
         if key not in self._made:
             self._made[key] = self.among(op, scope, number, self._name(op.name, scope, number))
         return self._made[key]
 
     def _named(self, name: str, rank: int, scopes: Mapping[str, Scope]) -> str:
-        """Return the name for an operation, from the viewpoint of a rank."""
+        """Return the name that an operation has on a rank: collectives get the name of the rank's own process group."""
         scope = scopes.get(name)
         return name if scope is None else self._name(name, scope, self.groups.number(scope, rank))
 
     def _name(self, name: str, scope: Scope, number: int) -> str:
-        """Return a collective's name in a group: "gather layer 0 forward 0 (shard 1)"."""
+        """Return the name of a collective in the process group with this number: "gather layer 0 forward 0
+        (shard 1)".
+        """
         # A group that spans every rank needs no number.
         if scope == "all" and self.groups.data_parallel == self.groups.world_size:
             return name

@@ -43,7 +43,7 @@ _Asked = tuple[str, int, str, Scope, str]
 
 @dataclass(slots=True)
 class ProgramBuilder:
-    """Operations of a rank, written so far.
+    """Writes the program of a rank: appends operations in issue order.
 
     Attributes
     ----------
@@ -88,7 +88,9 @@ class ProgramBuilder:
         after: Iterable[str | None] = (),
         act: NumericAction[Computation] | None = None,
     ) -> str:
-        """Append kernels on the compute stream; return their name."""
+        """Append kernels with a given cost on the compute stream, after the named operations; return the
+        kernels' name.
+        """
         work = (cost.alone, cost.flops, cost.nbytes, cost.contended)
         # Kernels start after the host has issued them: a slow host makes the step host-bound.
         waits = [*after, *self.awaited(), self._issued(name, cost.launches)]
@@ -98,7 +100,8 @@ class ProgramBuilder:
         return name
 
     def _issued(self, name: str, launches: int, more: float = 0.0) -> str | None:
-        """Append the host's time to issue kernels or a collective; return its name, or None if `issue` is 0.
+        """Append the host's time to issue `launches` kernels or a collective, plus `more` seconds; return the name, or
+        None if `issue` is 0.
 
         The host continues without waiting for the kernels.
         """
@@ -110,7 +113,9 @@ class ProgramBuilder:
         return self._off_gpu(f"issue {name}", seconds, 0.0, ISSUE, ISSUE, waits)
 
     def _more_to_issue(self, scope: Scope) -> float:
-        """Return the additional time to issue a tensor-parallel exchange if stages lie on several nodes [s]."""
+        """Return the additional time to issue a collective of a scope [s]: above 0 for tensor-parallel exchanges in
+        pipelines over several nodes.
+        """
         groups, cluster = self.communicator.groups, self.communicator.cluster
         # Fitted to nanotron's runs with tensor parallelism in pipelines over several nodes; the cause is unknown.
         if scope != "tensor" or groups.grid.size("pp") == 1 or len(cluster.nodes) == 1:
@@ -118,13 +123,13 @@ class ProgramBuilder:
         return self.framework.issue_in_pipeline * (groups.size(scope) - 1)
 
     def awaited(self) -> list[str]:
-        """Return the operations for which the next kernels wait, and clear the list."""
+        """Return the names of exchanges for which the next kernels wait, and clear the list."""
         # The next kernels alone wait: later kernels follow on the same stream.
         awaited, self._awaited = self._awaited, []
         return awaited
 
     def await_next(self, exchanges: Iterable[str | None]) -> None:
-        """Make the next kernels wait for exchanges in flight."""
+        """Make the next kernels wait for the named exchanges in flight; None is ignored."""
         self._awaited += [name for name in exchanges if name is not None]
 
     def exchange(
@@ -134,7 +139,9 @@ class ProgramBuilder:
         after: Iterable[str | None] = (),
         act: NumericAction[Exchange] | None = None,
     ) -> str | None:
-        """Append an exchange between model-parallel ranks, after the preceding kernels."""
+        """Append an exchange between model-parallel ranks, after the preceding kernels; return the name, or None for a
+        single rank.
+        """
         dtype = exchange.dtype or self.activations
         return self.communicate(
             name, exchange.operation, exchange.elements, dtype, [*after, self.last_kernels], exchange.group, act
@@ -151,10 +158,10 @@ class ProgramBuilder:
         *,
         blocks: bool,
     ) -> str:
-        """Append a send from a rank of one stage to a rank of another; both ranks' lists contain the operation.
+        """Append a send of `elements` elements from a rank of one pipeline stage to a rank of another; return the name.
 
-        With `blocks`, the receiver's host issues nothing before the arrival, and the sender's next kernels wait for the
-        departure.
+        In the program, the lists of both ranks contain the operation. With `blocks`, the receiver's host issues nothing
+        before the arrival, and the sender's next kernels wait for the departure.
         """
         # A stream for each boundary and direction: the name without the micro-batch.
         stream = name.rsplit(" ", 1)[0]
@@ -181,7 +188,8 @@ class ProgramBuilder:
         act: NumericAction[Exchange] | None = None,
         tensors: int = 1,
     ) -> str | None:
-        """Append a collective in the rank's process group, on the scope's stream; return None for a group of one rank.
+        """Append a collective in the rank's process group, on the scope's stream; return the name, or None for a
+        single-rank group.
 
         A framework with `each_tensor` sends each of the `tensors` separately and pays the start-up for each. A
         framework without overlap makes the collective wait for the preceding kernels, and the next kernels wait for the
@@ -212,14 +220,16 @@ class ProgramBuilder:
         after: Iterable[str | None] = (),
         act: NumericAction[Exchange] | None = None,
     ) -> str | None:
-        """Append a push, pull or clock exchange with the parameter servers; return None for a single worker."""
+        """Append a push, pull or clock exchange with the parameter servers; return the name, or None for a single
+        worker.
+        """
         template = self.communicator.serve(operation, elements, dtype, sharding)
         alone = template is not None and len(template.group) == 1
         # An asynchronous worker exchanges data with the servers alone, without other workers.
         return self._named(template and replace(template, act=act), name, after, "worker" if alone else "all")
 
     def copy(self, name: str, nbytes: int, direction: CopyDirection, after: Iterable[str | None] = ()) -> str:
-        """Append a copy to the host or back, on its direction's stream [B]."""
+        """Append a copy of `nbytes` bytes to the host or back, on the stream of its direction; return the name."""
         made = self.communicator.copy(nbytes, direction)
         # A copy that shares PCIe links with other traffic is simulated; otherwise its duration is known.
         if isinstance(made, Collective):
@@ -236,7 +246,9 @@ class ProgramBuilder:
         after: Iterable[str | None] = (),
         act: NumericAction[Computation] | None = None,
     ) -> str:
-        """Append work of the host's processors: `nbytes` read and written at the whole node's rate `of_node` [B/s]."""
+        """Append work of the host's processors that reads and writes `nbytes` bytes at the whole node's rate `of_node`
+        [B/s]; return the name.
+        """
         # Ranks on a node share its processors.
         seconds = nbytes / host_rate(self.communicator.cluster, of_node)
         return self._off_gpu(name, seconds, nbytes, "optimizer", HOST, after, act)
@@ -244,7 +256,7 @@ class ProgramBuilder:
     def at_server(
         self, name: str, seconds: float, after: Iterable[str | None] = (), act: NumericAction[Computation] | None = None
     ) -> str:
-        """Append the parameter servers' work before a pull [s]."""
+        """Append the parameter servers' update before a pull, which takes `seconds`; return the name."""
         # Servers update buckets in sequence, hence a single stream.
         return self._off_gpu(name, seconds, 0.0, "server update", "communication server", after, act)
 
@@ -258,7 +270,9 @@ class ProgramBuilder:
         after: Iterable[str | None],
         act: NumericAction[Computation] | None = None,
     ) -> str:
-        """Append work outside the GPU: neither a slow GPU nor collectives in flight make it longer."""
+        """Append work outside the GPU that takes `seconds`, unchanged by a slow GPU or collectives in flight; return
+        the name.
+        """
         self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), act, on_gpu=False))
         return name
 
@@ -270,7 +284,7 @@ class ProgramBuilder:
         scope: Scope,
         act: NumericAction[Exchange] | None = None,
     ) -> str | None:
-        """Append a planned collective under a name; return None without a collective."""
+        """Append a planned collective under a new name; return the name, or None without a collective."""
         # A single rank has no collective.
         if template is None:
             return None
@@ -286,24 +300,30 @@ class ProgramBuilder:
     def allocate(
         self, name: str, nbytes: int, category: str, *, stream: str = "compute", after: Iterable[str | None] = ()
     ) -> str:
-        """Append an allocation, in stream order and after the operations in `after`."""
+        """Append an allocation of `nbytes` bytes, in stream order and after the operations in `after`; return
+        the name.
+        """
         self._note(Allocate(name, nbytes, category, stream, _given(after)))
         return name
 
     def assume(self, name: str, nbytes: int, category: str, stream: str) -> None:
-        """Record an allocation for a later free, if a pass that is not recorded has made the allocation."""
+        """Record an allocation made by a pass outside the recorded passes, to be freed later; nothing if a recorded
+        pass made it.
+        """
         # A recorded pass has made its allocation itself.
         if name not in self._names:
             self.assumed[name] = Allocate(name, nbytes, category, stream)
 
     def free(self, allocation: str, *, stream: str = "compute", after: Iterable[str | None] = ()) -> str:
-        """Append the free of an allocation, in stream order and after the operations in `after`."""
+        """Append the free of a named allocation, in stream order and after the operations in `after`; return the
+        operation's name.
+        """
         op = Free(allocation, stream, _given(after))
         self._note(op)
         return op.name
 
     def _note(self, op: Op) -> None:
-        """Append an operation; raise ValueError for a duplicate name."""
+        """Append an operation to the program; raise ValueError for a duplicate name."""
         if op.name in self._names:
             raise ValueError(f"two operations have the name {op.name!r}")
         self._names.add(op.name)
@@ -311,18 +331,20 @@ class ProgramBuilder:
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """Collectives written so far."""
+        """Collectives in the program so far."""
         return tuple(op for op in self.ops if isinstance(op, Collective))
 
 
 def _in_pieces(op: Collective, pieces: int) -> Collective:
-    """Account for sending one buffer in `pieces` collectives: the bytes stay, the start-up is paid `pieces` times."""
+    """Return a collective that sends its buffer in `pieces` collectives: the bytes stay, the start-up is paid `pieces`
+    times.
+    """
     # The first start-up is already part of the collective.
     more = (pieces - 1) * op.startup
     return replace(op, startup=op.startup + more, duration=None if op.duration is None else op.duration + more)
 
 
 def _given(after: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the names without None and duplicates, in order."""
+    """Return the operation names without None and duplicates, in order."""
     # A dict keeps the first occurrence's order.
     return tuple(dict.fromkeys(name for name in after if name is not None))

@@ -33,7 +33,7 @@ ORDER: Final[tuple[Kind, ...]] = ("tp", "cp", "ep", "dp", "pp")
 
 @dataclass(frozen=True)
 class RankGrid:
-    """Ranks 0 to N - 1 as a grid.
+    """Ranks 0 to N - 1 as a grid with an axis for each kind of parallelism (tp, cp, dp, pp).
 
     Attributes
     ----------
@@ -54,28 +54,28 @@ class RankGrid:
             raise ValueError(f"order: got {list(self.order)}; must have each of {', '.join(ORDER)} once")
 
     def size(self, *kinds: Kind) -> int:
-        """Return the number of ranks in a group that spans these kinds."""
+        """Return the number of ranks in a group spanning these kinds of parallelism: the sizes' product."""
         return prod(self.sizes.get(kind, 1) for kind in kinds)
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
+        """Number of ranks in the grid."""
         return self.size(*self.order)
 
     @cached_property
     def _ranks(self) -> Ints:
-        """Ranks by coordinate; the first axis varies slowest."""
+        """Ranks as an array with an axis for each kind of parallelism; the first axis varies slowest."""
         shape = [self.size(kind) for kind in reversed(self.order)]
         return np.arange(self.world_size, dtype=np.int64).reshape(shape)
 
     def coordinate(self, kind: Kind) -> Ints:
-        """Return each rank's place along a kind, shape (ranks,)."""
+        """Return each rank's coordinate along a kind of parallelism, shape (ranks,)."""
         # The array's first axis varies slowest, `order` starts with the fastest.
         axis = len(self.order) - 1 - self.order.index(kind)
         return np.asarray(np.indices(self._ranks.shape)[axis].ravel())
 
     def groups(self, *kinds: Kind) -> Ints:
-        """Return the groups of ranks that differ only in these kinds, shape (groups, ranks per group).
+        """Return the groups with ranks differing only in these kinds of parallelism, shape (groups, ranks per group).
 
         Groups are sorted by their first rank, and ranks within a group ascend.
 
@@ -91,11 +91,11 @@ class RankGrid:
 
     @property
     def holders(self) -> int:
-        """Number of ranks holding equal parts of the model."""
+        """Number of ranks holding the same model part."""
         return self.size("dp", "cp") * (2 if self.mirrored else 1)
 
     def same_part(self) -> Ints:
-        """Return the groups of ranks holding equal parts of the model, shape (groups, holders).
+        """Return the groups of ranks holding the same part of the model, shape (groups, holders).
 
         Examples
         --------
@@ -110,7 +110,8 @@ class RankGrid:
         return joined[np.argsort(joined.min(axis=1))]
 
     def stages(self) -> Ints:
-        """Return the ranks with equal layers, shape (pipeline stages, ranks); tensor-parallel ranks are neighbours.
+        """Return the ranks of each pipeline stage, shape (pipeline stages, ranks); tensor-parallel ranks are
+        neighbours.
 
         Examples
         --------
@@ -121,7 +122,9 @@ class RankGrid:
         return by_stage.transpose(0, 2, 1).reshape(len(by_stage), -1)
 
     def _by_stage(self) -> Ints:
-        """Return ranks by stage, tensor-parallel place and holder, shape (stages, tp, holders)."""
+        """Return the ranks by pipeline stage, tensor-parallel coordinate and holder of the same part, shape (stages,
+        tp, holders).
+        """
         rows = self.groups("dp", "cp")
         place, tensor = self.coordinate("pp")[rows[:, 0]], self.coordinate("tp")[rows[:, 0]]
         by_place = rows[np.lexsort((tensor, place))].reshape(self.size("pp"), self.size("tp"), -1)
@@ -149,7 +152,9 @@ class RankGrid:
 
 
 def refusal(world_size: int, sizes: Iterable[tuple[Kind, int]]) -> str:
-    """Return why ranks cannot be partitioned this way; empty if possible."""
+    """Return a sentence telling why `world_size` ranks cannot be partitioned into groups of these sizes; empty if
+    possible.
+    """
     given = dict(sizes)
     spread = prod(given.values())
     if world_size % spread:

@@ -103,7 +103,9 @@ class Precision:
 
     @property
     def updated(self) -> str:
-        """Dtype of the updated numbers: the master copy, or working parameters without a master copy."""
+        """Dtype of the numbers that the optimizer updates: the master copy, or working parameters without a master
+        copy.
+        """
         return self.master or self.params
 
 
@@ -132,7 +134,7 @@ class SeparateKernels:
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """Memory and HBM traffic of an optimizer, per parameter.
+    """An optimizer's memory and HBM traffic per parameter.
 
     Attributes
     ----------
@@ -178,7 +180,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """Optimizer states in host memory, updated by the host's processors.
+    """Optimizer states kept in host memory and updated by the host's processors.
 
     Attributes
     ----------
@@ -285,7 +287,7 @@ class TrainingTask:
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """An optimizer step of every rank.
+    """Settings of a training step: model, batch, parallelism, precision, optimizer, framework.
 
     Attributes
     ----------
@@ -349,7 +351,9 @@ class TrainingStep:
 
 
 class State(Enum):
-    """Model states, in the order in which ZeRO's stages shard them (Rajbhandari et al., SC 2020)."""
+    """Kind of model state (optimizer states, gradients, parameters), in the order in which ZeRO's stages shard them
+    (Rajbhandari et al., SC 2020).
+    """
 
     OPTIMIZER = "optimizer states"
     GRADIENTS = "gradients"
@@ -357,7 +361,9 @@ class State(Enum):
 
 
 class Updater(Enum):
-    """Place of the optimizer's update."""
+    """Place of the optimizer's update: on every rank in full, on the rank that owns a shard, or on parameter
+    servers.
+    """
 
     EVERY_RANK = "every rank updates the whole model"
     OWNERS = "every rank updates its own part"
@@ -365,7 +371,9 @@ class Updater(Enum):
 
 
 class Gathering(Enum):
-    """Way in which updated parameters reach a rank."""
+    """Way in which updated parameters reach a rank: by an all-gather after the update, by gathers before use, by a
+    pull, or no gather at all.
+    """
 
     NOT_NEEDED = "no gather, because every rank updates all parameters"
     AFTER_UPDATE = "a single all-gather after the update"
@@ -374,7 +382,7 @@ class Gathering(Enum):
 
 
 class GradientSync(Enum):
-    """Micro-batches of a step that communicate gradients."""
+    """Micro-batches of a step that communicate gradients: every micro-batch, or only the last."""
 
     LAST = "the last micro-batch"
     EVERY = "every micro-batch"

@@ -24,7 +24,7 @@ from simulator.step.spec import TrainingStep
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Memory of a stage's rank at its first peak.
+    """Peak memory of a pipeline stage's rank, by category, at the first moment of the peak.
 
     Attributes
     ----------
@@ -42,13 +42,13 @@ class StageMemory:
 
     @property
     def nbytes(self) -> int:
-        """Total memory [B]."""
+        """Total memory of the rank at the peak [B]."""
         return sum(self.by_category.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Change:
-    """Effect of a run of operations on memory.
+    """Effect on a rank's memory of a sequence of operations.
 
     Attributes
     ----------
@@ -65,7 +65,9 @@ class _Change:
 
     @classmethod
     def of(cls, ops: Sequence[Op], taken: Mapping[str, Allocate]) -> _Change:
-        """Follow a run of operations; `taken` has every allocation that they may free."""
+        """Return the effect of a sequence of operations on memory; `taken` has every allocation, by name, that the
+        operations may free.
+        """
         here: Counter[str] = Counter()
         total = highest = 0
         most: Mapping[str, int] = {}
@@ -109,7 +111,7 @@ def memory_of_notes(noted: Iterable[StageNotes]) -> tuple[StageMemory, ...]:
 
 
 def _at_most(notes: StageNotes) -> StageMemory:
-    """Run through every pass of a step to the peak."""
+    """Return the peak memory of a whole step on a stage's rank, from recorded operations of a few micro-batches."""
     before, changes, after = _changes(notes)
     here = before.net
     largest, when = 0, 0
@@ -131,7 +133,9 @@ def _at_most(notes: StageNotes) -> StageMemory:
 
 
 def _changes(notes: StageNotes) -> tuple[_Change, list[_Change], _Change]:
-    """Return the effects of the operations before the passes, of each pass, and of the operations after the passes."""
+    """Return the memory effects of the recorded operations before the passes, of each pass in a step, and of the
+    operations after the passes.
+    """
     # Recorded passes may free allocations of passes that were not recorded.
     taken = {**notes.assumed, **{op.name: op for op in notes.ops if isinstance(op, Allocate)}}
     starts = [*notes.begins.values(), notes.ends]
@@ -144,7 +148,8 @@ def _changes(notes: StageNotes) -> tuple[_Change, list[_Change], _Change]:
 
 
 def _in_time(ops: Sequence[Op]) -> list[Allocate | Free]:
-    """Return allocations and frees in time order, if only kernels take time.
+    """Return the allocations and frees among operations in time order, under the assumption that only kernels take
+    time.
 
     Operations on the compute stream happen in order, other operations when the operations in `after` have ended. A
     collective ends shortly after the start of the next kernels.

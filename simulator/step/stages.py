@@ -20,7 +20,7 @@ from simulator.step.units import Unit
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A rank's units of one pipeline stage.
+    """A rank's units (embedding, layers, head) on a single pipeline stage.
 
     Attributes
     ----------
@@ -37,16 +37,16 @@ class Chunk:
     last: int
 
     def begins(self, micro: int) -> bool:
-        """Return True if a micro-batch's gradients are the first of a step."""
+        """Return True if the gradients of this micro-batch come first in a step on this stage."""
         return micro % self.accumulation == self.first
 
     def ends(self, micro: int) -> bool:
-        """Return True if a micro-batch's gradients are the last of a step."""
+        """Return True if the gradients of this micro-batch come last in a step on this stage."""
         return micro % self.accumulation == self.last
 
 
 def layers_of_stages(layers: int, stages: int, first_less: int = 0, last_less: int = 0) -> tuple[int, ...]:
-    """Return the number of layers on each stage, as even as possible; a remainder goes to the first stages.
+    """Return the number of layers on each pipeline stage, as even as possible; a remainder goes to the first stages.
 
     The first and the last stage may have fewer layers, down to none: the first stage then holds only the embedding, and
     the last stage only the head.
@@ -76,7 +76,7 @@ def layers_of_stages(layers: int, stages: int, first_less: int = 0, last_less: i
 
 
 def refusal_of_layers(asked: Sequence[int], stages: int, layers: int, model: str) -> str:
-    """Return why stages cannot have the requested layers; empty if possible.
+    """Return a sentence telling why pipeline stages cannot have the requested numbers of layers; empty if possible.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ def refusal_of_layers(asked: Sequence[int], stages: int, layers: int, model: str
 
 
 def units_of_stages(units: Sequence[Unit], layers: Sequence[int]) -> tuple[tuple[Unit, ...], ...]:
-    """Return the units on each stage; the embedding is on the first stage, the head on the last."""
+    """Return the units (embedding, layers, head) of each pipeline stage, given the number of layers on each."""
     return tuple(tuple(units[begin:end]) for begin, end in pairwise(cuts_of_stages(units, layers)))
 
 
 def cuts_of_stages(units: Sequence[Unit], layers: Sequence[int]) -> list[int]:
-    """Return the index of each stage's first unit, and the number of units at the end."""
+    """Return the index in `units` of the first unit of each pipeline stage, and the number of units at the end."""
     # A stage can begin after the embedding or after a layer. Expert units precede their layer, hence their ends are no
     # cuts.
     ends = [1, *(place + 1 for place, unit in enumerate(units) if unit.is_layer and not unit.spread)]

@@ -25,7 +25,7 @@ STATE_BYTES = 4  # optimizer states are float32 [B]
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Model states of a rank.
+    """A rank's model states (parameters, gradients, optimizer) in bytes, and their update's traffic.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class States:
 
 
 def shard(elements: int, ranks: int) -> int:
-    """Return the elements of a rank's shard, padded.
+    """Return the number of elements in a rank's shard of `elements` elements over `ranks` ranks, rounded up.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def states(
     parts: Sequence[tuple[int, int]],
     resident: int = 0,
 ) -> States:
-    """Return a rank's model states [1]_.
+    """Return the bytes of a rank's model states and the traffic of their update, under the given sharding [1]_.
 
     With offloading [2]_, and for a parameter server's workers, the GPU holds only working parameters.
 

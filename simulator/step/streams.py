@@ -30,13 +30,13 @@ _DIMENSIONS: Final = {
 
 
 def stream_of(scope: Scope) -> str:
-    """Return the stream of a scope's collectives."""
+    """Return the name of the stream for collectives in a scope (kind of process group)."""
     return _OF_SCOPE.get(scope, DATA)
 
 
 @cache
 def dimension_of(stream: str) -> str:
-    """Return a stream's dimension: tp, cp, ep, pp, dp, or host for copies.
+    """Return the kind of parallelism to which a communication stream belongs: tp, cp, ep, pp, dp, or host for copies.
 
     Examples
     --------

@@ -31,7 +31,7 @@ from simulator.step.spec import TrainingStep
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A module of the model with its work for a micro-batch.
+    """A unit of the model (embedding, layer or head) with its work for a micro-batch.
 
     Attributes
     ----------
@@ -89,7 +89,8 @@ class Unit:
 def units(
     step: TrainingStep, gpu: Gpu, ranks: int = 1, hbm_left: float = 1.0, *, sharded: bool = False, place: int = 0
 ) -> tuple[Unit, ...]:
-    """Return embedding, layers and head with their work for a micro-batch.
+    """Return embedding, layers and head of a step's model, each with kernel costs and activation bytes for a
+    micro-batch.
 
     Parameters
     ----------
@@ -134,13 +135,13 @@ def units(
 
 
 def batch_of(step: TrainingStep, place: int = 0) -> Batch:
-    """Return a rank's micro-batch; `place` is its place among context-parallel ranks."""
+    """Return a step's micro-batch from a rank's view; `place` is the rank's index among context-parallel ranks."""
     itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place)
     return Batch(step.micro_batch_size, step.seq_len, itemsize, step.attention, step.dropout, cut=cut)
 
 
 def timer_of_ends(timer: KernelTimer) -> KernelTimer:
-    """Return the kernel timer of embedding and head.
+    """Return a copy of the kernel timer for embedding and head.
 
     Head and embedding keep the activations' dtype if layers multiply in eight bits. Their elementwise kernels stream
     through large arrays, with a slowdown of their own.
@@ -152,13 +153,13 @@ def timer_of_ends(timer: KernelTimer) -> KernelTimer:
 
 
 def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
-    """Return the head's operations, with the framework's loss."""
+    """Return the operations for the model's head, fused with the loss if the step's framework does so."""
     operations = head_operations(step.model, batch)
     return fused_loss(operations) if step.framework.fused_loss else operations
 
 
 def _apart(timer: KernelTimer, made: Sequence[Unit], whole: Sequence[Module], ranks: int, sharing: int) -> list[Unit]:
-    """Split each layer with expert-parallel experts into a unit for the experts and a unit for the rest.
+    """Return the units with each layer's expert-parallel experts split off into a unit of their own, before the layer.
 
     Gradients of experts are reduced over `sharing` ranks, the rest over `ranks` ranks. `whole` has the module of each
     unit in `made`.
@@ -180,7 +181,9 @@ def _apart(timer: KernelTimer, made: Sequence[Unit], whole: Sequence[Module], ra
 def _experts_and_rest(
     timer: KernelTimer, module: Module, ranks: int, sharing: int
 ) -> tuple[Unit, Mapping[str, Any]] | None:
-    """Return the unit of a module's experts, and the rest's values for its gradients; None without experts."""
+    """Return a unit for a module's experts, and the gradient costs for the rest of the module; None if the module has
+    no experts.
+    """
     experts = Module("experts", tuple(one for one in module.parameters if is_expert(one.name)))
     rest = Module("rest", tuple(one for one in module.parameters if not is_expert(one.name)))
     if not experts.parameters:
@@ -192,7 +195,9 @@ def _experts_and_rest(
 
 
 def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
-    """Yield for each module the number of replicated elements: each rank sums their gradients over its own tokens."""
+    """Yield for each module the elements replicated over tensor-parallel ranks, with gradients summed by each rank over
+    only the rank's tokens.
+    """
     # The rank's own number of experts, without sharding their matrices.
     uncut = replace(WHOLE, experts=replace(cut.experts, tensor=1))
     known: dict[int, int] = {}
@@ -209,7 +214,7 @@ def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
 
 
 def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[Unit]:
-    """Yield the units of the layers."""
+    """Yield a unit for each layer, with timed passes, saved bytes and recompute."""
     step = timer.step
     entry = batch.tokens_between * step.model.hidden_size * batch.itemsize
     # Layers are equal, except that some models begin with dense layers. Passes are timed once per kind, recompute once
@@ -243,10 +248,12 @@ def _recompute(
     *,
     dense: bool,
 ) -> PassPieces:
-    """Return the recompute before a layer's backward pass: whole layers, the last only as far as needed."""
+    """Return the timed recompute of a segment before a layer's backward pass: whole layers, the last only as far as
+    needed.
+    """
 
     def cost(operations: tuple[Operation, ...]) -> PassPieces:
-        """Return the forward pass through some operations, timed once."""
+        """Return the timed forward pass through some operations; cached in `costs`."""
         key = dense, tuple(op.name for op in operations)
         if key not in costs:
             costs[key] = forward_pieces(timer, operations)
@@ -259,7 +266,7 @@ def _recompute(
 
 
 def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
-    """Return the head's unit, with the loss's temporary buffers."""
+    """Return the unit of the head with `elements` parameters, and with the loss's temporary buffers."""
     model, framework = timer.step.model, timer.step.framework
     head = _plain("head", elements, timer, loss_operations(timer.step, batch))
     if framework.fused_loss or not framework.loss_buffers:
@@ -270,7 +277,7 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:
-    """Return a unit's values for gradients and sharding: copies, accumulation, resident elements, tensors."""
+    """Return a unit's fields for gradients and sharding: copies, accumulation, resident elements, tensors."""
     step, copied = timer.step, timer.step.framework.parameter_bytes * elements
     computed, accumulated = find(step.precision.params).itemsize, find(step.precision.grads).itemsize
     added = (computed + 2 * accumulated) * elements
@@ -288,7 +295,9 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
 def _passes(
     timer: KernelTimer, operations: tuple[Operation, ...]
 ) -> tuple[PassPieces, PassPieces, PassPieces, PassPieces]:
-    """Return the forward pass, the backward pass, and the halves of the backward pass."""
+    """Return the timed passes through some operations: forward, backward, and the input and weight halves of
+    backward.
+    """
     return (
         forward_pieces(timer, operations),
         backward_pieces(timer, operations),
@@ -298,5 +307,7 @@ def _passes(
 
 
 def _plain(name: str, elements: int, timer: KernelTimer, operations: tuple[Operation, ...]) -> Unit:
-    """Return a unit without recompute."""
+    """Return a unit with this name and number of parameters whose passes run the given operations, without
+    recompute.
+    """
     return Unit(name, elements, *_passes(timer, operations), None, saved_bytes(operations), 0)

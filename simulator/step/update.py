@@ -24,7 +24,9 @@ from simulator.step.strategies.strategy import Strategy
 
 
 def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> None:
-    """Append the update, the gather of updated parameters, and the frees of gradients."""
+    """Append to a rank's program the optimizer's update, the gather of updated parameters, and the frees of
+    gradients.
+    """
     step = passes.step
     summed = _sum_partial(builder, passes)
     if strategy.updater is not Updater.SERVERS:
@@ -38,7 +40,8 @@ def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: 
 
 
 def _sum_partial(builder: ProgramBuilder, passes: Passes) -> list[str]:
-    """Append sums of gradients held in parts by tensor-parallel ranks, or by both ends of a pipeline.
+    """Append all-reduces for gradients held in parts by tensor-parallel ranks or both pipeline ends; return the
+    operations' names.
 
     With sequence parallelism, each rank sums the gradients of norm weights over its part of the sequence, and the
     gradients of every layer are exchanged together. With a tied head, the first and the last stage each hold a copy of
@@ -60,7 +63,7 @@ def _sum_partial(builder: ProgramBuilder, passes: Passes) -> list[str]:
 
 
 def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> str:
-    """Append the update on the GPU; return its last kernels."""
+    """Append the optimizer's update on the GPU, with gradient norm and overflow check; return its last kernels."""
     # Streams are in order: waiting for the last collective of each stream covers earlier collectives.
     last: list[str | None] = list({op.stream: op.name for op in builder.collectives}.values())
     grads = states.updated * find(passes.step.precision.grads).itemsize
@@ -94,9 +97,10 @@ def _on_host(
     strategy: Strategy,
     summed: list[str],
 ) -> str:
-    """Append the update on the host, unit by unit: a unit's parameters return while the next unit is updated.
+    """Append the optimizer's update on the host, unit by unit; return the last copy of parameters to the GPU.
 
-    Gradients summed last (`summed`) follow the other gradients to the host.
+    A unit's parameters return while the next unit is updated. Gradients summed last (`summed`) follow the other
+    gradients to the host.
     """
     precision = passes.step.precision
     grads, rate = states.updated * find(precision.grads).itemsize, offload.host_rate
@@ -124,7 +128,8 @@ def _on_host(
 
 
 def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strategy) -> str:
-    """Append the sum of squares over every gradient shard; none if every rank holds the whole gradient.
+    """Append the sums of squared gradient norms over ranks with different gradients; return the last of these
+    operations, or `norm` if none.
 
     The sum is float64, hence neither sharding nor bucketing changes a clipped step: differences of rounding are below
     single precision. If parameters are float64 themselves, each rank contributes its sum and the rounding remainder,
@@ -155,7 +160,9 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
 
 
 def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
-    """Append the exchange of overflow flags, before any rank updates; none if flags are not shared."""
+    """Append the exchange of overflow flags between ranks; return its last operation, or `done` if flags are not
+    shared.
+    """
     if not scaling.shared:
         return done
     act = NumericAction(Exchange.FLAG)
@@ -164,7 +171,9 @@ def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
 
 
 def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Strategy) -> None:
-    """Append the gathers of updated parameters."""
+    """Append the all-gathers of updated parameters after the operation `done`, if the strategy gathers after the
+    update.
+    """
     step = passes.step
     if strategy.gathering is Gathering.AFTER_UPDATE:
         kinds: tuple[tuple[str, Scope, int, bool], ...] = (

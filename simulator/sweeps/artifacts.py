@@ -37,7 +37,9 @@ _MOST_SPREAD: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class ArtifactWriter:
-    """Writer for a point's files; picklable, because workers call the writer.
+    """Writes a simulated point's files (spans, transfers, traces, parameters).
+
+    Picklable, because workers call the writer.
 
     Attributes
     ----------
@@ -79,7 +81,7 @@ class ArtifactWriter:
 
 
 def view_of_run(run: SimulatedRun) -> dict[str, Any]:
-    """Return a simulated point's view: plain data for the report page."""
+    """Return a simulated point's view: its timeline as plain data for the report page."""
     collectives = run.plan.program.collectives().values() if run.scenario.training is None else ()
     groups = {op.name: op.group for op in collectives} or None
     return views.view_of(run.timeline, float(build_cluster(run.scenario).gpus[0].hbm_bytes), groups,
@@ -87,7 +89,10 @@ def view_of_run(run: SimulatedRun) -> dict[str, Any]:
 
 
 def npz_bytes(parameters: Mapping[str, Array]) -> bytes:
-    """Return parameters as an .npz archive; bfloat16, unknown in .npy files, becomes float32 without loss."""
+    """Return the bytes of an .npz archive with trained parameters.
+
+    Bfloat16, unknown in .npy, becomes float32 without loss.
+    """
     file = io.BytesIO()
     plain = {name: own if own.dtype.kind == "f" else own.astype(np.float32) for name, own in parameters.items()}
     np.savez(file, **plain)  # type: ignore[arg-type]
@@ -95,7 +100,7 @@ def npz_bytes(parameters: Mapping[str, Array]) -> bytes:
 
 
 def spans_text(run: SimulatedRun) -> str:
-    """Return operations as CSV; times in seconds, with enough digits to read back exactly.
+    """Return a run's spans (timed operations) in CSV format; seconds have enough digits to read back exactly.
 
     If ranks are omitted, the first line reports which ranks are in the file.
     """
@@ -115,7 +120,10 @@ def spans_text(run: SimulatedRun) -> str:
 
 
 def transfers_text(run: SimulatedRun, most: int | None) -> str:
-    """Return transfers as CSV, in numerical order; above `most` transfers, only a line that reports the number."""
+    """Return a run's transfers in CSV format, in numerical order.
+
+    Above `most` transfers, only a line with their number.
+    """
     total = run.timeline.transfers
     if most is not None and total > most:
         return f"# {total} transfers omitted; `simulator run --transfers` keeps all transfers\n"
@@ -144,7 +152,10 @@ def links_text(run: SimulatedRun) -> str:
 
 
 def _transfer_lines(log: TransferLog) -> Iterable[str]:
-    """Return a CSV line per transfer, built column by column: building rows took most of a small point's file time."""
+    """Return a CSV line per transfer of a log.
+
+    Lines are built column by column: building rows took most of a small point's file time.
+    """
     t, vertices = log.transfers, [_field(name) for name in log.vertices]
     columns = (
         map(str, range(len(log))),
@@ -161,12 +172,12 @@ def _transfer_lines(log: TransferLog) -> Iterable[str]:
 
 
 def _column(values: npt.NDArray[Any], written: Callable[[Any], str]) -> Iterator[str]:
-    """Return values as text; each distinct value is formatted only once."""
+    """Format the values with the function `written`, each distinct value only once."""
     # Columns such as src and reduce have few distinct values.
     plain = values.tolist()
     return map({value: written(value) for value in set(plain)}.__getitem__, plain)
 
 
 def _field(word: str) -> str:
-    """Return a word as a CSV field, quoted if necessary."""
+    """Return a word as a CSV field, in quotes if necessary."""
     return csv_text([[word]]).removesuffix("\n")

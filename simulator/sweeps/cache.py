@@ -49,7 +49,7 @@ class Cache:
     files: NamedFiles = field(default_factory=NamedFiles)
 
     def key(self, scenario: Scenario) -> str | None:
-        """Return a point's key, a hash used for the file name; None if a file named in the point cannot be read."""
+        """Return a point's cache key, a hash for the file name; None if a file that the point names cannot be read."""
         try:
             # The name in reports is part of the key, because reports contain this name.
             named = [(f.written, _called(f.path), digest_of(f.path)) for f in self.files.of(scenario)]
@@ -60,7 +60,7 @@ class Cache:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def find(self, numbered: NumberedPoint, key: str | None) -> PointOutcome | None:
-        """Return a point's cached outcome, or None if no readable outcome exists."""
+        """Return the outcome of a numbered point that is cached under the key; None without a readable outcome."""
         index, point = numbered
         try:
             outcome = read_outcome(index, {"settings": point.settings, **read_json(self._path(key or ""))})
@@ -71,7 +71,7 @@ class Cache:
         return replace(outcome, settings=point.settings) if is_complete else None
 
     def keep(self, outcome: PointOutcome, scenario: Scenario, key: str | None) -> None:
-        """Store an outcome without an error.
+        """Store an outcome under a cache key, unless the point failed or the key is None.
 
         Raises
         ------
@@ -95,5 +95,5 @@ class Cache:
 
 
 def _called(path: Path) -> str:
-    """Return a file's name in reports: the file name, or the folder's name for config.json."""
+    """Return a file's name as reports write it: without suffix, or the folder's name for config.json."""
     return path.absolute().parent.name if path.stem == "config" else path.stem

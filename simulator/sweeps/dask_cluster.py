@@ -43,7 +43,7 @@ Files = Mapping[str, bytes]
 def play(
     numbered: Sequence[NumberedPoint], address: str, keep: ArtifactWriter | None = None, *, alone: bool = False
 ) -> Generator[PointOutcome]:
-    """Simulate points on a cluster and yield their outcomes in order of completion.
+    """Simulate numbered points on a Dask cluster and yield their outcomes in order of completion.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def play(
 
 @dataclass(slots=True)
 class Submitted:
-    """Points submitted individually to a cluster; outcomes return in any order.
+    """Points submitted one by one to a Dask cluster; outcomes return in any order.
 
     Attributes
     ----------
@@ -89,14 +89,14 @@ class Submitted:
     _waiting: dict[Any, tuple[NumberedPoint, Any]] = field(default_factory=dict)
 
     def submit(self, point: NumberedPoint) -> None:
-        """Submit a point."""
+        """Submit a numbered point to the Dask cluster."""
         future: Any = self.client.submit(
             play_on_worker, point, keep=None, files=self.files, ours=edition(), alone=False, pure=False
         )
         self._waiting[future.key] = point, future
 
     def outcome(self) -> PointOutcome:
-        """Wait for the next outcome, of any point."""
+        """Wait for the next outcome, of any submitted point, and return the outcome."""
         from distributed import as_completed
 
         futures = [future for _, future in self._waiting.values()]
@@ -105,14 +105,17 @@ class Submitted:
         return _outcome_and_files(point, future.status, answer)[0]
 
     def cancel(self) -> None:
-        """Cancel the points whose outcomes have not returned."""
+        """Cancel all submitted points whose outcomes have not returned."""
         with suppress(OSError):
             self.client.cancel([future for _, future in self._waiting.values()], force=True)
 
 
 @contextmanager
 def submitted(address: str, points: Sequence[NumberedPoint]) -> Iterator[Submitted]:
-    """Yield a `Submitted` until the block ends; every point must name the same files; errors as in `play`."""
+    """Yield a `Submitted` connected to the Dask scheduler at `address`.
+
+    When the block ends, open points are cancelled.
+    """
     check(address)
     with _connected(address) as client:
         _refuse_others(client, address)
@@ -125,7 +128,7 @@ def submitted(address: str, points: Sequence[NumberedPoint]) -> Iterator[Submitt
 
 
 def check(address: str) -> None:
-    """Raise ScenarioError for an invalid address, or if Dask is not installed."""
+    """Raise ScenarioError if the Dask scheduler's address is invalid, or if Dask is not installed."""
     if not re.fullmatch(r"(tcp|tls)://[^/\s]+:\d{1,5}", address):
         raise ScenarioError(f"--scheduler: got {address!r}; must be tcp://HOST:PORT, as `dask scheduler` prints it")
     require_package("--scheduler", "distributed", "distributed")
@@ -153,7 +156,7 @@ def _connected(address: str) -> Iterator[Client]:
 
 @contextmanager
 def _without_dask_logs() -> Iterator[None]:
-    """Switch off Dask's log lines: errors that matter are also raised, and become a single line."""
+    """Switch off Dask's log lines within a `with` block; errors that matter are raised too."""
     # Importing `distributed` creates its loggers, and each logger may have a separate level.
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
     before = {name: logging.getLogger(name).level for name in names}
@@ -167,7 +170,7 @@ def _without_dask_logs() -> Iterator[None]:
 
 
 def _refuse_others(client: Client, address: str) -> None:
-    """Raise an error if a worker has another edition of the simulator: a table must not mix two editions."""
+    """Raise ScenarioError if the Dask cluster has no worker, or a worker with another edition of the simulator."""
     try:
         client.wait_for_workers(1, timeout=TIMEOUT)
     except TimeoutError as error:
@@ -190,7 +193,7 @@ def _refuse_others(client: Client, address: str) -> None:
 
 
 def files_to_send(points: Sequence[Point]) -> dict[str, bytes]:
-    """Return the content of the files that the points name by relative path, keyed by the relative path."""
+    """Return {relative path: content} of the files that the points name by relative path."""
     contents = {}
     base = points[0].scenario.base
     for named in files_of(point.scenario for point in points):
@@ -236,7 +239,7 @@ def _write_files(files: Files, folder: Path) -> None:
 
 
 def _outcome_and_files(numbered_point: NumberedPoint, status: str, answer: Any) -> tuple[PointOutcome, Files]:
-    """Return the outcome and files from a finished task, or a failed outcome if its workers were lost."""
+    """Return (outcome, files) of a point's finished Dask task; a failed outcome if its workers were lost."""
     from distributed.scheduler import KilledWorker
 
     if status == "finished":
@@ -255,7 +258,7 @@ def _outcome_and_files(numbered_point: NumberedPoint, status: str, answer: Any) 
 def play_on_worker(
     at: NumberedPoint, *, keep: ArtifactWriter | None, files: Files | None, ours: str, alone: bool
 ) -> tuple[PointOutcome, Files]:
-    """Simulate a point on a worker; return the outcome and the point's files, by path in the run's folder."""
+    """Simulate a point on a Dask worker; return its outcome, and its files by path in the run's folder."""
     # A worker may have joined after `_refuse_others`.
     if edition() != ours:
         raise SimulationError(f"this is simulator {ours}, a worker has {edition()}; install the same on every machine")

@@ -35,7 +35,7 @@ NAME: Final = "points.jsonl"
 
 @contextmanager
 def open_journal(folder: Path) -> Iterator[Callable[[PointOutcome], None]]:
-    """Open a run's journal while points are simulated; yield the function that appends an outcome.
+    """Open the journal file of a run's folder while points are simulated; yield the function that appends an outcome.
 
     Raises
     ------
@@ -55,12 +55,12 @@ def open_journal(folder: Path) -> Iterator[Callable[[PointOutcome], None]]:
 
 
 def line(outcome: PointOutcome) -> bytes:
-    """Return an outcome as a line in the journal."""
+    """Return a point's outcome as a line (bytes) of the journal file."""
     return json.dumps({"index": outcome.index, **outcome.to_dict()}).encode() + b"\n"
 
 
 def read_journal(folder: Path) -> dict[int, PointOutcome]:
-    """Return the finished points of an interrupted run, by index; the last line for an index counts."""
+    """Return {point index: outcome} from the journal of an interrupted run; the last line for an index counts."""
     outcomes: dict[int, PointOutcome] = {}
     path = folder / NAME
     if not path.is_file():
@@ -77,7 +77,7 @@ def read_journal(folder: Path) -> dict[int, PointOutcome]:
 
 
 def read_journal_of(folder: Path, numbered: Sequence[NumberedPoint]) -> dict[int, PointOutcome]:
-    """Return the outcomes from `read_journal` that belong to the given points."""
+    """Return {point index: outcome} from a run's journal, only for the given points with unchanged settings."""
     points = dict(numbered)
     return {
         index: replace(outcome, settings=points[index].settings)
@@ -97,7 +97,7 @@ def _append(file: FileIO, text: bytes) -> None:
 
 
 def _cut_short(path: Path) -> bool:
-    """Return True if the last line has no line end."""
+    """Return True if a journal file's last line has no line end."""
     with path.open("rb") as file:
         length = file.seek(0, os.SEEK_END)
         file.seek(max(0, length - 1))
@@ -105,7 +105,10 @@ def _cut_short(path: Path) -> bool:
 
 
 def _claim(file: FileIO, folder: Path) -> None:
-    """Lock the file until it is closed or this process ends: otherwise two processes would simulate the same points."""
+    """Lock an open journal file until it is closed or this process ends.
+
+    Raise ScenarioError if another process holds it.
+    """
     try:
         import fcntl
     except ImportError:  # Windows

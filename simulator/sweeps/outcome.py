@@ -29,7 +29,9 @@ def play_alone(
     *,
     limit_memory: bool = True,
 ) -> PointOutcome:
-    """Simulate a single point; `keep` receives the run while its timeline exists; `clusters` is a cache.
+    """Simulate a single point and return its outcome; raise an error if the point fails.
+
+    `keep` receives the run while its timeline exists; `clusters` is a cache.
 
     Raises
     ------
@@ -47,7 +49,10 @@ def play_alone(
 def play_point(
     index: int, point: Point, keep: RunHandler | None = None, clusters: Clusters | None = None
 ) -> PointOutcome:
-    """Simulate a point among many: an error becomes its outcome, and a step that exceeds the memory continues."""
+    """Simulate a point of a sweep and return its outcome.
+
+    An error is stored in the outcome; a step that exceeds the memory continues. See `play_alone` for the arguments.
+    """
     try:
         return play_alone(index, point, keep, clusters, limit_memory=False)
     except SimulatorError as error:

@@ -21,18 +21,18 @@ from simulator.sweeps.sweep import Backend
 
 
 class Player(Protocol):
-    """A simulator for points submitted individually, in any number."""
+    """Simulates points submitted one by one, in any number."""
 
     def submit(self, point: NumberedPoint) -> None:
-        """Submit a point; it is simulated when a worker is free."""
+        """Submit a numbered point, to be simulated when a worker is free."""
 
     def outcome(self) -> PointOutcome:
-        """Wait for the next outcome among the submitted points."""
+        """Wait for the next outcome among the submitted points and return the outcome."""
 
 
 @contextmanager
 def open_player(backend: Backend, like: NumberedPoint, clusters: Clusters | None = None) -> Iterator[Player]:
-    """Yield a player for points until the block ends.
+    """Yield an object that simulates points submitted one by one, until the block ends.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def open_player(backend: Backend, like: NumberedPoint, clusters: Clusters | None
 
 @dataclass(slots=True)
 class _LocalPlayer:
-    """Simulates a point in this process, when its outcome is requested."""
+    """Simulates submitted points in this process, each when its outcome is requested."""
 
     clusters: Clusters
     waiting: deque[NumberedPoint] = field(default_factory=deque)
@@ -78,7 +78,7 @@ class _LocalPlayer:
 
 @dataclass(slots=True)
 class _CachedPlayer:
-    """Looks points up in the cache before their simulation, and caches their outcomes."""
+    """Looks submitted points up in the cache before their simulation, and caches their outcomes."""
 
     player: Player
     cache: Cache

@@ -1,4 +1,4 @@
-"""Simulates points on worker processes of this machine, although any worker may be killed at any moment.
+"""Simulates points on worker processes of this machine (by default one per core), any of which may be killed.
 
 Each worker has its own pipe and simulates a single point at a time. If a worker is killed, the parent therefore knows
 the lost point, and another worker simulates this point again. Other points are unaffected.
@@ -47,7 +47,7 @@ _SPAWN: Final = get_context("spawn")
 def play(
     numbered: Sequence[NumberedPoint], jobs: int, keep: RunHandler | None = None, pool: WorkerPool | None = None
 ) -> Generator[PointOutcome]:
-    """Simulate points on processes and yield their outcomes in order of completion.
+    """Simulate numbered points on worker processes and yield their outcomes in order of completion.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def play(
 
 @contextmanager
 def staying(jobs: int, pool: WorkerPool | None = None) -> Iterator[WorkerPool]:
-    """Yield a pool of workers that wait for points until the block ends; see `WorkerPool.submit`."""
+    """Yield a pool of `jobs` worker processes that wait for points until the block ends; see `WorkerPool.submit`."""
     pool = pool or WorkerPool()
     pool.stays = True
     try:
@@ -94,8 +94,21 @@ def staying(jobs: int, pool: WorkerPool | None = None) -> Iterator[WorkerPool]:
         pool.stop()
 
 
+def number_of_processes(jobs: int | None, scheduler: str | None) -> int | None:
+    """Return the number of processes for a command's options: one per core if neither option is given.
+
+    Parameters
+    ----------
+    jobs : int or None
+        Value of --jobs.
+    scheduler : str or None
+        Value of --scheduler: the Dask cluster then decides the number of processes, and the result is `jobs`.
+    """
+    return jobs if jobs or scheduler is not None else os.cpu_count() or 1
+
+
 def preload(*imports: str) -> WorkerPool:
-    """Start a fork server that imports these modules, and the simulation's modules, in the background.
+    """Return a worker pool, and start a fork server that imports these and the simulation's modules in the background.
 
     Workers are copies of this server. Only for the command line: the function changes the settings of `multiprocessing`
     for the whole program.
@@ -112,7 +125,7 @@ def preload(*imports: str) -> WorkerPool:
 
 @dataclass(slots=True)
 class _Worker:
-    """A worker process with pipe and present point; `ready` means that imports are finished."""
+    """A worker process with its pipe and the point that it simulates; `ready`: its imports are finished."""
 
     process: BaseProcess
     pipe: Connection
@@ -122,7 +135,7 @@ class _Worker:
 
 @dataclass(slots=True)
 class WorkerPool:
-    """The workers, the waiting points, lost workers per point, and failed starts in a row.
+    """A pool of worker processes: workers, waiting points, lost workers per point, and failed starts in a row.
 
     If `stays` is set, idle workers wait for further points; otherwise they end.
     """
@@ -136,7 +149,7 @@ class WorkerPool:
     stays: bool = False
 
     def submit(self, point: NumberedPoint) -> None:
-        """Queue a point; if a worker is idle, send the point at once."""
+        """Queue a numbered point; if a worker is idle, send the point at once."""
         self.waiting.append(point)
         idle = next((one for one in self.by_pipe.values() if one.ready and one.point is None), None)
         if idle is not None:
@@ -145,7 +158,7 @@ class WorkerPool:
                 self._send_next_point(idle)
 
     def outcome(self) -> PointOutcome:
-        """Wait for the next outcome, of any point."""
+        """Wait for the next outcome, of any submitted point, and return the outcome."""
         while True:
             pipe = connection.wait(self.by_pipe)[0]
             outcome = self.receive(self.by_pipe[pipe])  # type: ignore[index]
@@ -153,7 +166,7 @@ class WorkerPool:
                 return outcome
 
     def start_worker(self) -> None:
-        """Start a worker; the first message from the worker means "ready"."""
+        """Start a worker process; its first message means "ready"."""
         pipe, theirs = self.context.Pipe()
         process = self.context.Process(target=_worker_main, args=(theirs,), daemon=True)
         with _without_interrupts():
@@ -163,7 +176,10 @@ class WorkerPool:
         self.by_pipe[pipe] = _Worker(process, pipe)
 
     def receive(self, worker: _Worker) -> PointOutcome | None:
-        """Receive a worker's message and send the worker its next point; or handle the loss of a killed worker."""
+        """Return the outcome that a worker sends (None for "ready"), and send the worker its next point.
+
+        A killed worker is replaced.
+        """
         try:
             message = worker.pipe.recv()
         except (EOFError, OSError):
@@ -185,13 +201,16 @@ class WorkerPool:
             self._release(worker)
 
     def _release(self, worker: _Worker) -> None:
-        """Close a worker's pipe, which makes the worker exit, and wait until the process has ended."""
+        """Close a worker's pipe, which makes the worker exit, and wait until its process has ended."""
         del self.by_pipe[worker.pipe]
         worker.pipe.close()
         worker.process.join()
 
     def _handle_lost_worker(self, worker: _Worker) -> PointOutcome | None:
-        """Queue a killed worker's point again, or fail the point after too many losses; start a new worker."""
+        """Queue a killed worker's point again and start a new worker.
+
+        After too many losses, return the point's failure.
+        """
         self._release(worker)
         # A worker that ends before its first message fails on start, for example because `sweep` is called at the top
         # level of a script, which every spawned process runs again.
@@ -216,7 +235,7 @@ class WorkerPool:
         return failure
 
     def stop(self) -> None:
-        """Terminate every worker, also during the simulation of a point."""
+        """Terminate every worker process, also during the simulation of a point."""
         for worker in self.by_pipe.values():
             worker.process.terminate()
         for worker in list(self.by_pipe.values()):
@@ -224,12 +243,12 @@ class WorkerPool:
 
 
 def lost_text(what: str, times: int) -> str:
-    """Return the error text for a point after repeated loss of workers."""
+    """Return the error text for a point whose process or worker (`what`) was killed several times."""
     return f"the {what} of this point was killed {times} times, perhaps because memory ran out; use fewer processes"
 
 
 def _worker_main(pipe: Connection) -> None:
-    """Run a worker process: simulate each point that arrives, until the parent closes the pipe or has ended."""
+    """Run a worker process: simulate each point that arrives at the pipe, until the parent closes it or has ended."""
     # The terminal sends Ctrl-C to workers too. The parent stops the workers; otherwise they would print tracebacks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from simulator.run.scenario_cluster import Clusters
@@ -256,7 +275,10 @@ def _worker_main(pipe: Connection) -> None:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Block Ctrl-C while a process starts: the process inherits the block, and prints no traceback during imports."""
+    """Block Ctrl-C within a `with` block in which a process starts.
+
+    The process inherits the block, and prints no traceback during imports.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

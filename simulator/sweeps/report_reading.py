@@ -15,7 +15,7 @@ from simulator.report.numbers.training_summary import TrainingReport
 
 
 def is_report(read: Any, *, training: bool) -> bool:
-    """Return True if the data has every figure of a collective's or a step's report, with the right types.
+    """Return True if plain data has every figure of a collective's or a training step's report, with the right types.
 
     Examples
     --------

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The place of simulation (process, processes or cluster), and the folder for cached outcomes.
+    """The place where points are simulated (process, processes or Dask cluster), and the folder for cached outcomes.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Backend:
     pool: process_pool.WorkerPool | None = None
 
     def check(self) -> None:
-        """Check the options before any simulation: each must be usable here and together with the others.
+        """Raise an error if an option of the backend is unusable here or together with the others.
 
         Raises
         ------
@@ -78,7 +78,7 @@ def play_points(
     *,
     alone: bool = False,
 ) -> Generator[PointOutcome]:
-    """Simulate points and yield their outcomes in order of completion; cached outcomes come first.
+    """Simulate numbered points and yield their outcomes in order of completion, cached outcomes first.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def sweep(
 
 
 def with_axes(scenario: Scenario, axes: Mapping[str, Sequence[Any]]) -> Scenario:
-    """Add axes to a scenario's sweep; they are checked like axes in a file."""
+    """Return a scenario with further axes in its sweep, checked like axes in a file."""
     if not axes:
         return scenario
     # A key may be an axis only once, so new values replace the axis under `compare` or `sweep`.

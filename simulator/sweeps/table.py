@@ -26,7 +26,7 @@ _GPUS: Final = "cluster.world_size"
 
 
 def row(outcome: PointOutcome) -> dict[str, Any]:
-    """Return a flat table row with an outcome's settings and figures."""
+    """Return a point's outcome as a flat table row: {column name: value}."""
     # A setting of a whole section gives a column with a short text, for grouping, and a column for each of its keys.
     flat = {key: label(key, value) if key in SECTIONS else value for key, value in outcome.settings.items()}
     for section in (key for key in outcome.settings if key in SECTIONS):
@@ -40,7 +40,7 @@ def row(outcome: PointOutcome) -> dict[str, Any]:
 
 
 def _keys(value: Any, key: str) -> dict[str, Any]:
-    """Return dotted keys from a setting, down to the deepest keys that a scenario has."""
+    """Return a setting as {dotted key: value}, down to the deepest keys that a scenario has."""
     names = {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, Mapping) else {}
     if not names or not set(names) <= set(axis_keys()):
         return {key: value}
@@ -77,7 +77,7 @@ def rows(outcomes: Sequence[PointOutcome]) -> list[dict[str, Any]]:
 
 
 def frame(outcomes: Iterable[PointOutcome]) -> pd.DataFrame:
-    """Return a pandas table with the outcomes, in the given order."""
+    """Return a pandas table with a row for each outcome, in the given order."""
     import pandas as pd
 
     return pd.DataFrame(rows(list(outcomes)))
@@ -92,7 +92,7 @@ def table_text(outcomes: Iterable[PointOutcome]) -> str:
 
 
 def write_parquet(outcomes: Iterable[PointOutcome], path: Path) -> None:
-    """Write the table in Parquet format; columns with mixed or structured values become text, like in CSV."""
+    """Write a table with a row for each outcome to `path` as Parquet; mixed or structured columns become text."""
     table = frame(outcomes)
     for name in table.columns:
         kinds = {type(value) for value in table[name].dropna()}

@@ -18,8 +18,9 @@ import pytest
 
 from simulator.basics.registry import names
 from simulator.cluster.build import build
+from simulator.model.expert_partition import ExpertPartition
 from simulator.model.parameters import modules, total
-from simulator.model.partition import ExpertPartition, ModelPartition
+from simulator.model.partition import ModelPartition
 from simulator.planner.bound import BoundCalculator
 from simulator.planner.setting import Setting
 from simulator.step.framework import IMPLEMENTATIONS, load_framework

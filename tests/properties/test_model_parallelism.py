@@ -17,7 +17,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
-from simulator.model.partition import ExpertPartition
+from simulator.model.expert_partition import ExpertPartition
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Free
 from simulator.step.framework import BARE, load_framework

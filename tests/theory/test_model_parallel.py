@@ -15,11 +15,12 @@ import pytest
 from simulator.cluster.build import build
 from simulator.engine.events import execute as events
 from simulator.model.context import _round
+from simulator.model.expert_partition import ExpertPartition
 from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch, saved_bytes
 from simulator.model.overlap import _shifts
 from simulator.model.parameters import layer_parameters, modules
-from simulator.model.partition import Communication, Context, ExpertPartition, ModelPartition
+from simulator.model.partition import Communication, Context, ModelPartition
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Compute
 from simulator.records.timeline import Timeline

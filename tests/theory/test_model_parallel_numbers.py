@@ -21,7 +21,7 @@ from simulator.learning.start import start
 from simulator.learning.training import Training
 from simulator.model import context
 from simulator.model import partition as cut
-from simulator.model.partition import ExpertPartition
+from simulator.model.expert_partition import ExpertPartition
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.cut_linear import CutLinear

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.engine.events import execute as events
-from simulator.model.partition import ExpertPartition
+from simulator.model.expert_partition import ExpertPartition
 from simulator.model.shape import Transformer
 from simulator.records.operation import Collective, Compute, Op
 from simulator.step import pipeline

@@ -1,6 +1,6 @@
 """Which algorithms may a measured machine have run, and which constants does each need? By predicted times.
 
-Times are predicted from a few simulations (response.py); refine.py then simulates the best trials at every size.
+Times are predicted from a few simulations (time_model.py); refine.py then simulates the best trials at every size.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SMALL_WEIGHT: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class CandidateFit:
-    """An algorithm with a number of pieces, and its fitted constants."""
+    """An algorithm for a measured collective with a number of pieces, and its fitted constants."""
 
     response: TimeModel
     chunks: int | None
@@ -48,7 +48,7 @@ class CandidateFit:
 def candidate_fits(
     cluster: Cluster, sweep: SweepTimes, algorithm: str | None, fading: CapModel = FREE
 ) -> tuple[list[CandidateFit], list[TrialSummary]]:
-    """Solve for every algorithm that can perform the operation, in order of preference.
+    """Fit constants to a measured sweep for every algorithm that can perform the operation, by preference.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def candidate_fits(
 
 
 def data(sweep: SweepTimes) -> Data:
-    """Return the sweep as arrays, with row weights."""
+    """Return a measured sweep as arrays: sizes, times and weights; small arrays have little weight."""
     sizes = np.array([size for size, _ in sweep.rows], np.float64)
     times = np.array([time for _, time in sweep.rows])
     # A sweep of small arrays only gets full weights.
@@ -96,7 +96,9 @@ def data(sweep: SweepTimes) -> Data:
 
 
 def summarize_trial(algorithm: str, chunks: int | None, rows: tuple[FitRow, ...], loss: float) -> TrialSummary:
-    """Summarise a trial: median error from 1 MiB on, and the error at the largest size."""
+    """Return the summary of a tried algorithm from its rows: median error from 1 MiB on, and the error at the largest
+    size.
+    """
     return TrialSummary(algorithm, chunks, median(abs(row.error) for row in large(rows)), rows[-1].error, loss)
 
 

@@ -23,7 +23,7 @@ Rows = tuple[FitRow, ...]
 
 
 def left_out(sweep: SweepTimes, topology: str, algorithm: str | None = None) -> tuple[Rows, Rows]:
-    """Cross-validate: fit every other size, and simulate the sizes between.
+    """Cross-validate a fit to a measured sweep: fit every other size, and simulate the sizes between.
 
     Returns
     -------
@@ -38,7 +38,7 @@ def left_out(sweep: SweepTimes, topology: str, algorithm: str | None = None) -> 
 
 
 def machine_rows(cluster: Cluster, sweep: SweepTimes, machine: MachineCollective) -> Rows:
-    """Simulate a sweep with given constants."""
+    """Return the measured and the simulated time of each size in a sweep, simulated with a machine's constants."""
     return tuple(
         FitRow(size, time, played(cluster, sweep.operation, machine, size, sweep.dtype).end)
         for size, time in sweep.rows
@@ -46,7 +46,8 @@ def machine_rows(cluster: Cluster, sweep: SweepTimes, machine: MachineCollective
 
 
 def shipped_rows(sweep: SweepTimes, topology: str, *, known: Collection[str] | None = None) -> tuple[str, Rows]:
-    """Simulate a sweep on a shipped topology, with the topology's algorithm for the largest size.
+    """Return measured and simulated times of a sweep on a shipped topology, with the topology's algorithm for the
+    largest size.
 
     Parameters
     ----------

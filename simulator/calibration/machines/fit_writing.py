@@ -57,7 +57,7 @@ def fit_text(fit: Fit) -> str:
 
 
 def summary(fit: Fit) -> str:
-    """Return median, largest and worst error in a single line."""
+    """Return a line of text with a fit's median error, error at the largest size, and worst error."""
     return (
         f"median |error| {fit.median:.1%}, at the largest size {fit.at_largest:+.1%}, "
         f"worst {fit.worst.error:+.1%} at {format_bytes(fit.worst.size)}"
@@ -69,7 +69,7 @@ def _range(fit: Fit) -> str:
 
 
 def written(machine: MachineCollective) -> dict[str, str]:
-    """Return a machine's constants as written in a topology file."""
+    """Return a machine's constants by name, as written in a topology file."""
     return {name: _written(name, value) for name, value in constants(machine).items()}
 
 
@@ -82,7 +82,7 @@ def _written(name: str, value: float) -> str:
 
 
 def machine_text(found: MachineFit) -> str:
-    """Return a machine's fits as text, with the checks and the constants that no sweep determines."""
+    """Return a machine's fits as text, with the checks and the constants not determined by any sweep."""
     lines = ["\n\n".join(map(fit_text, found.fits)), ""] if found.fits else []
     lines += [f"simulated, but not fitted: {check.sweep}: median |error| {check.median:.1%}" for check in found.checks]
     lines += [f"not determined: {text}" for text in found.untold]
@@ -90,7 +90,7 @@ def machine_text(found: MachineFit) -> str:
 
 
 def to_yaml(*fits: Fit) -> str:
-    """Return the topology of the fits, with the fitted sections inserted.
+    """Return a topology file as text, with sections for the fitted collectives inserted.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def to_yaml(*fits: Fit) -> str:
 
 
 def _with(before: Mapping[str, MeasuredOperation], fits: Sequence[Fit]) -> dict[str, MeasuredOperation]:
-    """Return a topology's operations, with fits in place of earlier constants."""
+    """Return a topology's measured operations, in which the constants of fits replace earlier constants."""
     operations = dict(before)
     for fit in fits:
         own = operations.get(fit.operation, MeasuredOperation())
@@ -125,7 +125,7 @@ def _with(before: Mapping[str, MeasuredOperation], fits: Sequence[Fit]) -> dict[
 
 
 def section(collectives: Mapping[str, MeasuredOperation]) -> str:
-    """Return the `collectives` section of a topology file.
+    """Return the text of a topology file's `collectives` section with these measured operations.
 
     Examples
     --------

@@ -38,7 +38,8 @@ def fit(
     operation: str | None = None,
     algorithm: str | None = None,
 ) -> Fit:
-    """Fit a machine to a sweep printed by nccl-tests, or to a CSV file with sizes and times.
+    """Fit algorithm and constants of a machine's collective to times printed by nccl-tests, or to a CSV file with sizes
+    and times.
 
     Parameters
     ----------
@@ -73,7 +74,9 @@ def fit(
 def fit_sweep(
     sweep: SweepTimes, *, topology: str | None = None, algorithm: str | None = None, fading: CapModel = FREE
 ) -> Fit:
-    """Fit a machine to a sweep; see `fit`. `fading` limits the number of constants."""
+    """Fit algorithm and constants of a machine's collective to a measured sweep; see `fit`. `fading` limits the number
+    of constants.
+    """
     played_on = cluster_for(sweep, topology)
     able, too_slow = candidate_fits(played_on.cluster, sweep, algorithm, fading)
     if not able:
@@ -102,7 +105,7 @@ def fit_sweep(
 def _best(
     finalists: list[tuple[CandidateFit, Refinement]], preferred: list[CandidateFit]
 ) -> tuple[CandidateFit, Refinement]:
-    """Choose among finalists with nearly equal losses: the first in order of preference."""
+    """Return the finalist to use: among nearly equal losses, the first in the order of preference `preferred`."""
     least = min(refinement.summary.loss for _, refinement in finalists)
     equal = [pair for pair in finalists if pair[1].summary.loss <= least * (1.0 + _EQUAL)]
     first = min(preferred.index(trial) for trial, _ in equal)

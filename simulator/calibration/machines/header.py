@@ -34,7 +34,7 @@ _GPU: Final = ("gpu", "gpu_name", "device")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Facts about the machine in a file; None or empty if missing."""
+    """Facts about the measured machine in a sweep's file; None or empty if missing."""
 
     world_size: int | None = None
     nodes: int | None = None
@@ -43,7 +43,7 @@ class Header:
 
 
 def header_of(text: str, path: Path | str) -> Header:
-    """Read the header from a sweep's text, after its rows were read successfully.
+    """Return the facts about the machine from the text of a sweep's file, after its rows were read successfully.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def header_of(text: str, path: Path | str) -> Header:
 
 
 def operation_of(name: str) -> str | None:
-    """Return our name for an operation in another spelling; None for an unknown operation.
+    """Return the package's name for a collective operation in another spelling; None for an unknown operation.
 
     Examples
     --------

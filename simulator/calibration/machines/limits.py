@@ -29,7 +29,7 @@ _BEST_INSIDE: Final = 0.7
 
 @dataclass(frozen=True, slots=True)
 class LimitingLinks:
-    """The limiting links.
+    """The links that limit a machine's collective: inside nodes or across nodes.
 
     Attributes
     ----------
@@ -47,7 +47,8 @@ class LimitingLinks:
 
 
 def bounds(cluster: Cluster, sweep: SweepTimes, algorithm: str, *, pieces: int | None) -> LimitingLinks:
-    """Find the links most filled when the largest array is sent in the measured time.
+    """Return the links (inside or across nodes) that an algorithm fills most when a sweep's largest array takes the
+    measured time.
 
     Raises
     ------
@@ -72,7 +73,9 @@ def bounds(cluster: Cluster, sweep: SweepTimes, algorithm: str, *, pieces: int |
 
 
 def _uses(cluster: Cluster, log: TransferLog) -> list[tuple[Limit, float, float]]:
-    """Return for each route: the limit, the busiest link's least busy time [s], and the bandwidth [B/s]."""
+    """Return for each route of a simulated collective: "inside" or "across" nodes, busy time of its busiest link [s],
+    bandwidth [B/s].
+    """
     # Vertices outside every node are switches and servers; routes there count as "inside".
     node_of = {cluster.ranks[rank]: b for b, node in enumerate(cluster.nodes) for rank in node}
     # Bytes per link over every transfer; a link on several routes counts once with their sum.

@@ -37,7 +37,7 @@ def fit_all(
     operation: str | None = None,
     algorithm: str | None = None,
 ) -> MachineFit:
-    """Fit a machine to every sweep in several files.
+    """Fit a machine's collectives to every measured sweep in several files.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def _check(sweep: SweepTimes, topology: str | None, fitted: Fit) -> Check:
 
 
 def _untold(fits: Sequence[Fit], topology: str | None) -> list[str]:
-    """Return a line for each constant that no sweep determines."""
+    """Return a text line for each machine constant not determined by any fitted sweep."""
     told, over_nodes = [], any(fit.nodes > 1 for fit in fits)
     before = {} if topology is None else load_topology(topology).collectives
     for fit in fits:

@@ -22,7 +22,7 @@ BEST_SHARE: Final = 0.92
 
 @dataclass(frozen=True, slots=True)
 class FitRow:
-    """A single size.
+    """A collective's measured and simulated time for a single array size.
 
     Attributes
     ----------
@@ -41,13 +41,13 @@ class FitRow:
 
     @property
     def error(self) -> float:
-        """Relative error, simulated / measured - 1."""
+        """Relative error of the time, simulated / measured - 1."""
         return self.simulated / self.measured - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSummary:
-    """A tried algorithm with the best constants.
+    """Summary for an algorithm tried in a fit, with the best constants.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class TrialSummary:
 
     @property
     def text(self) -> str:
-        """The algorithm with its errors, or by how much the algorithm is too slow."""
+        """The algorithm in words, with errors, or with the factor by which the algorithm is too slow."""
         name = self.algorithm + ("" if self.chunks is None else f" in {self.chunks} pieces")
         if self.median == float("inf"):
             return f"{name} takes {1 + self.at_largest:.3g} times as long"
@@ -85,7 +85,7 @@ class TrialSummary:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A machine's constants, fitted to a sweep.
+    """Algorithm and constants of a machine's collective, fitted to a measured sweep.
 
     Attributes
     ----------
@@ -122,33 +122,33 @@ class Fit:
 
     @property
     def constants(self) -> dict[str, float]:
-        """Constants set from the sweep, by name, in SI units."""
+        """Constants determined by the sweep, by name, in SI units."""
         return constants(self.machine)
 
     @property
     def large(self) -> tuple[FitRow, ...]:
-        """Rows from 1 MiB on; every row if there are none."""
+        """Rows for sizes from 1 MiB on; every row if there are none."""
         return large(self.rows)
 
     @property
     def median(self) -> float:
-        """Median |error| from 1 MiB on."""
+        """Median absolute relative error over sizes from 1 MiB on."""
         return median(abs(row.error) for row in self.large)
 
     @property
     def worst(self) -> FitRow:
-        """Row with the largest |error| from 1 MiB on."""
+        """Row with the largest absolute error for sizes from 1 MiB on."""
         return max(self.large, key=lambda row: abs(row.error))
 
     @property
     def at_largest(self) -> float:
-        """Error at the largest size."""
+        """Relative error at the largest size."""
         return self.rows[-1].error
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A sweep outside the fit, simulated with a fitted sweep's constants.
+    """A measured sweep outside the fit, simulated with a fitted sweep's constants.
 
     Attributes
     ----------
@@ -163,13 +163,13 @@ class Check:
 
     @property
     def median(self) -> float:
-        """Median |error| from 1 MiB on."""
+        """Median absolute relative error over sizes from 1 MiB on."""
         return median(abs(row.error) for row in large(self.rows))
 
 
 @dataclass(frozen=True, slots=True)
 class MachineFit:
-    """A machine, fitted to every measured sweep.
+    """Fits of a machine's collectives to every measured sweep, with checks.
 
     Attributes
     ----------
@@ -187,12 +187,12 @@ class MachineFit:
 
 
 def large(rows: Sequence[FitRow]) -> tuple[FitRow, ...]:
-    """Return the rows from 1 MiB on; every row if there are none."""
+    """Return the rows for sizes from 1 MiB on; every row if there are none."""
     return tuple(row for row in rows if row.size >= LARGE) or tuple(rows)
 
 
 def constants(machine: MachineCollective) -> dict[str, float]:
-    """Return a machine's constants by name, in SI units, without defaults."""
+    """Return the constants of a machine's collective by name, in SI units, without constants at their defaults."""
     values: dict[str, float] = {"startup": machine.startup}
     for name in ("rate_cap", "cross_rate_cap"):
         if getattr(machine, name) != float("inf"):

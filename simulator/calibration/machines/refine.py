@@ -32,7 +32,7 @@ _MOST_TRANSFERS: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """Rounded constants, and the residuals under these constants."""
+    """Rounded constants, and the errors when times are simulated with these constants."""
 
     machine: MachineCollective
     rows: tuple[FitRow, ...]
@@ -40,7 +40,9 @@ class Refinement:
 
 
 def refine(trial: CandidateFit, sweep: SweepTimes) -> Refinement:
-    """Simulate a trial's constants, correct them, and repeat; return the best of a few rounds."""
+    """Return a trial's constants refined to fit simulated times: simulate, correct, fit again; the best of a few
+    rounds.
+    """
     measured, constants = data(sweep), trial.constants
     # Correction per size: simulated / predicted time, without start-up.
     factor = np.ones_like(measured.sizes)
@@ -65,7 +67,7 @@ def refine(trial: CandidateFit, sweep: SweepTimes) -> Refinement:
 
 @dataclass(frozen=True, slots=True)
 class _Corrected:
-    """Predicted times, each multiplied by its size's correction factor."""
+    """A function from rate caps to predicted times, each multiplied by a correction factor for the size."""
 
     trial: CandidateFit
     factor: Floats
@@ -79,7 +81,9 @@ def _loss_of(rows: tuple[FitRow, ...], measured: Data) -> float:
 
 
 def _play(trial: CandidateFit, machine: MachineCollective, sweep: SweepTimes, predicted: Floats) -> tuple[FitRow, ...]:
-    """Simulate every size; if this costs too much, the largest, the smallest and some between."""
+    """Return measured and simulated times of a sweep; if too costly, only some sizes are simulated, the rest are
+    `predicted` [s].
+    """
     response, count = trial.response, len(sweep.rows)
     rows: dict[int, FitRow] = {}
     # `chosen` grows during the loop: the largest size comes first, and its number of transfers decides how many further
@@ -100,7 +104,7 @@ def _play(trial: CandidateFit, machine: MachineCollective, sweep: SweepTimes, pr
 
 
 def _machine(trial: CandidateFit, constants: Constants, sweep: SweepTimes) -> MachineCollective:
-    """Return the constants with four digits, as written to a file."""
+    """Return a trial's constants, rounded to four digits like in a topology file."""
     return replace(
         trial.response.machine(_rounded(constants.cap), trial.chunks),
         startup=_rounded(constants.startup),

@@ -34,7 +34,7 @@ _STEPS: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The constants to solve for.
+    """Constants for a machine's collective, fitted to measured times.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Constants:
     exponent: float
 
     def caps(self, sizes: Floats) -> Floats:
-        """Return the cap at each size [B/s], as in MachineCollective.factor."""
+        """Return the rate cap at each array size [B/s], as in MachineCollective.factor."""
         if self.half_size == 0.0:
             return np.full_like(sizes, self.cap)
         return np.asarray(self.cap / (1.0 + (self.half_size / np.maximum(sizes, PACKET)) ** self.exponent))
@@ -62,7 +62,7 @@ class Constants:
 
 @dataclass(frozen=True, slots=True)
 class CapModel:
-    """How the cap may depend on size; determines the number of constants to solve for.
+    """Ways in which the rate cap may depend on array size; determines the number of constants to fit.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ Times = Callable[[Floats, Floats], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Measured sizes [B], times [s], and weights."""
+    """Measured array sizes [B], times [s], and weights of a sweep."""
 
     sizes: Floats
     times: Floats
@@ -97,7 +97,7 @@ class Data:
 def solve(
     data: Data, times: Times, fastest: float, *, fading: CapModel = FREE, start: Constants | None = None
 ) -> tuple[Constants, float]:
-    """Fit the constants to the measured times.
+    """Return the constants with which predicted times are closest to measured times, and the loss.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def solve(
 
 
 def loss(residuals: Floats, weights: Floats) -> float:
-    """Return the weighted mean loss over rows, from residuals ln(simulated / measured)."""
+    """Return the weighted mean of the soft-L1 loss over rows, from residuals ln(simulated / measured)."""
     return _loss(residuals, weights) / float(weights.sum())
 
 
@@ -192,7 +192,9 @@ _WIDTH: Final = np.array([0.7, 2.0, 3.0, 1.0])
 
 
 def _loss(residuals: Floats, weights: Floats) -> float:
-    """Return the soft-L1 loss: z^2 near 0 and 2 |z| far away, with z in units of _OUTLIER."""
+    """Return the weighted sum of the soft-L1 loss over residuals: z^2 near 0 and 2 |z| far away, with z in units of
+    _OUTLIER.
+    """
     return float((weights * 2.0 * (np.sqrt(1.0 + (residuals / _OUTLIER) ** 2) - 1.0)).sum())
 
 
@@ -201,7 +203,10 @@ def _prior(theta: Floats) -> float:
 
 
 def _descend(residuals: Callable[[Floats], Floats], weights: Floats, first: Floats) -> tuple[Floats, float]:
-    """Minimise loss and prior: Levenberg-Marquardt [1]_ on iteratively reweighted squares [2]_."""
+    """Return the parameters that minimise loss and prior from the start `first`, and the minimum.
+
+    The method is Levenberg-Marquardt [1]_ on iteratively reweighted squares [2]_.
+    """
     theta, damping = first.copy(), 1e-2
     now = residuals(theta)
     cost = _loss(now, weights) + _prior(theta)

@@ -29,7 +29,7 @@ _MOST_NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class SweepTimes:
-    """Times of an operation on a machine, by size.
+    """Measured times of a collective operation on a machine, by array size.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class SweepTimes:
 
 
 def read_sweep(path: Path | str, *, world_size: int | None = None, operation: str | None = None) -> SweepTimes:
-    """Read a file with a single sweep; see `read_sweeps`.
+    """Return the measured sweep in a file with a single sweep; see `read_sweeps`.
 
     Raises
     ------
@@ -81,7 +81,8 @@ def read_sweep(path: Path | str, *, world_size: int | None = None, operation: st
 def read_sweeps(
     path: Path | str, *, world_size: int | None = None, operation: str | None = None
 ) -> tuple[SweepTimes, ...]:
-    """Read outputs of nccl-tests (a run, or several runs in a row), or a CSV file with sizes and times.
+    """Return the measured sweeps in an output of nccl-tests (a run, or several runs in a row), or in a CSV file with
+    sizes and times.
 
     A CSV file may hold several operations, numbers of ranks and runs. A bandwidth may replace the time.
 
@@ -150,7 +151,9 @@ def _world_size(
 
 
 def _ratio(rows: Sequence[NcclRow]) -> float | None:
-    """Return bus bandwidth / algorithm bandwidth from the fastest row, which has most digits."""
+    """Return bus bandwidth / algorithm bandwidth of the fastest row, which has most digits; None without a
+    usable row.
+    """
     fast = max(rows, key=lambda row: row.algbw or 0.0)
     return fast.busbw / fast.algbw if fast.busbw and fast.algbw and fast.algbw >= 1e9 else None
 
@@ -189,7 +192,7 @@ def _dtype(path: Path | str, rows: Sequence[NcclRow], assumed: list[str]) -> str
 
 
 def _times(path: Path | str, rows: Sequence[NcclRow]) -> tuple[tuple[int, float], ...]:
-    """Return (size, time) in order of size; several times for a size become their median."""
+    """Return pairs (size [B], time [s]) by ascending size; several times for a size become their median."""
     by_size: dict[int, list[float]] = {}
     for row in rows:
         if row.size > 0 and row.time > 0:

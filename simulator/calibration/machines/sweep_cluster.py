@@ -27,7 +27,7 @@ _NIC_LATENCY: Final = "0.9 us"
 
 @dataclass(frozen=True, slots=True)
 class SweepCluster:
-    """The cluster for simulating a sweep.
+    """The cluster on which a measured sweep is simulated, with the assumptions made.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class SweepCluster:
 
 
 def cluster_for(sweep: SweepTimes, topology: str | None) -> SweepCluster:
-    """Build the cluster for a sweep.
+    """Return the cluster on which to simulate a sweep: the named topology, or assumed links without a name.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def _assumed(sweep: SweepTimes) -> SweepCluster:
 
 
 def _any_gpu(sweep: SweepTimes) -> dict[str, Any]:
-    """Return an assumed GPU's keys. Its HBM is so fast that reductions (3x the arriving rate) cost nothing."""
+    """Return the keys for an assumed GPU file, with HBM fast enough to make reductions (3x the arriving rate) free."""
     return {
         "vector_flops": {"float32": "10 TFLOP/s"},
         "hbm_bytes": "80 GB",
@@ -132,7 +132,9 @@ def _nodes(sweep: SweepTimes, nodes: int) -> dict[str, Any]:
 
 
 def _fastest(sweep: SweepTimes) -> float:
-    """Return the rate through a rank's port for the fastest row, in a ring or a direct exchange [B/s]."""
+    """Return the highest measured rate through a rank's port over the sweep's rows, in a ring or a direct exchange
+    [B/s].
+    """
     n = sweep.world_size
     factor = 2 * (n - 1) / n if sweep.operation == "all_reduce" else 1.0
     return max(size / time for size, time in sweep.rows) * factor
@@ -143,7 +145,7 @@ def _rate(bandwidth: float) -> str:
 
 
 def _gpu(name: str) -> str | None:
-    """Return the shipped GPU named in a sweep.
+    """Return the catalog name of the GPU that a sweep's file names; None for an unknown GPU.
 
     If several GPUs have the named chip, choose the GPU with every word in the name; otherwise an SXM module.
 
@@ -159,5 +161,7 @@ def _gpu(name: str) -> str | None:
 
 
 def with_machine(cluster: Cluster, operation: str, machine: MachineCollective) -> Cluster:
-    """Return the cluster with these constants for this operation, and without constants for any other."""
+    """Return the cluster with a machine's constants for the collective `operation`, and without constants for other
+    operations.
+    """
     return replace(cluster, collectives={operation: machine})

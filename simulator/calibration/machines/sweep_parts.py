@@ -30,7 +30,7 @@ _MOST: Final = 200
 
 
 def parts(text: str, source: str) -> list[str]:
-    """Split a log of nccl-tests, or a CSV file, into its sweeps.
+    """Return the text for each sweep in a log of nccl-tests, or in a CSV file.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def parts(text: str, source: str) -> list[str]:
 
 
 def _of_runs(lines: list[str]) -> list[int | None]:
-    """Return each line's run in a log."""
+    """Return the number of the nccl-tests run for each line in a log."""
     owner, run = list[int | None](), 0
     for line in lines:
         # The last line of a table still belongs to its run.
@@ -61,7 +61,7 @@ def _of_runs(lines: list[str]) -> list[int | None]:
 
 
 def _of_rows(lines: list[str], source: str) -> list[int | None]:
-    """Return each line's sweep in a CSV file; None for lines that belong to every sweep."""
+    """Return the number of the sweep for each line in a CSV file; None for lines common to every sweep."""
     filled = [number for number, line in enumerate(lines) if not is_remark(line)]
     # The most frequent separator in the first line.
     dialect = max(",;\t", key=lines[filled[0]].count)

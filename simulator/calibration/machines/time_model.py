@@ -34,7 +34,7 @@ _SMALL: Final = 2**12
 
 
 def played(cluster: Cluster, operation: str, machine: MachineCollective, nbytes: int, dtype: str) -> Timeline:
-    """Simulate a single size with the events engine."""
+    """Return the simulated timeline of a collective on an array with `nbytes` bytes, with a machine's constants."""
     elements = nbytes // find(dtype).itemsize
     everyone = tuple(range(cluster.world_size))
     task = Task(CollectiveRequest(operation, cluster.world_size, elements), machine.algorithm, everyone, dtype)
@@ -43,7 +43,7 @@ def played(cluster: Cluster, operation: str, machine: MachineCollective, nbytes:
 
 @dataclass(slots=True)
 class TimeModel:
-    """Predicted times of an algorithm, with a cap on flows inside nodes or across nodes.
+    """Predicts the time of a collective at any size, with a rate cap on flows inside nodes or across nodes.
 
     Attributes
     ----------
@@ -68,18 +68,20 @@ class TimeModel:
     _tables: dict[int | None, tuple[float, Floats]] = field(default_factory=dict)
 
     def machine(self, cap: float, chunks: int | None = None) -> MachineCollective:
-        """Return the algorithm with this cap and no other constant."""
+        """Return the algorithm's constants with this rate cap [B/s] and no other constant."""
         if self.limit == "inside":
             return MachineCollective(self.algorithm, rate_cap=cap, chunks=chunks)
         return MachineCollective(self.algorithm, cross_rate_cap=cap, chunks=chunks)
 
     @property
     def caps(self) -> Floats:
-        """Simulated caps, falling [B/s]."""
+        """Rate caps at which the collective is simulated, in falling order [B/s]."""
         return self.fastest * np.array(_CAPS)
 
     def table(self, pieces: int | None) -> tuple[float, Floats]:
-        """Return L [s], and g at each simulated cap [s/B], for an array cut into this many pieces."""
+        """Return the latency L [s], and the slope g at each simulated cap [s/B], for an array cut into `pieces` pieces;
+        cached.
+        """
         if pieces not in self._tables:
             latency = self._time(_SMALL, float("inf"), pieces)
             times = [self._time(_LARGE, float(cap), pieces) for cap in self.caps]
@@ -97,7 +99,7 @@ class TimeModel:
         return execute(planned.program, cluster).end
 
     def times(self, sizes: Floats, caps: Floats, chunks: int | None) -> Floats:
-        """Predict the time of each size [B] under its own cap [B/s], without start-up [s]."""
+        """Return the predicted time of each array size [B] under its own rate cap [B/s], without start-up [s]."""
         seconds = np.empty_like(sizes)
         # Small arrays are cut into fewer pieces; sizes with equal numbers of pieces share a table.
         bounds = [MachineCollective(self.algorithm, chunks=chunks).segments(size) for size in sizes]

@@ -30,7 +30,7 @@ _MOVES: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class AblationRow:
-    """Errors in a framework's rows after removal of a number or fact.
+    """Errors over a framework's rows after removal of a constant or fact.
 
     Attributes
     ----------
@@ -49,18 +49,20 @@ class AblationRow:
 
 
 def own(framework: Framework) -> tuple[str, ...]:
-    """Return the numbers and facts that differ from bare kernels."""
+    """Return the names of a framework's constants and facts that differ from bare kernels."""
     found = [name for name in (*NUMBERS, *FACTS) if getattr(framework, name) != getattr(BARE, name)]
     return (*found, *([SUSTAINED] if framework.sustained else []))
 
 
 def without(framework: Framework, what: str) -> Framework:
-    """Return the framework with a number or fact as for bare kernels."""
+    """Return the framework with the constant or fact `what` as for bare kernels."""
     return replace(framework, **{what: getattr(BARE, what)})
 
 
 def ablation(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework], jobs: int = 2) -> Iterator[AblationRow]:
-    """Yield, for each framework, its rows' errors as shipped, then without each number and fact."""
+    """Yield for each framework the simulated rows' errors, first with shipped constants, then without each constant and
+    fact.
+    """
     for name, framework in known.items():
         played = _some(outcomes, name)
         if not played:
@@ -87,7 +89,8 @@ def _taken(name: str, what: str, played: Sequence[PlayedRow]) -> AblationRow:
 
 
 def behind(row: MeasuredRow, framework: Framework) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return a framework's numbers, and the machine's collective constants, that a row's time depends on.
+    """Return the names of the framework's constants, and of the machine's collective constants, on which a measured
+    row's simulated time depends.
 
     A constant counts if changing it by a tenth moves the time by a thousandth or more. Equal constants in several
     sections of a machine count once.
@@ -112,7 +115,7 @@ def behind(row: MeasuredRow, framework: Framework) -> tuple[tuple[str, ...], tup
 
 
 def _changed(cluster: Cluster, name: str, value: float) -> Cluster:
-    """Return the cluster with a constant of its collectives changed in every section with this value."""
+    """Return the cluster with a collective constant changed by a tenth in every section that has this value."""
 
     def one(machine: MachineCollective) -> MachineCollective:
         if getattr(machine, name) != value:

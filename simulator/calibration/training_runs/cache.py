@@ -25,7 +25,8 @@ def play_on(
     advance: Callable[[], None] | None = None,
     kept: Path | None = None,
 ) -> tuple[PlayedRow, ...]:
-    """Simulate the rows missing in a file, add them to the file, and return every row's outcome in order.
+    """Return the simulated outcomes of measured rows in order; rows missing in a cache file are simulated and added to
+    it.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ FACTS: Final[tuple[Fact, ...]] = get_args(Fact)
 
 
 def fitted_system(outcomes: Sequence[PlayedRow], framework: Framework) -> LinearSystem:
-    """Return the fitted rows among the outcomes as linear system; raise ValueError if there are none."""
+    """Return a linear system with the simulated rows used for fitting constants; raise ValueError without such rows."""
     fitted = [outcome for outcome in outcomes if is_fitted(outcome.row)]
     if not fitted:
         raise ValueError("no simulated row belongs to the fit of the constants; simulate the foundry table")
@@ -27,7 +27,7 @@ def fitted_system(outcomes: Sequence[PlayedRow], framework: Framework) -> Linear
 
 
 def left_out(system: LinearSystem) -> tuple[tuple[Errors, Errors], ...]:
-    """Cross-validate: for each model size, return its rows' errors with and without these rows in the fit."""
+    """Return for each model size the errors of its rows, with and without these rows in the fit (cross-validation)."""
     everything = fit(system)
     pairs = []
     for model in dict.fromkeys(row.model for row in system.rows):
@@ -40,14 +40,14 @@ def left_out(system: LinearSystem) -> tuple[tuple[Errors, Errors], ...]:
 
 
 def without_each(system: LinearSystem) -> tuple[Errors, ...]:
-    """Return the errors with every constant, then without each constant, the rest fitted again."""
+    """Return errors with every constant fitted, then without each constant, the rest fitted again."""
     summaries = [errors("all constants", system.errors(fit(system)))]
     summaries += [errors(f"without {name}", system.errors(fit(system, name))) for name in system.names]
     return tuple(summaries)
 
 
 def without_facts(outcomes: Sequence[PlayedRow], framework: Framework) -> tuple[Errors, ...]:
-    """Return the errors without each known fact about the framework's computation, constants fitted again."""
+    """Return errors without each known fact about the framework's computation, its constants fitted again."""
     played = [outcome for outcome in outcomes if is_fitted(outcome.row)]
     summaries = []
     for name in FACTS:
@@ -61,16 +61,16 @@ def without_facts(outcomes: Sequence[PlayedRow], framework: Framework) -> tuple[
 
 
 def without_any(system: LinearSystem, outcomes: Sequence[PlayedRow], framework: Framework) -> tuple[Errors, ...]:
-    """Return the errors with every constant, then without each constant, then without each fact."""
+    """Return errors with every constant fitted, then without each constant, then without each fact."""
     return (*without_each(system), *without_facts(outcomes, framework))
 
 
 def with_fact(framework: Framework, name: Fact) -> Framework:
-    """Return the framework with a fact negated."""
+    """Return the framework with the boolean fact `name` turned off."""
     return replace(framework, fused_loss=False) if name == "fused_loss" else replace(framework, stops_early=False)
 
 
 def drift(system: LinearSystem, framework: Framework) -> dict[str, tuple[float, float]]:
-    """Return each constant's shipped value and refitted value."""
+    """Return the shipped value and the refitted value of each constant in a linear system."""
     refitted = fit(system)
     return {name: (value(framework, name), refitted[name]) for name in system.names}

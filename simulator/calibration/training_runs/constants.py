@@ -20,7 +20,7 @@ _COMMUNICATION: Final = ("communication_sms",)
 def counted(
     own: Sequence[str], machine: Sequence[str], gpu: Gpu, dtypes: Sequence[str] = ("bfloat16",)
 ) -> dict[str, tuple[str, ...]]:
-    """Return the names of the constants behind a row, by origin.
+    """Return the names of the constants on which a row's simulated time depends, by origin.
 
     Parameters
     ----------

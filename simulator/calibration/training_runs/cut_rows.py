@@ -11,12 +11,12 @@ from typing import Any, cast
 
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.training_runs.rows import MeasuredRow, ModelShape, gib, measured, of_source
-from simulator.model.partition import ExpertPartition
+from simulator.model.expert_partition import ExpertPartition
 from simulator.step.parallelism import Parallelism
 
 
 def measured_cut(source: str | None = None) -> tuple[MeasuredRow, ...]:
-    """Read the runs of partitioned models, or the runs of a single source.
+    """Return the measured runs with models partitioned over ranks, from every source or a single source.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def measured_cut(source: str | None = None) -> tuple[MeasuredRow, ...]:
 
 
 def all_measured(source: str | None = None, every: int = 1) -> tuple[MeasuredRow, ...]:
-    """Return every k-th row of every source, or of a single source; k is `every`.
+    """Return every k-th measured run from every source or a single source; k is `every`.
 
     Raises
     ------

@@ -46,13 +46,13 @@ _ROUNDS: Final = 40
 
 
 def value(framework: Framework, name: str) -> float:
-    """Return a constant's value."""
+    """Return the value of a framework's constant; "sustained.H100" names the slowdown of a chip."""
     head, _, chip = name.partition(".")
     return framework.sustained[chip].time if chip else float(getattr(framework, head))
 
 
 def with_values(framework: Framework, values: Mapping[str, float]) -> Framework:
-    """Return a framework with other values."""
+    """Return a copy of a framework in which the named constants have new values."""
     sustained = dict(framework.sustained)
     plain: dict[str, Any] = {}
     for name, number in values.items():
@@ -65,7 +65,7 @@ def with_values(framework: Framework, values: Mapping[str, float]) -> Framework:
 
 
 def kernel_time(row: MeasuredRow, framework: Framework, changes: Changes = ()) -> float:
-    """Return the time of a row's kernels in sequence, without communication [s]."""
+    """Return a measured row's simulated kernel time in sequence, without communication [s]."""
     step = step_of(row, framework)
     gpu = cluster_of(row.gpu, row.gpus, changes, row.topology).gpus[0]
     parts = units(step, gpu, row.gpus)
@@ -85,7 +85,7 @@ def kernel_time(row: MeasuredRow, framework: Framework, changes: Changes = ()) -
 
 @dataclass(frozen=True, slots=True)
 class LinearSystem:
-    """Rows as a linear system: relative time = offset + slopes x constants.
+    """Measured rows as a linear system in the constants: relative time = offset + slopes x constants.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class LinearSystem:
     offset: Floats
 
     def errors(self, values: Mapping[str, float]) -> Floats:
-        """Return the errors of tokens/s: simulated / measured - 1."""
+        """Return each row's relative error in tokens/s under these constants: simulated / measured - 1."""
         import numpy as np
 
         # Relative time 1.1 means a tenth too slow, thus tokens/s of 1 / 1.1.
@@ -114,7 +114,7 @@ class LinearSystem:
         return errors
 
     def where(self, chosen: Sequence[bool]) -> LinearSystem:
-        """Return the rows selected by a mask."""
+        """Return the linear system for the rows selected by a boolean mask."""
         import numpy as np
 
         mask = np.array(chosen)
@@ -128,7 +128,7 @@ def linear(
     names: Sequence[str] = tuple(NEUTRAL),
     changes: Changes = (),
 ) -> LinearSystem:
-    """Build the system from rows simulated with this framework."""
+    """Return the linear system of measured rows that were simulated with this framework, in the constants `names`."""
     import numpy as np
 
     slopes = np.zeros((len(outcomes), len(names)))
@@ -147,7 +147,8 @@ def linear(
 
 
 def fit(system: LinearSystem, removed: str | None = None) -> dict[str, float]:
-    """Fit the constants: least squares with little weight on outliers, within bounds.
+    """Return the values of the constants that solve a linear system best: least squares with little weight on outliers,
+    within bounds.
 
     Parameters
     ----------

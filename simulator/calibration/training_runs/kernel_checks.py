@@ -30,7 +30,7 @@ _ROUNDS: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class AblationErrors:
-    """Errors without a constant, for the matmul table by dtype and for training rows."""
+    """Errors of simulated times without a kernel constant, for the matmul table by dtype and for training rows."""
 
     name: str
     tables: Mapping[str, FitErrors]
@@ -40,7 +40,7 @@ class AblationErrors:
 def without_kernel_constants(
     outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2
 ) -> Iterator[AblationErrors]:
-    """Yield the errors with every constant, then without each constant."""
+    """Yield the errors of simulated times with every kernel constant, then without each constant."""
     played = [outcome for outcome in outcomes if is_fitted(outcome.row)]
     yield _without("all constants", {}, played, framework)
     for name, neutral in (*KERNELS.items(), *_OTHERS.items()):
@@ -75,7 +75,7 @@ def _tables(model: KernelModel) -> dict[str, FitErrors]:
 
 
 def _longer(outcome: PlayedRow, framework: Framework, changes: Changes) -> float:
-    """Return the additional time of a step under changed constants [s]."""
+    """Return the additional kernel time of a row's step under changed GPU constants [s]."""
     return kernel_time(outcome.row, framework, changes) - kernel_time(outcome.row, framework)
 
 

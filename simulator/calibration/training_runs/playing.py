@@ -26,7 +26,7 @@ from simulator.step.spec import TrainingStep
 
 @dataclass(frozen=True, slots=True)
 class PlayedRow:
-    """A measured row with its simulated outcome.
+    """A measured training run with its simulated outcome.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class PlayedRow:
 
     @property
     def tokens_per_s(self) -> float:
-        """Simulated tokens per second, summed over the GPUs."""
+        """Simulated tokens per second on every GPU together."""
         return self.row.tokens_per_s * self.row.step_time / self.step_time
 
     @property
@@ -73,17 +73,17 @@ class PlayedRow:
 
     @property
     def fits(self) -> bool:
-        """Return True if the simulated step fits into memory, like every measured run did."""
+        """True if the simulated step fits into memory, like every measured run did."""
         return self.peak <= self.capacity and not self.refused
 
 
 def frameworks() -> dict[str, Framework]:
-    """Return every framework by name."""
+    """Return every shipped framework by name, and bare kernels under the name "bare"."""
     return {"bare": BARE} | {name: load_framework(name) for name in sorted(registry.names("framework"))}
 
 
 def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes = ()) -> PlayedRow:
-    """Simulate a row, optionally with changed GPU constants.
+    """Return the simulated outcome for a measured run, optionally with changed GPU constants.
 
     Notes
     -----
@@ -94,7 +94,7 @@ def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes 
 
 
 def play_on_cluster(cluster: Cluster, row: MeasuredRow, framework: Framework) -> PlayedRow:
-    """Simulate a row on a given cluster; see `play_row`."""
+    """Return the simulated outcome for a measured run on a given cluster; see `play_row`."""
     pp, accumulation = row.parallelism.pp, row.accumulation
     if pp == 1:
         accumulation = min(accumulation, MOST_PLAYED)
@@ -127,7 +127,9 @@ def _played(cluster: Cluster, step: TrainingStep) -> tuple[StepPlan, Timeline]:
 
 
 def _period(timeline: Timeline, accumulation: int) -> float:
-    """Return the time between the starts of the last two micro-batches on rank 0 [s]."""
+    """Return the time between the starts of the last two micro-batches on rank 0, out of `accumulation` micro-batches
+    [s].
+    """
     begins = {
         span.name: span.start for span in timeline.spans if span.rank == 0 and span.name.startswith("embedding forward")
     }
@@ -141,7 +143,7 @@ def play_rows(
     advance: Callable[[], None] | None = None,
     changes: Changes = (),
 ) -> tuple[PlayedRow, ...]:
-    """Simulate rows on several processes; return the outcomes in row order.
+    """Return outcomes for measured runs, simulated on several processes, in row order.
 
     Parameters
     ----------
@@ -167,7 +169,7 @@ def play_rows(
 def each_played(
     rows: Sequence[MeasuredRow], known: Mapping[str, Framework], jobs: int, changes: Changes = ()
 ) -> Iterator[PlayedRow]:
-    """Simulate rows on several processes; yield outcomes in row order, as soon as available."""
+    """Yield outcomes for measured runs, simulated on several processes, in row order, each as soon as available."""
     one = partial(play_row, known=known, changes=changes)
     if jobs == 1 or len(rows) <= 1:
         yield from map(one, rows)

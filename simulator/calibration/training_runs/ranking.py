@@ -26,7 +26,7 @@ _RANKED_FROM: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A group of runs.
+    """A group with comparable measured runs, and the predicted choice's quality.
 
     Attributes
     ----------
@@ -47,7 +47,9 @@ class Choice:
 
 
 def choices(outcomes: Sequence[PlayedRow]) -> tuple[Choice, ...]:
-    """Return the groups with at least two runs, largest first."""
+    """Return the groups of comparable runs (equal model, tokens per step and GPUs) with at least two runs, largest
+    group first.
+    """
     groups: dict[Hashable, list[PlayedRow]] = {}
     for outcome in outcomes:
         groups.setdefault(_kind(outcome.row), []).append(outcome)
@@ -56,7 +58,9 @@ def choices(outcomes: Sequence[PlayedRow]) -> tuple[Choice, ...]:
 
 
 def said(found: Sequence[Choice]) -> str:
-    """Return a text: '9 of 10 groups, the predicted fastest run within 10% of the measured fastest; ...'."""
+    """Return a sentence on the predicted choices: '9 of 10 groups, the predicted fastest run within 10% of the measured
+    fastest; ...'.
+    """
     good = sum(one.behind <= GOOD for one in found)
     ranks = [one.agreement for one in found if one.agreement is not None]
     agree = f"; median rank correlation {median(ranks):.3f}" if ranks else ""
@@ -83,7 +87,7 @@ def _choice(outcomes: Sequence[PlayedRow]) -> Choice:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return ranks from 0; equal values get their mean rank.
+    """Return the rank of each value in ascending order, from 0; equal values get their mean rank.
 
     >>> _ranks(np.array([5.0, 7.0, 5.0])).tolist()
     [0.5, 2.0, 0.5]

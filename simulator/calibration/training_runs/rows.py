@@ -49,7 +49,7 @@ BEST_MATMUL: Final = "best_matmul"
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A model's sizes as stated by a source.
+    """A measured model's sizes, stated by the source.
 
     Attributes
     ----------
@@ -71,7 +71,9 @@ class ModelShape:
     tied: bool
 
     def transformer(self, name: str, seq_len: int) -> Transformer:
-        """Return the model; for a catalog model its first layers, with at most one dense layer before expert layers."""
+        """Return the model with these sizes; for a catalog model its first layers, with at most one dense layer before
+        expert layers.
+        """
         if self.family not in _CONFIGS:
             whole = load_model(self.family, seq_len)
             return replace(whole, num_layers=self.layers, dense_layers=min(whole.dense_layers, 1))
@@ -148,7 +150,7 @@ class MeasuredRow:
 
     @property
     def transformer(self) -> Transformer:
-        """The run's model."""
+        """The model of the measured run."""
         if self.shape is None:
             return load_model(self.model, self.seq_len)
         return self.shape.transformer(self.model, self.seq_len)
@@ -165,12 +167,12 @@ class MeasuredRow:
 
     @property
     def eight_bit(self) -> bool:
-        """Return True if matmul inputs have eight bits."""
+        """True if the run's matmul inputs have eight bits."""
         return self.matmul.startswith("float8")
 
     @property
     def group(self) -> str:
-        """Group of the row in the report."""
+        """Name of the row's group in the report: source, chip, and precision or number of nodes."""
         chip = "A100" if self.gpu.startswith("a100") else "H100"
         if self.eight_bit:
             return f"{self.table}, {chip}, fp8"
@@ -178,7 +180,7 @@ class MeasuredRow:
 
     @property
     def name(self) -> str:
-        """The run in a few words."""
+        """The measured run in a few words: model, chip, GPUs, batch and options."""
         policy = {"none": "", "full": " ckpt"}.get(str(self.checkpointing), f" ckpt {self.checkpointing}")
         compiled = " compiled" if self.compiled else ""
         chip = self.gpu.split("_")[0]
@@ -197,7 +199,7 @@ class MeasuredRow:
 
 
 def measured(table: str | None = None) -> tuple[MeasuredRow, ...]:
-    """Read the runs of unpartitioned models, or the runs of a single source.
+    """Return the measured runs with models not partitioned over ranks, from every source or a single source.
 
     Raises
     ------
@@ -213,7 +215,9 @@ def measured(table: str | None = None) -> tuple[MeasuredRow, ...]:
 
 
 def of_source(rows: Sequence[MeasuredRow], source: str | None, key: str) -> tuple[MeasuredRow, ...]:
-    """Return the rows of a source, or every row without a source; raise UnknownNameError for an unknown source."""
+    """Return the measured runs of a source, or every run without a source; raise UnknownNameError, naming `key`, for an
+    unknown source.
+    """
     names = sorted({row.table for row in rows})
     if source is not None and source not in names:
         raise UnknownNameError(key, source, names)
@@ -221,7 +225,7 @@ def of_source(rows: Sequence[MeasuredRow], source: str | None, key: str) -> tupl
 
 
 def gib(text: str) -> float | None:
-    """Return a cell in GiB as bytes; None for an empty cell."""
+    """Return the number of bytes in a table cell with a number of GiB; None for an empty cell."""
     return float(text) * GIB if text else None
 
 
@@ -252,7 +256,7 @@ def _row(row: Mapping[str, str]) -> MeasuredRow:
 
 
 def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = None) -> TrainingStep:
-    """Return the row's training step, with this number of micro-batches."""
+    """Return the measured run's training step, with `accumulation` micro-batches instead of its own if given."""
     # Options not stated by any source keep their defaults.
     sharding = Sharding(row.sharding, reshard_after_forward=row.reshard)
     return TrainingStep(
@@ -276,7 +280,7 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
 
 
 def _framework_of(row: MeasuredRow, framework: Framework) -> Framework:
-    """Return the framework with what the row's source states of the loss and of the optimizer's update."""
+    """Return the framework with the loss and the optimizer implementation that a measured run's source states."""
     if row.fused_loss:
         framework = replace(framework, fused_loss=True, loss_buffers=False)
     if row.optimizer_implementation is not None:
@@ -289,7 +293,9 @@ Changes = tuple[tuple[str, float], ...]
 
 @cache
 def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "") -> Cluster:
-    """Return the nearest cluster to the row's machine; `changes` are other values for constants of its GPU."""
+    """Return the cluster most similar to a measured run's machine; `changes` are other values for the GPU's
+    constants.
+    """
     # Rows without topology ran on boxes like NVIDIA's own.
     topology = topology or ("dgx_a100" if gpu.startswith("a100") else "dgx_h100")
     if not changes:
@@ -308,7 +314,9 @@ def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "") -
 
 
 def _topology(name: str) -> str | dict[str, Any]:
-    """Return a shipped name, or vTrain's box: a DGX A100 with cards of half the rate, 800 Gb/s per box."""
+    """Return the name of a shipped topology unchanged, or the keys of vTrain's box: a DGX A100 with cards of half the
+    rate, 800 Gb/s per box.
+    """
     if name != "dgx_a100_800g":
         return name
     data = dict(load(registry.find("topology", "dgx_a100")).data)
@@ -322,7 +330,9 @@ def _topology(name: str) -> str | dict[str, Any]:
 
 
 def _gpu(name: str) -> str | dict[str, Any]:
-    """Return a catalog name, or the H100 in torchtitan's tables, with slower memory and less power."""
+    """Return the name of a catalog GPU unchanged, or the keys of the H100 in torchtitan's tables, with slower memory
+    and less power.
+    """
     if name in registry.names("gpu"):
         return name
     return dict(load(registry.find("gpu", "h100_sxm")).data) | {

@@ -29,12 +29,14 @@ def utilization(row: MeasuredRow) -> float:
 
 
 def said(row: MeasuredRow) -> float:
-    """Return the first rule's error of the step time: predicted / measured - 1."""
+    """Return the relative error of step time for the rule of a commonly advised MFU (0.40 or 0.45): predicted /
+    measured - 1.
+    """
     return utilization(row) / _SAID.get(row.gpu.split("_")[0], _ELSE) - 1.0
 
 
 def by_median(outcomes: Sequence[PlayedRow]) -> tuple[float, ...]:
-    """Return the second rule's errors of step times."""
+    """Return the relative step-time errors for the rule that predicts with the median MFU of a chip's other rows."""
     shares = [utilization(outcome.row) for outcome in outcomes]
     kinds = [(outcome.row.gpu.split("_")[0], outcome.row.eight_bit) for outcome in outcomes]
     found = []
@@ -46,7 +48,7 @@ def by_median(outcomes: Sequence[PlayedRow]) -> tuple[float, ...]:
 
 
 def _flops(row: MeasuredRow) -> float:
-    """Return the step's model FLOPs over the peak of the GPUs together [s]."""
+    """Return the time of a measured run's step at the GPUs' bfloat16 peak [s]: model FLOP / peak of all GPUs."""
     tokens = row.seq_len * row.micro_batch_size * row.accumulation * row.replicas
     gpu = cluster_of(row.gpu, 1).gpus[0]
     return model_flops_per_token(row.transformer, row.seq_len) * tokens / (row.gpus * gpu.peak_flops["bfloat16"])

@@ -26,7 +26,7 @@ _OF_A_RUN: Final[Mapping[str, Any]] = {"line": 0, "tokens_per_s": 0.0, "peak": N
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Relative errors of a group, simulated / measured - 1.
+    """Summary of a row group's relative errors, simulated / measured - 1.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Errors:
 
 
 def errors(name: str, relative: Iterable[float]) -> Errors:
-    """Return a summary of errors.
+    """Return a summary of relative errors under the given name.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def errors(name: str, relative: Iterable[float]) -> Errors:
 
 
 def by_group(outcomes: Sequence[PlayedRow]) -> tuple[Errors, ...]:
-    """Return errors of tokens/s for each group; first the fitted rows together, if present."""
+    """Return an error summary for tokens/s for each group of rows; first for the fitted rows together, if present."""
     fitted = [o.error for o in outcomes if is_fitted(o.row)]
     first = (errors("foundry, bf16, all", fitted),) if fitted else ()
     names = dict.fromkeys(o.row.group for o in outcomes)
@@ -76,19 +76,19 @@ def by_group(outcomes: Sequence[PlayedRow]) -> tuple[Errors, ...]:
 
 
 def is_fitted(row: MeasuredRow) -> bool:
-    """Return True if constants were fitted to the row: llm-foundry's rows in bfloat16."""
+    """Return True if the framework's constants were fitted to this row: llm-foundry's rows in bfloat16."""
     return row.table == "foundry" and not row.eight_bit
 
 
 def of_memory(outcomes: Sequence[PlayedRow], table: str) -> Errors | None:
-    """Return errors of peak memory for a source; None without measured memory."""
+    """Return an error summary for peak memory for the rows of a source; None without measured memory."""
     relative = [o.memory_error for o in outcomes if o.row.table == table and o.memory_error is not None]
     return errors(table, relative) if relative else None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceErrors:
-    """Errors of a source's rows, or of a different group's rows.
+    """Error summaries for step time and memory over a source's rows, or another group's.
 
     Attributes
     ----------
@@ -106,7 +106,9 @@ class SourceErrors:
 
 
 def by(outcomes: Sequence[PlayedRow], key: Callable[[PlayedRow], str]) -> tuple[SourceErrors, ...]:
-    """Return errors of step times and memory for each value of a key, in order of appearance."""
+    """Return error summaries for step time and memory for each value of `key`, a function of a row, by first
+    appearance.
+    """
     parts: dict[str, list[PlayedRow]] = {}
     for outcome in outcomes:
         parts.setdefault(key(outcome), []).append(outcome)
@@ -114,7 +116,7 @@ def by(outcomes: Sequence[PlayedRow], key: Callable[[PlayedRow], str]) -> tuple[
 
 
 def by_source(outcomes: Sequence[PlayedRow]) -> tuple[SourceErrors, ...]:
-    """Return errors for each source."""
+    """Return error summaries for step time and memory for each source of measured rows."""
     return by(outcomes, lambda outcome: outcome.row.table)
 
 
@@ -128,7 +130,8 @@ def _of_part(name: str, part: Sequence[PlayedRow]) -> SourceErrors:
 
 
 def apart(rows: Sequence[MeasuredRow]) -> frozenset[int]:
-    """Return the indices of disturbed rows: a twin took more than 1.5 times as long, or the reverse.
+    """Return the indices of disturbed measurements: rows with a twin that took more than 1.5 times as long, or the
+    reverse.
 
     Twins differ only in sharding. The place of optimizer states cannot explain such a difference, therefore one of both
     runs was disturbed.
@@ -146,14 +149,16 @@ def apart(rows: Sequence[MeasuredRow]) -> frozenset[int]:
 
 
 def worst(outcomes: Sequence[PlayedRow], count: int = 10) -> tuple[tuple[PlayedRow, str], ...]:
-    """Return the rows with the largest errors, each with a likely reason."""
+    """Return the `count` rows with the largest tokens/s errors, each with a likely reason."""
     ordered = sorted(outcomes, key=lambda o: -abs(o.error))[:count]
     rows = [o.row for o in outcomes]
     return tuple((outcome, reason(outcome, rows)) for outcome in ordered)
 
 
 def reason(outcome: PlayedRow, rows: Sequence[MeasuredRow]) -> str:
-    """Return the likely reason for a row's error: an effect outside the model, or a fact missing in the source."""
+    """Return a phrase with the likely reason for a row's error: an effect outside the model, or a fact missing in the
+    source.
+    """
     row = outcome.row
     # A longer sequence means more work per token; if it ran faster, the shorter run was disturbed.
     longer = [r for r in rows if _like(r, row) and r.seq_len > row.seq_len and r.tokens_per_s > row.tokens_per_s]

@@ -30,7 +30,7 @@ _FEW: Final = 64
 
 
 def groups(outcomes: Sequence[PlayedRow]) -> Table:
-    """Return errors of tokens/s by group."""
+    """Return a table with tokens/s errors for each group of rows."""
     head = ("tokens/s", "rows", "median", "90 % below", "bias", "middle")
     return Table("error of tokens/s by group (simulated / measured - 1)", head, tuple(map(_row, by_group(outcomes))))
 
@@ -41,7 +41,9 @@ def overview(
     title: str,
     key: Callable[[PlayedRow], str],
 ) -> Table:
-    """Return errors of step times: as fitted, with the source unseen (cross-validation), and by two rules of thumb."""
+    """Return a table with step-time errors by `key`: as fitted, with the source unseen (cross-validation), by two rules
+    of thumb.
+    """
     # Needs every row at once: each row's rule is the median over its peers.
     median_rule = by_median(outcomes)
     parts: dict[str, list[int]] = {}
@@ -61,7 +63,7 @@ def overview(
 
 
 def of_frameworks(known: Mapping[str, Framework]) -> Table:
-    """Return each framework's own numbers, and how many were fitted to its rows."""
+    """Return a table with each framework's own constants, how many were fitted to the framework's rows, and facts."""
     rows = []
     for name, framework in known.items():
         found = {n: getattr(framework, n) for n in NUMBERS if getattr(framework, n)}
@@ -78,7 +80,7 @@ def of_frameworks(known: Mapping[str, Framework]) -> Table:
 
 
 def sources(found: Sequence[SourceErrors], title: str = "source") -> Table:
-    """Return errors of step times and of peak memory, a line for each source (or other part)."""
+    """Return a table with errors in step time and peak memory, with a line for each source (or other group)."""
     head = (title, "rows", "median", "90 % below", "bias", "with memory", "median", "90 % below", "bias", "do not fit")
     caption = f"error of a step's time, then of peak memory, by {title} (simulated / measured - 1)"
     return Table(caption, head, tuple(map(_source, found)))
@@ -102,7 +104,9 @@ def _row(summary: Errors) -> tuple[str, ...]:
 
 
 def of_choices(outcomes: Sequence[PlayedRow]) -> Table | None:
-    """Return whether the run predicted to be fastest in its group is among the fastest; None without groups."""
+    """Return a table that compares the run predicted to be fastest in each group with the measured fastest; None
+    without groups.
+    """
     found = choices(outcomes)
     rows = tuple(
         (one.name, str(one.runs), f"{one.behind:.1%}", "" if one.agreement is None else f"{one.agreement:.3f}")
@@ -113,7 +117,7 @@ def of_choices(outcomes: Sequence[PlayedRow]) -> Table | None:
 
 
 def memory(outcomes: Sequence[PlayedRow], table: str) -> Table | None:
-    """Return peak memory for the rows of a source; None without measured memory."""
+    """Return a table with measured and simulated peak memory for the rows of a source; None without measured memory."""
     summary = of_memory(outcomes, table)
     if summary is None:
         return None
@@ -128,13 +132,13 @@ def memory(outcomes: Sequence[PlayedRow], table: str) -> Table | None:
 
 
 def worst_rows(outcomes: Sequence[PlayedRow]) -> Table:
-    """Return the ten rows with the largest errors, with reasons."""
+    """Return a table with ten rows with the largest tokens/s errors, with likely reasons."""
     rows = [(o.row.name, f"{o.error:+.1%}", why) for o, why in worst(outcomes)]
     return Table("the ten worst rows", ("row", "error", "likely reason"), tuple(rows))
 
 
 def worst_steps(outcomes: Sequence[PlayedRow], count: int = 10) -> Table:
-    """Return the rows with the largest factor between simulated and measured step time."""
+    """Return a table with `count` rows with the largest factor between simulated and measured step time."""
     # The logarithm makes half and twice the measured time count equally.
     ordered = sorted(outcomes, key=lambda o: -abs(math.log(o.step_time / o.row.step_time)))[:count]
     rows = [
@@ -145,7 +149,9 @@ def worst_steps(outcomes: Sequence[PlayedRow], count: int = 10) -> Table:
 
 
 def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Table:
-    """Return llm-foundry's constants, shipped and refitted; `of_frameworks` returns the remaining frameworks'."""
+    """Return a table with llm-foundry's constants, shipped and refitted; `of_frameworks` returns the remaining
+    frameworks'.
+    """
     refitted = drift(system, known["llm_foundry"]) if system is not None else {}
     framework, rows = known["llm_foundry"], []
     numbers = {
@@ -159,7 +165,9 @@ def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Ta
 
 
 def counts(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework]) -> Table:
-    """Return the number of constants a row depends on, by origin; one typical row for each source and dtype."""
+    """Return a table with the number of constants on which a row's time depends, by origin; one typical row for each
+    source, GPU and precision.
+    """
     rows = []
     kinds: dict[tuple[str, str, bool], list[PlayedRow]] = {}
     for outcome in outcomes:
@@ -179,7 +187,7 @@ def counts(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework]) -> Tab
 
 
 def ablated(taken: Iterable[AblationRow]) -> Table:
-    """Return the ablation: errors without each number and fact of each framework."""
+    """Return a table with errors without each constant and fact of each framework."""
     rows = [
         (
             one.framework if not one.what else "", one.what or "as it is", str(one.time.count),
@@ -193,7 +201,7 @@ def ablated(taken: Iterable[AblationRow]) -> Table:
 
 
 def kernels_removed(outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2) -> Table:
-    """Return errors of the matmul table and of training rows, without each kernel constant."""
+    """Return a table with errors in the matmul table and in training rows, without each kernel constant."""
     rows = []
     for without in without_kernel_constants(outcomes, framework, jobs):
         tables = tuple(f"{100 * errors.median:.1f}, {100 * errors.most:.1f}" for errors in without.tables.values())
@@ -203,7 +211,7 @@ def kernels_removed(outcomes: Sequence[PlayedRow], framework: Framework, jobs: i
 
 
 def kept_back(system: LinearSystem) -> Table:
-    """Return the cross-validation: cross-validation: each model size excluded from the fit."""
+    """Return a table for a cross-validation: errors of each model size, in the fit and excluded from the fit."""
     rows = [
         (one.name, str(one.count), f"{one.median:.1%}", f"{other.median:.1%}", f"{other.median - one.median:+.1%}")
         for one, other in left_out(system)
@@ -213,7 +221,7 @@ def kept_back(system: LinearSystem) -> Table:
 
 
 def removed(system: LinearSystem, outcomes: Sequence[PlayedRow], framework: Framework) -> Table:
-    """Return the errors without each constant or fact, the rest fitted again."""
+    """Return a table with errors without each constant or fact, the remaining constants fitted again."""
     head = ("constants", "rows", "median", "90 % below", "bias", "middle")
     summaries = without_any(system, outcomes, framework)
     return Table(

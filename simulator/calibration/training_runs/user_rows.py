@@ -18,8 +18,8 @@ from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.input_files import read_text
 from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
+from simulator.model.expert_partition import ExpertPartition
 from simulator.model.load import load_model
-from simulator.model.partition import ExpertPartition
 from simulator.step.checkpointing import POLICIES
 from simulator.step.framework import Implementation
 from simulator.step.parallelism import Parallelism
@@ -54,7 +54,9 @@ def _dtype(name: str) -> str:
 
 
 def _policy(text: object) -> object:
-    """Read a policy's name, or k for every k-th layer."""
+    """Return a cell's checkpointing policy: a name, or the number k for every k-th layer; raise ValueError for other
+    text.
+    """
     if isinstance(text, str) and text.isdigit():
         return int(text)
     if text not in POLICIES:
@@ -71,7 +73,7 @@ Dtype = Annotated[str, AfterValidator(_dtype)]
 
 
 class UserRow(BaseModel):
-    """A line of the file; empty cells and missing columns have the default."""
+    """A line of a user's CSV file with measured runs; empty cells and missing columns have the default."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -129,7 +131,7 @@ class UserRow(BaseModel):
     source: str = Field("", description="Source of the figures")
 
     def measured(self, table: str, line: int) -> MeasuredRow:
-        """Return the row for simulation; raise ValueError if settings contradict each other."""
+        """Return the measured run in this line of the file; raise ValueError if settings contradict each other."""
         if (self.step_time_s is None) == (self.tokens_per_s is None):
             raise ValueError("step_time_s: give either step_time_s or tokens_per_s")
         if self.gpus % (self.tp * self.pp * self.cp):
@@ -179,7 +181,7 @@ _ALIKE = (
 
 
 def user_rows(path: Path) -> tuple[MeasuredRow, ...]:
-    """Read a user's measured runs.
+    """Return the measured training runs in a user's CSV file.
 
     Parameters
     ----------
@@ -224,7 +226,7 @@ def _fault(error: Any) -> str:
 
 
 def columns() -> str:
-    """Return the documentation's table of columns, in Markdown."""
+    """Return the documentation's table of the CSV file's columns, in Markdown."""
     lines = ["| column | default | meaning |", "|---|---|---|"]
     for name, field in UserRow.model_fields.items():
         default = "needed" if field.is_required() else "" if field.default in (None, (), "") else f"{field.default}"

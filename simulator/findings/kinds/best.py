@@ -34,7 +34,7 @@ _MOST_OTHERS: Final = 4
 
 
 def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
-    """Report the best settings; None if no condition has two comparable settings."""
+    """Return the finding on the best setting under each condition; None if no condition has two comparable settings."""
     reports = [row.report for row in compared.rows if row.fits and row.report is not None]
     measure = for_reports(compared.measure(asked.of[0] if asked.of else _USUAL[compared.kind]), reports)
     contests = [(condition, _contest(compared, condition, measure)) for condition in compared.conditions]
@@ -61,7 +61,10 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
 def _counts(
     compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]
 ) -> dict[str, Any]:
-    """Count the conditions won by each setting, ties, and points that do not fit or failed."""
+    """Return the counts of conditions won by each setting, ties, points without enough memory, and failed points.
+
+    `contests` pairs each condition with its points, best first.
+    """
     wins: dict[str, int] = {}
     for _, rows in contests:
         if not _all_tied(measure, rows):
@@ -78,20 +81,20 @@ def _counts(
 
 
 def _contest(compared: Comparison, condition: Settings, measure: Measure) -> list[Row]:
-    """Return the points under a condition that fit and have a value, the best first."""
+    """Return a condition's points that fit in memory and have a value of the measure, the best first."""
     sign = 1 if measure.best == "least" else -1
     rows = [row for row in compared.under(condition) if row.fits and measure.value(row.report or {}) is not None]
     return sorted(rows, key=lambda row: sign * _value(measure, row))
 
 
 def _value(measure: Measure, row: Row) -> float:
-    """Return a point's value of the measure, 0 if missing."""
+    """Return a point's value of the measure, 0 if the value is missing."""
     report: Report = row.report or {}
     return measure.value(report) or 0.0
 
 
 def _ratio(measure: Measure, best: Row, other: Row) -> float:
-    """Return how many times worse a point is than the best: 1 if equal, infinite if a single value is 0."""
+    """Return how many times worse another point's value is than the best's: 1 if equal, infinite if one is 0."""
     one, two = _value(measure, best), _value(measure, other)
     # Also covers two zeros, whose ratio is undefined.
     if one == two:
@@ -100,40 +103,40 @@ def _ratio(measure: Measure, best: Row, other: Row) -> float:
 
 
 def _equals(measure: Measure, rows: Sequence[Row]) -> list[Row]:
-    """Return the best point and the points with the same value."""
+    """Return the best point, which is first in `rows`, and the points with the same value of the measure."""
     return [row for row in rows if _ratio(measure, rows[0], row) - 1 <= _EQUAL]
 
 
 def _leaders(measure: Measure, rows: Sequence[Row]) -> list[Row]:
-    """Return the best point and the points tied with it: equal, or behind by less than the prediction's uncertainty."""
+    """Return the best point and points tied with it: equal, or behind by less than the prediction's uncertainty."""
     # A lead below the error of measured runs may vanish on the real machine.
     margin = max(_EQUAL, measure.uncertainty(rows[0].report or {}))
     return [row for row in rows if _ratio(measure, rows[0], row) - 1 <= margin]
 
 
 def _leaders_text(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
-    """Return the names of the leaders."""
+    """Return the names of the settings that lead or tie, from points sorted best first: 'a, b and c'."""
     return join_list([compared.name(row.setting) for row in _leaders(measure, rows)])
 
 
 def _all_tied(measure: Measure, rows: Sequence[Row]) -> bool:
-    """Return True if every point is tied with the best."""
+    """Return True if every point is tied with the best point, which is first in `rows`."""
     return len(_leaders(measure, rows)) == len(rows)
 
 
 def _ahead(measure: Measure, rows: Sequence[Row]) -> float:
-    """Return how many times worse the next point is than the leaders."""
+    """Return how many times worse the first point that is not tied is than the best; `rows` come best first."""
     leaders = _leaders(measure, rows)
     return _ratio(measure, rows[0], rows[len(leaders)])
 
 
 def _factor(ratio: float) -> str:
-    """Write a ratio, also an infinite one."""
+    """Format a ratio, '1.2x', also an infinite ratio."""
     return factor_text(ratio) if math.isfinite(ratio) else "an infinite factor (the best value is 0)"
 
 
 def _place(measure: Measure, condition: Settings, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return a condition's winner and order as plain data."""
+    """Return a condition's winner, ties and order of settings as plain data; `rows` come best first."""
     return {
         "condition": dict(condition),
         "winner": dict(rows[0].setting),
@@ -156,12 +159,12 @@ def _place(measure: Measure, condition: Settings, rows: Sequence[Row]) -> dict[s
 
 
 def _finite(ratio: float) -> float | None:
-    """Return a ratio for JSON, which has no infinity: None instead."""
+    """Return a ratio, or None in place of infinity, which JSON lacks."""
     return ratio if math.isfinite(ratio) else None
 
 
 def _alone(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
-    """Report a single condition: the best setting, its ties, and how far the others are behind."""
+    """Return a sentence for a single condition: the best setting, its ties, and how far other settings are behind."""
     equal, leaders, value = _equals(measure, rows), _leaders(measure, rows), _value(measure, rows[0])
     if len(equal) == len(rows):
         return f"all {len(rows)} settings have {measure.text(value)}"
@@ -175,14 +178,14 @@ def _alone(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
 
 
 def _is_best(measure: Measure, value: str = "") -> str:
-    """Write the predicate of the best setting: 'is fastest with 3 ms', 'has the lowest idle time, 15.4 %'."""
+    """Return the predicate of the best setting: 'is fastest with 3 ms', 'has the lowest idle time (15.4 %)'."""
     if measure.superlative == "fastest":
         return f"is fastest{f' with {value}' if value else ''}"
     return f"has the {measure.superlative} {measure.noun}{f' ({value})' if value else ''}"
 
 
 def _changes(compared: Comparison, measure: Measure, rows: Sequence[Row], value: float) -> str:
-    """Write values of settings and their distance from the best; of many, only the first few and the last."""
+    """Return a text with settings' values and their distance from the best `value`; of many, the first and the last."""
     others: list[tuple[str, str]] = []
     for row in rows:
         own = _value(measure, row)
@@ -198,7 +201,7 @@ def _changes(compared: Comparison, measure: Measure, rows: Sequence[Row], value:
 
 
 def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
-    """Report several conditions: how many each setting wins, and by how much over the next."""
+    """Return a sentence over several conditions: how many each setting wins, and by how much over the next."""
     wins: dict[str, list[tuple[float, Settings]]] = {}
     for condition, rows in contests:
         if not _all_tied(measure, rows):
@@ -238,7 +241,7 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
 
 
 def _tie(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
-    """Report a tie under every condition: the leader all the same, and its largest lead."""
+    """Return a sentence for a tie under every condition: the nominal leader, and its largest lead."""
     condition, rows = max(contests, key=lambda one: _ratio(measure, one[1][0], one[1][-1]))
     most = f"at most {_factor(_ratio(measure, rows[0], rows[-1]))} ({labelled(condition)})"
     names = list(dict.fromkeys(compared.name(own[0].setting) for _, own in contests))
@@ -247,13 +250,13 @@ def _tie(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settin
 
 
 def _margin(measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
-    """Write the widest uncertainty of a lead."""
+    """Format the winners' largest uncertainty: 'the uncertainty of ±5 %'."""
     widest = max(measure.uncertainty(rows[0].report or {}) for _, rows in contests)
     return f"the uncertainty of ±{percent_text(widest)}"
 
 
 def _lost(compared: Comparison) -> str:
-    """Write how many points do not fit, or failed."""
+    """Return the end of a sentence on how many points do not fit in memory or failed; "" if none."""
     failed = sum(row.report is None for row in compared.rows)
     short = sum(row.report is not None and not row.fits for row in compared.rows)
     parts = [f"{short} of {len(compared.rows)} points do not fit in memory"] if short else []
@@ -264,7 +267,7 @@ def _lost(compared: Comparison) -> str:
 def _crossings(
     compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]], key: str
 ) -> list[dict[str, Any]]:
-    """Find where the lead changes along an axis, with every other swept key fixed."""
+    """Return the crossovers between best settings along the axis `key`, with every other swept key fixed."""
     axis = axis_of(compared, key, None)
     if axis is None:
         return []
@@ -295,7 +298,10 @@ def _crossings(
 def _bracketed(
     compared: Comparison, measure: Measure, after: Settings, section: Axis, fixed: Settings, bracket: Bracket | None
 ) -> dict[str, Any]:
-    """Return where a lead changes, and the measure there; without a place if the search was impossible."""
+    """Return plain data for a crossover: the place, and the new leader's value at the place.
+
+    The place is None if the search found no interval (`bracket` is None).
+    """
     if bracket is None:
         return {"at": None, "exact": False, "value": None, "from": section.numbers[0], "to": section.numbers[-1]}
     report = compared.known({**after, **fixed, **section.settings(bracket.high)})
@@ -305,12 +311,12 @@ def _bracketed(
 
 
 def _between(compared: Comparison, key: str, low: Settings, number: int, high: Settings) -> bool:
-    """Return True if a value lies between two conditions' values of the key."""
+    """Return True if a number lies between two conditions' values of the key."""
     return (amount(low[key]) or 0) <= number <= (amount(high[key]) or 0)
 
 
 def _lead_changes(compared: Comparison, measure: Measure, crossings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence with the crossovers of each pair of settings."""
+    """Return sentences with the crossovers of each pair of settings, along the main axis."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for one in crossings:
         groups.setdefault((one["along"], key_of(one["before"]), key_of(one["after"])), []).append(one)
@@ -334,7 +340,7 @@ def _lead_changes(compared: Comparison, measure: Measure, crossings: Sequence[Ma
 
 
 def _where(compared: Comparison, one: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a crossover's place and fixed conditions, as text."""
+    """Return two texts, for a crossover's place and for the fixed conditions."""
     at = bracket_text(one["along"], one)
     return at, ", ".join(label(k, v) for k, v in one["fixed"].items())
 
@@ -342,7 +348,7 @@ def _where(compared: Comparison, one: Mapping[str, Any]) -> tuple[str, str]:
 def _shown_first(
     compared: Comparison, places: Sequence[Mapping[str, Any]], texts: Sequence[tuple[str, str]]
 ) -> tuple[str, list[str]]:
-    """Return the crossover under the scenario's own settings (else the first), and the first and last of the others."""
+    """Return the text of the crossover at the scenario's own settings, and the texts of the first and last others."""
     own = {"cluster.world_size": compared.scenario.cluster.world_size}
     number = next((i for i, one in enumerate(places) if one["fixed"] and one["fixed"].items() <= own.items()), 0)
     written = [f"{at} with {fixed}" if fixed else at for at, fixed in texts]

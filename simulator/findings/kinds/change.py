@@ -20,7 +20,7 @@ _ALIKE = 0.05
 
 
 def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
-    """Report changes from the baseline; None if fewer than two settings were simulated."""
+    """Return the finding on changes from the baseline setting; None if fewer than two settings were simulated."""
     condition = compared.shown_condition
     rows = compared.under(condition)
     first = next((row for row in rows if row.setting == compared.settings[0]), None)
@@ -51,7 +51,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
 
 
 def _sentences(compared: Comparison, first: Row, others: list[Row], told: list[Measure], where: str) -> list[str]:
-    """Write a clause for each setting; of many settings for the best, and a list of changes for the rest."""
+    """Return sentences on how settings differ from the baseline point `first`: a clause each, or a list if many."""
     place = f"With {where}, " if where else ""
     baseline = compared.name(first.setting)
     best = _ordered(others, told[0])[0]
@@ -66,7 +66,7 @@ def _sentences(compared: Comparison, first: Row, others: list[Row], told: list[M
 
 
 def _ordered(rows: Sequence[Row], measure: Measure) -> list[Row]:
-    """Return the points that fit (all points if none fits), the best first."""
+    """Return the points fitting in memory (all points if none fits), the best by the measure first."""
     fitting = [row for row in rows if row.fits] or list(rows)
     # Small or large values may be good.
     sign = 1 if measure.best == "least" else -1
@@ -74,13 +74,13 @@ def _ordered(rows: Sequence[Row], measure: Measure) -> list[Row]:
 
 
 def _spoken(rows: tuple[Row, ...], first: Row, measure: Measure) -> tuple[int, ...]:
-    """Return the best point that fits, the baseline, and the worst."""
+    """Return the indices of the best point that fits, the baseline point, and the worst."""
     ordered = _ordered(rows, measure)
     return tuple(dict.fromkeys((ordered[0].index, first.index, ordered[-1].index)))
 
 
 def _predicate(first: Row, row: Row, told: list[Measure], baseline: str) -> str:
-    """Write a setting's change in every measure: 'takes 6 % less time than ddp (47 ms instead of 50 ms)'."""
+    """Format a setting's changes: 'takes 6 % less time than ddp (47 ms instead of 50 ms)'."""
     parts = []
     for number, measure in enumerate(told):
         before, after = (measure.value(one.report or {}) or 0.0 for one in (first, row))
@@ -92,7 +92,7 @@ def _predicate(first: Row, row: Row, told: list[Measure], baseline: str) -> str:
 
 
 def _compared(measure: Measure, after: float, before: float, baseline: str) -> str:
-    """Write the change of a value, and both values."""
+    """Return a text with the change of a value from the baseline's, and both values."""
     values = measure.amount_text(after), measure.amount_text(before)
     # A change relative to 0 is undefined: write the values.
     if before == 0 and after != 0:
@@ -105,14 +105,14 @@ def _compared(measure: Measure, after: float, before: float, baseline: str) -> s
 
 
 def _signs(first: Row, row: Row, told: list[Measure]) -> str:
-    """Write a setting's changes with their signs: '-65 % and +5.4 %'."""
+    """Format a setting's relative changes with signs: '-65 % and +5.4 %'."""
     before, after = first.report or {}, row.report or {}
     texts = [measure.sign_text(measure.value(after) or 0.0, measure.value(before) or 0.0) for measure in told]
     return join_list(texts) + ("" if row.fits else " (does not fit in memory)")
 
 
 def _numbers(first: Row, row: Row, told: list[Measure]) -> dict[str, Any]:
-    """Return a setting's values and changes as plain data."""
+    """Return a setting's values of the measures, and their changes from the baseline point, as plain data."""
     return {
         "setting": dict(row.setting),
         "point": row.index,
@@ -123,13 +123,13 @@ def _numbers(first: Row, row: Row, told: list[Measure]) -> dict[str, Any]:
 
 
 def _change(first: Row, row: Row, measure: Measure) -> float | None:
-    """Return the relative change of a measure; None if a value is missing or the baseline is 0."""
+    """Return a measure's relative change from the baseline point; None if a value is missing or the baseline's is 0."""
     before, after = measure.value(first.report or {}), measure.value(row.report or {})
     return after / before - 1 if before and after is not None else None
 
 
 def _ranges(compared: Comparison, measure: Measure) -> list[dict[str, Any]]:
-    """Return each setting's smallest and largest change over the conditions."""
+    """Return each setting's smallest and largest change from the baseline over the conditions (swept values)."""
     ranges = []
     for setting in compared.settings[1:]:
         found = []
@@ -150,7 +150,7 @@ def _ranges(compared: Comparison, measure: Measure) -> list[dict[str, Any]]:
 
 
 def _over_conditions(compared: Comparison, measure: Measure, *, flips: bool) -> str:
-    """Write the ranges of changes that vary over the conditions; with `flips`, only ranges with both signs."""
+    """Return a sentence with the ranges of changes that vary over the conditions; with `flips`, if both signs occur."""
     order = [key_of(condition) for condition in compared.conditions]
     ranges: list[tuple[str, list[tuple[str, str]]]] = []
     for one in _ranges(compared, measure):
@@ -174,7 +174,7 @@ def _over_conditions(compared: Comparison, measure: Measure, *, flips: bool) -> 
 
 
 def _sign(change: float) -> int:
-    """Return -1, 0 or 1; changes too small to be written count as 0."""
+    """Return the sign of a relative change, -1, 0 or 1; changes too small to be written count as 0."""
     return (change > SAME) - (change < -SAME)
 
 

@@ -22,7 +22,7 @@ _MOST_CONDITIONS: Final = 3
 
 
 def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
-    """Report the effect of an axis; None if only a single value was simulated."""
+    """Return the finding on how an axis changes each setting; None if only a single value was simulated."""
     axes = {**compared.scenario.sweep, **compared.scenario.compare}
     key = asked.along if asked.along in axes else next(iter(axes), None)
     if key is None:
@@ -54,14 +54,14 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
 
 
 def _largest(values: Sequence[Any], changes: list[dict[str, Any]]) -> list[Any]:
-    """Return the values with the largest changes, in their order."""
+    """Return the axis values with the largest absolute changes, in their order."""
     most = [max((abs(one["change"]) for one in changes if one["value"] == value), default=0.0) for value in values]
     chosen = sorted(range(len(values)), key=lambda i: -most[i])[:_MOST_TOLD]
     return [values[i] for i in sorted(chosen)]
 
 
 def _values(compared: Comparison, key: str) -> Sequence[Any]:
-    """Return the values of an axis, the baseline's first."""
+    """Return the values of a swept or compared key, the baseline's first."""
     scenario = compared.scenario
     values = {**scenario.compare, **scenario.sweep}[key]
     first = scenario.baseline.get(key, values[0])
@@ -69,19 +69,19 @@ def _values(compared: Comparison, key: str) -> Sequence[Any]:
 
 
 def _beside(all_of: Sequence[Settings], key: str) -> list[Settings]:
-    """Return settings, or conditions, without the axis's key, each once."""
+    """Return settings (or conditions) with the axis's key removed, without repetitions."""
     without = ({k: v for k, v in one.items() if k != key} for one in all_of)
     return list({key_of(one): one for one in without}.values())
 
 
 def _fixed(compared: Comparison, key: str) -> list[Settings]:
-    """Return the conditions beside the axis: all if few, else the shown condition."""
+    """Return the conditions without the axis's key: all if few, else only the condition that sentences describe."""
     fixed = _beside(compared.conditions, key)
     return fixed if len(fixed) <= _MOST_CONDITIONS else _beside([compared.shown_condition], key)
 
 
 def _rows(compared: Comparison, measure: Measure, key: str, fixed: Settings) -> list[dict[str, Any]]:
-    """Return each setting's change at each value relative to the first value."""
+    """Return each setting's relative change of a measure at each axis value, relative to the first value."""
     found = []
     values = _values(compared, key)
     for setting in _beside(compared.settings, key):
@@ -108,7 +108,7 @@ def _rows(compared: Comparison, measure: Measure, key: str, fixed: Settings) -> 
 
 
 def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str, Any]]) -> str:
-    """Write the changes at a value of the axis."""
+    """Return a sentence on how settings' measures change from the axis's first value to the given `value`."""
     texts: dict[str, list[str]] = {}
     own = [one for one in changes if one["value"] == value]
     # Name settings (and conditions) only if several exist, including omitted ones.

@@ -17,7 +17,7 @@ from simulator.scenario.answer_spec import FindingSpec
 
 
 def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
-    """Report what fits; None if nothing was simulated."""
+    """Return the finding on which settings fit in memory; None if nothing was simulated."""
     axis = axis_of(compared, asked.along, asked.between) if asked.along else None
     # A numeric axis has a limit to search for; without an axis, list each setting.
     if axis is not None:
@@ -46,7 +46,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
 
 
 def _text(row: Row) -> str:
-    """Write whether a point fits: peak of allocations, reserved memory, capacity and shortfall."""
+    """Return a text on whether a point fits in memory: peak, reserved memory, capacity and shortfall."""
     report: Report = row.report or {}
     peak, reserved, capacity = (report[f"{k}_bytes"] for k in ("peak_memory", "peak_reserved", "capacity"))
     # Mention the allocator's reserved memory only if fragmentation adds more than 0.5 %.
@@ -58,7 +58,7 @@ def _text(row: Row) -> str:
 
 
 def _along(compared: Comparison, axis: Axis) -> FindingResult | None:
-    """Report each setting's largest fitting value on the axis."""
+    """Return the finding on each setting's largest axis value with which the step fits in memory."""
     texts, numbers = [], []
     for setting in compared.settings:
         fixed = {k: v for k, v in compared.shown_condition.items() if k != axis.key}
@@ -85,7 +85,7 @@ def _along(compared: Comparison, axis: Axis) -> FindingResult | None:
 
 
 def _excess(compared: Comparison, at: Settings, axis: Axis, number: int) -> float | None:
-    """Return ln of the needed over the available memory; positive if the point does not fit."""
+    """Return ln(needed / available memory) of a setting at a value of the axis; positive if the step does not fit."""
     report: dict[str, Any] | Report | None = compared.known({**at, **axis.settings(number)})
     if report is None:
         return None

@@ -15,7 +15,7 @@ _SHOWS = 0.005
 
 
 def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
-    """Report the results of training; None if nothing trained."""
+    """Return the finding on real trainings (losses, ends, detected faults); None if no point trained."""
     rows = [row for row in compared.rows if row.report is not None and row.report.get("learning")]
     if not rows:
         return None
@@ -40,7 +40,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
 
 
 def _lowest(rows: list[Row], facts: list[dict[str, Any]]) -> Row | None:
-    """Return the run with the lowest last loss, if complete runs differ visibly."""
+    """Return the run with the lowest last loss; None if completed runs do not visibly differ."""
     # A stopped run's loss belongs to an earlier step, hence is not comparable.
     known = [(one["last_loss"], row) for row, one in zip(rows, facts, strict=True) if _ended(one)]
     if len(known) < 2:
@@ -50,18 +50,18 @@ def _lowest(rows: list[Row], facts: list[dict[str, Any]]) -> Row | None:
 
 
 def _first(rows: list[Row], facts: list[dict[str, Any]]) -> Row | None:
-    """Return the first run to complete its steps."""
+    """Return the run that completes its steps first in simulated time; None if no run does."""
     known = [(one["ended_s"], row) for row, one in zip(rows, facts, strict=True) if _ended(one) and one["ended_s"]]
     return min(known, key=lambda one: one[0])[1] if known else None
 
 
 def _ended(one: Mapping[str, Any]) -> bool:
-    """Return True if a run took all its steps and ends at a finite loss."""
+    """Return True if a run, given by its facts, took all its steps and ends at a finite loss."""
     return not one["stopped"] and one["last_loss"] is not None
 
 
 def _facts(row: Row, first: Row) -> dict[str, Any]:
-    """Return a run's results relative to the first run, as plain data."""
+    """Return a training run's results and their difference from the first run's, as plain data."""
     learning, baseline = (one.report or {} for one in (row, first))
     own, other = learning["learning"], baseline["learning"]
     losses = own["losses"]
@@ -78,14 +78,14 @@ def _facts(row: Row, first: Row) -> dict[str, Any]:
 
 
 def _shows(apart: float | None, first_last: float | None, last: float | None, *, stopped: bool) -> bool:
-    """Return True if the loss curve shows a difference: NaN, an early end, or another last loss."""
+    """Return True if a run visibly differs from the first: an early end, NaN, or another last loss."""
     if stopped or last is None or apart is None or not first_last:
         return True
     return apart > _SHOWS * abs(first_last)
 
 
 def _losses(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
-    """Write the last losses: visible differences, and runs that end at the same loss."""
+    """Return a sentence with the runs' last losses; runs that end at the same loss as the first are listed together."""
     texts = []
     for row, one in zip(rows, facts, strict=True):
         texts.append((compared.name(row.setting), _end(one)))
@@ -100,7 +100,7 @@ def _losses(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) 
 
 
 def _end(one: Mapping[str, Any]) -> str:
-    """Write how a run ends."""
+    """Return a text on how a training run ends: its last loss, NaN, or where it stopped."""
     if one["stopped"]:
         return f"none (stopped before step {one['steps']})"
     if one["last_loss"] is None:
@@ -110,12 +110,12 @@ def _end(one: Mapping[str, Any]) -> str:
 
 
 def _few(names: list[str]) -> str:
-    """Write up to five names, else their number."""
+    """Return up to five names as a list 'a, b and c', else only their number."""
     return join_list(names) if len(names) <= 5 else f"the other {len(names)} runs"
 
 
 def _seen(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
-    """Write the checks' findings by run, and the runs without findings."""
+    """Return a sentence on the faults that checks detected in each run, and the runs without detected faults."""
     texts = [
         (compared.name(row.setting), join_list([f"{check} (step {step})" for check, step in one["seen"].items()]))
         for row, one in zip(rows, facts, strict=True)
@@ -127,7 +127,7 @@ def _seen(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) ->
 
 
 def _times(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
-    """Write the first and the last run to complete, if times differ."""
+    """Return a sentence on the first and the last run to complete; "" if their times are equal."""
     whole = [
         (one["ended_s"], row) for row, one in zip(rows, facts, strict=True) if one["ended_s"] and not one["stopped"]
     ]

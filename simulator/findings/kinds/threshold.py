@@ -21,7 +21,10 @@ _EQUAL = 1e-9
 
 
 def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
-    """Report the thresholds of every setting against the baseline, a sentence per measure and setting."""
+    """Return the finding on axis values from which a setting is, or ceases to be, worse than the baseline by a margin.
+
+    There is a sentence per measure and setting.
+    """
     key = asked.along or ""
     axis = axis_of(compared, key, asked.between)
     if axis is None or len(compared.settings) < 2:
@@ -50,7 +53,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
 
 
 def _fixed(compared: Comparison, key: str) -> list[Settings]:
-    """Return the conditions without the axis's key, each once."""
+    """Return the conditions (swept values) with the axis's key removed, without repetitions."""
     fixed: list[Settings] = []
     for condition in compared.conditions:
         one = {k: v for k, v in condition.items() if k != key}
@@ -60,7 +63,7 @@ def _fixed(compared: Comparison, key: str) -> list[Settings]:
 
 
 def _together(told: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a sentence per statement, listing its places."""
+    """Return a sentence per statement that lists all places of the statement, from (statement, place) pairs."""
     places: dict[str, list[str]] = {}
     for said, at in told:
         places.setdefault(said, []).append(at)
@@ -68,7 +71,7 @@ def _together(told: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _merged(texts: Sequence[str]) -> list[str]:
-    """Write places with their conditions; conditions of the same place are grouped."""
+    """Return each place once, with all its conditions in brackets, from texts 'place (condition)'."""
     conditions: dict[str, list[str]] = {}
     for text in texts:
         at, _, where = text.partition(" (")
@@ -77,7 +80,7 @@ def _merged(texts: Sequence[str]) -> list[str]:
 
 
 def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
-    """Return the settings that differ in more than the axis's key."""
+    """Return the settings with those removed that differ from an earlier setting in the axis's key only."""
     # Reversed twice: the first of several settings that are equal without the axis's key remains.
     return list({key_of(_without(setting, key)): setting for setting in reversed(settings)}.values())[::-1]
 
@@ -85,7 +88,7 @@ def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
 def _told(
     compared: Comparison, measure: Measure, setting: Settings, axis: Axis, fixed: Settings, margin: float
 ) -> tuple[tuple[str, str], dict[str, Any]] | None:
-    """Return statement, place and numbers; None if the axis does not affect the setting."""
+    """Return a setting's ((statement, place), numbers) against the baseline; None if the axis does not affect it."""
     pair = (setting, compared.settings[0])
     ratios = {
         number: ratio
@@ -114,7 +117,7 @@ def _told(
 
 
 def _ends(measure: Measure, ratios: Mapping[int, float]) -> list[dict[str, float]]:
-    """Return how much worse or better the setting is at both ends of the axis; empty if equal everywhere."""
+    """Return the setting's relative change from the baseline at both ends of the axis; empty if equal everywhere."""
     if all(abs(ratio) <= _EQUAL for ratio in ratios.values()):
         return []
     sign = 1 if measure.best == "least" else -1
@@ -124,7 +127,7 @@ def _ends(measure: Measure, ratios: Mapping[int, float]) -> list[dict[str, float
 
 
 def _ends_text(compared: Comparison, measure: Measure, axis: Axis, ends: Sequence[Mapping[str, float]]) -> str:
-    """Write the changes at both ends of the axis."""
+    """Return a text with the changes from the baseline at both ends of the axis; "" without any."""
     texts = [
         f"{measure.change_text(1 + end['change'], 1.0)} at {label(axis.key, axis.settings(int(end['at']))[axis.key])}"
         for end in ends
@@ -133,7 +136,7 @@ def _ends_text(compared: Comparison, measure: Measure, axis: Axis, ends: Sequenc
 
 
 def _lacking(compared: Comparison, setting: str, key: str) -> str:
-    """Write the compared points that do not fit, unless the finding "fit" reports them."""
+    """Return a text on the compared points without enough memory; "" if the finding "fit" reports them."""
     if any(asked.finding == "fit" for asked in compared.scenario.answer):
         return ""
     lacking: dict[str, list[str]] = {}
@@ -145,14 +148,14 @@ def _lacking(compared: Comparison, setting: str, key: str) -> str:
 
 
 def _without(setting: Settings, key: str) -> Settings:
-    """Return a setting without the axis's key; a mapping of options loses this option."""
+    """Return a setting without the axis's key; a mapping of options loses only this option."""
     around, _, name = key.rpartition(".")
     value = setting.get(around)
     return {**setting, around: {k: v for k, v in value.items() if k != name}} if isinstance(value, dict) else setting
 
 
 def _playable(compared: Comparison, setting: Settings, axis: Axis, fixed: Settings) -> Axis:
-    """Return the axis up to the last value that can be simulated for the setting.
+    """Return the axis, cut after the last value that can be simulated for the setting.
 
     Example: a parameter server on workers cannot have more servers than workers.
     """
@@ -173,7 +176,7 @@ def _sentence(
     ratios: dict[int, float],
     margin: float,
 ) -> tuple[str, str]:
-    """Return the statement and its place."""
+    """Return a statement such as 'ring takes more time than tree', and the axis values at which it holds."""
     name, baseline = names
     more = "more" if measure.best == "least" else "less"
     than = f"{more} {measure.noun} than {baseline}"

@@ -14,7 +14,7 @@ _USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
 
 
 def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
-    """Report values; None if nothing was simulated."""
+    """Return the finding on each setting's values of the measures; None if nothing was simulated."""
     condition = compared.shown_condition
     rows = compared.under(condition)
     reports = [row.report for row in rows if row.report is not None]

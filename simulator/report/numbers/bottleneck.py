@@ -54,17 +54,20 @@ class Bottleneck:
 
     @property
     def takes_turns(self) -> bool:
-        """Return True if the other direction sends while this direction does not."""
+        """Return True if the cable's opposite direction sends while the bottleneck direction does not."""
         return self.cable_time_s > (1 + _TURN) * self.bandwidth_time_s
 
     @property
     def outgoing(self) -> bool:
-        """Return True if the bottleneck leads away from `end`."""
+        """Return True if the bottleneck link leads away from the cable's participating end (the rank or server)."""
         return self.link.startswith(f"{self.end}->")
 
     @property
     def parts(self) -> dict[str, float]:
-        """The cable's time, split into sending and receiving of `end` if these take turns [s]."""
+        """Seconds of the cable's end as {"sending": s, "receiving": s} if the two directions take turns.
+
+        If the directions do not take turns, a single entry for the bottleneck's direction holds the cable's whole time.
+        """
         own, other = ("sending", "receiving") if self.outgoing else ("receiving", "sending")
         if not self.takes_turns:
             return {own: self.cable_time_s}
@@ -73,12 +76,12 @@ class Bottleneck:
 
     @staticmethod
     def of(told: Mapping[str, Any]) -> Bottleneck:
-        """Build the record from a report's `bottleneck`."""
+        """Build the record from the plain dictionary under a report's key "bottleneck"."""
         return Bottleneck(**told)
 
 
 def bottleneck(timeline: Timeline) -> Bottleneck | None:
-    """Return the link whose bytes take longest at its bandwidth; ties go to the first link."""
+    """Return the timeline's link whose bytes take longest at its bandwidth (ties: the first); None without links."""
     if not timeline.links or timeline.end <= 0:
         return None
     # Busy time alone would mislead: a slow flow keeps a wide link busy all the time.
@@ -100,7 +103,7 @@ def bottleneck(timeline: Timeline) -> Bottleneck | None:
 
 
 def _participant(timeline: Timeline, link: str) -> str:
-    """Return the participating end of a link; the source if both ends or neither participate."""
+    """Return the end of the link "src->dst" that is a rank or server; the source if both ends or neither are."""
     source, _, destination = link.partition("->")
     # Very large runs record a single link; reading their logs would simulate every transfer again.
     logs = timeline.logs if len(timeline.links) > 1 else ()
@@ -109,7 +112,7 @@ def _participant(timeline: Timeline, link: str) -> str:
 
 
 def turns_text(busiest: Bottleneck, end: float, whole: str = "the time", nbytes: int = 0) -> str:
-    """Write how much the cable's end receives and sends, and for which shares of the time until `end` [s].
+    """Return a text on how much the cable's end receives and sends, and for which shares of the run until `end` [s].
 
     Examples
     --------

@@ -33,27 +33,27 @@ class EquivalentLinks:
 
     @property
     def name(self) -> str:
-        """Name of a single link; for several links, their number and the kinds of their ends."""
+        """Name for the group: a single link's name, or the number of links and both ends' kinds."""
         first = self.links[0].name
         return first if len(self.links) == 1 else f"{len(self.links)} x {directed_kind(first)}"
 
     @property
     def nbytes(self) -> float:
-        """Mean bytes carried by a link [B]."""
+        """Mean bytes carried per link in the group [B]."""
         return sum(link.nbytes for link in self.links) / len(self.links)
 
     @property
     def busy(self) -> float:
-        """Mean busy time of a link [s]."""
+        """Mean busy time (with at least a flow) over the group's links [s]."""
         return sum(link.busy for link in self.links) / len(self.links)
 
     def used(self, end: float) -> float:
-        """Return the mean share of a link's bandwidth used until a time [s], 0 to 1."""
+        """Return the mean share (0 to 1) of a link's bandwidth that the group's links use from 0 until `end` [s]."""
         return sum(used(link, end) for link in self.links) / len(self.links)
 
 
 def directed_kind(name: str) -> str:
-    """Return the kinds of a link's two ends in direction, without numbers.
+    """Return a link name "src->dst" without numbers: only the kinds of its two ends remain.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def directed_kind(name: str) -> str:
 
 
 def equivalent_links(uses: Sequence[LinkUse], end: float) -> list[EquivalentLinks]:
-    """Group equivalent links, the most used first.
+    """Return the links in groups with equal kinds of ends, bandwidth, bytes and busy time, the most used group first.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def equivalent_links(uses: Sequence[LinkUse], end: float) -> list[EquivalentLink
 
 
 def _near(groups: Sequence[list[LinkUse]], use: LinkUse) -> Iterator[list[LinkUse]]:
-    """Yield the groups with about as many bytes as the link, the latest group first."""
+    """Yield the groups whose links' bytes are at most two per cent above the bytes of `use`, the latest group first."""
     for own in reversed(groups):
         # Groups come with falling bytes: earlier groups carried even more.
         if own[0].nbytes * (1 - _ALIKE) > use.nbytes:

@@ -10,7 +10,7 @@ from simulator.records.timeline import LinkUse
 
 
 def not_finite(document: Any, name: str = "report") -> Iterator[str]:
-    """Yield the numbers in plain data that are not finite, with their keys.
+    """Yield a text, the path of keys and the value, for each NaN or infinite number in a nested document.
 
     Examples
     --------
@@ -29,7 +29,7 @@ def not_finite(document: Any, name: str = "report") -> Iterator[str]:
 
 
 def unusable_links(links: Iterable[LinkUse]) -> Iterator[str]:
-    """Yield the links with a use that is not finite."""
+    """Yield a text for each link whose carried bytes or busy time are NaN or infinite."""
     for use in links:
         if not (isfinite(use.nbytes) and isfinite(use.busy)):
             yield f"link {use.name} carries {use.nbytes} B and is busy for {use.busy} s"

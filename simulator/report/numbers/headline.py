@@ -6,21 +6,21 @@ from html import escape
 
 
 class HasHeadline:
-    """A record with a headline: names and texts for the most important figures."""
+    """Base class of reports with a headline: a (name, text) pair for each of the most important figures."""
 
     __slots__ = ()
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
-        """Names and texts of the figures."""
+        """(name, text) pair of each important figure, such as ("time", "3 ms")."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        """Return the headline as a line, without the reason."""
+        """Return the report's headline figures on one line, without the entry "because"."""
         told = ", ".join(f"{name} {text}" for name, text in self.headline if name != "because")
         return f"<{type(self).__name__}: {told}>"
 
     def _repr_html_(self) -> str:
-        """Return the headline as a table for notebooks."""
+        """Return the report's headline figures as an HTML table, as Jupyter notebooks display an object."""
         rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in self.headline)
         return f"<table><tbody>{rows}</tbody></table>"

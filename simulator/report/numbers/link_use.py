@@ -55,12 +55,12 @@ class LinkTraffic:
     busy: Floats
 
     def __len__(self) -> int:
-        """Return the number of links."""
+        """Return the number of links with bytes."""
         return len(self.numbers)
 
 
 def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | None = None) -> LinkTraffic:
-    """Spread every transfer's bytes evenly over its time, on each link along its route.
+    """Return each link's bytes, busy time and rate per time bin; a transfer's bytes are spread evenly over its time.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def shares_over_time(timeline: Timeline, bins: int = 400) -> tuple[tuple[str, ..
 
 
 def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
-    """Return bytes and busy time of every link that carried anything, by link number.
+    """Return bytes, busy time and bandwidth of every link of a timeline with bytes, sorted by link number.
 
     If the engine has recorded the link use, return its record; else sum over the transfers.
     """
@@ -164,7 +164,7 @@ def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
 
 
 def reverse_of(name: str) -> str:
-    """Return the name of the opposite link.
+    """Return the name of the link in the opposite direction of the link "src->dst".
 
     Examples
     --------
@@ -211,7 +211,7 @@ def cable_time(timeline: Timeline, link: str) -> float:
 
 
 def used(use: LinkUse, end: float) -> float:
-    """Return the share of a link's bandwidth used until a time [s], 0 to 1: bytes over the possible bytes."""
+    """Return the share (0 to 1) of a link's bandwidth used from 0 until `end` [s]: bytes / (bandwidth x end)."""
     if end <= 0.0 or not use.bandwidth > 0.0:
         return 0.0
     # Rounding may bring a link that is always busy slightly above 1.
@@ -219,7 +219,7 @@ def used(use: LinkUse, end: float) -> float:
 
 
 def _name(timeline: Timeline, number: int) -> str:
-    """Return a link's name, or "link 7" if the timeline has no name for link 7."""
+    """Return the name that a timeline gives to the link with this number, or "link 7" without a name."""
     return timeline.link_names.get(number, f"link {number}")
 
 
@@ -249,7 +249,10 @@ class _Joined:
 
 
 def _joined(logs: Iterable[TransferLog]) -> Iterator[_Joined]:
-    """Join logs up to `_AT_ONCE` transfers: numpy takes as long for a few numbers as for thousands."""
+    """Yield tables of transfers, each joined from successive logs until it has at least `_AT_ONCE` transfers.
+
+    Reason: numpy takes as long for a few numbers as for thousands.
+    """
     few: list[TransferLog] = []
     count = 0
     for log in logs:
@@ -263,7 +266,7 @@ def _joined(logs: Iterable[TransferLog]) -> Iterator[_Joined]:
 
 
 def _one_table(logs: Sequence[TransferLog]) -> _Joined:
-    """Join several logs into a single table."""
+    """Return several transfer logs joined to a single table of the transfers with bytes."""
     # Repetitions of a collective share their route table; join each table once.
     tables = list({id(log.routes): log.routes for log in logs}.values())
     # Route numbers and link positions of each table move up by the sizes of the tables before.
@@ -294,13 +297,13 @@ def _one_table(logs: Sequence[TransferLog]) -> _Joined:
 
 
 def _carrying(columns: Sequence[Array], carries: Bools) -> Array:
-    """Join columns of logs and keep the rows that carry bytes; a large log is not copied twice."""
+    """Return a column from several logs, concatenated, with only the rows selected by the mask `carries`."""
     joined = columns[0] if len(columns) == 1 else np.concatenate(columns)
     return joined if carries.all() else joined[carries]
 
 
 def _links(logs: Sequence[TransferLog]) -> list[int]:
-    """Return the rising numbers of links that carry bytes."""
+    """Return the sorted numbers of the links that carry bytes in the transfer logs."""
     used: list[Ints] = [np.zeros(0, np.int64)]
     for all_of in _joined(logs):
         # Mark routes first: a route table may hold routes that no transfer with bytes takes.
@@ -311,7 +314,7 @@ def _links(logs: Sequence[TransferLog]) -> list[int]:
 
 
 def _flows(logs: Sequence[TransferLog], numbers: Ints) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-    """Yield every transfer on every link along its route, in batches: link row, bytes, start and end."""
+    """Yield batches of columns (row of link in `numbers`, bytes, start, end): a row per transfer and link crossed."""
     for all_of in _joined(logs):
         wanted = np.isin(all_of.links, numbers)
         if not wanted.any():
@@ -336,7 +339,7 @@ def _spread(
     link: Ints, size: Floats, enter: Floats, end: Floats, edges: Floats, carried: Floats, slope: Floats,
     flows: Ints,
 ) -> None:  # fmt: skip
-    """Add flows to the bins.
+    """Add flows, each with a link row, bytes and start and end [s], to the arrays of time bins, in place.
 
     The parts in a flow's first and last bin go to `carried` [B]. For whole bins in between, the rate goes to `slope`
     [B/s] and 1 to `flows`, as differences between bins (example in `link_traffic`).
@@ -360,14 +363,14 @@ def _spread(
 
 
 def _add(table: npt.NDArray[Any], row: Ints, column: Ints, value: npt.NDArray[Any]) -> None:
-    """Add values at table[row, column]; repeated places accumulate."""
+    """Add each value to table[row, column] in place; values for the same cell add up."""
     # bincount is faster than np.add.at for millions of numbers.
     total = np.bincount(row * table.shape[1] + column, value, table.size)
     table += total.reshape(table.shape).astype(table.dtype)
 
 
 def _busy(uses: Sequence[tuple[Ints, Floats, Floats]], links: int) -> Floats:
-    """Return the time with at least one flow on each link, from batches of (link, start, end) [s]."""
+    """Return each link's seconds with at least one flow, shape (links,), from batches of (link row, start, end) [s]."""
     if not uses:
         return np.zeros(links)
     link, enter, end = (np.concatenate(columns) for columns in zip(*uses, strict=True))

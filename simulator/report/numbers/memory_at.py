@@ -35,7 +35,7 @@ class Holder:
 
 
 def allocations_at(timeline: Timeline, time: float | None = None, rank: int = 0) -> tuple[Holder, ...]:
-    """List a rank's allocations at a moment, largest first, ties in natural order of names.
+    """Return the allocations that a rank holds at a moment, largest first, ties in natural order of names.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def allocations_at(timeline: Timeline, time: float | None = None, rank: int = 0)
 
 
 def _fullest(events: Sequence[AllocatorEvent]) -> int:
-    """Return the number of events up to the allocated bytes' first peak."""
+    """Return the number of allocator events up to the first event at which the allocated bytes reach their maximum."""
     # Segments of the allocator do not count, only allocations.
     sign = {"alloc": 1, "free": -1}
     used = list(accumulate(sign.get(event.action, 0) * event.size for event in events))

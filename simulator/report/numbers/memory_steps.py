@@ -8,7 +8,7 @@ from simulator.records.timeline import MemorySample
 
 
 def thinned(samples: Sequence[MemorySample], end: float, most: int) -> list[MemorySample]:
-    """Keep the highest sample per time bin if there are more than `most`, and always the last sample.
+    """Return at most about `most` memory samples of a rank: the highest of each time bin, and always the last sample.
 
     Parameters
     ----------

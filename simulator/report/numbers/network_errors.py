@@ -26,7 +26,7 @@ TABLE: Final = FOLDER / "network_errors.csv"
 
 @dataclass(frozen=True, slots=True)
 class NetworkError:
-    """A measured collective.
+    """Measured duration of a collective compared with a simulation that knows only the links' rated bandwidths.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class NetworkError:
 
 
 def error_size(seconds: float, share: float, errors: Sequence[NetworkError] | None = None) -> float:
-    """Return the error size (logarithm) that a share of similarly long measured collectives do not exceed.
+    """Return the error size |ln(measured / simulated)| that a share of similarly long collectives do not exceed.
 
     Parameters
     ----------
@@ -70,13 +70,13 @@ def error_size(seconds: float, share: float, errors: Sequence[NetworkError] | No
 
 
 def _apart(one: float, other: float) -> float:
-    """Return the distance between two durations, as a logarithm."""
+    """Return the logarithmic distance between two durations: |ln(a / b)|."""
     return abs(math.log(one / other))
 
 
 @cache
 def shipped() -> tuple[NetworkError, ...]:
-    """Return the errors of the catalog."""
+    """Return the shipped catalog's errors ln(measured / simulated), an entry per measured collective."""
     return tuple(
         NetworkError(row["source"], row["sweep"], float(row["seconds"]), float(row["error"]))
         for row in read_table(TABLE.name)

@@ -23,7 +23,7 @@ _APART: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A participant's transfers in a single direction, by start.
+    """All transfers of a participant (rank, server or switch) in a single direction, sorted by start.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Traffic:
 
 
 def traffic(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[Participant, list[Traffic]]:
-    """Return each participant's sends, and receives that happen while nothing is sent.
+    """Return each participant's sends, plus the receives if some happen while the participant sends nothing.
 
     A ring rank receives while it sends: a single lane shows both. A parameter server first receives, then sends.
 
@@ -79,7 +79,7 @@ def traffic(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[Par
 
 
 def _rows_of(places: npt.NDArray[np.int32]) -> list[tuple[int, Ints]]:
-    """Return the rows of each participant, by participant number."""
+    """Return (participant number, row indices) pairs, given the participant number in each row of a log."""
     # A stable sort keeps each participant's transfers in their original order.
     order = np.argsort(places, kind="stable")
     found, begins = np.unique(places[order], return_index=True)
@@ -87,13 +87,13 @@ def _rows_of(places: npt.NDArray[np.int32]) -> list[tuple[int, Ints]]:
 
 
 def _columns(log: TransferLog, rows: Ints, peer: npt.NDArray[np.int32], way: str) -> tuple[Floats, Floats, list[str]]:
-    """Return the columns start, end and names for the given rows of a log."""
+    """Return starts [s], ends [s] and labels ("all_reduce: to gpu1") for the given rows of a transfer log."""
     names = [f"{log.collective}: {way} {log.vertices[other]}" for other in peer[rows].tolist()]
     return log.enter[rows], log.end[rows], names
 
 
 def _joined(direction: str, parts: Sequence[tuple[Floats, Floats, list[str]]]) -> Traffic:
-    """Join the transfers of several collectives, sorted by start."""
+    """Return the transfers of several collectives, given as (starts, ends, names), joined and sorted by start."""
     start, end = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
     names = [name for part in parts for name in part[2]]
     order = np.lexsort((end, start))
@@ -101,7 +101,7 @@ def _joined(direction: str, parts: Sequence[tuple[Floats, Floats, list[str]]]) -
 
 
 def _shown(both: Mapping[str, Traffic], end: float) -> list[Traffic]:
-    """Return the directions to show: receives only if they happen while nothing is sent."""
+    """Return a participant's sends, plus its receives if more than a tiny share of `end` has receives but no send."""
     sends, receives = both.get("sends"), both.get("receives")
     # A participant that only sends, or only receives, has a single lane.
     if sends is None or receives is None:

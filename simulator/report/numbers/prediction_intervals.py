@@ -43,7 +43,7 @@ _UNLIKE: Final = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Traits by which runs are similar.
+    """Traits by which training runs are judged similar.
 
     Attributes
     ----------
@@ -76,14 +76,14 @@ class UnmeasuredNetwork:
     seconds: float
 
     def error(self, share: float) -> float:
-        """Return the whole step's error (logarithm), not exceeded in this share of cases."""
+        """Return the logarithmic error of the whole step's time that the given share of cases does not exceed."""
         # ln(1 + s (e^n - 1)).
         return math.log1p(self.exposed * math.expm1(error_size(self.seconds, share)))
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """A measured run: ln(measured / predicted).
+    """A measured training run, with its traits and its prediction errors ln(measured / predicted).
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class PredictionInterval:
-    """Factors on a prediction for each of SHARES: the share of cases with a measured value in between.
+    """Factors around a prediction: a given share of cases has its measured value between prediction / and x the factor.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class PredictionInterval:
     carried_over: bool
 
     def around(self, name: str, value: float) -> dict[str, float]:
-        """Return lower and upper ends as columns of a table: NAME_80_low, NAME_80_high, NAME_95_low, NAME_95_high."""
+        """Return the interval ends around a value: {NAME_80_low: number, NAME_80_high, NAME_95_low, NAME_95_high}."""
         ends: dict[str, float] = {}
         for share, width in zip(SHARES, self.width, strict=True):
             ends |= {f"{name}_{100 * share:.0f}_low": value / width, f"{name}_{100 * share:.0f}_high": value * width}
@@ -130,7 +130,7 @@ def prediction_interval(
     network: UnmeasuredNetwork | None = None,
     unseen: bool = False,
 ) -> PredictionInterval:
-    """Return the interval of a prediction.
+    """Return the prediction interval of a training run's time or memory, from the errors of similar measured runs.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def prediction_interval(
 
 
 def _likeness(one: Traits, other: Traits) -> float:
-    """Return a run's weight: 0.75 for every differing trait."""
+    """Return a measured run's weight: 0.75 ** (number of traits that differ between the two runs)."""
     unlike = (
         one.framework != other.framework,
         one.chip != other.chip,
@@ -176,12 +176,12 @@ def _likeness(one: Traits, other: Traits) -> float:
 
 @cache
 def shipped() -> tuple[Residual, ...]:
-    """Return the measured runs of the catalog."""
+    """Return the shipped catalog's measured runs, with prediction errors."""
     return tuple(map(_residual, read_table(TABLE.name)))
 
 
 def _residual(row: dict[str, str]) -> Residual:
-    """Build a measured run from a row of the catalog."""
+    """Return a measured run, built from a row (column name to text) of the catalog's table of prediction errors."""
     traits = Traits(row["framework"], row["chip"], row["eight_bit"] == "1", row["cut"] == "1", row["nodes"] == "1")
     columns = {"own": ("time", "memory"), "unseen": ("unseen_time", "unseen_memory")}
     # Empty cells are quantities that were not measured.

@@ -80,12 +80,12 @@ class Crossing:
     searched: bool = False
 
     def text(self) -> str:
-        """Write the place: '38 KiB (64 GPUs)' or '12 GPUs (64 KiB)'."""
+        """Format the crossover's place: '38 KiB (64 GPUs)' or '12 GPUs (64 KiB)'."""
         fixed = _gpus(self.fixed) if self.along == "nbytes" else format_bytes(self.fixed)
         return f"{self.place()} ({fixed})"
 
     def place(self) -> str:
-        """Write the place along the axis, with a justified number of digits."""
+        """Format the crossover's number of GPUs or array size: '12 GPUs' or '38 KiB'."""
         if self.along == "world_size":
             return f"{self.at:.2g} GPUs"
         unit, factor = next(((u, f) for u, f in _SIZES if self.at >= f), ("B", 1))
@@ -95,7 +95,7 @@ class Crossing:
 
 
 def crossings(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) -> tuple[Crossing, ...]:
-    """Find the crossovers of two algorithms at each fixed size and each fixed number of workers.
+    """Return each two algorithms' crossovers, along array size and number of workers, from simulated points.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def crossings(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) ->
 
 
 def by_place(points: Iterable[ScalingPoint]) -> dict[Place, dict[str, float]]:
-    """Return the times by algorithm, at each (world size, size)."""
+    """Return the points as {(world size, array size): {algorithm: time [s]}}; raise ValueError if a point repeats."""
     table: dict[Place, dict[str, float]] = {}
     for point in points:
         if not 0.0 < point.time < math.inf:
@@ -145,7 +145,7 @@ def by_place(points: Iterable[ScalingPoint]) -> dict[Place, dict[str, float]]:
 
 
 def _lines(table: Mapping[Place, dict[str, float]], along: Axis) -> dict[int, list[tuple[int, dict[str, float]]]]:
-    """Return the lines along an axis by the fixed value of the other axis, with rising positions."""
+    """Return the lines along an axis: {value of the other axis: [(value on the axis, {algorithm: time}), ...]}."""
     lines: dict[int, list[tuple[int, dict[str, float]]]] = {}
     for place in sorted(table):
         moving, fixed = place if along == "world_size" else (place[1], place[0])
@@ -156,7 +156,7 @@ def _lines(table: Mapping[Place, dict[str, float]], along: Axis) -> dict[int, li
 def _pair(
     line: Sequence[tuple[int, dict[str, float]]], first: str, second: str, along: Axis, fixed: int
 ) -> list[Crossing]:
-    """Find the crossovers of two algorithms along a line."""
+    """Return the crossovers of two algorithms along a line of (axis value, {algorithm: time}) pairs."""
     # Comparing needs a run of both algorithms.
     measured = [(x, times) for x, times in line if first in times and second in times]
     # Places where both are equal have no leader; one between two leads is itself the crossover.
@@ -181,12 +181,12 @@ def _pair(
 
 
 def _equal(a: float, b: float) -> bool:
-    """Return True if two times are equal within the engine's precision."""
+    """Return True if two times [s] are equal within the engine's precision."""
     return math.isclose(a, b, rel_tol=_EQUAL)
 
 
 def finding(points: Iterable[ScalingPoint]) -> str:
-    """Write a sentence about winners, places and leads.
+    """Return a sentence on the fastest algorithm, its lead and the crossovers, for a sweep's points.
 
     Examples
     --------
@@ -197,12 +197,12 @@ def finding(points: Iterable[ScalingPoint]) -> str:
 
 
 def headline(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) -> str:
-    """Write the finding in fewer words, for a title; `known` are searched crossovers, see `crossings`."""
+    """Return the sentence of `finding` in fewer words, for a plot title; `known` are crossovers found by simulation."""
     return _sentence(list(points), short=True, known=known)
 
 
 def _sentence(points: list[ScalingPoint], *, short: bool, known: Sequence[Crossing] = ()) -> str:
-    """Write the finding: equal times, a winner everywhere, or a shared lead."""
+    """Return the sentence on a sweep's points: algorithms tie, one wins everywhere, or several share the lead."""
     table = by_place(points)
     if not table:
         return "no run to compare"
@@ -231,7 +231,7 @@ def _sentence(points: list[ScalingPoint], *, short: bool, known: Sequence[Crossi
 
 
 def _alone(name: str, table: Mapping[Place, dict[str, float]]) -> str:
-    """Write the only algorithm's range of times."""
+    """Return a text with the least and greatest time, and their settings, of the only algorithm in the table."""
     ordered = sorted((times[name], place) for place, times in table.items())
     (least, first), (most, last) = ordered[0], ordered[-1]
     if first == last:
@@ -240,7 +240,7 @@ def _alone(name: str, table: Mapping[Place, dict[str, float]]) -> str:
 
 
 def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, float]], *, short: bool) -> str:
-    """Write by how much an algorithm beats the others everywhere."""
+    """Return a sentence on how many times faster the algorithm `name` is than each other algorithm, at all settings."""
     # Lead over the second fastest at each place.
     leads = [min(t for other, t in times.items() if other != name) / times[name] for times in table.values()]
     # A title has no room for each loser: give the range of leads over the second fastest.
@@ -275,7 +275,7 @@ def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, flo
 def _shared_lead(
     names: list[str], table: Mapping[Place, dict[str, float]], crossed: Sequence[Crossing], *, short: bool
 ) -> str:
-    """Write how many places each algorithm wins, and where the lead changes."""
+    """Return a sentence with the number of settings at which each algorithm is fastest, and the crossovers."""
     wins: dict[str, list[tuple[float, Place]]] = {name: [] for name in names}
     ties = 0
     for place, times in table.items():
@@ -298,7 +298,10 @@ def _shared_lead(
 
 
 def _changes(crossed: Sequence[Crossing], most: int) -> str:
-    """Write the lead changes with their range of places; along size if sizes differ, else along workers."""
+    """Return a text on up to `most` pairs of crossing algorithms, each with a range of crossover sizes.
+
+    If no crossovers are along the array size, the text gives the numbers of workers.
+    """
     along: Axis = "nbytes" if any(c.along == "nbytes" for c in crossed) else "world_size"
     pairs: dict[tuple[str, str], list[Crossing]] = {}
     for crossing in crossed:
@@ -317,20 +320,20 @@ def _changes(crossed: Sequence[Crossing], most: int) -> str:
 
 
 def place_text(place: Place) -> str:
-    """Write a setting: '2 GPUs, 256 MiB'."""
+    """Format a (world size, array size [B]) pair: '2 GPUs, 256 MiB'."""
     return f"{_gpus(place[0])}, {format_bytes(place[1])}"
 
 
 def _gpus(count: int) -> str:
-    """Write a number of GPUs."""
+    """Format a number of GPUs: '1 GPU', '2 GPUs'."""
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
 def _where(table: Mapping[Place, object]) -> str:
-    """Write the only place, or "everywhere"."""
+    """Return "(2 GPUs, 256 MiB)" if the table has a single setting, else "everywhere"."""
     return f"({place_text(next(iter(table)))})" if len(table) == 1 else "everywhere"
 
 
 def _listed(words: Sequence[str]) -> str:
-    """Join words as a list: 'a, b and c'."""
+    """Return words joined to a text: 'a, b and c'."""
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]

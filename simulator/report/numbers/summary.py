@@ -84,7 +84,7 @@ class CollectiveReport(HasHeadline):
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
-        """The most important figures, in words."""
+        """(name, text) pairs of the most important figures: time, bus bandwidth, algorithm, and the limiting part."""
         return (
             ("time", format_time(self.time_s)),
             ("bus bandwidth", "-" if self.busbw is None else format_bandwidth(self.busbw)),
@@ -93,12 +93,12 @@ class CollectiveReport(HasHeadline):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return the report in plain data for JSON."""
         return asdict(self)
 
 
 def busbw_factor(operation: str, world_size: int) -> float:
-    """Return bus bandwidth over algorithm bandwidth.
+    """Return the factor bus bandwidth / algorithm bandwidth of a collective operation over `world_size` ranks.
 
     Source: nccl-tests, doc/PERFORMANCE.md.
 
@@ -115,12 +115,12 @@ def busbw_factor(operation: str, world_size: int) -> float:
 
 
 def with_link_use(timeline: Timeline) -> Timeline:
-    """Return the timeline with bytes and busy time of each link."""
+    """Return a copy of the timeline with the bytes and busy time of each link filled in."""
     return replace(timeline, links=link_uses(timeline))
 
 
 def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_form: bool = True) -> CollectiveReport:
-    """Compute the report of a simulated collective.
+    """Return the report of a simulated collective.
 
     Parameters
     ----------
@@ -169,14 +169,14 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
 
 
 def _share(op: Collective, parts: tuple[str, ...]) -> int:
-    """Return the bytes of the whole array, or of its largest part for the given operations."""
+    """Return the bytes in a collective's array, or in the largest shard if `parts` lists the operation."""
     if op.schedule.operation not in parts:
         return op.nbytes
     return -(-op.elements // len(op.group)) * op.itemsize
 
 
 def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str:
-    """Write which part limits the collective: a link's bandwidth, or latency and waiting."""
+    """Return a sentence on the part that limits the collective: a link's bandwidth, or latency and waiting."""
     if busiest is None:
         return "Bottleneck: latency; no link carries any bytes"
     # The busiest cable's time at its bandwidth, as a share of the run.
@@ -192,7 +192,7 @@ def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str
 
 
 def _peak_buffer(op: Collective, log: TransferLog) -> int:
-    """Return the most bytes that a rank buffers if a sum is formed in rank order.
+    """Return the most bytes of received, not yet added data on any rank, if each chunk is summed in rank order.
 
     Adding must wait for the chunk's last part. Each part therefore counts from the start of its transfer until this
     arrival.

@@ -135,7 +135,7 @@ class TrainingReport(HasHeadline):
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
-        """The most important figures, in words."""
+        """(name, text) pairs of the main figures: step time, tokens/s, MFU, peak memory, fits, limiting part."""
         return (
             ("step", format_time(self.step_time_s)),
             ("tokens/s", f"{self.tokens_per_s:,.0f}"),
@@ -146,7 +146,7 @@ class TrainingReport(HasHeadline):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON, with None for infinity and NaN."""
+        """Return the report as a dictionary for JSON, with None for infinite and NaN losses and gradient norms."""
         document = asdict(self)
         learning = document["learning"] or {}
         # Losses and norms are infinite or NaN after an overflow.
@@ -159,13 +159,13 @@ class TrainingReport(HasHeadline):
 
 
 def _finite(values: Iterable[float]) -> tuple[float | None, ...]:
-    """Replace numbers that are not finite by None."""
+    """Return the values with None in place of infinity and NaN."""
     return tuple(value if isfinite(value) else None for value in values)
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A rank's spans by place: GPU, host, network.
+    """Spans (timed pieces of work) of a rank, sorted into GPU, host and network.
 
     Attributes
     ----------
@@ -181,21 +181,21 @@ class _Work:
 
     @property
     def compute(self) -> list[Interval]:
-        """Intervals in which the GPU or the host computes."""
+        """(start, end) for each span with compute on the GPU or the host [s]."""
         return [*_times(self.kernels), *_times(self.host)]
 
     @property
     def passes(self) -> list[Interval]:
-        """Intervals of forward and backward passes."""
+        """(start, end) for each kernel in forward and backward passes, i.e. except the optimizer's [s]."""
         return _times(span for span in self.kernels if span.kind != "optimizer")
 
     def of_kind(self, kind: str) -> list[Interval]:
-        """Return the intervals for a kind of work, from any stream."""
+        """Return (start, end) [s] for each span with this kind of work ("recompute") on any stream."""
         return _of((*self.kernels, *self.host, *self.communication), kind)
 
 
 def first_of_stages(plan: StepPlan, known: Iterable[int] | None = None) -> list[int]:
-    """Return each pipeline stage's first rank, among all (or the known) ranks; empty without a pipeline."""
+    """Return each pipeline stage's first rank, among the ranks `known` (or all ranks); empty without a pipeline."""
     cut, ranks = plan.step.parallelism, len(plan.program.ranks)
     if cut.pp < 2:
         return []
@@ -207,7 +207,7 @@ def first_of_stages(plan: StepPlan, known: Iterable[int] | None = None) -> list[
 
 
 def _works(plan: StepPlan, timeline: Timeline) -> list[_Work]:
-    """Return the reported ranks' work: each pipeline stage's first rank, or the last rank to end."""
+    """Return the work (sorted spans) of each pipeline stage's first rank; without a pipeline, of the slowest rank."""
     spans = by_rank(timeline.spans)
     told = first_of_stages(plan) or ([] if timeline.last_rank is None else [timeline.last_rank])
     # A timeline without spans counts as a rank without work.
@@ -215,7 +215,7 @@ def _works(plan: StepPlan, timeline: Timeline) -> list[_Work]:
 
 
 def _work_of(spans: Sequence[Span]) -> _Work:
-    """Sort a rank's spans by stream; the host issuing kernels is neither compute nor communication."""
+    """Return a rank's spans sorted by stream into kernels, host work and communication; kernel launches are dropped."""
     return _Work(
         kernels=tuple(span for span in spans if span.stream == "compute"),
         host=tuple(span for span in spans if span.stream == HOST),
@@ -224,7 +224,7 @@ def _work_of(spans: Sequence[Span]) -> _Work:
 
 
 def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> TrainingReport:
-    """Compute the report of a simulated step."""
+    """Return the report of a simulated training step, from the plan, the cluster and the timeline."""
     # Asynchronous workers' steps are simulated together; the report is a single step's share.
     time, ranks, rounds = timeline.end, cluster.world_size, plan.step.rounds
     works = _works(plan, timeline)
@@ -283,7 +283,10 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
 def _unmeasured(
     plan: StepPlan, works: Sequence[_Work], exposed: Mapping[str, float], time: float
 ) -> UnmeasuredNetwork | None:
-    """Return the step's share of unmeasured communication; None if collectives were measured, or there are none."""
+    """Return the share and mean length of the step's exposed collectives on a network without measured constants.
+
+    The result is None if collectives were measured, or if there are none.
+    """
     # Copies to the host and servers' updates are not collectives of the network.
     lengths = [
         span.end - span.start
@@ -299,18 +302,18 @@ def _unmeasured(
 
 
 def _peak_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[int, ...]:
-    """Return each pipeline stage's peak memory, on its first recorded rank [B]."""
+    """Return the peak memory [B] of each pipeline stage's first recorded rank."""
     samples = by_rank(timeline.memory)
     return tuple(max(sample.nbytes for sample in samples[rank]) for rank in first_of_stages(plan, samples))
 
 
 def _idle_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[float, ...]:
-    """Return each pipeline stage's idle time, on its first rank [s]."""
+    """Return the idle time [s] of each pipeline stage's first rank."""
     return tuple(max(timeline.end - timeline.at_work[rank], 0.0) for rank in first_of_stages(plan))
 
 
 def _parts(work: _Work, time: float) -> dict[str, float]:
-    """Return a rank's times by kind of work, in a step of `time` seconds [s]."""
+    """Return a rank's seconds by part (compute, communication, exposed, idle, recompute ...) in a step of `time` s."""
     compute, comm, kernels = work.compute, _times(work.communication), _times(work.kernels)
     return {
         "compute": length(compute),
@@ -327,13 +330,13 @@ def _parts(work: _Work, time: float) -> dict[str, float]:
 
 
 def _means(of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each time over ranks; a rank without an entry counts as 0."""
+    """Return each named time's mean over ranks; a missing entry counts as 0."""
     names = dict.fromkeys(name for own in of_ranks for name in own)
     return {name: sum(own.get(name, 0.0) for own in of_ranks) / len(of_ranks) for name in names}
 
 
 def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
-    """Return the traits for finding similar measured runs."""
+    """Return the step's traits (framework, chip, eight-bit, sharded, nodes) for finding similar measured runs."""
     step, cut = plan.step, plan.step.parallelism
     return Traits(
         framework=step.framework.name,
@@ -346,7 +349,7 @@ def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
 
 
 def _steps_per_s(timeline: Timeline, ranks: int, rounds: int) -> float:
-    """Return the combined steps per second [1/s]."""
+    """Return the steps per second; with asynchronous workers, the mean over ranks of `rounds` / end time."""
     if rounds == 1:
         return 1 / timeline.end
     # Asynchronous workers progress at different speeds: average their rates.
@@ -357,7 +360,10 @@ def _steps_per_s(timeline: Timeline, ranks: int, rounds: int) -> float:
 
 
 def _exposed(work: _Work, kind_of: Callable[[Span], str]) -> dict[str, float]:
-    """Return the exposed time of each kind of communication, longest first; overlaps count for the longer kind [s]."""
+    """Return the exposed seconds of each kind of communication, longest first; overlaps count for the longer kind.
+
+    `kind_of` gives a span's kind.
+    """
     covered, kinds = work.compute, _sorted_out(work.communication, kind_of)
     alone = {kind: outside(times, covered) for kind, times in kinds.items()}
     exposed: dict[str, float] = {}
@@ -369,17 +375,17 @@ def _exposed(work: _Work, kind_of: Callable[[Span], str]) -> dict[str, float]:
 
 
 def _by_dimension(work: _Work) -> dict[str, float]:
-    """Return the time with communication in flight, by dimension of parallelism [s]."""
+    """Return the seconds with communication in flight, by dimension of parallelism (tp, cp, ep, pp, dp, host)."""
     return {name: length(own) for name, own in _sorted_out(work.communication, _dimension).items()}
 
 
 def _dimension(span: Span) -> str:
-    """Return a span's dimension of parallelism."""
+    """Return a communication span's dimension of parallelism (tp, pp, dp, ...), read from the stream's name."""
     return dimension_of(span.stream)
 
 
 def _sorted_out(spans: Iterable[Span], kind_of: Callable[[Span], str]) -> dict[str, list[Interval]]:
-    """Return the intervals of spans by kind."""
+    """Return {kind: [(start, end), ...]} of the given spans; `kind_of` gives a span's kind."""
     kinds: dict[str, list[Interval]] = {}
     for span in spans:
         kinds.setdefault(kind_of(span), []).append((span.start, span.end))
@@ -387,13 +393,13 @@ def _sorted_out(spans: Iterable[Span], kind_of: Callable[[Span], str]) -> dict[s
 
 
 def _shared(of_ranks: Sequence[Mapping[str, float]], rounds: int) -> dict[str, float]:
-    """Return a step's share of the ranks' mean times, longest first [s]."""
+    """Return the mean over ranks of each kind's seconds, divided by the number of simulated steps, longest first."""
     means = _means(of_ranks)
     return {kind: means[kind] / rounds for kind in sorted(means, key=lambda kind: (-means[kind], kind))}
 
 
 def _shortfall(timeline: Timeline, peak: int, capacity: int) -> int:
-    """Return the missing memory [B]: of allocations, or, if only fragmentation exceeds the capacity, of segments."""
+    """Return the allocated bytes above the capacity, or, if these fit, the reserved bytes above; else 0."""
     if not timeline.short_of_memory:
         return 0
     if peak > capacity:
@@ -402,17 +408,17 @@ def _shortfall(timeline: Timeline, peak: int, capacity: int) -> int:
 
 
 def _times(spans: Iterable[Span]) -> list[Interval]:
-    """Return the intervals of spans."""
+    """Return the (start, end) interval of each span [s]."""
     return [(span.start, span.end) for span in spans]
 
 
 def _of(spans: Iterable[Span], kind: str) -> list[Interval]:
-    """Return the intervals of the given kind."""
+    """Return the (start, end) interval [s] of each span of the given kind."""
     return _times(span for span in spans if span.kind == kind)
 
 
 def _because(time: float, parts: Mapping[str, float], room: str) -> str:
-    """Write the parts of the step's time and the memory's state."""
+    """Return a sentence with each part's share of the step's time, followed by the text `room` on the GPU's memory."""
     names = {"kernels": "compute", "host update": "host update", "exposed communication": "exposed communication",
              "idle": "idle"}  # fmt: skip
     shares = {word: share_text(parts[name] / time) for name, word in names.items()}
@@ -422,7 +428,7 @@ def _because(time: float, parts: Mapping[str, float], room: str) -> str:
 
 
 def _room(timeline: Timeline, peak: int, capacity: int) -> str:
-    """Write how full the GPU's memory is; allocations that fit may still exceed the capacity with fragmentation."""
+    """Return a text with the peak memory, its share of the capacity, and whether the step fits in memory."""
     used = f"peak memory {format_memory(peak)} of {format_memory(capacity)} ({100 * peak / capacity:.0f} %)"
     if not timeline.short_of_memory:
         return used

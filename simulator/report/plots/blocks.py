@@ -57,18 +57,18 @@ class Leaf:
 
     @property
     def width(self) -> float:
-        """Width from the first vertex to the end of the last."""
+        """Width of the leaf's drawing, from its first vertex to the end of its last, in widths of a vertex."""
         return max(x for x, _ in self.at.values()) + 1.0
 
     @property
     def top(self) -> float:
-        """Height of the highest vertex."""
+        """Height coordinate of the leaf's highest vertex."""
         return max(y for _, y in self.at.values())
 
 
 @dataclass(slots=True)
 class Drawing:
-    """Places of vertices, boxes and counts.
+    """Coordinates of a network drawing: vertices, boxes around blocks, and counts of hidden parts.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Switches on a level, above their blocks.
+    """A block of a network drawing: switches on the same level, above smaller blocks.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class _Block:
 
 
 def folded(graph: Graph, leaves: Mapping[str, Leaf]) -> Drawing:
-    """Fold a network.
+    """Lay out a network for a drawing: a few of its equivalent blocks are placed, the others only counted.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def folded(graph: Graph, leaves: Mapping[str, Leaf]) -> Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """Folds parts of a network.
+    """Builds the tree of blocks of a network drawing, with a few blocks drawn per level and the others counted.
 
     Attributes
     ----------
@@ -157,7 +157,10 @@ class _Folder:
     most_joined: int
 
     def fold(self, vertices: set[str], most_blocks: int) -> _Block:
-        """Fold connected vertices; below the highest switches, draw `most_blocks` of equivalent blocks."""
+        """Return the block of a connected set of vertices.
+
+        Below its highest switches, `most_blocks` equal blocks are drawn.
+        """
         import networkx as nx
 
         level = self.level
@@ -188,11 +191,11 @@ class _Folder:
         return _Block(top, own, len(tops) - len(own), children, len(parts) - len(shown))
 
     def _with_leaves(self, switches: Sequence[str]) -> set[str]:
-        """Return switches with their own leaves."""
+        """Return the set of the given switches and of all GPUs or nodes (leaves) cabled directly to them."""
         return {*switches, *(v for switch in switches for v in self.graph[switch] if self.level[v] == 0)}
 
     def _group(self, vertices: set[str]) -> _Block:
-        """Fold a group: each switch stands above its leaves."""
+        """Return the block of a group of switches joined with each other; each switch stands above its own leaves."""
         switches = sorted((v for v in vertices if self.level[v] == 1), key=natural)
         shown = switches[:_MOST_GPUS]
         children = []
@@ -204,7 +207,7 @@ class _Folder:
 
 
 def _groups(graph: Graph, switches: Sequence[str]) -> list[list[str]]:
-    """Return groups of completely joined switches, like a dragonfly's; empty if none."""
+    """Return groups of switches that are all joined with each other, as in a dragonfly; empty if there are none."""
     import networkx as nx
 
     among = graph.subgraph(switches)
@@ -223,7 +226,7 @@ def _groups(graph: Graph, switches: Sequence[str]) -> list[list[str]]:
 def _place(
     block: _Block, left: float, height: float, leaves: Mapping[str, Leaf], drawing: Drawing, *, outermost: bool = False
 ) -> float:
-    """Place a block from `left` on, and return its width."""
+    """Add a block's coordinates, from `left` on, to `drawing`, and return the block's width."""
     if block.leaf:
         return _place_leaf(leaves[block.leaf], left, drawing)
     right, drawn = left, len(drawing.boxes)
@@ -258,12 +261,12 @@ def _place(
 
 
 def _small(leaves: Mapping[str, Leaf], block: _Block) -> bool:
-    """Return True if a leaf is a single vertex."""
+    """Return True if the block's leaf is a single vertex, i.e. a GPU and no node."""
     return len(leaves[block.leaf].at) == 1
 
 
 def _place_leaf(leaf: Leaf, left: float, drawing: Drawing) -> float:
-    """Place a leaf's vertices and box from `left` on, and return its width."""
+    """Add the coordinates of a leaf's vertices and box, from `left` on, to `drawing`, and return the leaf's width."""
     drawing.at |= {vertex: (left + x, y) for vertex, (x, y) in leaf.at.items()}
     if leaf.label:
         low = min(y for _, y in leaf.at.values())

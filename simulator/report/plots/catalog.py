@@ -13,6 +13,6 @@ from simulator.report.plots.plot import Plot
 
 @cache
 def of(kind: str) -> dict[str, Plot]:
-    """Return the plots of a "collective" or a "training" step by name, sorted."""
+    """Return the plots that exist for the kind "collective" or "training", by name, sorted."""
     own, shared = (Catalog(f"simulator.report.plots.{folder}", "PLOT", Plot, "plot") for folder in (kind, "both"))
     return dict(sorted({**own.by_name, **shared.by_name}.items()))

@@ -21,7 +21,7 @@ _GAP = 1.6
 
 
 def dimensions(graph: Graph, order: Sequence[str]) -> tuple[int, ...]:
-    """Return the lengths of a torus with two or three dimensions, the slowest first; empty if the graph is no torus.
+    """Return the side lengths of a torus with two or three dimensions, slowest first; empty if the graph is no torus.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def dimensions(graph: Graph, order: Sequence[str]) -> tuple[int, ...]:
 
 
 def _factors(count: int) -> Iterator[tuple[int, ...]]:
-    """Yield the ways to write a number as a product of two or three numbers, each at least 3.
+    """Yield the tuples of two or three factors, each at least 3, whose product is the number.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def _factors(count: int) -> Iterator[tuple[int, ...]]:
 
 
 def _links(lengths: Sequence[int]) -> set[frozenset[int]]:
-    """Return the links of a torus with these lengths, between GPUs numbered row by row."""
+    """Return the links, as pairs of GPU numbers, of a torus with these side lengths and GPUs numbered row by row."""
     strides = [prod(lengths[i + 1 :]) for i in range(len(lengths))]
     links = set()
     for at in product(*map(range, lengths)):
@@ -67,7 +67,7 @@ def _links(lengths: Sequence[int]) -> set[frozenset[int]]:
 
 
 def grid_places(lengths: Sequence[int], order: Sequence[str]) -> dict[str, Place]:
-    """Place rows below each other; the layers of three dimensions side by side, in an almost square arrangement."""
+    """Return the coordinates of a torus's GPUs: rows below each other, layers of a third dimension side by side."""
     *layers, rows, columns = lengths
     count = prod(layers)
     # Layers per row, chosen for an almost square drawing.

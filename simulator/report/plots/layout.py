@@ -38,7 +38,7 @@ _GPUS_OF_A_NODE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A drawing of a cluster.
+    """Coordinates and shape of a cluster's drawing.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Layout:
 
 
 def layout(cluster: Cluster) -> Layout:
-    """Choose a shape that shows the cluster's structure."""
+    """Return coordinates for a cluster's drawing, in the shape (grid, circle, levels) that fits its network."""
     import networkx as nx
 
     graph: Graph = nx.Graph()
@@ -81,7 +81,7 @@ def layout(cluster: Cluster) -> Layout:
 
 
 def gpus_by_node(cluster: Cluster) -> list[Sequence[str]]:
-    """Return the GPUs of each node; nodes without ranks come last."""
+    """Return a list of GPU names for each node; nodes without ranks come last."""
     used = set(cluster.ranks)
     nodes: Sequence[Sequence[str]] = cluster.graph.graph.get("nodes") or [
         [cluster.ranks[rank] for rank in node] for node in cluster.nodes
@@ -90,13 +90,13 @@ def gpus_by_node(cluster: Cluster) -> list[Sequence[str]]:
 
 
 def _gpus(cluster: Cluster, kinds: Mapping[str, str]) -> list[str]:
-    """Return the GPUs by rank, then GPUs without a rank."""
+    """Return the names of all GPUs: by rank, then GPUs without a rank."""
     ranks = set(cluster.ranks)
     return [*cluster.ranks, *sorted((v for v, kind in kinds.items() if kind == "gpu" and v not in ranks), key=natural)]
 
 
 def _of_gpus(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], gpus: Sequence[str]) -> Layout:
-    """Return the drawing of a network without other vertices: a grid for a torus, else a circle or cloud."""
+    """Return the drawing of a network with only GPUs: a grid for a torus, else a circle or cloud."""
     by_number = sorted(gpus, key=natural)
     lengths = dimensions(graph, by_number) if len(gpus) <= _GRID_UP_TO else ()
     if lengths:
@@ -111,12 +111,12 @@ def _of_gpus(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], gpus: Seq
 
 
 def _of_switches(graph: Graph, gpus: Sequence[str]) -> Drawing:
-    """Return the drawing of a network with GPUs as leaves."""
+    """Return the drawing of a switched network whose smallest units are single GPUs."""
     return folded(graph, {gpu: Leaf({gpu: (0.0, 0.0)}) for gpu in gpus})
 
 
 def _of_nodes(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], nodes: Sequence[Sequence[str]]) -> Drawing:
-    """Return the drawing of a network with nodes as leaves."""
+    """Return the drawing of a network whose smallest units are whole nodes."""
     import networkx as nx
 
     own, _ = _by_node(graph, nodes)
@@ -136,7 +136,7 @@ def _of_nodes(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], nodes: S
 
 
 def _node(part: Graph, kinds: Mapping[str, str], number_of: Mapping[str, int], label: str) -> Leaf:
-    """Return a node's tiers; for a large node, only the first GPUs' tiers."""
+    """Return the drawing of a node's vertices in rows; of a large node, only of its first GPUs."""
     gpus = sorted((v for v in part if kinds[v] == "gpu"), key=lambda v: (number_of.get(v, len(number_of)), natural(v)))
     hidden = ""
     if len(part) > _WHOLE_NODE:
@@ -151,7 +151,7 @@ def _node(part: Graph, kinds: Mapping[str, str], number_of: Mapping[str, int], l
 
 
 def selected(cluster: Cluster, most: int) -> tuple[set[str], int]:
-    """Choose the vertices to draw: the first nodes with their vertices, and the switches that join them.
+    """Choose about `most` vertices to draw: the first nodes with their vertices, and the switches that join them.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def selected(cluster: Cluster, most: int) -> tuple[set[str], int]:
 
 
 def _around(cluster: Cluster, vertex: str, most: int) -> set[str]:
-    """Return the vertices nearest to a vertex, by hops; for nodes larger than the page (a star of a thousand GPUs)."""
+    """Return the `most` vertices with the fewest hops from a vertex, for nodes larger than the page."""
     reached = {vertex: None}
     front = [vertex]
     while front and len(reached) < most:
@@ -196,7 +196,7 @@ def _around(cluster: Cluster, vertex: str, most: int) -> set[str]:
 
 
 def _by_node(graph: Graph, nodes: Sequence[Sequence[str]]) -> tuple[dict[int, list[str]], dict[str, frozenset[int]]]:
-    """Assign vertices to the node with the nearest GPUs (fewest hops).
+    """Return the vertices of each node: a vertex belongs to the node with the nearest GPUs (fewest hops).
 
     Parameters
     ----------
@@ -224,7 +224,10 @@ def _by_node(graph: Graph, nodes: Sequence[Sequence[str]]) -> tuple[dict[int, li
 
 
 def _nearest(graph: Graph, owner: Mapping[str, T]) -> dict[str, frozenset[T]]:
-    """Return, for each vertex, the owners of the owned vertices with the fewest hops."""
+    """Return for each vertex the owners of its nearest owned vertices (by hops).
+
+    `owner` maps owned vertices to owners.
+    """
     near = {vertex: frozenset({own}) for vertex, own in owner.items()}
     front = list(near)
     # Breadth-first search from all owned vertices at once; a vertex reached by several owners in the same step belongs
@@ -241,7 +244,7 @@ def _nearest(graph: Graph, owner: Mapping[str, T]) -> dict[str, frozenset[T]]:
 
 
 def places(graph: Graph, kinds: Mapping[str, str], order: Sequence[str]) -> dict[str, Place]:
-    """Place every vertex: a circle around a hub, a circle, a cloud, or tiers with the GPUs near the bottom.
+    """Return coordinates of every vertex: a circle around a hub, a circle, a cloud, or rows with GPUs near the bottom.
 
     Parameters
     ----------
@@ -270,7 +273,7 @@ def places(graph: Graph, kinds: Mapping[str, str], order: Sequence[str]) -> dict
 
 
 def _circle(vertices: Sequence[str]) -> dict[str, Place]:
-    """Place vertices on a circle, from the top clockwise."""
+    """Return coordinates of vertices on a circle, clockwise from the top."""
     from math import cos, pi, sin
 
     angle = 2 * pi / max(1, len(vertices))
@@ -281,7 +284,7 @@ def _circle(vertices: Sequence[str]) -> dict[str, Place]:
 
 
 def _tiers(graph: Graph, kinds: Mapping[str, str], order: Sequence[str]) -> dict[str, Place]:
-    """Place vertices in tiers by hops from the nearest GPU.
+    """Return coordinates of vertices in rows, by hops from the nearest GPU.
 
     A vertex joined only with GPUs that also reach other vertices (an NVLink switch beside network cards) stands below
     the GPUs.
@@ -304,7 +307,10 @@ def _tiers(graph: Graph, kinds: Mapping[str, str], order: Sequence[str]) -> dict
 
 
 def _levels(graph: Graph, kinds: Mapping[str, str]) -> dict[str, int]:
-    """Return each vertex's hops from the nearest GPU; -1 for the tier below the GPUs."""
+    """Return each vertex's hops from the nearest GPU.
+
+    -1 marks a vertex joined only with GPUs that also reach other vertices: it is drawn below the GPUs.
+    """
     level = {vertex: 0 for vertex in graph if kinds[vertex] == "gpu"}
     front = list(level)
     while front:
@@ -322,12 +328,12 @@ def _levels(graph: Graph, kinds: Mapping[str, str]) -> dict[str, int]:
 
 
 def _middle(values: Sequence[float]) -> float:
-    """Return the mean, 0 for no values."""
+    """Return the mean of the values, 0 if there are none."""
     return sum(values) / len(values) if values else 0.0
 
 
 def _spaced(wanted: Sequence[float], width: float) -> list[float]:
-    """Space places at least a step apart in the same order, near the wanted places."""
+    """Return positions at least a step apart, in the order of and near the wanted positions."""
     # Narrower steps if the tier is much longer than the row of GPUs.
     step = min(1.0, 2.0 * width / max(1, len(wanted)))
     places: list[float] = []

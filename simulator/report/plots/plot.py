@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Throughput(NamedTuple):
-    """Speed of a point in a training sweep.
+    """Speed and MFU of a training run on a given number of GPUs.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class ComparedPoints:
 
 @dataclass(frozen=True, slots=True)
 class CloseUp:
-    """A point, simulated again for a closer look.
+    """A simulated point of a sweep with its whole timeline, for plots of a single point.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class CloseUp:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Declared by a plot's module as PLOT; the plot's name in scenario files is the module's name."""
+    """Base class of plots: a plot's module declares an instance as PLOT; the module's name is the plot's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class ComparisonPlot(Plot):
 
 @dataclass(frozen=True, slots=True)
 class CloseUpPlot(Plot):
-    """A plot of a single simulated point.
+    """A plot of a single simulated point's timeline.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class CloseUpPlot(Plot):
 
 @dataclass(frozen=True, slots=True)
 class SchedulePlot(Plot):
-    """A plot of a schedule, without a clock.
+    """A plot of a collective's schedule (rounds of transfers), without times.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ LINE = 0.17
 
 @dataclass(frozen=True, slots=True)
 class NamedPoint:
-    """A point and its name.
+    """A point of a plot and the text naming it.
 
     Attributes
     ----------
@@ -64,7 +64,10 @@ def spaced(wanted: Sequence[float], step: float) -> list[float]:
 
 
 def name_points(axes: Axes, points: Sequence[NamedPoint], height: float) -> None:
-    """Write names beside axes of the given height [inch] with final limits."""
+    """Write the names of points in a column beside axes of the given height [inch], with a thin line to each point.
+
+    The limits of the axes must be final.
+    """
     low, high = axes.get_ylim()
     order = sorted(points, key=lambda point: (point.y, -point.x, point.text))
     places = spaced([(point.y - low) / (high - low) for point in order], LINE / height)

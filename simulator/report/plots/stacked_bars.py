@@ -26,7 +26,7 @@ def stacked_bars(
     longest: float | None = None,
     number: Callable[[float], str] | None = None,
 ) -> list[float]:
-    """Draw bars in rows 0, 1, ... from the top.
+    """Draw stacked horizontal bars in rows 0, 1, ... from the top; return the length of each bar.
 
     Parameters
     ----------

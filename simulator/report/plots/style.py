@@ -128,7 +128,7 @@ _SETTINGS: Final[dict[str, Any]] = {
 
 @contextmanager
 def applied() -> Iterator[None]:
-    """Apply the style while a figure is made, independently of the user's own matplotlib settings."""
+    """Apply the figure style within a `with` block, independently of the user's own matplotlib settings."""
     import matplotlib
     from cycler import cycler
 
@@ -140,19 +140,19 @@ def applied() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure with automatic arrangement of panels; sizes in inches."""
+    """Return an empty figure of this width and height [inch], with automatic arrangement of panels."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
 
 
 def set_title(figure: Figure, text: str) -> None:
-    """Write the finding above a figure, wrapped to the figure's width."""
+    """Write a text as a figure's title, wrapped to the figure's width."""
     figure.suptitle(_wrapped(figure, text, TITLE_SIZE), x=0.01, ha="left", fontweight="bold", fontsize=TITLE_SIZE)
 
 
 def set_point(figure: Figure, text: str) -> None:
-    """Write the shown point below a figure's title, in smaller letters.
+    """Write a text naming the shown point of the sweep below a figure's title, in smaller letters.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def set_point(figure: Figure, text: str) -> None:
 
 
 def _annotation(text: str, title: Text) -> Annotation:
-    """Return a text that is attached to the title but ignored by the layout."""
+    """Return an annotation attached to a figure's title; the automatic layout ignores the annotation."""
     from matplotlib.text import Annotation
 
     drawn = Annotation(text, (0.0, 0.0), xycoords=title, ha="left", va="bottom", fontsize=_POINT_SIZE, color=DARK)
@@ -179,7 +179,7 @@ def _annotation(text: str, title: Text) -> Annotation:
 
 
 def _wrapped(figure: Figure, text: str, size: float) -> str:
-    """Wrap a text to the figure's width at a size [pt]."""
+    """Return a text wrapped to the figure's width, in lines for letters of `size` [pt]."""
     columns = max(24, int(figure.get_figwidth() * 72 / (size * _LETTER)))
     # Keep a number and its unit on the same line.
     together = _NUMBER_AND_UNIT.sub(_NO_BREAK, text)
@@ -187,7 +187,7 @@ def _wrapped(figure: Figure, text: str, size: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Write a share in per cent, in the pictures' common format.
+    """Return a share (0 to 1) as text in per cent.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def percent(share: float) -> str:
 
 
 def time_axis(axes: Axes, end: float) -> None:
-    """Label a time axis in a unit suitable for its end [s]."""
+    """Label the time axis in s, ms, us or ns, whichever suits the end of the axis [s]."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)) if end >= f), ("ns", 1e-9))
@@ -208,7 +208,7 @@ def time_axis(axes: Axes, end: float) -> None:
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """Assign a colour to each name, with the greatest possible contrast.
+    """Return a colour for each name, with the greatest possible contrast.
 
     Parameters
     ----------
@@ -238,19 +238,19 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 
 def every_colour() -> frozenset[str]:
-    """Return every possible colour of bars, areas, lines and points, '#RRGGBB'."""
+    """Return the set of all colours ('#RRGGBB') of bars, areas, lines and points."""
     shades = (paler(colour, paleness) for colour in PALETTE for paleness in (0.0, *_PALENESS))
     return frozenset({*shades, *_OWN.values(), GREY, PALE, WHITE})
 
 
 def paler(colour: str, paleness: float) -> str:
-    """Mix a colour with white: 0 keeps the colour, 1 gives white."""
+    """Return a colour mixed with white: paleness 0 keeps the colour, 1 gives white."""
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * paleness):02X}" for part in parts)
 
 
 def text_on(colour: str) -> str:
-    """Return black or white, whichever is readable on a colour.
+    """Return black or white, whichever is readable on the background colour.
 
     Examples
     --------
@@ -263,7 +263,7 @@ def text_on(colour: str) -> str:
 
 
 def save(figure: Figure, folder: Path | str, name: str, *, svg: bool = False) -> Path:
-    """Write a figure as NAME.png (150 dpi), and as NAME.svg if requested; equal figures give equal bytes.
+    """Write a figure to FOLDER/NAME.png (150 dpi), and to NAME.svg if requested; return the path of the PNG.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ _EQUAL: Final = 1e-9
 
 
 def finding(points: Sequence[ScalingPoint]) -> str:
-    """Write which setting is fastest, and how much longer the slowest takes.
+    """Return a sentence on which setting of a collective is fastest, and how much longer the slowest takes.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def finding(points: Sequence[ScalingPoint]) -> str:
 
 
 def time_by_setting(points: Sequence[ScalingPoint]) -> Figure:
-    """Draw the bars, the fastest forty if there are more."""
+    """Return a figure with a bar of time for each simulated setting of a collective, at most the forty fastest."""
     ranked = sorted(range(len(points)), key=lambda place: (points[place].time, place))
     # The fastest, in the scenario's order.
     shown = [points[place] for place in sorted(ranked[:_MOST])]

@@ -42,7 +42,7 @@ _Class = tuple[float, float, float, str]
 
 
 def figure(cluster: Cluster) -> Figure:
-    """Draw a cluster by its structure; of equivalent parts a few are drawn and the rest is counted in a note."""
+    """Return a drawing of a cluster's network, with a few equivalent parts drawn and the rest counted."""
     arranged = layout(cluster)
     at = arranged.drawing.at
     kinds = {vertex: str(cluster.graph.nodes[vertex]["kind"]) for vertex in at}
@@ -61,7 +61,7 @@ def figure(cluster: Cluster) -> Figure:
 
 
 def _drawn_edges(cluster: Cluster, arranged: Layout) -> list[tuple[str, str]]:
-    """Return cables with both ends drawn, once each; for a torus, only cables between neighbours on the page."""
+    """Return each cable whose ends are both drawn, once; for a torus, only cables between neighbours on the page."""
     import networkx as nx
 
     at = arranged.drawing.at
@@ -72,7 +72,7 @@ def _drawn_edges(cluster: Cluster, arranged: Layout) -> list[tuple[str, str]]:
 
 
 def _boxes(axes: Axes, drawing: Drawing) -> None:
-    """Draw the blocks' boxes and the counts of hidden parts."""
+    """Draw the boxes around blocks with their labels, and the counts of hidden parts, into the axes."""
     from matplotlib.patches import Rectangle
 
     for left, low, right, high, label in drawing.boxes:
@@ -84,7 +84,7 @@ def _boxes(axes: Axes, drawing: Drawing) -> None:
 
 
 def _limits(axes: Axes, arranged: Layout) -> None:
-    """Set the limits of the axes."""
+    """Set the limits of the axes to the extent of the arranged cluster."""
     if arranged.shape == "round":
         axes.set_aspect("equal")
         axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2))
@@ -94,7 +94,7 @@ def _limits(axes: Axes, arranged: Layout) -> None:
 
 
 def _extent(arranged: Layout) -> tuple[float, float, float, float]:
-    """Return the left, low, right and high edge of the drawing, in widths and heights of a vertex."""
+    """Return the left, low, right and high edge of a drawing, in widths and heights of a vertex."""
     drawing = arranged.drawing
     xs = [x for x, _ in drawing.at.values()] + [x for (x, _), _ in drawing.counts]
     ys = [y for _, y in drawing.at.values()]
@@ -105,7 +105,7 @@ def _extent(arranged: Layout) -> tuple[float, float, float, float]:
 
 
 def finding(cluster: Cluster) -> str:
-    """Write a cluster's parts and its links' bandwidth."""
+    """Return a sentence with a cluster's numbers of GPUs, switches, ..., and the links' bandwidth."""
     counts = Counter(str(kind) for _, kind in cluster.graph.nodes(data="kind"))
     parts = [_counted(counts[kind], kind) for kind in (*_LOOKS, *sorted(set(counts) - set(_LOOKS))) if counts[kind]]
     nodes = len(gpus_by_node(cluster))
@@ -122,13 +122,13 @@ def finding(cluster: Cluster) -> str:
 
 
 def _counted(count: int, kind: str) -> str:
-    """Write a number of vertices with their kind."""
+    """Format a number of vertices and the vertices' kind: '8 GPUs'."""
     singular = {"gpu": "GPU", "nic": "NIC"}.get(kind, kind)
     return f"{count} {singular}" if count == 1 else f"{count} {_PLURAL.get(kind, kind)}s"
 
 
 def _size(arranged: Layout) -> tuple[float, float]:
-    """Return width and height of the figure [inch]."""
+    """Return width and height [inch] of the figure for a drawing."""
     if arranged.shape == "round":
         side = min(12.0, max(6.0, 1.2 * math.sqrt(len(arranged.drawing.at))))
         return side, side + (1.0 if len(arranged.drawing.at) > 3 else -2.0)
@@ -138,7 +138,7 @@ def _size(arranged: Layout) -> tuple[float, float]:
 
 
 def _edges(axes: Axes, cluster: Cluster, arranged: Layout, edges: Sequence[tuple[str, str]]) -> dict[_Class, str]:
-    """Draw the cables by class, and return the colours of the classes for the legend."""
+    """Draw the cables as lines, a colour per class (bandwidth, latency, ends); return the colour of each class."""
     from matplotlib.collections import LineCollection
 
     at = arranged.drawing.at
@@ -165,7 +165,7 @@ def _edges(axes: Axes, cluster: Cluster, arranged: Layout, edges: Sequence[tuple
 
 
 def _stubs(cluster: Cluster, at: Mapping[str, Place], wanted: _Class) -> list[list[Place]]:
-    """Return the beginnings of a torus's wrap-around cables, as short lines at the edges."""
+    """Return short line pieces at the edges of a torus, for the wrap-around cables of the class `wanted`."""
     stubs = []
     for a, b in cluster.graph.edges:
         (x0, y0), (x1, y1) = at[a], at[b]
@@ -179,7 +179,7 @@ def _stubs(cluster: Cluster, at: Mapping[str, Place], wanted: _Class) -> list[li
 
 
 def _path_between(a: Place, b: Place, tiered: bool) -> list[Place]:
-    """Return a straight line; within a tier an arc, to avoid crossing the vertices in between."""
+    """Return the points of a line between two vertices: straight, or an arc between distant vertices of a row."""
     (x0, y0), (x1, y1) = sorted((a, b))
     if not tiered or y0 != y1 or x1 - x0 <= 1.0:
         return [a, b]
@@ -189,7 +189,7 @@ def _path_between(a: Place, b: Place, tiered: bool) -> list[Place]:
 
 
 def _class(cluster: Cluster, a: str, b: str) -> _Class:
-    """Return a cable's class: bandwidths, latency and kinds of ends."""
+    """Return a cable's class: bandwidth in both directions [B/s], latency [s], and both ends' kinds."""
     there, back = cluster.graph.get_edge_data(a, b), cluster.graph.get_edge_data(b, a)
     rates = sorted((float(edge["bandwidth"]) if edge else 0.0 for edge in (there, back)), reverse=True)
     ends = sorted((str(cluster.graph.nodes[a]["kind"]), str(cluster.graph.nodes[b]["kind"])), key=_rank_of_kind)
@@ -197,26 +197,26 @@ def _class(cluster: Cluster, a: str, b: str) -> _Class:
 
 
 def _rank_of_kind(kind: str) -> tuple[int, str]:
-    """Return a sort key: known kinds in their order, then others by name."""
+    """Return a sort key for a vertex kind: known kinds in the legend's order, then the rest by name."""
     known = list(_LOOKS)
     return (known.index(kind) if kind in known else len(known)), kind
 
 
 def _rate(c: _Class) -> str:
-    """Write a cable's bandwidth, both directions if they differ."""
+    """Format a cable class's bandwidth; both directions if different."""
     if c[0] == c[1]:
         return format_bandwidth(c[0])
     return f"{format_bandwidth(c[0])} / {format_bandwidth(c[1])}" if c[1] else f"{format_bandwidth(c[0])} one way"
 
 
 def _width(c: _Class, order: Sequence[_Class]) -> float:
-    """Return the width of a line in points: 1 for the narrowest link, 4 for the widest, by logarithm."""
+    """Return a cable class's line width [pt]: 1 for the least bandwidth in `order`, 4 for the most (logarithmic)."""
     low, high = min(o[0] for o in order), max(o[0] for o in order)
     return 1.4 if low == high else 1.0 + 3.0 * math.log(c[0] / low) / math.log(high / low)
 
 
 def _vertices(axes: Axes, cluster: Cluster, kinds: Mapping[str, str], arranged: Layout) -> None:
-    """Draw the vertices with ranks or names."""
+    """Draw the vertices, with a marker per kind, GPUs labelled by rank and other vertices by name."""
     at = arranged.drawing.at
     rank = {vertex: str(number) for number, vertex in enumerate(cluster.ranks)}
     for kind in dict.fromkeys(kinds.values()):
@@ -237,7 +237,7 @@ def _vertices(axes: Axes, cluster: Cluster, kinds: Mapping[str, str], arranged: 
 
 
 def _lower(at: Mapping[str, Place]) -> set[str]:
-    """Return every second vertex per tier; writing these names lower keeps long names from overlapping."""
+    """Return the vertices (every second in each row) with names to be written lower, to keep long names apart."""
     tiers: dict[float, list[str]] = {}
     for vertex in sorted(at, key=lambda vertex: at[vertex][0]):
         tiers.setdefault(round(at[vertex][1], 6), []).append(vertex)
@@ -245,7 +245,7 @@ def _lower(at: Mapping[str, Place]) -> set[str]:
 
 
 def _legend(fig: Figure, counts: Mapping[str, int], classes: Mapping[_Class, str], note: str, gpu: str) -> None:
-    """Draw the legend: vertex kinds, cable classes, and the note."""
+    """Draw the legend: a marker per kind of vertex, a colour per class of cable, and the note on omissions."""
     from matplotlib.lines import Line2D
 
     handles = []

@@ -17,7 +17,7 @@ _GAP: Final = "  "
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, and the way its cells are written.
+    """A table column: its heading, and the alignment and folding of its cells.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Column:
 
 
 def text_columns(*headings: str) -> list[Column]:
-    """Return foldable text columns."""
+    """Return a left-aligned column with foldable cells for each heading."""
     return [Column(heading, left=True, folds=True) for heading in headings]
 
 
@@ -47,7 +47,7 @@ def laid_out(
     keys: Sequence[int] = (0,),
     indent: str = "",
 ) -> list[str]:
-    """Lay rows out below their headings.
+    """Return the lines of a text table: rows below their headings, within a width.
 
     Parameters
     ----------
@@ -102,14 +102,17 @@ def laid_out(
 
 
 def _least(column: Column, rows: Sequence[Sequence[str]], place: int, *, folds: bool) -> int:
-    """Return a column's smallest width: the longest word, or the widest cell if cells are not folded."""
+    """Return a column's smallest width [characters]: the longest word, or the widest cell if cells are not folded."""
     cells = [row[place] for row in rows]
     words = [word for cell in cells for word in cell.split()] if folds else cells
     return max(map(len, (*column.heading.split(), *words)), default=0)
 
 
 def _groups(least: Sequence[int], room: int, keys: Sequence[int]) -> Iterator[list[int]]:
-    """Yield groups of columns that fit side by side; later groups start with the key columns."""
+    """Yield groups of column indices that fit side by side in `room` characters.
+
+    Later groups repeat the key columns.
+    """
     group: list[int] = []
     for i in range(len(least)):
         # A group must hold at least one column besides the keys, however wide.
@@ -121,12 +124,12 @@ def _groups(least: Sequence[int], room: int, keys: Sequence[int]) -> Iterator[li
 
 
 def _total(widths: Sequence[int]) -> int:
-    """Return the width of columns side by side."""
+    """Return the characters that columns of these widths take side by side, including the gaps."""
     return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def _shrunk(natural: Sequence[int], least: Sequence[int], room: int | None) -> list[int]:
-    """Return widths that fit: the widest column shrinks first, down to its smallest width."""
+    """Return column widths that fit in `room` characters: the widest column shrinks first, down to its least width."""
     widths = list(natural)
     while room is not None and _total(widths) > room:
         able = [i for i, width in enumerate(widths) if width > least[i]]
@@ -138,7 +141,7 @@ def _shrunk(natural: Sequence[int], least: Sequence[int], room: int | None) -> l
 
 
 def _lines(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of a row, with folded cells on several lines."""
+    """Yield the lines of a table row; a cell wider than its column is folded onto several lines."""
     folded = [
         [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
         for cell, width in zip(cells, widths, strict=True)

@@ -33,12 +33,12 @@ _IN: Final = ("_ip", "_in_place", "_inplace")
 
 
 def is_remark(line: str) -> bool:
-    """Return True if a line is empty or a comment."""
+    """Return True if a line of a file is empty or a comment (#)."""
     return not line.strip() or line.lstrip().startswith("#")
 
 
 def looks_like_csv(text: str) -> bool:
-    """Return True if the first line that is no comment has size and time columns."""
+    """Return True if the first line of a text that is no comment names several columns, a size column among them."""
     for line in text.splitlines():
         if not is_remark(line):
             try:
@@ -51,7 +51,7 @@ def looks_like_csv(text: str) -> bool:
 
 
 def parse_csv(text: str, source: str = "<text>", bus_factor: float | None = None) -> tuple[NcclRow, ...]:
-    """Read rows from comma, semicolon or tab separated text.
+    """Return the measured rows in a comma, semicolon or tab separated text.
 
     Parameters
     ----------
@@ -105,22 +105,22 @@ def parse_csv(text: str, source: str = "<text>", bus_factor: float | None = None
 
 
 def _plain(name: str) -> str:
-    """Return a column name in lower case with _ for other characters."""
+    """Return a column name in lower case, with _ in place of each run of other characters."""
     return re.sub(r"[^a-z0-9]+", "_", name.strip().lower()).strip("_")
 
 
 def _delimiter(line: str) -> str:
-    """Return the most frequent delimiter of a line."""
+    """Return the most frequent delimiter (comma, semicolon or tab) of a line."""
     return max(",;\t", key=line.count)
 
 
 def _split(line: str) -> list[str]:
-    """Split a line at its most frequent delimiter."""
+    """Return the cells of a line, split at its most frequent delimiter."""
     return _cells(line, _delimiter(line))
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    """Split a line at a delimiter."""
+    """Return the cells of a CSV line, split at the delimiter."""
     try:
         return next(csv.reader([line], delimiter=delimiter))
     # The csv module refuses cells of more than 131072 characters.
@@ -129,7 +129,10 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _column(names: Sequence[str], table: Mapping[str, float], endings: Sequence[str]) -> tuple[str, float] | None:
-    """Return the first column with a known spelling, and its factor to SI."""
+    """Return the first known column, spelled as a stem of `table` plus an ending, and its factor to SI units.
+
+    Else None.
+    """
     for stem, factor in table.items():
         for ending in endings:
             if stem + ending in names:
@@ -138,7 +141,7 @@ def _column(names: Sequence[str], table: Mapping[str, float], endings: Sequence[
 
 
 def _row(cells: Mapping[str, str], names: Sequence[str], bus_factor: float | None) -> NcclRow:
-    """Read a row."""
+    """Return a CSV line's cells as a measured row (size, times, bandwidths)."""
     size = _number(cells, _column(names, _SIZE, _OUT))
     # Bytes are whole numbers; a fraction means a wrong column or unit.
     if size is None or size > MOST_SIZE or size != int(size):
@@ -164,7 +167,7 @@ def _timing(
     size: float,
     bus_factor: float | None,
 ) -> Timing | None:
-    """Read a row's out-of-place or in-place figures; None without a time."""
+    """Return a CSV line's time, bandwidths and wrong count, out of place or in place; None without a time."""
     algbw = _number(cells, _column(names, _ALGBW, endings))
     busbw = _number(cells, _column(names, _BUSBW, endings))
     time = _number(cells, _column(names, _TIME, endings))
@@ -181,7 +184,7 @@ def _timing(
 
 
 def _number(cells: Mapping[str, str], column: tuple[str, float] | None, least: float = 0.0) -> float | None:
-    """Read a number in SI; None if the column is missing or empty."""
+    """Return a cell's number in SI units; None if the column is missing or its cell is empty."""
     if column is None or cells[column[0]] in ("", "-", "N/A", "nan"):
         return None
     name, factor = column

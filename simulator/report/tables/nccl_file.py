@@ -10,7 +10,7 @@ from simulator.report.tables.nccl_table import NcclRow, parse_table
 
 
 def read(path: Path | str) -> tuple[NcclRow, ...]:
-    """Read a log of nccl-tests, or a CSV file with size and time columns.
+    """Return the measured rows of a file: a log of nccl-tests, or a CSV file with size and time columns.
 
     Raises
     ------
@@ -21,5 +21,8 @@ def read(path: Path | str) -> tuple[NcclRow, ...]:
 
 
 def parse(text: str, source: str, bus_factor: float | None = None) -> tuple[NcclRow, ...]:
-    """Read rows from text; `bus_factor` is bus bandwidth over size / time, for tables without other figures."""
+    """Return the measured rows of a text, an nccl-tests log or CSV.
+
+    `bus_factor` is bus bandwidth over size / time; it is needed for CSV tables whose only figure is the bus bandwidth.
+    """
     return parse_csv(text, source, bus_factor) if looks_like_csv(text) else parse_table(text, source)

@@ -43,7 +43,7 @@ _EXAMPLE: Final = "8 2 float sum -1 15.31 0.00 0.00 0"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A measurement.
+    """A measured time of a collective, with bandwidths and the number of wrong elements.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class NcclRow:
-    """A line of the table.
+    """A line of an nccl-tests table: a collective's size, type and measured times.
 
     Attributes
     ----------
@@ -97,12 +97,12 @@ class NcclRow:
 
     @property
     def out_of_place(self) -> Timing:
-        """The four out-of-place figures together."""
+        """Out-of-place time, bandwidths and wrong count, as a `Timing`."""
         return Timing(self.time, self.algbw, self.busbw, self.wrong)
 
 
 def write_table(rows: Sequence[NcclRow], *, comment: str = "", width: int | None = None) -> str:
-    """Write the table, with header and footer.
+    """Return the rows as a text in the table format of nccl-tests, with header and footer.
 
     Parameters
     ----------
@@ -139,13 +139,13 @@ def write_table(rows: Sequence[NcclRow], *, comment: str = "", width: int | None
 
 
 def _comment(line: str, width: int | None) -> list[str]:
-    """Fold a comment line, each piece behind "# "."""
+    """Return a comment as lines beginning with "# ", folded to the width [characters]."""
     folded = textwrap.wrap(line, width - 2, break_long_words=False, break_on_hyphens=False) if width else [line]
     return [f"# {piece}".rstrip() for piece in folded or [""]]
 
 
 def _leading(row: NcclRow) -> tuple[str, ...]:
-    """Return the cells before the times."""
+    """Return a row's cells in front of the times: size, count, type, reduction, root."""
     count = "-" if row.count is None else str(row.count)
     dtype = _SPELLED.get(row.dtype, row.dtype or "-")
     redop = _REDUCTION_SPELLED.get(row.redop, row.redop or "none")
@@ -153,7 +153,7 @@ def _leading(row: NcclRow) -> tuple[str, ...]:
 
 
 def _leading_widths(rows: Sequence[tuple[str, ...]], room: int | None) -> tuple[int, ...]:
-    """Return nccl-tests' own widths, or the narrowest widths if these do not fit."""
+    """Return widths of the cells in front of the times: nccl-tests' own, or the narrowest if these exceed `room`."""
     if room is None or len(_aligned(("",) * 5, _WIDTHS)) <= room:
         return _WIDTHS
     # As narrow as headings and cells allow.
@@ -161,12 +161,12 @@ def _leading_widths(rows: Sequence[tuple[str, ...]], room: int | None) -> tuple[
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Join cells, aligned right."""
+    """Return cells joined to a line, each aligned right in its width."""
     return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 
 
 def _header(has_in_place: bool, widths: Sequence[int]) -> list[str]:
-    """Return the three header lines."""
+    """Return the three header lines of an nccl-tests table, with or without in-place columns."""
     columns = f"  {'time':>8}  {'algbw':>6}  {'busbw':>6}  {'#wrong':>5}"
     units = f"  {'(us)':>8}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>5}"
     first, second = (f"#{_aligned(headings, widths)[1:]}" for headings in _HEADINGS)
@@ -177,7 +177,10 @@ def _header(has_in_place: bool, widths: Sequence[int]) -> list[str]:
 
 
 def _timing(timing: Timing | None) -> str:
-    """Write the four figures of a measurement."""
+    """Return a measurement's time [us], bandwidths [GB/s] and wrong count as the cells of a table line.
+
+    "-" if missing.
+    """
     if timing is None:
         return f"  {'-':>8}  {'-':>6}  {'-':>6}  {'-':>5}"
     us = timing.time * 1e6
@@ -189,7 +192,7 @@ def _timing(timing: Timing | None) -> str:
 
 
 def _footer(rows: Sequence[NcclRow]) -> list[str]:
-    """Return the footer: wrong elements and mean bus bandwidth."""
+    """Return the footer lines of an nccl-tests table: number of wrong elements and mean bus bandwidth."""
     timings = [t for row in rows for t in (row.out_of_place, row.in_place) if t is not None]
     # There is no verdict without a check.
     checked = [t.wrong for t in timings if t.wrong is not None]
@@ -200,7 +203,7 @@ def _footer(rows: Sequence[NcclRow]) -> list[str]:
 
 
 def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
-    """Read the rows from the output of an nccl-tests program, ignoring a launcher's additions.
+    """Return the rows of a table in the output of an nccl-tests program, ignoring what a launcher adds to the lines.
 
     Parameters
     ----------
@@ -241,13 +244,13 @@ def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
 
 
 def holds_rows(text: str) -> bool:
-    """Return True if any line looks like a row of the table."""
+    """Return True if any line of a text looks like a row of an nccl-tests table."""
     lines = (line for line in text.splitlines() if not _PREFIX.match(line))
     return any((match := _ROW.search(line)) is not None and match[3] in DTYPES for line in lines)
 
 
 def _row(size: int, count: int, dtype: str, rest: list[str]) -> NcclRow:
-    """Read a row from its columns after the type."""
+    """Return a row of an nccl-tests table; `rest` holds the line's words after the data type."""
     redop, numbers = ("none", rest) if not rest or _is_number(rest[0]) else (rest[0], rest[1:])
     root = -1
     # Three or four figures (time, algbw, busbw, #wrong), once or twice; an additional figure in front is the root.
@@ -272,14 +275,14 @@ def _is_number(text: str) -> bool:
 
 
 def _whole(text: str, column: str) -> int:
-    """Read a whole number."""
+    """Return a text as an integer; raise ValueError, with the column's name, if it is no whole number."""
     if re.fullmatch(r"-?\d+", text) is None:
         raise ValueError(f"{column}: got {text!r}; must be a whole number")
     return int(text)
 
 
 def _parse_timing(columns: Sequence[str]) -> Timing | None:
-    """Read a measurement's figures; None if missing."""
+    """Return a measurement from its words (time [us], algbw and busbw [GB/s], #wrong); None if all are missing."""
     if all(text in ("-", "N/A") for text in columns[:3]):
         return None
     time, algbw, busbw = (_figure(text, name) for text, name in zip(columns, ("time", "algbw", "busbw"), strict=False))
@@ -291,7 +294,7 @@ def _parse_timing(columns: Sequence[str]) -> Timing | None:
 
 
 def _figure(text: str, column: str) -> float:
-    """Read a figure of 0 or more."""
+    """Return a text as a number of 0 or more; raise ValueError, with the column's name, otherwise."""
     if not _is_number(text) or float(text) < 0:
         raise ValueError(f"{column}: got {text!r}; must be a number, 0 or more")
     if not units.within(float(text)):
@@ -300,7 +303,7 @@ def _figure(text: str, column: str) -> float:
 
 
 def count_of(text: str) -> int | None:
-    """Return a count as written; None if the text is no plausible count.
+    """Return the integer written in a text; None if the text is no plausible count.
 
     Examples
     --------

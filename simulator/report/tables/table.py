@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A heading, and the function for its cells."""
+    """A column of a result table: its heading, and the function from a report to the cell's text."""
 
     heading: str
     cell: Callable[[Row], str]
@@ -31,7 +31,7 @@ class _Column:
 
 
 def _within(report: Row) -> str:
-    """Write the 80 % prediction interval of a step's time."""
+    """Format the 80 % prediction interval of a report's step time: '±5 %'; '-' if unknown."""
     width = interval_width(report)
     return "-" if width is None else f"±{100 * width:.0f} %"
 
@@ -72,7 +72,7 @@ _FRAME: Final = 3
 
 
 def points_tables(points: Sequence[Row], width: int) -> list[Table]:
-    """Return reports as rich tables (collectives or training steps), for printing below each other.
+    """Return simulated points as rich tables (collectives or training steps), to be printed below each other.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def points_tables(points: Sequence[Row], width: int) -> list[Table]:
 
 
 def _setting(axis: str, value: Any) -> str:
-    """Write a setting below its axis's name; a whole section also names its keys."""
+    """Return the text for a sweep axis's value in a table; a whole section of the scenario also names its keys."""
     return label(axis, value) if axis in SECTIONS else setting_text(value)
 
 
@@ -107,7 +107,7 @@ def _table(
     shown: Sequence[_Column],
     cells: Sequence[Mapping[str, str]],
 ) -> Table:
-    """Build a rich table from a group of columns."""
+    """Return a rich table: the sweep's axes as leading columns, then the given group of report columns."""
     from rich.table import Table
 
     table = Table(header_style="bold")
@@ -126,7 +126,10 @@ def _table(
 
 
 def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
-    """Return the columns for collectives, steps or real training; if every point failed, the axes decide."""
+    """Return the columns for reports of collectives, training steps or real training.
+
+    `training` decides without reports.
+    """
     if not any("step_time_s" in report for report in reports):
         return _TRAINING if not reports and training else _COLLECTIVE
     learned = reports and all(report["learning"] for report in reports)
@@ -134,22 +137,25 @@ def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
 
 
 def _last(losses: Sequence[float | None]) -> str:
-    """Write the last loss."""
+    """Format the last loss: "-" without losses, "NaN" for a missing value."""
     return "-" if not losses else "NaN" if losses[-1] is None else f"{losses[-1]:.5g}"
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Return the mean, 0 for no values."""
+    """Return the mean of the values, 0 without values."""
     return sum(values) / len(values) if values else 0.0
 
 
 def _seen(seen: Mapping[str, int]) -> str:
-    """Write the checks that found something, with the step."""
+    """Format the checks with a detected problem, each with a training step: "nan (12)".
+
+    "-" without problems.
+    """
     return ", ".join(f"{check} ({step})" for check, step in seen.items()) or "-"
 
 
 def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], room: int) -> list[list[_Column]]:
-    """Split the columns into groups that fit in the room."""
+    """Return groups of columns, each group fitting in `room` characters side by side."""
     widths = {c.heading: max(len(c.heading), *(len(cell[c.heading]) for cell in cells)) + _FRAME for c in columns}
     groups: list[list[_Column]] = [[]]
     for column in columns:
@@ -161,7 +167,7 @@ def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], roo
 
 
 def _cells(point: Row, columns: Sequence[_Column]) -> dict[str, str]:
-    """Return the cells of a point; a failed point shows its error in the last column."""
+    """Return a simulated point's cells by column heading; a failed point shows its error in the last column."""
     report = point["report"]
     if report is not None:
         return {column.heading: column.cell(report) for column in columns}
@@ -172,12 +178,12 @@ def _cells(point: Row, columns: Sequence[_Column]) -> dict[str, str]:
 
 
 def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
-    """Write a value, or "-" if missing."""
+    """Return `text(value)`, or "-" if the value is None."""
     return "-" if value is None else text(value)
 
 
 def _busiest(link: Row) -> str:
-    """Write the busiest link and its busy share; both directions if they take turns."""
+    """Format a report's bottleneck link and busy share; both directions if these send in turns."""
     busiest = Bottleneck.of(link)
     if not busiest.takes_turns:
         return f"{busiest.link} {busiest.busy_fraction:.0%}"

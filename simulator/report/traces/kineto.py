@@ -49,7 +49,7 @@ def write(
     ranks: Iterable[int] | None = None,
     steps: Sequence[float] = (),
 ) -> tuple[Path, ...]:
-    """Write rank0.json.gz, rank1.json.gz, ... into a folder; equal timelines give equal bytes.
+    """Write the timeline as Kineto traces rank0.json.gz, rank1.json.gz, ... into a folder; return the files.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def write(
 
 
 def _compressed(document: Event) -> bytes:
-    """Return gzip data without time or name in the header: equal traces have equal bytes."""
+    """Return a trace as gzipped JSON, without time or name in the gzip header: equal traces have equal bytes."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as file:
         file.write(json.dumps(document, separators=(", ", ": "), allow_nan=False).encode())
@@ -96,7 +96,7 @@ def trace(
     world_size: int,
     steps: Sequence[float] = (),
 ) -> Event:
-    """Build a rank's trace as plain data.
+    """Return a rank's Kineto trace as plain data.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def trace(
 
 
 def _groups(collectives: Mapping[str, Collective], world_size: int) -> dict[tuple[int, ...], str]:
-    """Return the process groups by their ranks, named "0", "1", ... as in PyTorch; "0" is the world."""
+    """Return {ranks of a process group: name}, named "0", "1", ... as in PyTorch; "0" is the group of all ranks."""
     everybody = tuple(range(world_size))
     # A copy to the host is a collective of a single rank, without a process group.
     communicate = (c.group for c in collectives.values() if not c.schedule.operation.startswith("copy"))
@@ -147,7 +147,7 @@ def _groups(collectives: Mapping[str, Collective], world_size: int) -> dict[tupl
 
 
 def _group_config(name: str, group: tuple[int, ...]) -> Event:
-    """Return PyTorch's description of a process group."""
+    """Return the description of a process group, with name, size and ranks, as PyTorch writes it into traces."""
     return {
         "pg_name": name,
         "pg_desc": "default_pg" if name == "0" else f"group_{name}",
@@ -158,7 +158,7 @@ def _group_config(name: str, group: tuple[int, ...]) -> Event:
 
 
 def _streams(spans: Sequence[Span]) -> dict[str, int]:
-    """Return a number above 0 for each stream."""
+    """Return {stream name: number above 0} for the streams of the spans."""
     names = sorted({span.stream for span in spans})
     # Streams without a number of PyTorch's are numbered in order of their names.
     others = [name for name in names if name not in _FIRST_STREAM]
@@ -173,7 +173,7 @@ def _work(
     rank: int,
     streams: Mapping[str, int],
 ) -> tuple[list[Event], list[Event], list[Event]]:
-    """Return launches on the CPU, kernels on the GPU, and the arrows between them, in order of time."""
+    """Return three lists of trace events for a rank's spans: CPU launches, GPU kernels, and arrows between them."""
     launches: list[Event] = []
     kernels: list[Event] = []
     flows: list[Event] = []
@@ -200,7 +200,7 @@ def _work(
 def _described(
     span: Span, collectives: Mapping[str, Collective], groups: Mapping[tuple[int, ...], str], rank: int
 ) -> tuple[str, str, Event]:
-    """Return name, category and arguments of a span, in the tools' terms."""
+    """Return a span's name, category ("kernel" or "gpu_memcpy") and arguments, as trace tools expect them."""
     collective = collectives.get(span.name)
     # Copies are collectives of a single rank in the program, yet memcpy in a trace.
     if collective is not None and not collective.schedule.operation.startswith("copy"):
@@ -213,7 +213,7 @@ def _described(
 
 
 def _steps(rank: int, end: float, steps: Sequence[float]) -> list[Event]:
-    """Return the spans of the training steps."""
+    """Return a trace event "ProfilerStep#N" for each training step, given the steps' starts and the run's end [s]."""
     borders = [*sorted(steps or (0.0,)), end]
     where = {"pid": _CPU + rank, "tid": _CPU + rank}
     events: list[Event] = []
@@ -225,13 +225,13 @@ def _steps(rank: int, end: float, steps: Sequence[float]) -> list[Event]:
 
 
 def _complete(category: str, name: str, where: Event, start: int, end: int, args: Event) -> Event:
-    """Return a complete event ("X": start and duration)."""
+    """Return a trace event with start and duration (type "X"), from times in nanoseconds."""
     times = {"ts": _us(start), "dur": _us(end - start)}
     return {"ph": "X", "cat": category, "name": name, **where, **times, "args": args}
 
 
 def _memory(timeline: Timeline, rank: int) -> list[Event]:
-    """Return counter events with the memory by category."""
+    """Return a counter event with the bytes by category for each memory sample of a rank."""
     return [
         # Perfetto stacks the categories of a counter.
         {"ph": "C", "name": "HBM in use", "pid": rank, "ts": _us(_nanoseconds(s.time)), "args": dict(s.by_category)}
@@ -240,7 +240,7 @@ def _memory(timeline: Timeline, rank: int) -> list[Event]:
 
 
 def _names(rank: int, streams: Mapping[str, int]) -> list[Event]:
-    """Return the names of processes and tracks."""
+    """Return metadata events that name the processes (host, GPU) and tracks (launches, streams) of a rank's trace."""
     events = [
         _meta("process_name", _CPU + rank, 0, {"name": "simulated host"}),
         _meta("process_labels", _CPU + rank, 0, {"labels": "CPU"}),
@@ -258,16 +258,16 @@ def _names(rank: int, streams: Mapping[str, int]) -> list[Event]:
 
 
 def _meta(name: str, pid: int, tid: int, args: Event) -> Event:
-    """Return a metadata event."""
+    """Return a metadata event (type "M") for a process or a thread of a trace."""
     return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
 
 
 def _nanoseconds(seconds: float) -> int:
-    """Round to nanoseconds."""
+    """Return seconds as a rounded number of nanoseconds."""
     # Both ends of a span are rounded the same way, so touching spans still touch and nothing overlaps.
     return round(seconds * 1e9)
 
 
 def _us(nanoseconds: int) -> int | float:
-    """Return microseconds, as an integer if possible (shorter in JSON)."""
+    """Return nanoseconds as microseconds, as an integer if possible (shorter in JSON)."""
     return nanoseconds // 1000 if nanoseconds % 1000 == 0 else nanoseconds / 1000

@@ -48,7 +48,7 @@ _MOST_RANKS_WRITTEN: Final = 30
 
 
 def kernel_name(collective: Collective) -> str:
-    """Return the name of NCCL's GPU kernel.
+    """Return the name that traces show for a collective's NCCL kernel.
 
     NCCL has kernels for rings and trees; every other algorithm gets the ring's name, and its own name in `args`. The
     protocol is not simulated; LL is the ending of NCCL's generic kernels.
@@ -67,7 +67,7 @@ def kernel_name(collective: Collective) -> str:
 
 
 def collective_args(collective: Collective, group_name: str, rank: int) -> dict[str, Any]:
-    """Return PyTorch's arguments of a collective's kernel."""
+    """Return the arguments (elements, dtype, group, ranks) that PyTorch records for a rank's collective kernel."""
     schedule = collective.schedule
     sent, received = _elements(collective, rank)
     return {
@@ -84,7 +84,7 @@ def collective_args(collective: Collective, group_name: str, rank: int) -> dict[
 
 
 def _elements(collective: Collective, rank: int) -> tuple[int, int]:
-    """Return the elements that a rank contributes and receives."""
+    """Return two numbers: the elements that a rank puts into a collective, and the elements received."""
     whole, operation = collective.elements, collective.schedule.operation
     if rank not in collective.group:
         return 0, 0
@@ -102,7 +102,7 @@ def _elements(collective: Collective, rank: int) -> tuple[int, int]:
 
 
 def _ranks_text(group: tuple[int, ...]) -> str:
-    """Write a list of ranks, shortened beyond 30."""
+    """Format a list of ranks, shortened beyond 30 ranks."""
     if len(group) <= _MOST_RANKS_WRITTEN:
         return str(list(group))
     return "[" + ", ".join(map(str, group[:_MOST_RANKS_WRITTEN])) + ", ...]"

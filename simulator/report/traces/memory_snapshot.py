@@ -44,7 +44,7 @@ Snapshot = dict[str, Any]
 
 
 def write(events: Iterable[AllocatorEvent], file: Path | str, *, until: float | None = None) -> Path:
-    """Write a snapshot as a pickle; equal events give equal bytes.
+    """Write a rank's allocator events as a pickled PyTorch memory snapshot; equal events give equal bytes.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def write(events: Iterable[AllocatorEvent], file: Path | str, *, until: float | 
 
 
 def snapshot(events: Iterable[AllocatorEvent], *, until: float | None = None) -> Snapshot:
-    """Build the result of `torch.cuda.memory._snapshot()`.
+    """Return a PyTorch memory snapshot, like `torch.cuda.memory._snapshot()`, from a rank's allocator events.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def snapshot(events: Iterable[AllocatorEvent], *, until: float | None = None) ->
 
 
 def reserved(events: Iterable[AllocatorEvent]) -> tuple[tuple[float, int], ...]:
-    """Return the bytes held from the device at each change: time [s] and bytes [B]."""
+    """Return (time [s], bytes reserved from the device) after each change, from a rank's allocator events."""
     signs = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
     changes: list[tuple[float, int]] = []
     total = 0
@@ -110,7 +110,7 @@ def reserved(events: Iterable[AllocatorEvent]) -> tuple[tuple[float, int], ...]:
 
 
 def _entries(event: AllocatorEvent) -> Iterator[dict[str, Any]]:
-    """Yield PyTorch's events for an event of the allocator."""
+    """Yield the trace entries of a PyTorch memory snapshot for an allocator event."""
     about = event.label if event.action in ("alloc", "free", "oom") else f"{event.label} pool"
     for action in _ACTIONS[event.action]:
         yield {
@@ -126,20 +126,20 @@ def _entries(event: AllocatorEvent) -> Iterator[dict[str, Any]]:
 
 
 def _frames(label: str, category: str) -> list[dict[str, Any]]:
-    """Return the label and the category as stack frames."""
+    """Return an allocation's label and category as the stack frames of a memory snapshot, innermost first."""
     names = [name for name in (label, category) if name]
     return [{"filename": "simulator", "line": 0, "name": _as_frame(name)} for name in names]
 
 
 def _as_frame(name: str) -> str:
-    """Return a name without the viewer's special characters."""
+    """Return a name without ";" and "_start", which have special meanings in the memory viewer."""
     # Intern names: pickle writes equal but distinct strings twice, so the bytes would depend on their origin.
     return sys.intern(name.replace(";", ",").replace("_start", " start"))
 
 
 @dataclass(slots=True)
 class _Run:
-    """A contiguous address range with memory."""
+    """A contiguous address range of memory reserved from the device: a segment, or several merged ones."""
 
     address: int
     size: int
@@ -149,17 +149,17 @@ class _Run:
 
     @property
     def end(self) -> int:
-        """First address behind the range."""
+        """First address behind the address range."""
         return self.address + self.size
 
     def holds(self, address: int, size: int) -> bool:
-        """Return True if a block lies inside the range."""
+        """Return True if the block of `size` bytes at `address` lies inside the address range."""
         return self.address <= address and address + size <= self.end
 
 
 @dataclass(slots=True)
 class _State:
-    """Allocations and segments after the events so far.
+    """State of the allocator while its events are replayed: blocks in use, and address ranges reserved from the device.
 
     Attributes
     ----------
@@ -176,7 +176,7 @@ class _State:
     expandable: bool = False
 
     def play(self, event: AllocatorEvent) -> None:
-        """Apply an event."""
+        """Apply an allocator event to the state; raise ValueError if the event contradicts the state."""
         if event.action == "alloc":
             self._run_of(event)
             self.held[event.address] = event
@@ -189,7 +189,7 @@ class _State:
             self._remove(event)
 
     def _run_of(self, event: AllocatorEvent) -> _Run:
-        """Return the range that holds an event's block."""
+        """Return the address range containing an event's block; raise ValueError if there is none."""
         # The last range that starts at or before the address.
         place = bisect_right(self.runs, event.address, key=lambda run: run.address) - 1
         if place < 0 or not self.runs[place].holds(event.address, max(event.size, event.block_size)):
@@ -197,7 +197,7 @@ class _State:
         return self.runs[place]
 
     def _add(self, event: AllocatorEvent) -> None:
-        """Add a segment, and merge it with neighbours if it was mapped into a growing range."""
+        """Add an event's segment to the address ranges, merged with its neighbours if ranges can grow."""
         mapped = event.action == "segment_map"
         self.expandable = self.expandable or mapped
         run = _Run(event.address, event.size, event.stream, sys.intern(event.label), mapped)
@@ -210,7 +210,7 @@ class _State:
             self._join(place - 1)
 
     def _join(self, place: int) -> None:
-        """Merge two adjacent ranges that touch, if both can grow."""
+        """Merge the ranges number `place` and `place` + 1 if they touch and both can grow."""
         first, second = self.runs[place : place + 2]
         alike = (first.stream, first.kind, first.expandable) == (second.stream, second.kind, second.expandable)
         if alike and first.end == second.address:
@@ -218,7 +218,7 @@ class _State:
             del self.runs[place + 1]
 
     def _remove(self, event: AllocatorEvent) -> None:
-        """Remove a segment, or a part of a range, which may leave a rest on both sides."""
+        """Remove an event's segment; if it is a part of an address range, the rests before and behind stay."""
         run = self._run_of(event)
         place = self.runs.index(run)
         # Unmapping from the middle splits the range:
@@ -233,7 +233,7 @@ class _State:
             del self.runs[place]
 
     def segments(self) -> list[dict[str, Any]]:
-        """Return the segments by address, each filled with blocks."""
+        """Return the segments of a memory snapshot, sorted by address, each with its blocks."""
         addresses = sorted(self.held)
         segments = []
         for run in self.runs:
@@ -243,7 +243,7 @@ class _State:
 
 
 def _segment(run: _Run, allocations: list[AllocatorEvent]) -> dict[str, Any]:
-    """Return PyTorch's description of a segment."""
+    """Return a memory snapshot's description of a segment: address, sizes [B] and blocks."""
     allocated = sum(_block_size(event) for event in allocations)
     return {
         "device": 0,
@@ -262,7 +262,7 @@ def _segment(run: _Run, allocations: list[AllocatorEvent]) -> dict[str, Any]:
 
 
 def _blocks(run: _Run, allocations: list[AllocatorEvent]) -> Iterator[dict[str, Any]]:
-    """Yield the blocks of a segment: allocations, and free blocks in the gaps."""
+    """Yield the blocks of a segment by address: each allocation, and an inactive block for each gap."""
     address = run.address
     for event in allocations:
         # A gap before this allocation.
@@ -282,10 +282,10 @@ def _blocks(run: _Run, allocations: list[AllocatorEvent]) -> Iterator[dict[str, 
 
 
 def _free_block(start: int, end: int) -> dict[str, Any]:
-    """Return a free block."""
+    """Return a memory snapshot's description of a free block from address `start` to `end`."""
     return {"address": start, "size": end - start, "requested_size": end - start, "state": "inactive", "frames": []}
 
 
 def _block_size(event: AllocatorEvent) -> int:
-    """Return a block's size including rounding."""
+    """Return an allocation's block size including rounding [B]."""
     return event.block_size or event.size

@@ -35,7 +35,7 @@ def lanes(
     slow: Sequence[int],
     notes: list[str],
 ) -> dict[str, Any]:
-    """Return the lanes as columns of spans.
+    """Return the timeline's spans as columns of numbers, a lane (row of the page's picture) per rank and stream.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def lanes(
 
 
 def pipeline(timeline: Timeline, unit: float) -> dict[str, Any] | None:
-    """Return a lane per pipeline stage, with passes named by micro-batch; None without a pipeline."""
+    """Return a lane (picture row) per pipeline stage, with passes named by micro-batch; None without a pipeline."""
     firsts, ranks = first_of_stages(timeline), by_rank(timeline.spans)
     if len(firsts) < 2:
         return None
@@ -85,14 +85,14 @@ def pipeline(timeline: Timeline, unit: float) -> dict[str, Any] | None:
 
 
 def _pass_name(kind: str, micro: int, chunk: int) -> str:
-    """Write a pass's name: '3 backward, chunk 1'."""
+    """Return a pass's name from its kind, micro-batch and chunk of layers: '3 backward, chunk 1'."""
     if micro < 0:
         return kind
     return f"{micro} {kind}" if chunk <= 0 else f"{micro} {kind}, chunk {chunk}"
 
 
 def _alike(ranks: Mapping[int, Sequence[Span]], end: float) -> list[list[int]]:
-    """Group ranks that run the same operations at the same times, within an invisible difference.
+    """Return groups of ranks that run the same operations at the same times, up to an invisible difference.
 
     Ranks of a stage differ by a few nanoseconds and by the number of their process group: "send 0 (pipeline 1)".
     """
@@ -112,12 +112,12 @@ def _alike(ranks: Mapping[int, Sequence[Span]], end: float) -> list[list[int]]:
 
 
 def _first_of(firsts: Mapping[int, Sequence[int]], rank: int | None) -> int | None:
-    """Return the rank that represents a rank with equal spans."""
+    """Return the first rank of the group of equal ranks containing `rank`; None if there is none."""
     return next((first for first, own in firsts.items() if rank in own), None)
 
 
 def _chosen(firsts: Mapping[int, Sequence[int]], last: int | None, slow: Sequence[int]) -> list[int]:
-    """Return the ranks to show: wanted ranks, and an even spread of further ranks."""
+    """Return the ranks to show: the last to end, slow ranks, and an even spread of the others."""
     wanted = [rank for rank in (_first_of(firsts, one) for one in (last, *slow)) if rank is not None]
     every = sorted(firsts)
     spread = [every[i * len(every) // _MOST_RANKS] for i in range(_MOST_RANKS)] if len(every) > _MOST_RANKS else every
@@ -125,7 +125,7 @@ def _chosen(firsts: Mapping[int, Sequence[int]], last: int | None, slow: Sequenc
 
 
 def _streams(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
-    """Return a rank's spans by stream: compute, communication, then the rest by name."""
+    """Return a rank's spans as (stream, spans) pairs: compute, communication, then the rest by name."""
     by_stream: dict[str, list[Span]] = {}
     for span in spans:
         # Each pipeline boundary has a separate stream; a single lane shows every boundary.
@@ -138,7 +138,7 @@ def _streams(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
 def _lane(
     rank: int, alike: Sequence[int], stream: str, spans: Sequence[Span], unit: float, texts: dict[str, dict[str, int]]
 ) -> dict[str, Any]:
-    """Return a lane of spans; texts become indices."""
+    """Return a lane (picture row) of a rank's spans on a stream; new names and kinds are added to `texts`."""
     starts = np.array([span.start for span in spans])
     ends = np.array([span.end for span in spans])
     names = [texts["names"].setdefault(span.name, len(texts["names"])) for span in spans]
@@ -147,7 +147,7 @@ def _lane(
 
 
 def _moved(who: Participant, alike: int, own: Traffic, unit: float, texts: dict[str, dict[str, int]]) -> dict[str, Any]:
-    """Return a lane of a participant's sends or receives, transfer by transfer."""
+    """Return a lane (picture row) with each transfer that a participant sends or receives."""
     names = [texts["names"].setdefault(name, len(texts["names"])) for name in own.names]
     kind = texts["kinds"].setdefault("transfer", len(texts["kinds"]))
     columns = _columns(who, alike, own.direction, own.start, own.end, unit)
@@ -157,7 +157,7 @@ def _moved(who: Participant, alike: int, own: Traffic, unit: float, texts: dict[
 def _others(
     moved: Mapping[Participant, Sequence[Traffic]], unit: float, texts: dict[str, dict[str, int]], notes: list[str]
 ) -> list[dict[str, Any]]:
-    """Return lanes for servers and switches; equal participants share lanes."""
+    """Return lanes (picture rows) for servers and switches; participants with equal transfers share lanes."""
     alike: dict[Any, list[str]] = {}
     for who, own in moved.items():
         if isinstance(who, str):
@@ -170,7 +170,7 @@ def _others(
 
 
 def _columns(rank: Participant, alike: int, stream: str, starts: Any, ends: Any, unit: float) -> dict[str, Any]:
-    """Return a lane's columns in whole units."""
+    """Return a lane's columns of starts (as differences) and durations in whole units of `unit` seconds."""
     begins, stops = (np.rint(times / unit).astype(np.int64) for times in (starts, ends))
     return {
         "rank": rank,

@@ -26,7 +26,7 @@ FEW_NAMES: Final = 40
 
 
 def links(timeline: Timeline, notes: list[str]) -> dict[str, Any]:
-    """Return the rows of links.
+    """Return the page's rows of links (equivalent links share a row) as plain data.
 
     Returns
     -------
@@ -57,12 +57,12 @@ def links(timeline: Timeline, notes: list[str]) -> dict[str, Any]:
 
 
 def few_names(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with only the first link names."""
+    """Return a copy of a row of links with only the first few link names."""
     return row | {"names": row["names"][:FEW_NAMES]}
 
 
 def _row(alike: EquivalentLinks, end: float, courses: dict[str, Floats]) -> dict[str, Any]:
-    """Return a row as plain data."""
+    """Return a group of equivalent links as a row of plain data: kind, number, names, bandwidth, bytes, utilisation."""
     first = alike.links[0]
     row = {
         "kind": directed_kind(first.name),
@@ -78,7 +78,7 @@ def _row(alike: EquivalentLinks, end: float, courses: dict[str, Floats]) -> dict
 
 
 def _courses(timeline: Timeline) -> dict[str, Floats]:
-    """Return the utilisation in each bin by link name [per cent]."""
+    """Return {link name: utilisation [per cent] in each time bin}; empty without transfer logs or for large runs."""
     # Without logs only each link's total use is known.
     if not timeline.logs or timeline.transfers > _MOST_TRANSFERS or len(timeline.links) > _MOST_COURSES:
         return {}

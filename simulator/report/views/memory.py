@@ -16,7 +16,7 @@ _MOST_HOLDERS: Final = 15
 
 
 def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] | None:
-    """Return the memory of the rank with the highest peak, among ranks with samples; None without samples.
+    """Return the memory over time of the rank with the highest peak, among ranks with samples; None without samples.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] |
 
 
 def _holders(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
-    """Return the largest allocations at the rank's peak."""
+    """Return name, category and bytes of the largest allocations at a rank's memory peak."""
     if rank not in timeline.allocations:
         return []
     holders = allocations_at(timeline, rank=rank)[:_MOST_HOLDERS]

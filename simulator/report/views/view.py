@@ -25,7 +25,7 @@ NAME: Final = "view.json.gz"
 def view_of(
     timeline: Timeline, capacity: float, groups: Mapping[str, Sequence[int]] | None = None, slow: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Gather the view of a simulated point.
+    """Return a simulated point's timeline as plain data for a page: lanes of spans, memory, links.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def view_of(
 
 
 def _unit(end: float) -> float:
-    """Return the power of ten [s] that gives times up to `end` at most nine digits."""
+    """Return the time unit, a power of ten [s], in which `end` has at most nine digits."""
     unit = 1e-12
     while end / unit > _TICKS:
         unit *= 10
@@ -66,7 +66,7 @@ def _unit(end: float) -> float:
 
 
 def compressed(view: Mapping[str, Any]) -> bytes:
-    """Return a view as gzipped JSON; equal views give equal bytes."""
+    """Return a page's view (plain data of a point) as gzipped JSON; equal views give equal bytes."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0, compresslevel=6) as file:
         file.write(json.dumps(view, separators=(",", ":"), allow_nan=False).encode())
@@ -74,13 +74,13 @@ def compressed(view: Mapping[str, Any]) -> bytes:
 
 
 def decompressed(data: bytes) -> dict[str, Any]:
-    """Return a view from its bytes."""
+    """Return a page's view from its gzipped JSON."""
     view: dict[str, Any] = json.loads(gzip.decompress(data))
     return view
 
 
 def within(view: dict[str, Any], most: int) -> bytes | None:
-    """Return a view in at most `most` bytes; None if impossible.
+    """Return a page's view as gzipped JSON of at most `most` bytes, reduced if necessary; None if impossible.
 
     Reductions in order: lanes except the first, the last to end and slow ranks; merged spans; links without utilisation
     over time; few link names.
@@ -95,7 +95,7 @@ def within(view: dict[str, Any], most: int) -> bytes | None:
 
 
 def _few_lanes(view: dict[str, Any]) -> dict[str, Any]:
-    """Keep only the lanes of the first rank, the last to end, slow ranks and servers."""
+    """Return a view with only the lanes of the first rank, the last to end, slow ranks and servers."""
     everybody = dict.fromkeys(lane["rank"] for lane in view["lanes"]["lanes"])
     ranks = [who for who in everybody if isinstance(who, int)]
     kept = {*ranks[:1], view["lanes"]["last_rank"], *view["lanes"]["slow"]}
@@ -111,7 +111,7 @@ _BINS: Final = 1500
 
 
 def _merged(view: dict[str, Any]) -> dict[str, Any]:
-    """Merge adjacent spans of a kind within a time bin into one span, named by their number."""
+    """Return a view in which neighbouring spans of the same kind within a time bin are merged to a span."""
     width = max(1, view["end"] // _BINS)
     names = list(view["lanes"]["names"])
     merged = [_merge(lane, width, names) for lane in view["lanes"]["lanes"]]
@@ -120,7 +120,7 @@ def _merged(view: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merge(lane: dict[str, Any], width: int, names: list[str]) -> dict[str, Any]:
-    """Merge the spans of a lane."""
+    """Return a lane whose short neighbouring spans of the same kind, less than `width` units apart, are merged."""
     many = len(names)
     names.append("several")
     # Columns: begin, end, kind, name.
@@ -143,7 +143,7 @@ def _merge(lane: dict[str, Any], width: int, names: list[str]) -> dict[str, Any]
 
 
 def _few_names(view: dict[str, Any]) -> dict[str, Any]:
-    """Keep only a few link names per row."""
+    """Return a view with only a few link names per row of links."""
     links = view["links"]
     rows = [few_names(row) for row in links["rows"]]
     whole = links.get("complete", False) and not links.get("more")
@@ -152,6 +152,6 @@ def _few_names(view: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_course(view: dict[str, Any]) -> dict[str, Any]:
-    """Drop the utilisation over time."""
+    """Return a view whose rows of links have no utilisation over time."""
     rows = [{key: value for key, value in row.items() if key != "course"} for row in view["links"]["rows"]]
     return view | {"links": view["links"] | {"rows": rows}}

@@ -25,7 +25,7 @@ _CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls
 
 
 def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
-    """Return the page about two runs, given their directories."""
+    """Return an HTML page comparing two runs, given the runs' directories and differences."""
     first, second = (escape(str(folder)) for folder in folders)
     # Only the first points fit on the page, so points with differing figures come first.
     points = sorted(found.common, key=lambda point: not point.changes)
@@ -55,7 +55,7 @@ def _pair(folders: tuple[Path, Path], point: CommonPoint) -> dict[str, Any]:
 
 
 def _view(folder: Path, place: int) -> str | None:
-    """Return the view of a run's point, encoded as base64; None if the run stored no view."""
+    """Return a point's stored view (timeline data for the page), base64-encoded; None if the run stored none."""
     # A run with a single point stores its view in the run's folder itself.
     own = folder / "points" / f"{place:04d}" / views.NAME
     path = own if own.is_file() else folder / views.NAME
@@ -77,7 +77,10 @@ def _key_table(found: RunDifferences) -> str:
 
 
 def _figure_table(points: Sequence[CommonPoint]) -> str:
-    """Return a table with the differing figures (HTML); empty if no figure differs."""
+    """Return a table (HTML) with the figures (numbers of the report) that differ between two runs.
+
+    Empty if none does.
+    """
     rows = "".join(_row(number, change) for number, point in enumerate(points) for change in point.changes)
     return _table("Changed figures", "differences", ("figure", "first", "second", "change"), rows) if rows else ""
 

@@ -18,7 +18,7 @@ import simulator
 
 
 def document(title: str, parts: Sequence[str], data: Mapping[str, Any]) -> str:
-    """Return a page as HTML.
+    """Return a page in HTML.
 
     Parameters
     ----------
@@ -52,12 +52,12 @@ def document(title: str, parts: Sequence[str], data: Mapping[str, Any]) -> str:
 
 
 def asset(name: str) -> str:
-    """Return the text of a file in assets/."""
+    """Return the text of the file with this name in the page's assets/ folder."""
     return (files("simulator.results.page") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _scripts() -> str:
-    """Return the page's scripts, ordered by name."""
+    """Return the page's JavaScript files, joined in the order of their names."""
     folder = files("simulator.results.page") / "assets"
     # The scripts share one element, because the policy contains a hash per script element.
     return "\n".join(asset(name) for name in sorted(one.name for one in folder.iterdir()) if name.endswith(".js"))

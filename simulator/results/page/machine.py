@@ -18,7 +18,7 @@ _MOST_RANKS: Final = 4096
 
 
 def machines(compared: Comparison) -> tuple[list[dict[str, Any]], dict[int, int]]:
-    """Return a run's different machines, and the machine of each point.
+    """Return a comparison's different clusters as drawings for the page, and the cluster's index for each point.
 
     Returns
     -------

@@ -33,12 +33,12 @@ MOST_VIEWS: Final = 400
 
 
 def keeps_views(points: int) -> bool:
-    """Return True if a run with this number of points stores each point's view for the page."""
+    """Return True if a run has few enough points to store each point's timeline data for the page."""
     return points <= MOST_VIEWS
 
 
 def point_folder(folder: Path, index: int, *, alone: bool = False) -> Path:
-    """Return the folder with the files of a run's point."""
+    """Return the folder with the files of a run's point: points/NNNN, or the run's own folder for a single point."""
     return folder if alone else folder / "points" / f"{index:04d}"
 
 
@@ -69,14 +69,14 @@ def report_page(compared: Comparison, answer: Answer, kept: Mapping[int, bytes],
 
 
 def without_files(page: str) -> str:
-    """Return the page for a place without the run's other files: their names stay, the links are removed."""
+    """Return a page's HTML without links to the run's other files; the file names remain."""
     # Neither pattern matches inside the page's data: `<` is escaped there, and quotes in a text follow a backslash.
     named = re.sub(r'<a href="[^"]*">([^<]*)</a>', r"\1", page)
     return re.sub(r'"files":\[(?:\[[^\]]*\],?)*\]', '"files":[]', named)
 
 
 def kept_views(folder: Path, compared: Comparison) -> dict[int, bytes]:
-    """Return the views stored in a run's folder, by point."""
+    """Return {point index: gzipped view} from a run's folder: each point's timeline data for the page, if stored."""
     # A run with a single point stores its files in the run's folder itself.
     alone = len(compared.rows) == 1
     files = {row.index: point_folder(folder, row.index, alone=alone) / views.NAME for row in compared.rows}
@@ -84,7 +84,7 @@ def kept_views(folder: Path, compared: Comparison) -> dict[int, bytes]:
 
 
 def _views(kept: Mapping[int, bytes]) -> dict[int, str]:
-    """Return the views in base64, each reduced until the total fits into the limit."""
+    """Return {point index: base64 text} of the points' views, each reduced until all fit into the page's limit."""
     each = _ALL_VIEWS if sum(map(len, kept.values())) <= _ALL_VIEWS else _ALL_VIEWS // len(kept)
     # If the total is too large, every view gets an equal share.
     small = {
@@ -127,12 +127,12 @@ def _small(table: SmallTable) -> str:
 
 
 def _attributes(point: int | None, *, best: bool) -> str:
-    """Return the attributes of a cell: the point that a click shows, and whether the value is best."""
+    """Return the HTML attributes of a table cell: the point that a click shows, and whether the value is best."""
     return (' class="best"' if best else "") + ("" if point is None else f' data-point="{point}"')
 
 
 def _budgets(compared: Comparison, answer: Answer) -> str:
-    """Return a table with days, GPU hours, cost and energy of each fitting point, if the scenario has a budget."""
+    """Return an HTML table with days, GPU hours, cost and energy of each fitting point; empty without a budget."""
     if not answer.budget:
         return ""
     # The columns for cost and energy are omitted if the price or the power is unknown.
@@ -153,7 +153,7 @@ def _budgets(compared: Comparison, answer: Answer) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a cell that breaks only before an opening bracket."""
+    """Return a text escaped for an HTML cell that breaks into lines only before an opening bracket."""
     return escape(text.replace(" ", "\u00a0").replace("\u00a0(", " ("))
 
 
@@ -168,13 +168,13 @@ def _table(compared: Comparison) -> str:
 
 
 def _file(title: str, text: str) -> str:
-    """Return a panel with a file's text, folded."""
+    """Return an HTML panel with a file's text, folded below its title."""
     folded = f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
     return f'<section class="panel">{folded}</section>'
 
 
 def _beside(compared: Comparison, *, linked: bool) -> str:
-    """Return a row with the files beside the page; as links if the page is in its run's folder."""
+    """Return an HTML table row that lists the files beside the page, as links if `linked`."""
     files = ", ".join(
         f"{f'<a href={chr(34)}{path}{chr(34)}>{path}</a>' if linked else path} ({escape(what)})"
         for path, what in files_beside(compared)

@@ -32,7 +32,7 @@ PART_COLOURS: Final = style.OPERATIONS | style.MEMORY | {name: style.OPERATIONS[
 
 
 def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: Mapping[int, str]) -> dict[str, Any]:
-    """Return the data for the scripts, as plain data."""
+    """Return the data for the page's scripts, as plain data: axes, points, machines, views, crossovers."""
     axes = [*compared.scenario.compare, *compared.scenario.sweep]
     # Points refer to machines by index, because points often share a machine.
     drawn, of_point = machines(compared)
@@ -61,7 +61,7 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
 
 
 def _front(compared: Comparison, answer: Answer) -> list[int]:
-    """Return the points on the Pareto front; empty if every point is equally fast or equally large."""
+    """Return the indices of the points on the Pareto front of speed and memory; empty if all are equal in either."""
     reports = [row.report for row in compared.rows if row.report is not None]
     # Otherwise a single point dominates, and there is no trade-off between time and memory.
     weighs = all(len({report.get(key) for report in reports}) > 1 for key in ("tokens_per_s", "peak_memory_bytes"))
@@ -69,7 +69,7 @@ def _front(compared: Comparison, answer: Answer) -> list[int]:
 
 
 def _most_memory(compared: Comparison) -> float:
-    """Return the upper end of every point's memory axis: the largest peak, or a capacity close to the peak [B]."""
+    """Return the upper end [B] of the page's memory axis: the largest peak, or a GPU capacity close to this peak."""
     reports = [row.report for row in compared.rows if row.report is not None and "peak_memory_bytes" in row.report]
     peak = max((report["peak_memory_bytes"] for report in reports), default=0)
     # A capacity far above every peak would squeeze the curves; it is then left off the axis.
@@ -90,7 +90,10 @@ def _axis(compared: Comparison, key: str) -> dict[str, Any]:
 
 
 def _overview(compared: Comparison, answer: Answer, axes: list[str]) -> dict[str, Any]:
-    """Return the axis and the figure of the overview: the answer's numeric axis, else the axis with most values."""
+    """Return the axis and the figure (number of the report) for the page's overview plot.
+
+    The axis is the answer's numeric axis, else the axis with most values.
+    """
     # Axes with many values first, then the scenario's order. Zero or negative values cannot be on a logarithmic axis.
     numeric = sorted(
         (key for key in compared.numeric_axes if min(compared.numbers(key)) > 0),
@@ -110,7 +113,10 @@ def _overview(compared: Comparison, answer: Answer, axes: list[str]) -> dict[str
 
 
 def _crossings(compared: Comparison, answer: Answer, axes: list[str]) -> list[dict[str, Any]]:
-    """Return the crossovers by axis, each with the fixed values on the remaining swept axes."""
+    """Return the answer's crossovers with a known place as marks for the page's plots.
+
+    Each mark has its axis and the fixed values on the other swept axes.
+    """
     marks = []
     for found in answer.findings:
         for one in found.numbers.get("crossings", ()):
@@ -172,7 +178,7 @@ def _point(
 
 
 def _groups(row: Row) -> list[tuple[str, str]]:
-    """Return text with the rank groups for each dimension of parallelism."""
+    """Return (dimension of parallelism, text) pairs with the rank groups in a point's training step."""
     point = row.point
     if point.training is None or point.cluster.world_size > _MOST_RANKS:
         return []
@@ -192,7 +198,7 @@ def _groups(row: Row) -> list[tuple[str, str]]:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """Return text with a group's ranks: '0, 8, 16, 24', '0, 1, ..., 15'."""
+    """Format a group's ranks: '0, 8, 16, 24', '0, 1, ..., 15'."""
     return ", ".join(map(str, ranks)) if len(ranks) <= 8 else f"{ranks[0]}, {ranks[1]}, ..., {ranks[-1]}"
 
 
@@ -203,7 +209,7 @@ def _note(row: Row) -> str:
 
 
 def _per_token(compared: Comparison) -> bool:
-    """Return True if points differ in tokens per step: then only the time per token can be compared."""
+    """Return True if the points differ in tokens per step, so that only times per token are comparable."""
     tokens = [row.report["tokens_per_s"] * row.report["step_time_s"] for row in compared.rows if row.report]
     # Tokens per step = tokens/s x step time, up to rounding.
     return bool(tokens) and max(tokens) - min(tokens) > 1e-6 * max(tokens)
@@ -216,7 +222,7 @@ def _parts_title(compared: Comparison) -> str:
 
 
 def _parts(compared: Comparison, report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[str, float]]:
-    """Return the parts that add up to the time of a collective, a step, or a token [s]."""
+    """Return (part, seconds) pairs that sum to a report's time: of a collective, a step, or a token."""
     if compared.kind != "training":
         parts = Bottleneck.of(report["bottleneck"]).parts if report["bottleneck"] else {}
         # The remainder after the bottleneck's parts is latency and waiting.
@@ -235,13 +241,13 @@ def exposed_kinds(reports: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def part_order(kinds: Sequence[str]) -> list[str]:
-    """Return the order for every part, in bars and legend."""
+    """Return a time's part names in drawing order, given the kinds of exposed communication."""
     first = ("forward and backward", "recompute", "optimizer", "receiving", "sending")
     return [*first, *kinds, "idle", "latency and waiting"]
 
 
 def step_parts(report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[str, float]]:
-    """Return the parts of a step, in stacking order; they add up to the step time [s].
+    """Return (part, seconds) pairs of a training report in the order of drawing; the seconds sum to the step time.
 
     Parameters
     ----------
@@ -264,7 +270,7 @@ def step_parts(report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[st
 
 
 def _files(folder: Path | None, compared: Comparison, row: Row) -> list[tuple[str, str]]:
-    """Return names and relative paths for files beside the page that other programs open."""
+    """Return (name, relative path) pairs for a point's existing tables and trace, for use in further programs."""
     if folder is None:
         return []
     own = Path() if len(compared.rows) == 1 else Path("points") / f"{row.index:04d}"

@@ -23,7 +23,7 @@ _MOST_TOLD: Final = 12
 
 
 def reproduction(scenario: Scenario) -> list[tuple[str, str]]:
-    """Return the commands to repeat the run, with seed and version."""
+    """Return (name, text) pairs for repeating the scenario's run: command, seed and version."""
     return [
         ("command", "simulator rerun DIRECTORY (the directory of this page), or simulator run scenario.yaml"),
         ("seed", str(scenario.seed)),
@@ -32,7 +32,7 @@ def reproduction(scenario: Scenario) -> list[tuple[str, str]]:
 
 
 def files_beside(compared: Comparison) -> list[tuple[str, str]]:
-    """Return the files beside a run's page: relative paths, and a few words on the content."""
+    """Return (relative path, description) pairs of the files beside a run's page."""
     several = len(compared.rows) > 1
     files = [("report.json", "all figures"), ("scenario.yaml", "scenario with all defaults"), ("run.json", "versions")]
     files += [("table.csv", "a row for each point")] if several else []
@@ -48,7 +48,7 @@ def files_beside(compared: Comparison) -> list[tuple[str, str]]:
 
 
 def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
-    """Return facts about trust: simulated parts, closed forms, fitted constants, and errors of measured runs."""
+    """Return (topic, text) pairs on the trust in a run: engines, closed forms, fitted constants, measured errors."""
     rows = [row.report for row in compared.rows if row.report is not None]
     engines = sorted({outcome.engine for outcome in compared.outcomes if outcome.engine})
     facts = [("engine", ", ".join(engines))]
@@ -90,7 +90,7 @@ def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
 
 
 def _of_collectives(rows: Sequence[Report]) -> list[tuple[str, str]]:
-    """Return the algorithms used in steps, and the sources of the machines' constants for collectives."""
+    """Return (topic, text) pairs: the collectives' algorithms in the steps, and sources of measured constants."""
     # dict.fromkeys keeps each text once, in the points' order.
     ran = dict.fromkeys(
         "; ".join(f"{name}: {taken}" for name, taken in report["algorithms"].items())
@@ -114,7 +114,7 @@ def _of_training(compared: Comparison) -> list[tuple[str, str]]:
 
 
 def _constants(row: Row) -> str:
-    """Return text on the source of a point's fitted constants, which slow kernels down."""
+    """Return a text on the source of the constants, fitted to a framework and GPU, that slow a point's kernels down."""
     training = row.point.training
     if training is None or training.framework == "bare":
         return "no fitted constants (framework: bare)"
@@ -138,7 +138,7 @@ def _constants(row: Row) -> str:
 
 
 def _gpu(point: Scenario) -> Gpu | None:
-    """Return the GPU of a point; None if only the built cluster knows the GPU."""
+    """Return the GPU type of a point's cluster; None if it is not known without building the cluster."""
     try:
         gpu = point.cluster.gpu or topology_facts(point.cluster.topology, point.base).gpu
         return None if gpu is None else load_gpu(gpu, point.base)

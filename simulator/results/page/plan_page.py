@@ -69,7 +69,7 @@ def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], 
 
 
 def _data(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data for the scripts."""
+    """Return the data for the plan page's scripts, as plain data: best settings, simulated settings, axes."""
     numbers = {one["number"] for one in told["best"]}
     front = {one["number"] for one in told["front"]}
     played = told["all_played"]
@@ -103,7 +103,7 @@ def _step(told: Mapping[str, Any]) -> float:
 
 
 def _word(value: Any) -> Any:
-    """Return a value on an axis; "all" if nothing was chosen."""
+    """Return a setting's value on an axis of the plan page; "all" in place of None."""
     return "all" if value is None else value
 
 
@@ -133,7 +133,7 @@ def _best(told: Mapping[str, Any]) -> str:
 
 
 def _nearest(told: Mapping[str, Any]) -> str:
-    """Return a panel with the setting that comes nearest to fitting, and the changes after which a setting fits."""
+    """Return an HTML panel with the setting nearest to fitting in memory, and changes after which a setting fits."""
     # No setting exists at all, for example because the number of GPUs has no suitable divisors.
     if "possible" in told:
         title = "No setting exists for these numbers of GPUs and sequences"
@@ -173,12 +173,12 @@ def _best_row(one: Mapping[str, Any], *, budgets: bool) -> str:
 
 
 def _sizes(tried: Sequence[Mapping[str, Any]]) -> str:
-    """Return a panel with the results for further numbers of GPUs, if requested."""
+    """Return an HTML panel that compares numbers of GPUs, from the tried numbers' results; empty without any."""
     return _table(gpu_numbers.sentence(tried), *gpu_numbers.table(tried)) if tried else ""
 
 
 def _sensitivity(told: Mapping[str, Any]) -> str:
-    """Return a panel with the effect that a different machine would have, if requested."""
+    """Return an HTML panel with the effect of different machines on the plan's step times; empty if not requested."""
     if not told.get("sensitivity"):
         return ""
     heads = (
@@ -198,7 +198,7 @@ def _sensitivity(told: Mapping[str, Any]) -> str:
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a panel with a table; the last cell in each row is text."""
+    """Return an HTML panel with a title and a table; the last cell of each row is text, the others are numbers."""
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + f'<td class="text">{escape(last)}</td></tr>'
         for *cells, last in rows

@@ -17,7 +17,7 @@ MOST_ROWS: Final = 1000
 
 
 class ReportColumn(NamedTuple):
-    """A figure in a report, as a column.
+    """A column of the page's point table: a figure (number) of the report, and its format.
 
     Attributes
     ----------
@@ -66,12 +66,12 @@ TRAINING: Final = (
 
 
 def figures(compared: Comparison) -> tuple[ReportColumn, ...]:
-    """Return the figures for this kind of scenario."""
+    """Return the report columns for the comparison's kind of scenario, training or collective."""
     return TRAINING if compared.kind == "training" else COLLECTIVE
 
 
 def point_table(compared: Comparison) -> str:
-    """Return the table as HTML; readable without scripts, sorted and filtered by scripts."""
+    """Return the page's table of points in HTML; readable without scripts, sorted and filtered by scripts."""
     axes = [*compared.scenario.compare, *compared.scenario.sweep]
     columns = figures(compared)
     first = columns[0]
@@ -91,7 +91,7 @@ def point_table(compared: Comparison) -> str:
 
 
 def _why_dashes(compared: Comparison) -> list[str]:
-    """Return the reason why a collective has no count of wrong elements: no real arrays were added."""
+    """Return a note for points without a count of wrong elements, because no real arrays were summed; empty if none."""
     without = sum(row.report is not None and row.report.get("wrong", 0) is None for row in compared.rows)
     if not without:
         return []
@@ -133,7 +133,10 @@ def _cell(column: ReportColumn, report: Mapping[str, Any]) -> str:
 
 
 def _against(compared: Comparison, row: Row, first: ReportColumn) -> str:
-    """Return the relative difference of the first figure from the baseline, under the same condition."""
+    """Return an HTML cell with the relative difference of a point's first figure from the baseline setting's.
+
+    The baseline is taken at the same swept values.
+    """
     if row.setting == compared.settings[0]:
         return '<td data-v="0">baseline</td>'
     baseline = compared.row(compared.settings[0], row.condition).report

@@ -84,7 +84,9 @@ def attention_time(
 
 
 def _block_steps(kernel: Attention, generation: Generation, free: int) -> float:
-    """Return the tiles, BLOCK x BLOCK scores each, computed on the busiest SM."""
+    """Return the number of tiles (BLOCK x BLOCK scores) that the busiest of `free` SMs computes in an
+    attention kernel.
+    """
     strips, columns = -(-kernel.seq_len // BLOCK), -(-kernel.attended // BLOCK)
     heads = kernel.batch * kernel.heads
     # Masked scores inside the diagonal's tiles are computed too.
@@ -100,12 +102,16 @@ def _block_steps(kernel: Attention, generation: Generation, free: int) -> float:
 
 
 def _flops_of_step(kernel: Attention) -> float:
-    """Return the FLOP of a tile [FLOP]: two matmuls forward, five backward."""
+    """Return the FLOP of one tile of an attention kernel: two matmuls in a forward kernel, five in a backward
+    kernel.
+    """
     return 2.0 * (5 if kernel.backward else 2) * BLOCK * BLOCK * kernel.head_dim
 
 
 def _sm_rate(c: AttentionConstants, head_dim: int) -> float:
-    """Return an SM's rate [FLOP/s]: published for head_dim 128, otherwise corrected for the share of exponentials."""
+    """Return the rate of an SM in attention [FLOP/s]: published for head_dim 128, otherwise corrected for the time of
+    exponentials.
+    """
     exponential = c.peak_flops / (_OF_A_SCORE * c.exponentials)  # an exponential's duration, in head dimensions
     # The fraction of time spent in matmuls, relative to head_dim 128.
     share = head_dim / (head_dim + exponential) * (_PUBLISHED + exponential) / _PUBLISHED
@@ -113,7 +119,7 @@ def _sm_rate(c: AttentionConstants, head_dim: int) -> float:
 
 
 def attention_bytes(kernel: Attention, itemsize: int, generation: Generation, on_chip: float) -> float:
-    """Return the bytes moved through HBM by a generation's kernel [B].
+    """Return the bytes that an attention kernel of a FlashAttention generation (1, 2 or 3) moves through HBM [B].
 
     Generation 1 has an outer loop over tiles of K and V with ceil(M / 4 d) rows each, for M elements on chip; for each
     tile, Q is read, and the output is read and written (Dao et al. 2022, algorithm 1; algorithm 4 backward). Later

@@ -17,7 +17,8 @@ _LEAST_LEFT: Final = 0.25
 
 
 def hbm_left(cluster: Cluster) -> float:
-    """Return the share of HBM bandwidth left while a ring runs over every rank, in (0, 1].
+    """Return the share of HBM bandwidth, in (0, 1], that a ring collective over every rank of a cluster leaves to
+    kernels.
 
     Examples
     --------
@@ -32,7 +33,7 @@ def hbm_left(cluster: Cluster) -> float:
 
 
 def arriving(cluster: Cluster) -> float:
-    """Return the largest rate at which a ring over every rank can deliver to each rank [B/s].
+    """Return the largest rate at which a ring over every rank of a cluster can deliver bytes to each rank [B/s].
 
     Bounded by the ports inside a node, by the node's network cards, and by the machine's measured cap.
     """
@@ -45,12 +46,14 @@ def arriving(cluster: Cluster) -> float:
 
 
 def _inside(cluster: Cluster, node: tuple[int, ...]) -> float:
-    """Return the bandwidth between two ranks in a node [B/s]."""
+    """Return the bandwidth of the route between the first two ranks in a node [B/s]."""
     return cluster.route(cluster.ranks[node[0]], cluster.ranks[node[1]]).bandwidth
 
 
 def _across(cluster: Cluster, node: tuple[int, ...], following: tuple[int, ...]) -> float:
-    """Return the joint bandwidth of a node's network cards [B/s]; each narrowest link counts once."""
+    """Return the joint bandwidth of the routes from a node's ranks to the following node's ranks [B/s]; a shared
+    network card counts once.
+    """
     narrowest: dict[int, float] = {}
     bandwidth = cluster.router.bandwidth
     for rank, other in zip(node, following, strict=False):

@@ -20,7 +20,8 @@ _NARROW: Final = 1
 
 
 def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """Replace the logits' float32 copy and softmax by a single pass over the logits.
+    """Return the operations of embedding-to-loss with a fused cross entropy after "logits", in place of the float32
+    copy and the softmax.
 
     The forward pass reads and saves the logits; the backward pass reads them and overwrites them with their gradient,
     as the flash-attention package's loss does with `inplace_backward`.
@@ -46,7 +47,8 @@ def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
 
 
 def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """Drop the operations after the last tensor needed by a backward pass: the MLP's last matmul and addition.
+    """Return a layer's operations without those at the end that no backward pass needs: the MLP's last matmul and
+    addition.
 
     PyTorch's non-reentrant checkpointing ends the recompute there (torch.utils.checkpoint, early stop, since 2.1).
     """
@@ -58,7 +60,8 @@ def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
 
 
 def second_maps(model: Transformer, batch: Batch) -> tuple[Matmul, ...]:
-    """Return the matmuls that `selective_op` recomputes besides whole operations: keys, and up of a gated MLP.
+    """Return the matmuls that the policy `selective_op` recomputes besides whole operations: keys, and "up" of a gated
+    MLP.
 
     torchtitan saves every second matmul's output, and its layers have separate matrices for queries, keys and values,
     and for gate and up.
@@ -68,7 +71,8 @@ def second_maps(model: Transformer, batch: Batch) -> tuple[Matmul, ...]:
 
 
 def with_copies(operations: tuple[Operation, ...], model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Add to a layer's saved tensors the copies that eager PyTorch modules save and merged kernels avoid.
+    """Return a layer's operations with additional saved tensors: copies that eager PyTorch modules save and merged
+    kernels avoid.
 
     A gated activation saves its function's output besides the product. Queries and keys with positions are new arrays,
     while the values are a view that keeps the whole array of queries, keys and values alive. Attention's output is
@@ -90,7 +94,9 @@ def with_copies(operations: tuple[Operation, ...], model: Transformer, batch: Ba
 
 
 def loss_buffers(model: Transformer, batch: Batch, *, compiled: bool, logits: bool = False) -> int:
-    """Return the bytes held by the loss in its backward pass beyond its saved tensors [B]; with `logits`, these too."""
+    """Return the bytes that the loss holds in its backward pass beyond its saved tensors [B]; the logits count too if
+    `logits`.
+    """
     memory = logits_memory(model, batch)
     gradients = memory.backward_peak - memory.log_probabilities
     kept = memory.logits if logits else 0

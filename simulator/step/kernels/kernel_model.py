@@ -38,7 +38,7 @@ _OUTPUT: Final[Mapping[str, int]] = {"float8_e4m3fn": 2, "float8_e5m2": 2, "int8
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant's value, its source, and whether it was verified on this GPU."""
+    """A constant of a GPU's kernel times: value, source, and whether the value was verified on this GPU."""
 
     value: float
     source: str
@@ -59,11 +59,11 @@ class KernelModel:
     constants: Mapping[str, Constant]
 
     def value(self, name: str) -> float:
-        """Return a constant's value."""
+        """Return the value of the constant with this name."""
         return self.constants[name].value
 
     def matmul(self, dtype: str, *, sustained: bool = False) -> MatmulConstants:
-        """Return the constants of matmuls in a dtype, briefly or under sustained load.
+        """Return the constants that determine matmul times in a dtype, in short runs or under sustained load.
 
         Raises
         ------
@@ -85,7 +85,9 @@ class KernelModel:
         return replace(bare, efficiency=efficiency, best_flops=flops / self.gpu.peak_flops[known] * bare.peak_flops)
 
     def _matmul(self, dtype: str) -> MatmulConstants:
-        """Return the constants for a main loop at the peak."""
+        """Return the constants of matmuls in a dtype, with a main loop at the peak rate (efficiency 1) and no bound by
+        a best matmul.
+        """
         own = {name: self.constants.get(f"matmul_{FITTED.get(dtype, dtype)}_{name}") for name in BY_DTYPE}
         itemsize = dtypes.find(dtype, stored=False).itemsize
         return MatmulConstants(
@@ -101,12 +103,15 @@ class KernelModel:
         )
 
     def _best(self, dtype: str) -> tuple[tuple[int, int, int], float, str] | None:
-        """Return the GPU's best matmul in a dtype, or else bfloat16: shape (m, n, k), rate [FLOP/s], dtype."""
+        """Return the best measured matmul of the GPU in a dtype, or else in bfloat16: shape (m, n, k), rate [FLOP/s],
+        dtype; None if unknown.
+        """
         best = self.gpu.facts.get("best_matmul", {})
         return next(((*best[known], known) for known in (dtype, "bfloat16") if known in best), None)
 
     def _efficiency(self, dtype: str) -> float:
-        """Return the main loop's share of the peak, such that the best matmul found takes its measured time.
+        """Return the peak's share reached in a dtype's matmul main loops, such that the best matmul found takes the
+        measured time.
 
         Without a search in this dtype: the reference GPU's share, times the ratio of both GPUs' shares in bfloat16.
         """
@@ -123,7 +128,7 @@ class KernelModel:
         return efficiency_of(self._matmul(known), shape, flops)
 
     def changed(self, values: Mapping[str, float]) -> KernelModel:
-        """Return the model with some constants replaced."""
+        """Return a copy of the kernel constants in which the named constants have new values."""
         other = {name: replace(self.constants[name], value=value) for name, value in values.items()}
         return replace(self, constants={**self.constants, **other})
 
@@ -142,7 +147,8 @@ class KernelModel:
 
 
 def kernel_model(gpu: Gpu) -> KernelModel:
-    """Collect a GPU's constants: its own, then those derived from its other figures, then the reference GPU's, scaled.
+    """Return a GPU's kernel constants: its own, then constants derived from its other figures, then the reference
+    GPU's, scaled.
 
     Examples
     --------
@@ -164,12 +170,12 @@ def kernel_model(gpu: Gpu) -> KernelModel:
 
 @cache
 def _reference() -> Gpu:
-    """Return the reference GPU; cached."""
+    """Return the reference GPU, from which missing constants are scaled; cached."""
     return load_gpu(REFERENCE)
 
 
 def _own(gpu: Gpu) -> dict[str, Constant]:
-    """Return the constants in a GPU's catalog file."""
+    """Return the kernel constants stated in a GPU's catalog file, by name, with their sources."""
     sources, unsure = gpu.facts.get("sources", {}), gpu.facts.get("unsure", ())
     return {
         name: Constant(value, sources.get(f"constants.{name}", ""), f"constants.{name}" not in unsure)
@@ -178,12 +184,12 @@ def _own(gpu: Gpu) -> dict[str, Constant]:
 
 
 def _has_stream(gpu: Gpu) -> bool:
-    """Return True if a STREAM benchmark of this GPU is known."""
+    """Return True if the GPU's catalog file has a bandwidth measured by a STREAM benchmark."""
     return "stream_bandwidth" in gpu.facts
 
 
 def _stream(gpu: Gpu) -> Constant:
-    """Return the HBM efficiency measured by a STREAM benchmark."""
+    """Return the share of a GPU's HBM bandwidth reached by a STREAM benchmark, as a Constant."""
     source = gpu.facts.get("sources", {}).get("stream_bandwidth", "")
     share = min(1.0, gpu.facts["stream_bandwidth"] / gpu.hbm_bandwidth)
     return Constant(
@@ -192,7 +198,9 @@ def _stream(gpu: Gpu) -> Constant:
 
 
 def _scaled(name: str, gpu: Gpu) -> Constant:
-    """Return the reference's constant, scaled to another GPU."""
+    """Return the reference GPU's constant of this name, scaled to another GPU by SMs and clock if it is an operand
+    rate, otherwise unchanged.
+    """
     reference = _reference()
     constant = _own(reference)[name]
     factor, how = 1.0, "as on"
@@ -203,5 +211,7 @@ def _scaled(name: str, gpu: Gpu) -> Constant:
 
 
 def sm_rate(gpu: Gpu) -> float:
-    """Return the clock cycles of every SM together [1/s]; an unknown clock is the reference's."""
+    """Return the clock cycles per second of a GPU's SMs together [1/s]: SMs x clock; the reference GPU's clock if
+    unknown.
+    """
     return float(gpu.sms * gpu.facts.get("clock", _reference().facts["clock"]))

@@ -27,7 +27,9 @@ _EXPONENTIALS: Final = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _HashableGpu:
-    """A hashable GPU, equal only to itself; a Gpu's mappings have no hash. Holding the GPU keeps its id unique."""
+    """A wrapper that makes a Gpu hashable for caches, equal only to itself; a Gpu's mappings have no hash. Holding the
+    GPU keeps its id unique.
+    """
 
     gpu: Gpu
 
@@ -49,7 +51,7 @@ def duration(
     compiled: bool = False,
     sustained: bool = False,
 ) -> float:
-    """Return a kernel's duration [s].
+    """Return a kernel's duration on a GPU [s].
 
     Parameters
     ----------
@@ -106,7 +108,7 @@ def duration(
 
 
 def communication_sms(gpu: Gpu) -> int:
-    """Return the SMs that a collective in flight takes from a GPU's kernels.
+    """Return the number of SMs that a collective in flight takes from a GPU's kernels.
 
     Examples
     --------
@@ -119,33 +121,35 @@ def communication_sms(gpu: Gpu) -> int:
 
 
 def elementwise_share(gpu: Gpu) -> float:
-    """Return the share of a plain copy's bandwidth reached by norms, activations and the like; 1 if unknown."""
+    """Return the bandwidth in a GPU's elementwise kernels (norms, activations) relative to a plain copy's; 1 if
+    unknown.
+    """
     constants = _model(_HashableGpu(gpu)).constants
     return constants["elementwise"].value if "elementwise" in constants else 1.0
 
 
 @lru_cache(maxsize=64)
 def _model(same: _HashableGpu) -> KernelModel:
-    """Return a GPU's constants; cached, because a step times thousands of kernels."""
+    """Return the constants of a GPU's kernel times; cached, because a step times thousands of kernels."""
     return kernel_model(same.gpu)
 
 
 @lru_cache(maxsize=64)
 def _streaming(same: _HashableGpu) -> tuple[float, float]:
-    """Return the launch overhead [s] and the reachable HBM bandwidth [B/s]."""
+    """Return a GPU's launch overhead [s] and reachable HBM bandwidth [B/s]; cached."""
     model = _model(same)
     return model.value("launch"), same.gpu.hbm_bandwidth * model.value("hbm_efficiency")
 
 
 @lru_cache(maxsize=256)
 def _matmul(same: _HashableGpu, dtype: str, sustained: bool) -> MatmulConstants:
-    """Return a GPU's matmul constants for a dtype; cached."""
+    """Return a GPU's constants for matmuls in a dtype, in short runs or under sustained load; cached."""
     return _model(same).matmul(dtype, sustained=sustained)
 
 
 @lru_cache(maxsize=256)
 def _attention(same: _HashableGpu, dtype: str, generation: int) -> AttentionConstants:
-    """Return a GPU's attention constants for a dtype and generation; cached."""
+    """Return a GPU's constants of attention kernels for a dtype and FlashAttention generation; cached."""
     model = _model(same)
     known = _generation(model, generation)
     launch, bandwidth = _streaming(same)
@@ -164,18 +168,18 @@ def _attention(same: _HashableGpu, dtype: str, generation: int) -> AttentionCons
 
 
 def attention_generations(gpu: Gpu) -> tuple[Generation, ...]:
-    """Return the flash attention generations with kernels for a GPU."""
+    """Return the FlashAttention generations (1, 2, 3) that have kernels for a GPU."""
     return _generations(_model(_HashableGpu(gpu)))
 
 
 def _generations(model: KernelModel) -> tuple[Generation, ...]:
-    """Return the generations in a GPU's constants."""
+    """Return the FlashAttention generations (1, 2, 3) found in a GPU's kernel constants."""
     all_of_them: tuple[Generation, ...] = (1, 2, 3)
     return tuple(one for one in all_of_them if f"attention_{one}" in model.constants)
 
 
 def _generation(model: KernelModel, generation: int) -> Generation:
-    """Return a generation if the GPU has its kernels; otherwise raise ValueError."""
+    """Return the given FlashAttention generation if the GPU has kernels of it; otherwise raise ValueError."""
     known = _generations(model)
     for one in known:
         if one == generation:

@@ -190,7 +190,8 @@ def matmul_times(constants: MatmulConstants, shapes: npt.ArrayLike) -> Floats:
 
 
 def efficiency_of(constants: MatmulConstants, shape: tuple[int, int, int], flops: float) -> float:
-    """Return the main loop's share of the peak, at most 1, for a matmul (m, n, k) running at `flops` [FLOP/s].
+    """Return the share of the peak, at most 1, in the main loop of a matmul (m, n, k) whose total rate is `flops`
+    [FLOP/s].
 
     The duration falls with the efficiency, hence bisection finds the share.
     """

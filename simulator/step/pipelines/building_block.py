@@ -54,7 +54,7 @@ Pattern = Callable[[int, int], tuple[int, int, int, int]]
 
 
 def _in_turn(made: list[_Slots]) -> list[tuple[int, int, int, int]]:
-    """Return every rank's passes, (slot, rank, kind, micro-batch), sorted by slot, then rank, then kind."""
+    """Return every rank's passes in tuples (slot, rank, kind, micro-batch), sorted by slot, then rank, then kind."""
     return sorted(
         (slot, rank, kind, micro)
         for rank, slots in enumerate(made)
@@ -64,7 +64,9 @@ def _in_turn(made: list[_Slots]) -> list[tuple[int, int, int, int]]:
 
 
 def _awaited(rank: int, kind: int, micro: int, ranks: int) -> Iterator[tuple[int, int, int]]:
-    """Yield a pass's dependencies, (rank, kind, micro-batch): neighbour, preceding kind, preceding micro-batch."""
+    """Yield a pass's dependencies as (rank, kind, micro-batch): the neighbour's pass, the preceding kind, the preceding
+    micro-batch.
+    """
     if kind < _KINDS:
         # Kinds 0 and 2 travel from rank 0 to the last rank, kinds 1 and 3 back.
         before = rank - 1 if kind % 2 == 0 else rank + 1
@@ -77,7 +79,7 @@ def _awaited(rank: int, kind: int, micro: int, ranks: int) -> Iterator[tuple[int
 
 
 def _with_weights(slots: _Slots, *, split: bool) -> _Slots:
-    """Put weight gradients into free slots after their input gradients, and the rest at the end.
+    """Return a rank's slots with weight gradients in free slots after their input gradients, the rest at the end.
 
     Parameters
     ----------
@@ -92,7 +94,7 @@ def _with_weights(slots: _Slots, *, split: bool) -> _Slots:
     last = max(kind_at)
 
     def place(slot: int) -> None:
-        """Put a waiting weight gradient into a slot, the second chunk's first."""
+        """Put a waiting weight gradient into the given slot; weight gradients of the rank's second chunk go first."""
         kind = next(number for number, left in enumerate(waiting) if left)
         weights[kind].append(slot)
         waiting[kind] -= 1
@@ -113,7 +115,8 @@ def _with_weights(slots: _Slots, *, split: bool) -> _Slots:
 
 
 def _most_held(slots: _Slots) -> int:
-    """Return the most chunk activations held by a rank, from forward pass to weight gradient.
+    """Return the largest number of chunk activations that a rank with these slots holds at once, from forward pass to
+    weight gradient.
 
     If the slots have no weight gradients yet, each free slot counts as a waiting weight gradient's slot.
     """
@@ -136,7 +139,7 @@ def _most_held(slots: _Slots) -> int:
 
 @dataclass(slots=True)
 class _Moving:
-    """Moves passes to earlier slots.
+    """Moves passes of a pipeline order to earlier time slots.
 
     Attributes
     ----------
@@ -150,7 +153,7 @@ class _Moving:
     limit: int
 
     def settle(self, *, warm_up: bool) -> None:
-        """Move the passes of the warm-up, if requested, and of the cool-down.
+        """Move the passes of the cool-down, and of the warm-up if `warm_up`, to earlier time slots.
 
         Warm-up lasts until the first micro-batch has finished on rank 0; cool-down begins with the last micro-batch.
         The repeating pattern in between has no room for moves.
@@ -168,7 +171,9 @@ class _Moving:
             taken[rank].add(self.made[rank][kind][micro])
 
     def _move(self, rank: int, kind: int, micro: int, taken: set[int]) -> None:
-        """Move a pass to the earliest free slot that respects dependencies and the memory limit."""
+        """Move a pass to the earliest slot not in `taken` that respects dependencies and the memory limit; otherwise
+        leave the pass in place.
+        """
         own = self.made[rank][kind]
         now, first = own[micro], self._first_slot(rank, kind, micro)
         for slot in range(first, now):
@@ -183,7 +188,7 @@ class _Moving:
         own[micro] = now
 
     def _first_slot(self, rank: int, kind: int, micro: int) -> int:
-        """Return the slot after a pass's last dependency."""
+        """Return the first slot after the last pass on which the given pass depends."""
         after = [self.made[r][k][i] for r, k, i in _awaited(rank, kind, micro, len(self.made))]
         # The n-th weight gradient of a rank waits for the rank's n-th input gradient, in time order over both chunks.
         if kind == _KINDS:
@@ -192,7 +197,7 @@ class _Moving:
 
 
 def _squeezed(made: list[_Slots]) -> tuple[list[_Slots], list[list[tuple[int, int]]]]:
-    """Start each pass at its earliest possible slot, in the present order.
+    """Start each pass at the earliest slot that dependencies allow, without changing the order on a rank.
 
     Returns
     -------
@@ -217,7 +222,9 @@ def _squeezed(made: list[_Slots]) -> tuple[list[_Slots], list[list[tuple[int, in
 
 @lru_cache(maxsize=64)
 def settled(pattern: Pattern, ranks: int, micro_batches: int) -> Order:
-    """Return the order of passes for a building block and a number of micro-batches."""
+    """Return the pipeline order that repeats a building block for every micro-batch and then moves passes to earlier
+    slots.
+    """
     made = [
         [[first + _INTERVAL * micro for micro in range(micro_batches)] for first in pattern(ranks, rank)]
         for rank in range(ranks)
@@ -234,7 +241,9 @@ def settled(pattern: Pattern, ranks: int, micro_batches: int) -> Order:
     works = (Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT)
 
     def one(rank: int, kind: int, micro: int) -> Pass:
-        """Return the pass of a kind on a rank; kinds 0 and 3 belong to the first chunk, stage `rank`."""
+        """Return the pass of a kind (0 to 5) on a rank for a micro-batch; kinds 0 and 3 belong to the first chunk,
+        stage `rank`.
+        """
         nearer = (kind % 2 == 0) == (kind < 2)
         return Pass(works[kind // 2], rank if nearer else 2 * ranks - 1 - rank, micro)
 
@@ -242,14 +251,16 @@ def settled(pattern: Pattern, ranks: int, micro_batches: int) -> Order:
 
 
 def _block_half(ranks: int, rank: int) -> tuple[int, int, int, int]:
-    """Return V-Half's building block for a rank."""
+    """Return V-Half's building block for a rank: slots of the first micro-batch's two forward and two backward
+    passes.
+    """
     # Without the shift, slots of an even number of ranks collide modulo 6.
     later = 3 if ranks % 2 == 0 else 0
     return 2 * rank, 3 * ranks - rank - 2, 3 * ranks + later + 2 * rank - 1, 6 * ranks + later - rank - 2
 
 
 def _order_half(shape: PipelineShape) -> Order:
-    """Return the V-Half order."""
+    """Return the V-Half pass order for this pipeline shape."""
     return settled(_block_half, shape.ranks, shape.micro_batches)
 
 
@@ -267,14 +278,16 @@ V_HALF = PipelineSchedule(
 
 
 def _block_min(ranks: int, rank: int) -> tuple[int, int, int, int]:
-    """Return V-Min's building block for a rank."""
+    """Return V-Min's building block for a rank: slots of the first micro-batch's two forward and two backward
+    passes.
+    """
     # Without the shift, slots collide modulo 6 if 3 divides the number of ranks.
     later = 2 if ranks % 3 == 0 else 0
     return rank, 2 * ranks - rank - 1, 2 * ranks + later + rank, 4 * ranks + later - rank - 1
 
 
 def _order_min(shape: PipelineShape) -> Order:
-    """Return the V-Min order."""
+    """Return the V-Min pass order for this pipeline shape."""
     return settled(_block_min, shape.ranks, shape.micro_batches)
 
 

@@ -27,7 +27,9 @@ class Chunks:
         self._next = {(work, chunk): count() for work in Work for chunk in (0, 1)}
 
     def take(self, work: Work, chunk: int) -> Pass:
-        """Return the next pass of a kind through a chunk."""
+        """Return the next pass of a kind (forward, backward, ...) through a chunk (0 or 1), and count its
+        micro-batch.
+        """
         # A whole backward pass contains both gradients: it advances the counters of both.
         if work is Work.BACKWARD:
             next(self._next[Work.WEIGHT_GRADIENT, chunk])
@@ -35,5 +37,7 @@ class Chunks:
         return Pass(work, self._stages[chunk], next(self._next[work, chunk]))
 
     def do(self, *turns: tuple[Work, int]) -> None:
-        """Append passes, a slot for each."""
+        """Append passes to the rank's sequence, each in a slot of its own; each argument is a pair (kind of pass,
+        chunk).
+        """
         self.slots += [(self.take(work, chunk),) for work, chunk in turns]

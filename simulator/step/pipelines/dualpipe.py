@@ -37,30 +37,32 @@ _F, _B, _I, _W = Work.FORWARD, Work.BACKWARD, Work.INPUT_GRADIENT, Work.WEIGHT_G
 
 
 class TwoChunks(Chunks):
-    """A rank's two chunks, with a common first-in first-out queue for their weight gradients."""
+    """A rank's passes through two chunks, with a common first-in first-out queue for their weight gradients."""
 
     def __init__(self, first: int, second: int) -> None:
         super().__init__(first, second)
         self._queue: list[int] = []
 
     def back(self, leg: int, *, split: bool = True) -> None:
-        """Append a backward pass; a split pass leaves its weight gradients in the queue."""
+        """Append a backward pass through the chunk on a leg; a split pass leaves its weight gradients in the queue."""
         self.do((_I if split else _B, leg))
         if split:
             self._queue.append(leg)
 
     def weights(self) -> None:
-        """Append the oldest queued weight gradients."""
+        """Append the weight-gradient pass that has waited longest in the queue."""
         self.do((_W, self._queue.pop(0)))
 
     def pair(self, leg: int) -> None:
-        """Append a forward pass through a leg, paired with a backward pass through the other leg."""
+        """Append a slot with a forward pass through the chunk on a leg and a backward pass through the chunk on the
+        other leg.
+        """
         # The backward pass of a pair is whole: its weight gradients also hide sends.
         self.slots.append((self.take(_F, leg), self.take(_B, 1 - leg)))
 
 
 def from_both_ends(legs: TwoChunks, depth: int, place: int, micro_batches: int) -> tuple[Slot, ...]:
-    """Return a rank's order.
+    """Return the order of passes on a rank whose two legs are fed from both ends (DualPipe, DualPipe-V).
 
     Parameters
     ----------
@@ -110,12 +112,14 @@ def from_both_ends(legs: TwoChunks, depth: int, place: int, micro_batches: int) 
 
 
 def turning(depth: int, times: PassTimes) -> float:
-    """Return the bubble for `depth` ranks up to the turning point [s]; README of [2]_."""
+    """Return the bubble [s] of DualPipe's order with `depth` ranks up to the turning point, from durations of passes;
+    README of [2]_.
+    """
     return (depth - 1) * (times.pair + times.backward - 3 * times.weights)
 
 
 def _order(shape: PipelineShape) -> Order:
-    """Return the DualPipe order."""
+    """Return the DualPipe pass order for this pipeline shape."""
     p = shape.ranks
     # Stages on both legs, the leg with the nearer beginning first.
     ways = [(rank, 2 * p - 1 - rank)[:: 1 if rank < p // 2 else -1] for rank in range(p)]
@@ -127,7 +131,7 @@ def _order(shape: PipelineShape) -> Order:
 
 
 def _refusal(shape: PipelineShape) -> str:
-    """Return why DualPipe cannot run a pipeline of this shape; empty if possible."""
+    """Return a sentence telling why DualPipe cannot run this pipeline shape; empty if possible."""
     p, m = shape.ranks, shape.micro_batches
     if p % 2:
         return f"got {p} ranks; must be even, because half of the ranks belong to each end of the pipeline"
@@ -137,12 +141,14 @@ def _refusal(shape: PipelineShape) -> str:
 
 
 def _bubble(shape: PipelineShape, times: PassTimes) -> float:
-    """Return DualPipe's bubble [s]; both legs turn in the middle, after p / 2 ranks."""
+    """Return DualPipe's bubble [s] for a pipeline shape and durations of passes; both legs turn in the middle, after p
+    / 2 ranks.
+    """
     return turning(shape.ranks // 2, times)
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
-    """Return the most chunk activations held by a rank."""
+    """Return the most chunk activations held at once by a rank under DualPipe: p + 1 for p ranks."""
     return shape.ranks + 1
 
 
@@ -161,25 +167,25 @@ DUALPIPE = PipelineSchedule(
 
 
 def _order_v(shape: PipelineShape) -> Order:
-    """Return the DualPipe-V order."""
+    """Return the DualPipe-V pass order for this pipeline shape."""
     p = shape.ranks
     # The V turns at the last rank, and both legs carry every micro-batch.
     return tuple(from_both_ends(TwoChunks(rank, 2 * p - 1 - rank), p, rank, shape.micro_batches) for rank in range(p))
 
 
 def _refusal_v(shape: PipelineShape) -> str:
-    """Return why DualPipe-V cannot run a pipeline of this shape; empty if possible."""
+    """Return a sentence telling why DualPipe-V cannot run this pipeline shape; empty if possible."""
     p, m = shape.ranks, shape.micro_batches
     return "" if m >= 2 * p else f"got {m} micro-batches; must be at least {2 * p} (twice the pipeline's ranks)"
 
 
 def _bubble_v(shape: PipelineShape, times: PassTimes) -> float:
-    """Return DualPipe-V's bubble [s]; the legs turn after p ranks."""
+    """Return DualPipe-V's bubble [s] for a pipeline shape and durations of passes; the legs turn after p ranks."""
     return turning(shape.ranks, times)
 
 
 def _held_v(shape: PipelineShape, rank: int) -> int:
-    """Return the most chunk activations held by a rank."""
+    """Return the most chunk activations held at once by a rank under DualPipe-V: 2 p + 1 for p ranks."""
     return 2 * shape.ranks + 1
 
 

@@ -26,7 +26,9 @@ from simulator.step.pipelines.schedule import (
 
 
 def order(shape: PipelineShape) -> Order:
-    """Return the order: backward passes in the micro-batch order of forward passes."""
+    """Return the GPipe pass order for this pipeline shape; backward passes have the micro-batch order of forward
+    passes.
+    """
     micros = range(shape.micro_batches)
     return tuple(
         # With a chunk per rank, stage numbers equal rank numbers.
@@ -36,7 +38,7 @@ def order(shape: PipelineShape) -> Order:
 
 
 def filling(shape: PipelineShape, times: PassTimes) -> float:
-    """Return the bubble of filling and draining the pipeline [s]: (p - 1)(F + B).
+    """Return the bubble [s] of filling and draining a pipeline, from its shape and pass durations: (p - 1)(F + B).
 
     The last rank waits for the first micro-batch to arrive, the first rank for the last micro-batch to return.
     """
@@ -44,7 +46,7 @@ def filling(shape: PipelineShape, times: PassTimes) -> float:
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
-    """Return the most activations held by a rank: every micro-batch's."""
+    """Return the most micro-batches with activations held at once by a rank under GPipe: the step's micro-batches."""
     return shape.micro_batches
 
 

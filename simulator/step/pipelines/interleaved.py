@@ -19,7 +19,8 @@ from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, Pip
 
 
 def turns(shape: PipelineShape, rank: int, work: Work) -> list[Pass]:
-    """Return a rank's passes of a kind: group after group of micro-batches, each group chunk by chunk.
+    """Return a rank's passes of one kind (forward, backward, ...): group after group of micro-batches, each group chunk
+    by chunk.
 
     Backward passes begin with the last chunk.
     """
@@ -33,14 +34,16 @@ def turns(shape: PipelineShape, rank: int, work: Work) -> list[Pass]:
 
 
 def warm_up(shape: PipelineShape, rank: int) -> int:
-    """Return the number of forward passes before the first backward pass, except the pass directly before it."""
+    """Return the number of forward passes that a rank runs in the warm-up; one more runs directly before the first
+    backward pass.
+    """
     # A group runs through the first v - 1 chunks before its first micro-batch reaches the last chunk; the way to the
     # last rank and back takes 2 (p - r - 1) passes.
     return min(shape.chunks * shape.micro_batches, 2 * (shape.ranks - rank - 1) + (shape.chunks - 1) * shape.group)
 
 
 def _order(shape: PipelineShape) -> Order:
-    """Return the order of each rank."""
+    """Return the interleaved 1F1B pass order for this pipeline shape."""
     return tuple(
         one_after_one(turns(shape, rank, Work.FORWARD), turns(shape, rank, Work.BACKWARD), warm_up(shape, rank))
         for rank in range(shape.ranks)
@@ -48,7 +51,8 @@ def _order(shape: PipelineShape) -> Order:
 
 
 def refusal(shape: PipelineShape) -> str:
-    """Return why groups of micro-batches cannot run, by Megatron-LM's rules; empty if possible.
+    """Return a sentence telling why the groups of micro-batches in this pipeline shape cannot run, by Megatron-LM's
+    rules; empty if possible.
 
     Every group, the last one included, must have a micro-batch for each rank.
     """
@@ -65,13 +69,15 @@ def refusal(shape: PipelineShape) -> str:
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
-    """Return the most chunk activations held by a rank: its warm-up passes and a further forward pass."""
+    """Return the most chunk activations held at once by a rank: its warm-up passes and a further forward pass."""
     every = shape.chunks * shape.micro_batches
     return min(every, warm_up(shape, rank) + 1)
 
 
 def _overtakes(shape: PipelineShape) -> bool:
-    """Return True if groups are larger than the pipeline: a chunk's messages then overtake another chunk's."""
+    """Return True if micro-batch groups are larger than the pipeline: a chunk's messages then overtake another
+    chunk's.
+    """
     return shape.chunks > 1 and shape.group > shape.ranks
 
 

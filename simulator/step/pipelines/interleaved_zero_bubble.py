@@ -21,7 +21,7 @@ from simulator.step.pipelines.zero_bubble import unhidden
 
 
 def _rank(shape: PipelineShape, rank: int) -> list[Pass]:
-    """Return a rank's passes in order."""
+    """Return the passes of a rank in order, for this pipeline shape."""
     every = shape.chunks * shape.micro_batches
     # Fewer warm-up passes than interleaved 1F1B: input gradients alone return earlier than whole backward passes.
     ahead = min(every, (shape.chunks - 1) * shape.group + shape.ranks - 1 - rank)
@@ -40,7 +40,7 @@ def _rank(shape: PipelineShape, rank: int) -> list[Pass]:
 
 
 def _order(shape: PipelineShape) -> Order:
-    """Return the order of each rank."""
+    """Return the interleaved zero-bubble pass order for this pipeline shape."""
     return tuple(tuple((one,) for one in _rank(shape, rank)) for rank in range(shape.ranks))
 
 

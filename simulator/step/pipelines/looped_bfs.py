@@ -26,7 +26,7 @@ from simulator.step.pipelines.schedule import (
 
 
 def _order(shape: PipelineShape) -> Order:
-    """Return the order of each rank."""
+    """Return the looped breadth-first pass order for this pipeline shape."""
     forward = [(chunk, micro) for chunk in range(shape.chunks) for micro in range(shape.micro_batches)]
     return tuple(
         tuple(
@@ -40,12 +40,12 @@ def _order(shape: PipelineShape) -> Order:
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
-    """Return the most chunk activations held by a rank: every chunk of every micro-batch."""
+    """Return the most chunk activations held at once by a rank: every chunk of every micro-batch."""
     return shape.chunks * shape.micro_batches
 
 
 def _refusal(shape: PipelineShape) -> str:
-    """Return why the schedule cannot run a pipeline of this shape; empty if possible."""
+    """Return a sentence telling why looped breadth-first cannot run this pipeline shape; empty if possible."""
     p, m = shape.ranks, shape.micro_batches
     # With fewer micro-batches than ranks, rank 0 would wait for its next chunk's input.
     if shape.chunks > 1 and m < p:

@@ -29,7 +29,7 @@ from simulator.step.pipelines.schedule import (
 
 
 def _order(shape: PipelineShape) -> Order:
-    """Return the 1F1B order."""
+    """Return the 1F1B pass order for this pipeline shape."""
     m = shape.micro_batches
     return tuple(
         one_after_one(
@@ -43,8 +43,8 @@ def _order(shape: PipelineShape) -> Order:
 
 
 def one_after_one(forward: list[Pass], backward: list[Pass], warm_up: int) -> tuple[Slot, ...]:
-    """Return `warm_up` forward passes, then pairs of a forward and a backward pass, then the rest of the backward
-    passes.
+    """Return a rank's order: `warm_up` forward passes, then forward and backward passes by turns, then the rest of the
+    backward passes.
     """
     ahead, left = forward[:warm_up], backward[len(forward) - warm_up :]
     # `backward` is longer than the rest of `forward`; its end is in `left`.
@@ -53,7 +53,7 @@ def one_after_one(forward: list[Pass], backward: list[Pass], warm_up: int) -> tu
 
 
 def _held(shape: PipelineShape, rank: int) -> int:
-    """Return the most activations held by a rank."""
+    """Return the most micro-batches with activations held at once by a rank under 1F1B: min(m, p - rank)."""
     return min(shape.micro_batches, shape.ranks - rank)
 
 

@@ -24,7 +24,7 @@ from simulator.basics.catalog import Catalog
 
 
 class Work(Enum):
-    """Kind of a pass through a stage."""
+    """Kind of a pass through a pipeline stage: forward, backward, input gradient or weight gradient."""
 
     # Enum hashes a member's name in Python code. Members are unique objects, and hashing by identity is faster in
     # dictionaries with millions of keys.
@@ -37,7 +37,7 @@ class Work(Enum):
 
 
 class Placement(Enum):
-    """Assignment of stages to ranks."""
+    """Assignment of pipeline stages to ranks: in a loop, in a V, or from both ends with two model copies."""
 
     LOOP = "stage s on rank s mod p"
     V = "rank r has stages r and 2 p - 1 - r"
@@ -46,7 +46,7 @@ class Placement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A micro-batch's pass through a stage.
+    """A micro-batch's pass (forward, backward, ...) through a pipeline stage.
 
     Attributes
     ----------
@@ -99,12 +99,12 @@ class PipelineShape:
 
 
 def never(_: PipelineShape) -> bool:
-    """Return False."""
+    """Return False for every pipeline shape."""
     return False
 
 
 def always(_: PipelineShape) -> bool:
-    """Return True."""
+    """Return True for every pipeline shape."""
     return True
 
 
@@ -174,16 +174,18 @@ class PipelineSchedule:
     batches_sends: Callable[[PipelineShape], bool] = never
 
     def rank_of(self, stage: int, ranks: int) -> int:
-        """Return the rank of a stage."""
+        """Return the pipeline rank holding a stage, in a pipeline with `ranks` ranks."""
         return _rank_of(self.placement, stage, ranks)
 
     def stages_of(self, rank: int, shape: PipelineShape) -> tuple[int, ...]:
-        """Return the stages of a rank, ascending."""
+        """Return the numbers of the pipeline stages on a rank, ascending."""
         return _stages_by_rank(self.placement, shape.stages, shape.ranks)[rank]
 
 
 def _rank_of(placement: Placement, stage: int, ranks: int) -> int:
-    """Return the rank of a stage."""
+    """Return the pipeline rank holding a stage under a placement (loop, V or both ways), in a pipeline with `ranks`
+    ranks.
+    """
     if placement is Placement.LOOP:
         return stage % ranks
     # V and BOTH_WAYS both run back from the last rank to rank 0.
@@ -192,7 +194,7 @@ def _rank_of(placement: Placement, stage: int, ranks: int) -> int:
 
 @lru_cache(maxsize=64)
 def _stages_by_rank(placement: Placement, stages: int, ranks: int) -> tuple[tuple[int, ...], ...]:
-    """Return the stages of each rank, ascending."""
+    """Return a tuple with the ascending numbers of the pipeline stages for each rank under a placement; cached."""
     every = [list[int]() for _ in range(ranks)]
     for stage in range(stages):
         every[_rank_of(placement, stage, ranks)].append(stage)
@@ -200,7 +202,7 @@ def _stages_by_rank(placement: Placement, stages: int, ranks: int) -> tuple[tupl
 
 
 def at_least_one(shape: PipelineShape) -> str:
-    """Refuse a step without micro-batches; every schedule needs at least one."""
+    """Return a sentence refusing a pipeline shape without micro-batches; empty with at least one."""
     if shape.micro_batches < 1:
         return f"got {shape.micro_batches} micro-batches; must be at least 1"
     return ""

@@ -41,7 +41,7 @@ _Turn = tuple[Work, int]
 
 @dataclass(slots=True)
 class _Rank:
-    """A rank's passes so far.
+    """A rank's passes so far while a ZB-V order is built.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class _Rank:
     pending: deque[int] = field(default_factory=deque)
 
     def count(self, work: Work, leg: int) -> int:
-        """Return the number of finished passes of a kind on a leg."""
+        """Return the number of finished passes for a kind (F, I or W) on a leg of the V."""
         return len(self.ends[work, leg])
 
     @property
@@ -73,7 +73,7 @@ class _Rank:
 
 
 class _Filling:
-    """Fills the order turn by turn; every pass takes a slot."""
+    """Builds the ZB-V order turn by turn; every pass takes a slot."""
 
     def __init__(self, ranks: int, micro_batches: int) -> None:
         self.ranks, self.micro_batches = ranks, micro_batches
@@ -82,7 +82,7 @@ class _Filling:
         self.limit = 4 * ranks
 
     def play(self) -> Order:
-        """Return the order of the passes."""
+        """Build and return the ZB-V order: a sequence of passes for each rank."""
         self._warm_up()
         # Every turn runs an input gradient on each rank, and a rank has two chunks.
         for _ in range(2 * self.micro_batches):
@@ -98,31 +98,37 @@ class _Filling:
         )
 
     def _stage(self, rank: int, work: Work, leg: int) -> int:
-        """Return the stage of a kind of pass on a rank and leg."""
+        """Return the number of the pipeline stage for a kind of pass on a rank and a leg of the V."""
         # Forward leg 0 and gradient leg 1 both belong to the first chunk.
         first = leg == 0 if work is _F else leg == 1
         return rank if first else 2 * self.ranks - 1 - rank
 
     def _feeder(self, rank: int, leg: int) -> int:
-        """Return the preceding rank on a leg; out of range at the leg's beginning."""
+        """Return the rank that sends to the given rank on a leg of the V; -1 or the number of ranks at the leg's
+        beginning.
+        """
         return rank - 1 if leg == 0 else rank + 1
 
     # At a leg's beginning, the input is on the rank itself: a micro-batch, the other chunk's output, or the loss.
     def _arrival(self, rank: int, work: Work, leg: int) -> int | None:
-        """Return the arrival time of the input of a rank's next pass; None at the leg's beginning [slots]."""
+        """Return the slot in which the input of a rank's next pass of a kind arrives on a leg; None at the leg's
+        beginning.
+        """
         feeder = self._feeder(rank, leg)
         if not 0 <= feeder < self.ranks:
             return None
         return self.made[feeder].ends[work, leg][self.made[rank].count(work, leg)]
 
     def _there(self, rank: int, work: Work, leg: int) -> bool:
-        """Return True if a micro-batch is left and the input of a rank's next pass has been sent, or needs no send."""
+        """Return True if a rank's next pass of a kind on a leg can run: a micro-batch is left, and the input was sent
+        or needs no send.
+        """
         feeder = self._feeder(rank, leg)
         sent = not 0 <= feeder < self.ranks or self.made[feeder].count(work, leg) > self.made[rank].count(work, leg)
         return sent and self.made[rank].count(work, leg) < self.micro_batches
 
     def _put(self, rank: int, work: Work, leg: int) -> None:
-        """Append a rank's next pass of a kind on a leg at its earliest start."""
+        """Append a rank's next pass of a kind on a leg to its order, at the earliest slot."""
         own = self.made[rank]
         micro = own.count(work, leg)
         # A weight gradient needs no message: its input gradient has run on the same rank.
@@ -135,11 +141,13 @@ class _Filling:
             own.pending.append(leg)
 
     def _put_weights(self, rank: int) -> None:
-        """Append the rank's oldest pending weight gradient."""
+        """Append the rank's oldest pending weight-gradient pass to its order."""
         self._put(rank, _W, self.made[rank].pending.popleft())
 
     def _fill(self, rank: int, work: Work, leg: int) -> None:
-        """Run weight gradients to free memory for the next pass, and until its input arrives."""
+        """Append weight-gradient passes of a rank to free memory for the next pass, and until the input of this pass
+        arrives.
+        """
         own, arrival = self.made[rank], self._arrival(rank, work, leg)
         # A forward pass adds two halves, an input gradient frees a half.
         while own.held + (2 if work is _F else -1) > self.limit:
@@ -148,7 +156,7 @@ class _Filling:
             self._put_weights(rank)
 
     def _warm_up(self) -> None:
-        """Run the first micro-batch down and up the V, with further forward passes in between."""
+        """Append the first micro-batch's forward passes down and up the V, with further forward passes in between."""
         made, m = self.made, self.micro_batches
         for rank in range(self.ranks):
             self._put(rank, _F, 0)
@@ -173,14 +181,14 @@ class _Filling:
                 leg = 1 - leg
 
     def _has_room(self, rank: int) -> bool:
-        """Return True if a rank can hold a further micro-batch.
+        """Return True if a rank can hold the activations of a further micro-batch.
 
         The limit keeps a reserve of two chunks (four halves) for this rank and each rank before.
         """
         return self.made[rank].held + 2 * (2 + 2 * rank) <= self.limit
 
     def _backward_turn(self) -> None:
-        """Run an input gradient on each rank."""
+        """Append each rank's next input-gradient pass to the rank's order."""
         legs = [self._backward_leg(rank) for rank in range(self.ranks)]
         # Gradients travel up on leg 1 and down on leg 0: visit senders before receivers.
         second = [rank for rank in reversed(range(self.ranks)) if legs[rank] == 1]
@@ -189,7 +197,7 @@ class _Filling:
             self._put(rank, _I, legs[rank])
 
     def _backward_leg(self, rank: int) -> int:
-        """Return the leg of a rank's next input gradient."""
+        """Return the V's leg (0 or 1) for a rank's next input-gradient pass."""
         own = self.made[rank]
         # A micro-batch's input gradient passes leg 0 first.
         if own.count(_I, 1) >= own.count(_I, 0):
@@ -197,7 +205,7 @@ class _Filling:
         return 1 if self._there(rank, _I, 1) or own.count(_I, 0) >= self.micro_batches else 0
 
     def _forward_turn(self) -> None:
-        """Run a forward pass on each rank with an input at hand."""
+        """Append the next forward pass to the order of each rank whose input has arrived."""
         for rank in range(self.ranks):
             leg = self._forward_leg(rank)
             if leg is not None:
@@ -205,7 +213,7 @@ class _Filling:
                 self._put(rank, _F, leg)
 
     def _forward_leg(self, rank: int) -> int | None:
-        """Return the leg of a rank's next forward pass; None without a pass to run."""
+        """Return the V's leg (0 or 1) for a rank's next forward pass; None if no forward pass can run."""
         own = self.made[rank]
         if own.count(_F, 1) >= self.micro_batches:
             return None
@@ -219,12 +227,12 @@ class _Filling:
 
 @lru_cache(maxsize=64)
 def _filled(ranks: int, micro_batches: int) -> Order:
-    """Return the order; cached."""
+    """Return the ZB-V order for a number of ranks and of micro-batches; cached."""
     return _Filling(ranks, micro_batches).play()
 
 
 def _order(shape: PipelineShape) -> Order:
-    """Return the ZB-V order of a pipeline."""
+    """Return the ZB-V pass order for this pipeline shape."""
     return _filled(shape.ranks, shape.micro_batches)
 
 

@@ -27,7 +27,7 @@ from simulator.step.pipelines.zero_bubble import late_start
 
 
 def _rank(shape: PipelineShape, rank: int) -> tuple[Slot, ...]:
-    """Return a rank's order."""
+    """Return the slots of a rank in order, each with one pass, for this pipeline shape."""
     p, m = shape.ranks, shape.micro_batches
     own = Chunks(rank, 2 * p - 1 - rank)
     forward, back, weights = Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT
@@ -50,12 +50,12 @@ def _rank(shape: PipelineShape, rank: int) -> tuple[Slot, ...]:
 
 
 def _order(shape: PipelineShape) -> Order:
-    """Return the order of each rank."""
+    """Return the pass order in PyTorch's ScheduleZBVZeroBubble for this pipeline shape."""
     return tuple(_rank(shape, rank) for rank in range(shape.ranks))
 
 
 def _refusal(shape: PipelineShape) -> str:
-    """Return why the schedule cannot run a pipeline of this shape; empty if possible."""
+    """Return a sentence telling why PyTorch's ZBV schedule cannot run this pipeline shape; empty if possible."""
     least = 2 * shape.ranks - 1
     if shape.micro_batches < least:
         return f"got {shape.micro_batches} micro-batches for {shape.ranks} ranks; must be at least {least} (2 p - 1)"

@@ -46,7 +46,7 @@ _F, _I, _W = Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT
 
 @dataclass(slots=True)
 class _Rank:
-    """A rank's passes so far.
+    """A rank's passes so far while a zero-bubble order is built.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class _Rank:
     ends: dict[Work, list[int]] = field(default_factory=lambda: {_F: [], _I: [], _W: []})
 
     def count(self, work: Work) -> int:
-        """Return the number of finished passes of this kind."""
+        """Return the number of finished passes of a kind (F, I or W) on this rank."""
         return len(self.ends[work])
 
     @property
@@ -76,13 +76,13 @@ class _Rank:
 
     @property
     def pending(self) -> bool:
-        """True if a weight gradient can be computed."""
+        """True if the rank has an input gradient whose weight gradient has not been computed yet."""
         return self.count(_W) < self.count(_I)
 
 
 @dataclass(slots=True)
 class _Greedy:
-    """A single attempt at an order.
+    """A single attempt of the greedy heuristic to build a zero-bubble order.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class _Greedy:
     made: list[_Rank] = field(default_factory=list)
 
     def play(self) -> int:
-        """Fill the order; return the longest time from a rank's first pass to its last [slots]."""
+        """Build the order in `made`; return the longest time from a rank's first pass to its last [slots]."""
         self.made = [_Rank() for _ in range(self.ranks)]
         self._begin()
         # A turn gives each rank at most one F and exactly one I. Ranks run F downstream and I upstream, hence
@@ -123,14 +123,16 @@ class _Greedy:
         return max(own.ends[_W][-1] - own.ends[_F][0] + 1 for own in self.made)
 
     def _arrival(self, rank: int, work: Work) -> int:
-        """Return the arrival time of the input of a rank's next pass; 0 without a sender [slots]."""
+        """Return the slot in which the input of a rank's next pass of a kind arrives from the neighbouring rank; 0
+        without a sender.
+        """
         neighbour = rank - 1 if work is _F else rank + 1
         if work is _W or not 0 <= neighbour < self.ranks:
             return 0
         return self.made[neighbour].ends[work][self.made[rank].count(work)]
 
     def _put(self, rank: int, work: Work) -> None:
-        """Append a rank's next pass of a kind at its earliest start."""
+        """Append a rank's next pass of a kind (F, I or W) to its order, at the earliest slot."""
         own = self.made[rank]
         start = max(own.clock, self._arrival(rank, work))
         # Idle slots before the first pass are part of every pipeline and do not count.
@@ -141,7 +143,9 @@ class _Greedy:
         own.ends[work].append(own.clock)
 
     def _begin(self) -> None:
-        """Run the first micro-batch forward and back, with warm-up passes in between."""
+        """Append the first micro-batch's forward and input-gradient passes on each rank, with warm-up passes in
+        between.
+        """
         for rank in range(self.ranks):
             self._put(rank, _F)
         ahead = self._ahead()
@@ -159,7 +163,9 @@ class _Greedy:
             self._put(rank, _I)
 
     def _ahead(self) -> list[int]:
-        """Return each rank's additional forward passes before its first backward pass, limited by time and memory."""
+        """Return the number of additional forward passes of each rank before its first backward pass, limited by time
+        and memory.
+        """
         ahead = [0] * self.ranks
         # The last rank's first input gradient ends a slot after its forward pass.
         back = self.made[-1].clock + 1
@@ -176,7 +182,7 @@ class _Greedy:
         return ahead
 
     def _forward(self, micro: int) -> None:
-        """Run a micro-batch's forward pass on each rank whose downstream ranks accept the micro-batch."""
+        """Append a micro-batch's forward pass on each rank whose downstream ranks all accept the micro-batch."""
         wanted = [self._wants_forward(rank) for rank in range(self.ranks)]
         for rank in range(self.ranks):
             # A micro-batch that a downstream rank refuses would only wait there and occupy memory.
@@ -211,13 +217,13 @@ class _Greedy:
         return until - own.clock > max(one.waited for one in self.made) - own.waited
 
     def _fill(self, rank: int, work: Work) -> None:
-        """Run weight gradients until the input of the next pass arrives."""
+        """Append weight-gradient passes on a rank until the input for the next pass of the given kind arrives."""
         own, arrival = self.made[rank], self._arrival(rank, work)
         while own.pending and own.clock < arrival:
             self._put(rank, _W)
 
     def _backward(self, rank: int) -> None:
-        """Run a rank's next input gradient."""
+        """Append a rank's next input-gradient pass to its order, and weight-gradient passes in idle slots before it."""
         own = self.made[rank]
         self._fill(rank, _I)
         # Rank 0 sends its input gradients to no rank, therefore weight gradients may run first after the last forward
@@ -230,7 +236,9 @@ class _Greedy:
 
 @lru_cache(maxsize=64)
 def greedy(ranks: int, micro_batches: int, limit: int) -> Order:
-    """Return the shortest greedy order in which a rank holds at most `limit` micro-batches."""
+    """Return the shortest pipeline order found by the greedy heuristic in which a rank holds at most `limit`
+    micro-batches.
+    """
     best: Order = ()
     shortest = 0
     # For passes of one slot, up to 8 ranks and 19 micro-batches, the attempts have equal lengths and the first wins.
@@ -243,12 +251,13 @@ def greedy(ranks: int, micro_batches: int, limit: int) -> Order:
 
 
 def _order_h1(shape: PipelineShape) -> Order:
-    """Return the ZB-H1 order, with 1F1B's memory limit of p micro-batches."""
+    """Return the ZB-H1 pass order for this pipeline shape, with 1F1B's memory limit of p micro-batches."""
     return greedy(shape.ranks, shape.micro_batches, shape.ranks)
 
 
 def unhidden(shape: PipelineShape, times: PassTimes) -> float:
-    """Return the part of 1F1B's bubble that weight gradients cannot fill [s]: (p - 1)(F + I - W).
+    """Return the part of 1F1B's bubble not filled by weight gradients [s], from shape and pass durations: (p - 1)(F + I
+    - W).
 
     Valid for equally long passes and sufficiently many micro-batches.
     """
@@ -269,12 +278,12 @@ ZB_H1 = PipelineSchedule(
 
 
 def _order_h2(shape: PipelineShape) -> Order:
-    """Return the ZB-H2 order, with a memory limit of 2 p micro-batches."""
+    """Return the ZB-H2 pass order for this pipeline shape, with a memory limit of 2 p micro-batches."""
     return greedy(shape.ranks, shape.micro_batches, 2 * shape.ranks)
 
 
 def late_start(shape: PipelineShape, times: PassTimes) -> float:
-    """Return the bubble of a schedule without idle slots: the last rank starts p - 1 forward passes late [s]."""
+    """Return the bubble of a schedule without idle slots [s]: the last rank starts p - 1 forward passes late."""
     return (shape.ranks - 1) * times.forward
 
 

@@ -33,7 +33,7 @@ from simulator.step.units import Unit
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Gradients that are communicated together.
+    """A bucket: gradients communicated together, from several units.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Bucket:
 
     @property
     def name(self) -> str:
-        """Suffix for the names of operations on the bucket."""
+        """Suffix with bucket and micro-batch number, for the names of operations on the bucket."""
         return f"bucket {self.number} {self.micro}"
 
     @property
@@ -62,20 +62,20 @@ class Bucket:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the units."""
+        """Names of the units with gradients in the bucket."""
         return tuple(unit.name for unit in self.units)
 
     @property
     def elements(self) -> int:
-        """Number of gradients."""
+        """Number of gradient elements in the bucket."""
         return sum(unit.elements for unit in self.units)
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """Return the planner; the last micro-batch all-reduces its buckets."""
+    """Return the planner writing a rank's passes under DDP; only the last micro-batch all-reduces its buckets."""
 
     def summed(bucket: Bucket) -> str | None:
-        """Append a bucket's all-reduce."""
+        """Append a bucket's all-reduce to the program; return the name, or None for a single rank."""
         name, dtype = f"all_reduce {bucket.name}", passes.step.precision.reduce
         act = NumericAction(Exchange.ALL_REDUCE, bucket.names, bucket.micro)
         return builder.communicate(name, "all_reduce", bucket.elements, dtype, [bucket.done], bucket.scope, act)
@@ -85,7 +85,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 @dataclass(slots=True)
 class Bucketing:
-    """Planner for passes whose gradients are communicated in buckets.
+    """Planner writing a rank's passes and communicates the gradients in buckets.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Bucketing:
     _numbers: Counter[int] = field(default_factory=Counter)
 
     def kind(self, one: Pass) -> Hashable:
-        """Return None: passes of equal work and stage have the same operations."""
+        """Return None: passes with equal work on a stage have the same operations."""
         return None
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
@@ -122,7 +122,9 @@ class Bucketing:
         sends, waiting = self.each or chunk.ends(micro), after
 
         def one(unit: Unit) -> str:
-            """Write a unit's backward pass; only the first unit waits for the next stage."""
+            """Write a unit's backward pass and return its last kernels; only the first unit waits for the next
+            stage.
+            """
             nonlocal waiting
             done = self.passes.backward(micro, unit, chunk, waiting, communicates=sends)
             waiting = []
@@ -132,7 +134,7 @@ class Bucketing:
         return self.passes.handed_back
 
     def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
-        """Write the input gradients of a backward pass; return the last kernels."""
+        """Write the input-gradient half of a micro-batch's backward pass through a chunk; return the last kernels."""
         done = ""
         for unit in reversed(chunk.units):
             done = self.passes.input_gradient(micro, unit, after)
@@ -140,7 +142,9 @@ class Bucketing:
         return done
 
     def weight_gradient(self, micro: int, chunk: Chunk) -> None:
-        """Write the weight gradients of a backward pass."""
+        """Write the weight-gradient half of a micro-batch's backward pass through a chunk, with communication of full
+        buckets.
+        """
         sends = self.each or chunk.ends(micro)
         self._filling(
             micro,
@@ -150,7 +154,9 @@ class Bucketing:
         )
 
     def _filling(self, micro: int, chunk: Chunk, gradients: Callable[[Unit], str], *, sends: bool) -> str:
-        """Write the gradients, from the last unit to the first, and communicate each full bucket."""
+        """Write gradients with the function `gradients`, from the chunk's last unit to its first; communicate each full
+        bucket if `sends`.
+        """
         # Expert-parallel units have separate buckets, summed by different ranks.
         filling: dict[bool, list[Unit]] = {False: [], True: []}
         # The first unit of each kind comes last in the backward pass and flushes its bucket.
@@ -171,7 +177,7 @@ class Bucketing:
         return done
 
     def _sent(self, bucket: Bucket) -> None:
-        """Communicate a bucket, from a cast copy if the wire's dtype differs."""
+        """Write the communication of a bucket, from a cast copy if gradients travel in another dtype."""
         passes = self.passes
         # ZeRO-2 keeps no whole gradients; its `send` packs the bucket.
         buffer = passes.cast(bucket.name, bucket.units) if passes.keeps_whole_gradients else None
@@ -181,7 +187,7 @@ class Bucketing:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the elements sent in a step: 2 (N - 1) times the gradients."""
+    """Return the elements sent per step by all N ranks together: 2 (N - 1) times the gradients."""
     return 2 * (ranks - 1) * sum(unit.elements for unit in units)
 
 

@@ -33,15 +33,19 @@ _RATE = Offload().host_rate
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """Return the planner; only the last micro-batch of a step communicates."""
+    """Return the planner writing a rank's passes with parameter servers; only the last micro-batch of a step
+    communicates.
+    """
     return _asynchronous(builder, passes) if passes.step.sharding.asynchronous else _synchronous(builder, passes)
 
 
 def _synchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """Return the planner for servers that wait for every worker."""
+    """Return the planner of a rank's passes for servers that wait for every worker's gradients before an update."""
 
     def exchanged(bucket: Bucket) -> str | None:
-        """Push a bucket, update, and pull."""
+        """Write a bucket's push, the servers' update, and the pull; return the push's name, or None for a single
+        worker.
+        """
         pushed = _push(builder, passes, bucket)
         # The update is in every rank's list, but a pull starts only when the last rank arrives: after every push and
         # update.
@@ -53,14 +57,19 @@ def _synchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 
 def _asynchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """Return the planner for several steps; a unit starts when its parameters of the preceding step have arrived."""
+    """Return the planner of a rank's passes over several steps, for servers that wait for no worker.
+
+    A unit starts when its parameters of the preceding step have arrived.
+    """
     sharding = passes.step.sharding
     fetched: dict[str, list[str | None]] = {}
     clocks: list[str | None] = []
     served: list[tuple[Bucket, str]] = []
 
     def exchanged(bucket: Bucket) -> str | None:
-        """Push a bucket and apply it on the servers; end the step after the first unit's bucket."""
+        """Write a bucket's push and the servers' update, and the pulls after the first unit's bucket; return the push's
+        name.
+        """
         pushed = _push(builder, passes, bucket)
         act = NumericAction(Computation.SERVE, bucket.names, bucket.micro)
         new = builder.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), [pushed or bucket.done], act)
@@ -71,7 +80,7 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
         return pushed
 
     def ended(number: int) -> None:
-        """Pull every bucket for the next step, after the staleness bound's wait."""
+        """Write the pulls of every bucket at the end of step `number`, after the wait for the staleness bound."""
         until: list[str | None] = []
         if sharding.staleness is not None:
             # A worker's step ends with its updates. These pulls are for step number + 1.
@@ -87,7 +96,9 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 
 def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None:
-    """Push a bucket's gradients to the servers, then free them."""
+    """Write a bucket's push of gradients to the servers and free the gradients; return the push's name, or None for a
+    single worker.
+    """
     step, act = passes.step, NumericAction(Exchange.PUSH, bucket.names, bucket.micro)
     to = (step.precision.reduce, step.sharding)
     pushed = builder.serve(f"push {bucket.name}", "push", bucket.elements, *to, [bucket.done], act)
@@ -96,7 +107,9 @@ def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None
 
 
 def _pull(builder: ProgramBuilder, passes: Passes, bucket: Bucket, after: list[str | None]) -> str | None:
-    """Pull a bucket's parameters from the servers."""
+    """Write a bucket's pull of parameters from the servers, after the named operations; return the name, or None for a
+    single worker.
+    """
     step, act = passes.step, NumericAction(Exchange.PULL, bucket.names, bucket.micro)
     return builder.serve(
         f"pull {bucket.name}", "pull", bucket.elements, step.precision.params, step.sharding, after, act
@@ -104,13 +117,15 @@ def _pull(builder: ProgramBuilder, passes: Passes, bucket: Bucket, after: list[s
 
 
 def _seconds(step: TrainingStep, bucket: Bucket) -> float:
-    """Return the duration of a bucket's update on the servers [s]."""
+    """Return the duration of a bucket's update on the parameter servers [s]."""
     # Servers update equal parts of the bucket in parallel.
     return bucket.elements / step.sharding.servers * traffic_per_parameter(step) / _RATE
 
 
 def traffic_per_parameter(step: TrainingStep) -> int:
-    """Return the bytes read and written on a server to update a parameter: summed gradient, states, master copy [B]."""
+    """Return the bytes that a parameter server reads and writes to update one parameter: summed gradient, states,
+    master copy [B].
+    """
     # States are float32. Each state and the master copy is read and written; a working copy is only written.
     states = 4 * step.optimizer.states
     gradient, working = find(step.precision.reduce).itemsize, find(step.precision.params).itemsize
@@ -119,7 +134,8 @@ def traffic_per_parameter(step: TrainingStep) -> int:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the elements sent in a step: N pushes and N pulls.
+    """Return the elements sent per step by workers and servers together: N pushes and N pulls of the parameters, for N
+    workers.
 
     A worker that hosts a server keeps the server's part off the wire.
     """

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class PassPlanner(Protocol):
-    """Writes passes into a program, with their communication."""
+    """Interface for planners: write a rank's passes into a program, with the sharding strategy's communication."""
 
     def kind(self, one: Pass) -> Hashable:
-        """Return a key shared by passes, of equal work and stage, with the same operations."""
+        """Return a key that is equal for passes with the same operations, among passes of equal work and stage."""
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """Write a micro-batch's forward pass through a chunk; return the operation for which the next stage waits."""
@@ -40,10 +40,12 @@ class PassPlanner(Protocol):
         """Write a backward pass through a chunk; return the operation for which the preceding stage waits."""
 
     def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
-        """Write a backward pass's input gradients; return the operation for which the preceding stage waits."""
+        """Write the input-gradient half of a backward pass through a chunk; return the operation for which the
+        preceding stage waits.
+        """
 
     def weight_gradient(self, micro: int, chunk: Chunk) -> None:
-        """Write a backward pass's weight gradients."""
+        """Write the weight-gradient half of a micro-batch's backward pass through a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +92,17 @@ class Strategy:
         return State.GRADIENTS not in self.shards or sharding.gradient_sync == "last"
 
     def servers(self, sharding: Sharding) -> int:
-        """Return the number of parameter servers on their own machines."""
+        """Return the number of parameter servers with their own machines: 0 without servers, or if workers host the
+        servers.
+        """
         return sharding.servers if self.updater is Updater.SERVERS and sharding.servers_on == "own" else 0
 
 
 class _Strategies(Catalog[Strategy]):
-    """Catalog of the sharding strategies."""
+    """Catalog of the sharding strategies, by name."""
 
     def listening(self, option: str) -> tuple[str, ...]:
-        """Return the names of strategies using an option in `Sharding`."""
+        """Return the names of strategies using a field of `Sharding`."""
         return tuple(name for name, strategy in self.by_name.items() if option in strategy.options)
 
 

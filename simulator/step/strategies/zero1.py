@@ -16,10 +16,12 @@ from simulator.step.units import Unit
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """Return the planner; only the last micro-batch communicates gradients."""
+    """Return the planner writing a rank's passes under ZeRO-1; only the last micro-batch communicates gradients."""
 
     def scattered(bucket: Bucket) -> str:
-        """Reduce-scatter a bucket, and copy the rank's shard to the host if the optimizer is offloaded."""
+        """Write a bucket's reduce-scatter, and a copy of the rank's shard to the host under offload; return the
+        reduce-scatter's name.
+        """
         reduced = scatter(builder, passes, bucket)
         if passes.step.offload is not None:
             nbytes = shard(bucket.elements, passes.ranks_of(bucket.units[0])) * passes.gradient_itemsize
@@ -43,7 +45,9 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the elements sent in a step: (N - 1) times the gradients, then (N - 1) times the parameters."""
+    """Return the elements sent per step by all N ranks together: (N - 1) times the gradients, then (N - 1) times the
+    parameters.
+    """
     return 2 * (ranks - 1) * sum(unit.elements for unit in units)
 
 

@@ -16,10 +16,14 @@ from simulator.step.units import Unit
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """Return the planner; a bucket of whole gradients lives until its reduce-scatter has ended."""
+    """Return the planner writing a rank's passes under ZeRO-2; a bucket of whole gradients lives until its
+    reduce-scatter has ended.
+    """
 
     def scattered(bucket: Bucket) -> str:
-        """Pack and reduce-scatter a bucket, then keep the rank's shard."""
+        """Write the packing and reduce-scatter of a bucket, and keep the rank's shard; return the reduce-scatter's
+        name.
+        """
         # Gradients are computed in place in the bucket, hence only a cast needs a copy.
         buffer = passes.pack(bucket.name, bucket.units, bucket.micro, copies=False)
         passes.scattered = reduced = scatter(builder, passes, bucket)
@@ -30,7 +34,9 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the elements sent in a step: (N - 1) times the gradients per micro-batch and the parameters."""
+    """Return the elements sent per step by all N ranks together: (N - 1) times the gradients per micro-batch and the
+    parameters.
+    """
     return (accumulation + 1) * (ranks - 1) * sum(unit.elements for unit in units)
 
 

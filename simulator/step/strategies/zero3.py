@@ -42,13 +42,15 @@ STREAM = "communication"
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> GatheredUnits:
-    """Return the planner for a rank's passes; each pass gathers the units that are not gathered yet."""
+    """Return the planner writing a rank's passes under ZeRO-3; each pass gathers the units that are not
+    gathered yet.
+    """
     return GatheredUnits(builder, passes, gathered_before(passes))
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Gathered parameters in a chunk when a pass begins; each unit has one storage, as in FSDP2 [2]_.
+    """Parameters of a chunk already gathered when a pass begins; each unit has a single storage, like in FSDP2 [2]_.
 
     Each attribute identifies the gathering pass by its phase ("forward" or "backward") and micro-batch; None if the
     parameters are not gathered.
@@ -69,12 +71,12 @@ class Gathered:
 
     @property
     def kind(self) -> Hashable:
-        """Key shared by passes that gather and free the same parameters."""
+        """Key that is equal if passes gather and free the same parameters."""
         return self.root is None, self.blocks is None, self.parts is None
 
 
 def gathered_before(passes: Passes) -> Mapping[Pass, Gathered]:
-    """Return the parameters gathered when each of the rank's passes begins.
+    """Return for each pass on the rank the parameters already gathered when the pass begins.
 
     Examples
     --------
@@ -104,7 +106,7 @@ def gathered_before(passes: Passes) -> Mapping[Pass, Gathered]:
 
 @dataclass(slots=True)
 class GatheredUnits:
-    """Planner for passes whose units are gathered first.
+    """Planner writing a rank's passes and gathers each unit's parameters before use (ZeRO-3).
 
     Attributes
     ----------
@@ -126,7 +128,9 @@ class GatheredUnits:
     _under_way: dict[tuple[int, int], _Micro] = field(default_factory=dict)
 
     def kind(self, one: Pass) -> Hashable:
-        """Return a key shared by passes, of equal work and stage, with the same operations."""
+        """Return a key that is equal for passes with the same gathers and frees, among passes of equal work
+        and stage.
+        """
         return self.before[one].kind
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
@@ -141,16 +145,18 @@ class GatheredUnits:
         return self.passes.handed_back
 
     def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
-        """Write the input gradients of a backward pass; return the last kernels."""
+        """Write the input-gradient half of a micro-batch's backward pass through a chunk; return the last kernels."""
         return self._under_way[chunk.stage, micro].backward(after, Work.INPUT_GRADIENT)
 
     def weight_gradient(self, micro: int, chunk: Chunk) -> None:
-        """Write the weight gradients of a backward pass; they need no parameters."""
+        """Write the weight-gradient half of a micro-batch's backward pass through a chunk; no parameters are
+        gathered.
+        """
         self._under_way.pop((chunk.stage, micro)).weights()
 
 
 class _Micro:
-    """A micro-batch in a chunk: its gathered blocks, and the operations for which passes wait."""
+    """Writes the passes of a micro-batch through a chunk under ZeRO-3, and records the gathered blocks in between."""
 
     def __init__(self, owner: GatheredUnits, chunk: Chunk, micro: int) -> None:
         self.owner = owner
@@ -181,7 +187,9 @@ class _Micro:
         self.stored: dict[int, str] = {}
 
     def forward(self, after: list[str | None]) -> str:
-        """Write the forward pass; return its last operation."""
+        """Write the micro-batch's forward pass with its gathers, after the given operations; return its last
+        operation.
+        """
         ahead, there = self.sharding.prefetch + 1, self.owner.before[Pass(Work.FORWARD, self.chunk.stage, self.micro)]
         root = self._gather_root("forward", there)
         self._find_held(there)
@@ -207,7 +215,9 @@ class _Micro:
         return done
 
     def backward(self, after: list[str | None], work: Work) -> str:
-        """Write the backward pass, or its input gradients; return the last kernels."""
+        """Write the micro-batch's backward pass, or only its input gradients, with gathers and reduce-scatters; return
+        the last kernels.
+        """
         there = self.owner.before[Pass(work, self.chunk.stage, self.micro)]
         done, waiting, whole = "", after, work is Work.BACKWARD
         root = self._gather_root("backward", there)
@@ -246,7 +256,7 @@ class _Micro:
         return done
 
     def weights(self) -> None:
-        """Write the weight gradients, from the last unit to the first."""
+        """Write the micro-batch's weight gradients, from the last unit to the first, with their reduce-scatters."""
         done = ""
         for block in ([(self.closing,)] if self.closing is not None else []) + self.blocks[::-1]:
             for unit in reversed(block):
@@ -260,22 +270,28 @@ class _Micro:
             self._reduce(self.root, done)
 
     def _pass_back(self, unit: Unit, after: list[str | None], work: Work) -> str:
-        """Write a unit's backward pass, or its input gradients."""
+        """Write a unit's whole backward pass, or only its input gradients, after the given operations; return the last
+        kernels.
+        """
         if work is Work.INPUT_GRADIENT:
             return self.passes.input_gradient(self.micro, unit, after)
         return self.passes.backward(self.micro, unit, self.chunk, after, communicates=self.sums)
 
     def _of_root(self, by: tuple[str, int]) -> str:
-        """Return the suffix for the root's allocation and gather, from the gathering pass."""
+        """Return the suffix in the names of the root's allocation and gather, from the gathering pass: (phase,
+        micro-batch).
+        """
         phase, micro = by
         return str(micro) if phase == "forward" else f"backward {micro}"
 
     def _root_parameters(self, by: tuple[str, int]) -> str:
-        """Return the name of the root's allocation."""
+        """Return the allocation name for the root's (embedding's and head's) gathered parameters."""
         return f"{_name(self.root)} parameters {self._of_root(by)}"
 
     def _gather_root(self, phase: str, there: Gathered) -> str | None:
-        """Gather the root unless an earlier pass has; return the operation for which the root's passes wait."""
+        """Gather the root (embedding, head) unless an earlier pass has; return the gather for which the root's passes
+        wait, or None.
+        """
         if not self.root:
             return None
         # The names are the gathering pass's, also in later passes.
@@ -288,12 +304,14 @@ class _Micro:
         return self._all_gather(gather, self.root, "shard")
 
     def _gather_of(self, name: str, scope: Scope) -> str | None:
-        """Return the name of an all-gather recorded by an earlier pass; None if the group is a single rank."""
+        """Return the name of an all-gather recorded by an earlier pass; None if the scope's process groups have a
+        single rank.
+        """
         # `communicate` returned None in this case.
         return name if self.builder.communicator.groups.size(scope) > 1 else None
 
     def _find_held(self, there: Gathered) -> None:
-        """Take over blocks gathered by an earlier pass."""
+        """Mark the blocks that an earlier pass gathered and left on the rank as ready."""
         if there.blocks is None:
             return
         phase, micro = there.blocks
@@ -303,7 +321,9 @@ class _Micro:
             self.ready[i] = self._gather_of(f"gather {_name(block)} {phase} {micro}", _shard(block)) or self.stored[i]
 
     def _gather(self, phase: str, i: int, there: Gathered) -> None:
-        """Gather a block for its "forward" or "backward" pass, after `room` has freed memory."""
+        """Write the allocation and all-gather of block `i` for its "forward" or "backward" pass, after `room` has freed
+        memory.
+        """
         if i in self.ready:
             return
         block = self.blocks[i]
@@ -328,25 +348,29 @@ class _Micro:
         )
 
     def _act(self, effect: Exchange, units: Sequence[Unit]) -> NumericAction[Exchange]:
-        """Return a collective's effect on these units' arrays."""
+        """Return the action of a collective in real training on some units' parameters or gradients."""
         return NumericAction(effect, tuple(unit.name for unit in units), self.micro)
 
     def _part(self, i: int, by: tuple[str, int]) -> str:
-        """Return the name of the block's shard on the mesh, left there by the pass `by`."""
+        """Return the allocation name for block `i`'s shard on the mesh, left there by the pass `by`."""
         return f"{_name(self.blocks[i])} parameters between {by[1]}"
 
     def _part_bytes(self, i: int) -> int:
-        """Return the size of the block's shard on the mesh [B]."""
+        """Return the bytes of this rank's shard of block `i` on the mesh [B]."""
         return shard(_gathered(self.blocks[i]), self.sharding.mesh or 1) * self.itemsize
 
     def _reshard(self, i: int, done: str, there: Gathered) -> str:
-        """Free a block after its forward pass, and keep this rank's shard on the mesh."""
+        """Free block `i` after its forward pass and keep this rank's shard on the mesh, if any; return the operation
+        that makes room.
+        """
         if self.sharding.mesh and there.parts is None:
             self.builder.allocate(self._part(i, ("forward", self.micro)), self._part_bytes(i), "gathered")
         return self._free(i, done)
 
     def _free(self, i: int, done: str) -> str:
-        """Free a gathered block, unless it is held to the end of the step; return the operation that makes room."""
+        """Free the gathered block `i`, unless it is held to the end of the step; return the operation that
+        makes room.
+        """
         if self.holds and not self.last:
             return done
         # The backward pass must gather the block again.
@@ -354,12 +378,14 @@ class _Micro:
         return self._give_back(self.stored.pop(i), _gathered(self.blocks[i]) * self.itemsize, done)
 
     def _give_back(self, name: str, nbytes: int, done: str) -> str:
-        """Free an allocation, possibly made by a pass that is not recorded."""
+        """Free a named allocation, possibly made by a pass that is not recorded, after the operation `done`; return the
+        free's name.
+        """
         self.builder.assume(name, nbytes, "gathered", STREAM)
         return self.builder.free(name, after=[done])
 
     def _sum_copies(self, units: Sequence[Unit], scattered: str) -> str | None:
-        """Sum this rank's gradient shard over the copies of the states.
+        """Write the all-reduce that sums this rank's gradient shard over the model states' copies (hybrid sharding).
 
         Returns
         -------
@@ -379,7 +405,7 @@ class _Micro:
         return self.builder.communicate(name, "all_reduce", part, reduce, [scattered], scope="replicate", act=act)
 
     def _reduce(self, units: Sequence[Unit], done: str) -> None:
-        """Reduce-scatter a block's gradients; this rank's shard remains."""
+        """Write the reduce-scatter of a block's gradients after the operation `done`; this rank's shard remains."""
         # With `gradient_sync: last`, only the last micro-batch communicates.
         if not self.sums:
             return
@@ -396,7 +422,9 @@ class _Micro:
 
 
 def _blocks(units: tuple[Unit, ...], sharding: Sharding) -> list[tuple[Unit, ...]]:
-    """Return the layers by block; blocks are gathered and freed as a whole, and the last may be smaller."""
+    """Return the layers in blocks of `layers_per_unit`, each gathered and freed as a whole; the last block may be
+    smaller.
+    """
     layers, size = tuple(unit for unit in units if unit.is_layer), sharding.layers_per_unit
     if any(unit.spread for unit in layers):
         # A layer's experts are gathered in another process group than its other parameters.
@@ -405,7 +433,7 @@ def _blocks(units: tuple[Unit, ...], sharding: Sharding) -> list[tuple[Unit, ...
 
 
 def _shard(units: Sequence[Unit]) -> Scope:
-    """Return the scope over which units are sharded."""
+    """Return the scope (kind of process group) over which these units' parameters are sharded."""
     return "expert data" if units[0].spread else "shard"
 
 
@@ -418,17 +446,17 @@ def _name(units: Sequence[Unit]) -> str:
 
 
 def _all(units: Sequence[Unit]) -> int:
-    """Return the number of parameters of units."""
+    """Return the number of parameters in these units together."""
     return sum(unit.elements for unit in units)
 
 
 def _gathered(units: Sequence[Unit]) -> int:
-    """Return the number of parameters to gather: without parameters that stay whole on every rank."""
+    """Return the number of parameters to gather in these units, without parameters kept whole on every rank."""
     return sum(unit.elements - unit.resident for unit in units)
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the elements sent in a step by every rank together.
+    """Return the elements sent per step by every rank together under ZeRO-3.
 
     The last block is still gathered at its backward pass, and the root stays gathered through a micro-batch.
     """

@@ -40,7 +40,7 @@ _ALIKE: Final = 0.05
 
 
 def figure(timeline: Timeline) -> Figure:
-    """Draw the use of the most used links over time.
+    """Return a figure of the most used links' bandwidth utilisation over time, with busy and used shares beside it.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def figure(timeline: Timeline) -> Figure:
 
 
 def _title(timeline: Timeline, uses: Sequence[LinkUse]) -> str:
-    """Write the finding; without a bottleneck if closed forms keep some collectives off the links."""
+    """Return the title: the bottleneck link, unless closed forms keep some collectives' bytes off the links."""
     unplayed = on_links(timeline)
     if unplayed:
         most_used = percent_text(max(used(use, timeline.end) for use in uses))
@@ -89,7 +89,10 @@ def _title(timeline: Timeline, uses: Sequence[LinkUse]) -> str:
 
 
 def on_links(timeline: Timeline) -> str:
-    """Write how many collectives used no link because closed forms replaced them; "" if none."""
+    """Return a text on how many of a timeline's collectives used no link because closed forms replaced them.
+
+    "" if none.
+    """
     collectives = {span.name for span in timeline.spans if span.kind in OPERATIONS}
     played = {sent.collective for sent in timeline.sent} & collectives
     if len(played) == len(collectives):
@@ -98,7 +101,7 @@ def on_links(timeline: Timeline) -> str:
 
 
 def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = None, *, all_known: bool = True) -> str:
-    """Write a run's bottleneck link, or the absence of a bottleneck.
+    """Return a sentence naming a run's bottleneck link, or denying a bottleneck.
 
     The used share of a link's bandwidth decides, not its busy time: a link whose sender waits for another link is busy
     too.
@@ -147,7 +150,7 @@ def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = No
 
 
 def _none(ranked: Sequence[LinkUse], alike: int, share: str, end: float, other: str, *, all_known: bool) -> str:
-    """Write that no link is a bottleneck, and how much the busiest links use."""
+    """Return a sentence that no link is a bottleneck, and how much of their bandwidth the busiest links use."""
     if len(ranked) == 1:
         who = f"the {'only link used' if all_known else 'busiest link'}, {ranked[0].name}, uses {share} of its"
     elif alike == 1:
@@ -158,7 +161,7 @@ def _none(ranked: Sequence[LinkUse], alike: int, share: str, end: float, other: 
 
 
 def _in_turn(ranked: Sequence[LinkUse], end: float, busiest: Bottleneck) -> str:
-    """Write how a cable whose directions take turns limits the run."""
+    """Return a sentence on a bottleneck cable whose two directions send at different times."""
     cable = {busiest.link, reverse_of(busiest.link)}
     others = [used(use, end) for use in ranked if use.name not in cable]
     tail = f"; the other {len(others)} links use at most {percent_text(max(others))}" if others else ""
@@ -166,7 +169,7 @@ def _in_turn(ranked: Sequence[LinkUse], end: float, busiest: Bottleneck) -> str:
 
 
 def _together(links: Sequence[LinkUse], end: float) -> str:
-    """Write a few links by name or kind, many by their number."""
+    """Format links: a few names, or names for groups of equal links, or only the number of links."""
     if len(links) <= 2:
         return " and ".join(link.name for link in links)
     rows = equivalent_links(links, end)
@@ -174,7 +177,7 @@ def _together(links: Sequence[LinkUse], end: float) -> str:
 
 
 def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[EquivalentLinks], end: float) -> None:
-    """Draw the bandwidth share over time, a row per group of links."""
+    """Draw a heat map of the used share of bandwidth into the axes: time to the right, a row per group of links."""
     from matplotlib.colors import LinearSegmentedColormap
 
     # The smallest use differs visibly from none, which is white; the page uses the same colour for links.
@@ -191,7 +194,7 @@ def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[Equ
 
 
 def _shares(traffic: LinkTraffic, shown: Sequence[EquivalentLinks]) -> Floats:
-    """Return the mean share of each row's links in each bin, shape (rows, bins)."""
+    """Return the mean used share of bandwidth of each row's links in each time bin, shape (rows, bins)."""
     number = {name: i for i, name in enumerate(traffic.names)}
     shares = np.zeros((len(shown), traffic.rates.shape[1]))
     for i, row in enumerate(shown):
@@ -203,7 +206,7 @@ def _shares(traffic: LinkTraffic, shown: Sequence[EquivalentLinks]) -> Floats:
 
 
 def _bars(axes: Axes, shown: Sequence[EquivalentLinks], end: float) -> None:
-    """Draw the busy and used shares of each row."""
+    """Draw two horizontal bars per group of links: the share of time with a flow, and the used share of bandwidth."""
     busy = [min(1.0, row.busy / end) if end > 0.0 else 0.0 for row in shown]
     carried = [row.used(end) for row in shown]
     rows = range(len(shown))
@@ -221,7 +224,7 @@ def _bars(axes: Axes, shown: Sequence[EquivalentLinks], end: float) -> None:
 
 
 def _rows(axes: Axes, shown: Sequence[EquivalentLinks], total: int) -> None:
-    """Label the rows with links and bytes."""
+    """Label each row of the heat map with its links' names and bytes, and set the title on the links shown."""
     names = [f"{row.name}  {format_bytes(row.nbytes)}{' each' if len(row.links) > 1 else ''}" for row in shown]
     axes.set_yticks(range(len(shown)), names, fontsize=8.0)
     axes.set_ylim(len(shown) - 0.5, -0.5)
@@ -233,7 +236,7 @@ def _rows(axes: Axes, shown: Sequence[EquivalentLinks], total: int) -> None:
 
 
 def _of_point(close_up: CloseUp) -> Figure | None:
-    """Return the figure of a point; None without communication."""
+    """Return the bandwidth figure of a simulated point; None without communication."""
     timeline = close_up.timeline
     unplayed = on_links(timeline)
     if unplayed and _most_used(timeline) < _VISIBLE:
@@ -242,12 +245,12 @@ def _of_point(close_up: CloseUp) -> Figure | None:
 
 
 def _most_used(timeline: Timeline) -> float:
-    """Return the largest used share of any link."""
+    """Return the largest used share (0 to 1) of bandwidth over the timeline's links."""
     return max((used(use, timeline.end) for use in link_uses(timeline)), default=0.0)
 
 
 def _sentence(text: str) -> Figure:
-    """Return a picture with only a sentence: the reason for drawing nothing."""
+    """Return a figure that holds only the given sentence, the reason for drawing nothing else."""
     with style.applied():
         fig = style.new_figure(9.0, 0.9)
         style.set_title(fig, text)

@@ -39,7 +39,7 @@ _MOST_VECTOR_BARS: Final = 4000
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """A bar of a lane: a span, or several merged spans without a name."""
+    """A bar in a timeline picture: a span (timed piece of work), or several merged spans without a name."""
 
     start: float
     end: float
@@ -49,7 +49,7 @@ class _Bar:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """A row of the picture."""
+    """A row of the timeline picture: the bars of a stream."""
 
     stream: str
     bars: tuple[_Bar, ...]
@@ -57,14 +57,14 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The lanes of a rank, server or switch, drawn once for equivalent participants."""
+    """The picture rows (lanes) for a rank, server or switch, drawn once for equivalent participants."""
 
     name: str
     lanes: tuple[_Lane, ...]
 
 
 def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None, slow: Collection[int] = ()) -> Figure:
-    """Draw the lanes of at most 32 rank and stream pairs; ranks with equal spans share lanes.
+    """Return a figure with a row of bars per rank and stream, for at most 32 pairs; ranks with equal spans share rows.
 
     Parameters
     ----------
@@ -115,7 +115,10 @@ def _alike_ranks(
     moved: Mapping[Participant, Sequence[Traffic]],
     slow: Collection[int],
 ) -> list[tuple[int, ...]]:
-    """Group ranks that look the same, pixel by pixel; a slow rank stays alone."""
+    """Return groups of ranks whose spans and transfers look the same when rounded to pixels.
+
+    A slow rank stays alone.
+    """
     pixel = timeline.end / _PIXELS or 1.0
     alike: dict[Hashable, list[int]] = {}
     for rank, spans in by_rank.items():
@@ -127,7 +130,7 @@ def _alike_ranks(
 
 
 def _look(own: Sequence[Traffic], pixel: float) -> Hashable:
-    """Return a participant's transfers, rounded to pixels."""
+    """Return a comparable key: a participant's transfer directions and intervals, rounded to pixels."""
     return tuple(
         (one.direction, tuple((round(start / pixel), round(end / pixel)) for start, end in one.intervals))
         for one in own
@@ -135,7 +138,7 @@ def _look(own: Sequence[Traffic], pixel: float) -> Hashable:
 
 
 def _others(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple[list[_Block], str]:
-    """Return lanes of servers and switches, equal ones once, and a note about the rest."""
+    """Return the picture rows of servers and switches, equal ones drawn once, and a text on omitted ones."""
     pixel = end / _PIXELS or 1.0
     alike: dict[Hashable, list[str]] = {}
     for who, own in moved.items():
@@ -150,7 +153,7 @@ def _others(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple
 
 
 def finding(timeline: Timeline) -> str:
-    """Write the time split of the last rank to end.
+    """Return a sentence on the last rank to end: its shares of compute, exposed communication and idle time.
 
     Examples
     --------
@@ -195,7 +198,7 @@ def finding(timeline: Timeline) -> str:
 
 
 def _mean_idle(timeline: Timeline, total: float, told: str) -> str:
-    """Return the ranks' mean idle share, in brackets, if different from the reported rank's."""
+    """Return the mean idle share of all ranks as " (mean of all ranks: 5 %)"; "" if equal to the text `told`."""
     if not timeline.at_work:
         return ""
     mean = style.percent(max(0.0, 1.0 - fmean(timeline.at_work.values()) / total))
@@ -203,23 +206,23 @@ def _mean_idle(timeline: Timeline, total: float, told: str) -> str:
 
 
 def _communicates(span: Span) -> bool:
-    """Return True if a span is a collective or a copy."""
+    """Return True if a span's stream carries communication or copies."""
     return span.stream.startswith(("communication", "copy"))
 
 
 def _union(spans: Sequence[Span]) -> float:
-    """Return the time with at least one span in flight [s]."""
+    """Return the seconds with at least one of the spans in flight."""
     return length((span.start, span.end) for span in spans)
 
 
 def _order(span: Span) -> tuple[int, int, str, float]:
-    """Return a sort key: rank, compute before communication before the rest, stream, start."""
+    """Return a span's sort key: rank, compute stream before communication before other streams, stream, start."""
     place = 0 if span.stream == "compute" else 1 if span.stream.startswith("communication") else 2
     return span.rank, place, span.stream, span.start
 
 
 def _ends(spans: Iterable[Span]) -> dict[int, float]:
-    """Return the end of each rank's last operation [s]."""
+    """Return the time [s] at which each rank's last span ends: {rank: time}."""
     ends: dict[int, float] = {}
     for span in spans:
         ends[span.rank] = max(ends.get(span.rank, span.end), span.end)
@@ -227,14 +230,14 @@ def _ends(spans: Iterable[Span]) -> dict[int, float]:
 
 
 def _slowest(ends: Mapping[int, float]) -> int:
-    """Return the rank that ends last; ties go to the lowest rank."""
+    """Return the rank with the latest end time, given {rank: end}; ties go to the lowest rank."""
     return min(ends, key=lambda rank: (-ends[rank], rank))
 
 
 def _chosen(
     by_rank: Mapping[int, Sequence[Span]], alike: Sequence[tuple[int, ...]], slow: Collection[int], *, extra: int
 ) -> tuple[list[tuple[int, ...]], str]:
-    """Return the groups of ranks to show, and a note about omitted groups."""
+    """Return the groups of equal ranks to draw, as many as the picture can hold, and a text on omitted groups."""
     most_streams = max(len({s.stream for s in spans}) for spans in by_rank.values()) + extra
     most = max(1, _MOST_LANES // most_streams)
     if len(alike) <= most:
@@ -251,7 +254,7 @@ def _chosen(
 
 
 def _lanes(spans: Sequence[Span], moved: Sequence[Traffic], end: float) -> tuple[_Lane, ...]:
-    """Return a rank's streams, and its sends and receives if known."""
+    """Return a rank's picture rows: a row per stream, and a row each for its sends and receives."""
     lanes = []
     for stream, group in groupby(spans, lambda s: s.stream):
         bars = [_Bar(s.start, s.end, s.kind, s.name) for s in group]
@@ -263,7 +266,7 @@ def _lanes(spans: Sequence[Span], moved: Sequence[Traffic], end: float) -> tuple
 
 
 def merge(bars: Sequence[_Bar], pixel: float) -> tuple[_Bar, ...]:
-    """Merge bars shorter than a pixel within the same pixel; the dominant kind gives the colour.
+    """Return bars with those shorter than a pixel merged per pixel; the kind with the most time gives the colour.
 
     A pixel that is more than half full is drawn full, and adjacent full pixels of a kind become a single bar; otherwise
     invisible gaps would wash the colour out. Example (pixels between |):
@@ -290,7 +293,7 @@ def merge(bars: Sequence[_Bar], pixel: float) -> tuple[_Bar, ...]:
 
 
 def _cell(members: Sequence[_Bar], start: float, pixel: float) -> _Bar:
-    """Return the bar of a pixel."""
+    """Return a single bar for the short bars within a pixel, of the kind with the most time."""
     filled: dict[str, float] = {}
     for bar in members:
         filled[bar.kind] = filled.get(bar.kind, 0.0) + bar.end - bar.start
@@ -302,7 +305,7 @@ def _cell(members: Sequence[_Bar], start: float, pixel: float) -> _Bar:
 
 
 def _kinds(lanes: Sequence[_Lane]) -> list[str]:
-    """Return the kinds of bars by falling total time (the first kinds get the most distinct colours)."""
+    """Return the kinds of work in the rows by falling total time, so that the first get the most distinct colours."""
     filled: dict[str, float] = {}
     for lane in lanes:
         for bar in lane.bars:
@@ -311,7 +314,7 @@ def _kinds(lanes: Sequence[_Lane]) -> list[str]:
 
 
 def _draw(axes: Axes, lanes: Sequence[_Lane], palette: dict[str, str], end: float) -> None:
-    """Draw the bars of all lanes."""
+    """Draw the bars of all rows into the axes, row 0 first, with the palette's colour for each kind of work."""
     raster = sum(len(lane.bars) for lane in lanes) > _MOST_VECTOR_BARS
     for row, lane in enumerate(lanes):
         # Narrow bars lie above wide ones; a pixel covered by a neighbour would be lost.
@@ -329,7 +332,7 @@ def _draw(axes: Axes, lanes: Sequence[_Lane], palette: dict[str, str], end: floa
 
 
 def _write(axes: Axes, bar: _Bar, row: int, colour: str, end: float) -> None:
-    """Write a bar's name inside, if it fits."""
+    """Write a bar's name inside the bar if there is enough room."""
     room = (bar.end - bar.start) / end * _PIXELS if end > 0.0 else 0.0
     # At 150 dpi; a letter of 8 pt is about 5.3 pt wide.
     letters = int(room / 150 * 72 / 5.3)
@@ -339,7 +342,7 @@ def _write(axes: Axes, bar: _Bar, row: int, colour: str, end: float) -> None:
 
 
 def _label(axes: Axes, blocks: Sequence[_Block]) -> None:
-    """Label the lanes, and draw lines between blocks."""
+    """Label the rows with participant and stream, and draw a line between the rows of different participants."""
     names = [f"{block.name}  {lane.stream}" for block in blocks for lane in block.lanes]
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
@@ -350,7 +353,7 @@ def _label(axes: Axes, blocks: Sequence[_Block]) -> None:
 
 
 def _named(ranks: Sequence[int], slow: Collection[int]) -> str:
-    """Write a rank, or several equal ranks with their number.
+    """Return a name for a rank, or for several equal ranks with their number.
 
     Examples
     --------
@@ -365,7 +368,7 @@ def _named(ranks: Sequence[int], slow: Collection[int]) -> str:
 
 
 def _legend(fig: Figure, palette: dict[str, str], note: str) -> None:
-    """Draw the legend with the note about omissions."""
+    """Draw the legend below the figure: a colour per kind of work, with the note as its title."""
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=colour, label=kind) for kind, colour in palette.items()]
@@ -374,7 +377,7 @@ def _legend(fig: Figure, palette: dict[str, str], note: str) -> None:
 
 
 def _of_point(close_up: CloseUp) -> Figure:
-    """Return the figure of a point."""
+    """Return the timeline figure of a simulated point."""
     return figure(close_up.timeline, close_up.groups, close_up.slow)
 
 

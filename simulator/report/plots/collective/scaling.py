@@ -34,7 +34,7 @@ _ALONG: Final = {"world_size": "GPUs", "nbytes": "array size per rank"}
 
 
 def figures(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> dict[str, Figure]:
-    """Draw the figures for which a sweep has enough runs, by name.
+    """Return the figures for which a sweep of collectives has enough runs, by name.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def figures(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> d
 
 
 def time_against_workers(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> Figure:
-    """Draw time [s] against workers, a panel for each size (at most six).
+    """Return a figure of time [s] against number of workers, a panel for each array size (at most six).
 
     Raises
     ------
@@ -71,12 +71,12 @@ def time_against_workers(points: Sequence[ScalingPoint], known: Sequence[Crossin
 
 
 def time_against_size(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> Figure:
-    """Draw time [s] against size [B], a panel for each number of workers; see `time_against_workers`."""
+    """Return a figure of time [s] against array size [B], a panel per number of workers; see `time_against_workers`."""
     return _draw(points, "nbytes", known)
 
 
 def _draw(points: Sequence[ScalingPoint], along: Axis, known: Sequence[Crossing]) -> Figure:
-    """Draw a panel per value of the other axis, each with every line."""
+    """Return a figure of time along an axis: a panel per value of the other axis, each with a line per algorithm."""
     if not points:
         raise ValueError("got no points; a scaling figure needs at least one run")
     names = list(dict.fromkeys(point.algorithm for point in points))
@@ -116,7 +116,7 @@ def _draw(points: Sequence[ScalingPoint], along: Axis, known: Sequence[Crossing]
 
 
 def _draw_apart(points: Sequence[ScalingPoint], along: Axis, names: Sequence[str]) -> Figure:
-    """Draw a panel for each line, with the others pale behind it, if too many lines would share a panel."""
+    """Return a figure for sweeps with many algorithms: a panel per algorithm, with the others pale behind."""
     fixed_name: Axis = "nbytes" if along == "world_size" else "world_size"
     # Show only the other axis's largest value; otherwise the number of panels would multiply.
     fixed = max(getattr(point, fixed_name) for point in points)
@@ -160,19 +160,19 @@ def spread(values: Sequence[Any], most: int) -> list[Any]:
 
 
 def _algorithms(points: Sequence[ScalingPoint]) -> set[str]:
-    """Return the algorithms of points."""
+    """Return the set of the points' algorithms."""
     return {point.algorithm for point in points}
 
 
 def _fixed_text(name: Axis, value: int) -> str:
-    """Write the fixed value of a panel."""
+    """Format a panel's fixed array size or number of workers: '1 MiB', '8 GPUs'."""
     return format_bytes(value) if name == "nbytes" else f"{value} GPU" + "s" * (value != 1)
 
 
 def _panel(
     axes: Axes, points: Sequence[ScalingPoint], along: Axis, names: Sequence[str], palette: dict[str, str]
 ) -> None:
-    """Draw the lines of a panel."""
+    """Draw a line and points of time for each algorithm into a panel with logarithmic axes."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     for number, name in enumerate(names):
@@ -193,7 +193,7 @@ def _panel(
 
 
 def _mark(axes: Axes, crossed: Sequence[Crossing], compared: bool) -> None:
-    """Mark each crossover; write the places of lead changes, or "no crossover"."""
+    """Mark each crossover with a circle; write the places at which the fastest algorithm changes, or "no crossover"."""
     for crossing in crossed:
         axes.plot([crossing.at], [crossing.time], linestyle="none", marker="o", markersize=11 if crossing.leads else 8,
                   markerfacecolor="none", markeredgecolor=style.BLACK, markeredgewidth=1.2)  # fmt: skip
@@ -211,7 +211,7 @@ def _mark(axes: Axes, crossed: Sequence[Crossing], compared: bool) -> None:
 
 
 def _ticks(axes: Axes, values: Sequence[int], along: Axis) -> None:
-    """Label the axes with a few round values."""
+    """Label a panel's axes at a few of the values: bytes or numbers of workers, and round times."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     shown = spread(values, _MOST_TICKS)
@@ -229,7 +229,7 @@ def _ticks(axes: Axes, values: Sequence[int], along: Axis) -> None:
 def _legend(
     fig: Figure, points: Sequence[ScalingPoint], names: Sequence[str], palette: dict[str, str], *, crossed: bool
 ) -> None:
-    """Draw the legend: algorithms, and the meaning of points, lines and circles."""
+    """Draw the legend: a marker per algorithm, and the meaning of points, lines and circles."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -249,7 +249,7 @@ def _legend(
 
 
 def _of_collectives(compared: ComparedPoints) -> dict[str, Figure]:
-    """Return the figures of a comparison; none for a single point."""
+    """Return the scaling figures of the compared collectives by name; empty for a single point."""
     return figures(compared.times, compared.crossings) if len(compared.times) > 1 else {}
 
 

@@ -48,7 +48,7 @@ _WIDEST: Final = 17.8
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """State after a round.
+    """Content of every rank's chunks after a round of a collective.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Step:
 
 
 def figure(schedule: Schedule) -> Figure:
-    """Draw a grid of ranks and chunks for each round, at most 12: the first rounds and the last.
+    """Return a figure with a grid of ranks and chunks for each round, at most 12 rounds: the first and the last.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def figure(schedule: Schedule) -> Figure:
 
 
 def finding(schedule: Schedule) -> str:
-    """Write a schedule's result, and its number of steps and transfers."""
+    """Return a sentence with a schedule's result and its numbers of steps and transfers."""
     lengths = [len(played) for played in schedule.rounds()]
     steps = f"{len(lengths)} step" + ("s" if len(lengths) != 1 else "")
     return (
@@ -120,7 +120,7 @@ def finding(schedule: Schedule) -> str:
 
 
 def _promise(schedule: Schedule) -> str:
-    """Write the result of a schedule."""
+    """Return a text on the final state of a schedule's collective, e.g. "every rank holds the whole sum"."""
     root = f"rank {schedule.root}"
     return {
         "all_reduce": "every rank holds the whole sum",
@@ -164,7 +164,7 @@ def replay(schedule: Schedule, most: int) -> tuple[Step, ...]:
 
 
 def _play(schedule: Schedule, held: Held, played: Round) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Apply a round to the state; return the senders for each place that changed."""
+    """Apply a round of transfers to `held` in place; return {(participant, chunk): senders} for each changed chunk."""
     senders: dict[tuple[int, int], tuple[int, ...]] = {}
     columns = (column.tolist() for column in (played.src, played.dst, played.first, played.count, played.reduce))
     for src, dst, first, count, reduce in zip(*columns, strict=True):
@@ -179,12 +179,12 @@ def _play(schedule: Schedule, held: Held, played: Round) -> dict[tuple[int, int]
 
 
 def _frozen(held: Held) -> tuple[tuple[int, ...], ...]:
-    """Return an immutable copy of the state."""
+    """Return tuples with a copy of the state (ranks' parts in each chunk)."""
     return tuple(tuple(row) for row in held)
 
 
 def _with_gap(steps: Sequence[Step]) -> list[Step | None]:
-    """Insert a gap (None) before the last state if states are missing there."""
+    """Return the states to draw, with None inserted before the last if rounds are missing there."""
     panels: list[Step | None] = list(steps)
     if len(steps) > 1 and steps[-1].number > steps[-2].number + 1:
         panels.insert(-1, None)
@@ -192,14 +192,14 @@ def _with_gap(steps: Sequence[Step]) -> list[Step | None]:
 
 
 def _panel_size(rows: int, columns: int, *, named: bool) -> tuple[float, float]:
-    """Return width and height of a panel [inch]."""
+    """Return width and height [inch] of a panel with the given rows and columns; `named`: cells contain text."""
     if named:
         return max(columns * _CELL[0], 1.9), rows * _CELL[1]
     return 2.9, 2.9 * min(1.5, max(0.5, rows / columns))
 
 
 def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
-    """Name the ranks in a sum, short enough for a cell.
+    """Return a text with the ranks in a bit mask, short enough for a cell.
 
     Examples
     --------
@@ -222,7 +222,10 @@ def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
 
 
 def _name_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
-    """Draw cells with text: origins and senders; fresh cells are shaded."""
+    """Draw a cell per rank and chunk with text: origin ranks and senders.
+
+    Chunks written in this round are shaded.
+    """
     from matplotlib.colors import ListedColormap
 
     rows, columns = len(step.held), schedule.chunks
@@ -247,13 +250,13 @@ def _name_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
 
 
 def _from(schedule: Schedule, senders: Sequence[int]) -> str:
-    """Write the senders, or their number if too long."""
+    """Return a text with the senders' names, or only the number of senders if too long."""
     names = ",".join(_name(schedule, sender) for sender in senders)
     return names if len(names) <= _LETTERS else f"all {len(senders)}" if len(senders) > 2 else f"{len(senders)}"
 
 
 def _colour_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
-    """Draw coloured cells: blue for older content, orange for content of this step; darker for more origins."""
+    """Draw a coloured cell per rank and chunk: orange if written in this round, else blue, darker for more origins."""
     from matplotlib import colormaps
 
     counts = np.array([[origins.bit_count() for origins in row] for row in step.held], np.float64)
@@ -271,7 +274,7 @@ def _colour_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
 
 
 def _frame(axes: Axes, step: Step, schedule: Schedule, *, first: bool, lowest: bool) -> None:
-    """Write the title and the ticks of a panel."""
+    """Write a panel's title (round, number of transfers), and the ranks and chunks as ticks."""
     transfers = f"{step.transfers} transfer" + ("s" if step.transfers != 1 else "")
     axes.set_title(f"step {step.number}: {transfers}" if step.number else "start", loc="left")
     rows, columns = len(step.held), schedule.chunks
@@ -288,7 +291,7 @@ def _frame(axes: Axes, step: Step, schedule: Schedule, *, first: bool, lowest: b
 
 
 def _name(schedule: Schedule, participant: int) -> str:
-    """Return a rank's number, or the kind of another participant."""
+    """Return a text with a rank's number, or with the kind ("server") if the participant is no rank."""
     if participant < schedule.world_size:
         return str(participant)
     kind = ALGORITHMS.find(schedule.algorithm).auxiliary.value
@@ -296,7 +299,7 @@ def _name(schedule: Schedule, participant: int) -> str:
 
 
 def _key(schedule: Schedule, *, named: bool) -> str:
-    """Return the text that explains cells and colours."""
+    """Return the text below the figure that explains its cells and colours; `named`: cells contain text."""
     if named:
         cell = "cell: ranks whose parts the chunk contains; bold: required at the end; "
         return cell + "shaded: written in this step, ← sender"
@@ -308,7 +311,7 @@ def _key(schedule: Schedule, *, named: bool) -> str:
 
 
 def _of_schedule(schedule: Schedule) -> Figure | None:
-    """Return a schedule's figure; None for too many ranks."""
+    """Return the step-by-step figure of a schedule; None for more ranks than the figure can show."""
     return figure(schedule) if schedule.world_size <= _MOST_DRAWN else None
 
 

@@ -29,7 +29,7 @@ _LABEL: Final = 40
 
 
 def parts(report: Mapping[str, Any], *, by: str = "kind") -> dict[str, float]:
-    """Split a training report's step time into parts [s].
+    """Return a training report's step time split into parts: {part: seconds}.
 
     Exposed communication is listed by kind, or by "dimension" of parallelism.
 
@@ -46,7 +46,7 @@ def parts(report: Mapping[str, Any], *, by: str = "kind") -> dict[str, float]:
 
 
 def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
-    """Draw a bar for each run (at most the fastest forty), with its speed and memory beside it.
+    """Return a figure with a bar of step time per run (at most the forty fastest), with speed and memory beside it.
 
     If runs process different numbers of tokens per step, bars are a GPU's time per token.
 
@@ -84,13 +84,13 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
 
 
 def _fastest(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the runs to draw, in their order."""
+    """Return the forty runs with most tokens/s per GPU, in their given order."""
     order = sorted(range(len(rows)), key=lambda place: (-rows[place][1]["tokens_per_s_per_gpu"], place))
     return [rows[place] for place in sorted(order[:_MOST])]
 
 
 def _shares(reports: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the factor on each run's times: 1, or 1 / tokens per GPU if these differ."""
+    """Return a factor for each report's times: 1, or 1 / (tokens per GPU and step) if runs differ in these tokens."""
     tokens = [report["tokens_per_s_per_gpu"] * report["step_time_s"] for report in reports]
     if max(tokens) - min(tokens) <= 1e-6 * max(tokens):
         return [1.0] * len(reports)
@@ -98,14 +98,17 @@ def _shares(reports: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _beside(report: Mapping[str, Any]) -> str:
-    """Write the text beside a bar."""
+    """Return the text beside a report's bar: tokens/s, MFU, peak memory, and whether the step fits."""
     fits = "" if report["fits"] else ", does not fit"
     memory = format_memory(report["peak_memory_bytes"])
     return f"{report['tokens_per_s']:,.0f} tokens/s, {style.percent(report['mfu'])} MFU, {memory}{fits}"
 
 
 def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> float:
-    """Draw the 80 % prediction interval around each bar's end; return the farthest end [s]."""
+    """Draw the 80 % prediction interval of the step time at each bar's end; return the highest end.
+
+    Ends are multiplied by the run's factor in `shares`.
+    """
     known = [
         (place, *(end * shares[place] for end in _interval(report)))
         for place, report in enumerate(reports)
@@ -118,14 +121,14 @@ def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]], shares: Sequenc
 
 
 def _interval(report: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the 80 % prediction interval of a step's time; the time itself if unknown [s]."""
+    """Return the ends [s] of a report's 80 % prediction interval of step time; the step time twice if unknown."""
     ends = report.get("intervals") or {}
     own = report["step_time_s"]
     return ends.get("step_time_s_80_low", own), ends.get("step_time_s_80_high", own)
 
 
 def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
-    """Return the visible parts: kernels first, then exposed communication by size, idle time last."""
+    """Return the names of parts long enough to draw: kernels, then exposed communication by size, then idle time."""
     widest: dict[str, float] = {}
     for bar in bars:
         for name, seconds in bar.items():
@@ -137,14 +140,14 @@ def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:
-    """Return the parts' colours; communication has the same colours as in timelines."""
+    """Return {part of a step: colour}; communication has the same colours as in timelines."""
     kinds = {name: name.removeprefix("exposed ").replace(_PASSES, "forward") for name in names}
     by_kind = style.colours(kinds.values())
     return {name: by_kind[kind] for name, kind in kinds.items()}
 
 
 def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Write the fastest fitting run, and its exposed communication.
+    """Return a sentence on the fastest run fitting in memory, and its share of exposed communication.
 
     More GPUs process more tokens in any case: runs with different numbers of GPUs are compared by the speed of a GPU.
     """
@@ -164,7 +167,7 @@ def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:
-    """Return the figure of a comparison."""
+    """Return the breakdown figure of compared training steps, by name; empty without points."""
     return {"breakdown": figure(compared.rows)} if compared.rows else {}
 
 

@@ -32,7 +32,7 @@ Carried = dict[str, dict[str, float]]
 
 
 def kind_of_link(name: str) -> str:
-    """Return the kinds of a link's ends, without numbers and direction.
+    """Return a link name "src->dst" as the kinds of its ends, without numbers and direction.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def kind_of_link(name: str) -> str:
 
 
 def carried(timeline: Timeline) -> Carried:
-    """Return the mean bytes per link by kind of link and dimension; kinds with most bytes first."""
+    """Return {kind of link: {dimension of parallelism: mean bytes per link}}; kinds with most bytes first."""
     streams = {span.name: span.stream for span in timeline.spans}
     totals: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for log in timeline.logs:
@@ -65,7 +65,7 @@ def carried(timeline: Timeline) -> Carried:
 
 
 def _by_link(log: TransferLog) -> dict[int, float]:
-    """Return the bytes on each link of a collective."""
+    """Return {link number: bytes} of a collective's transfer log."""
     # Sum over transfers on the same route first, then over routes on each link.
     by_route = np.bincount(log.route_of, log.nbytes, len(log.routes))
     route = np.repeat(np.arange(len(log.routes)), np.diff(log.routes.begin))
@@ -74,7 +74,7 @@ def _by_link(log: TransferLog) -> dict[int, float]:
 
 
 def finding(means: Carried) -> str:
-    """Write which dimension fills the links with most bytes.
+    """Return a sentence on the kind of link with most bytes, and the parallelism dimension with the largest share.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def finding(means: Carried) -> str:
 
 
 def figure(close_up: CloseUp) -> Figure | None:
-    """Draw a bar per kind of link.
+    """Return a figure with a bar of bytes per kind of link, split by dimension of parallelism.
 
     None if only a single dimension communicates, with too many transfers, or in a large job that keeps only a few
     ranks' operations: other ranks' collectives then have no known dimension.

@@ -31,7 +31,7 @@ _NOTHING: Final = 1e-8
 
 
 def figure(rows: Sequence[Row]) -> Figure:
-    """Draw two panels with a line for each run.
+    """Return a figure with a loss line for each real training run: a panel by step, a panel by simulated time.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def figure(rows: Sequence[Row]) -> Figure:
 
 
 def _step_axis(axes: Axes) -> None:
-    """Label an axis of steps."""
+    """Label an axis with whole training steps."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("step (from 0)")
@@ -71,7 +71,7 @@ def _step_axis(axes: Axes) -> None:
 
 
 def _legend(fig: Figure, axes: Axes, runs: Sequence[Learned], letters: int) -> None:
-    """Write the runs below the panels, and the meaning of the marks on their lines."""
+    """Draw a legend below the panels: the runs, and the markers for skipped steps, stopped runs and NaN losses."""
     from matplotlib.lines import Line2D
 
     handles, labels = axes.get_legend_handles_labels()
@@ -89,7 +89,7 @@ def _columns(labels: Sequence[str], letters: int) -> int:
 
 
 def _apart(runs: Sequence[Learned]) -> list[Learned]:
-    """Return the first run, and runs visibly different: ended early, NaN, or another loss."""
+    """Return the first run, and runs with visibly different losses, skipped steps or an early end."""
     first = np.array(runs[0][1]["losses"])
     shown = [runs[0]]
     for run in runs[1:]:
@@ -102,7 +102,10 @@ def _apart(runs: Sequence[Learned]) -> list[Learned]:
 
 
 def _distances(fig: Figure, axes: Axes, runs: Sequence[Learned], colours: Mapping[str, str]) -> None:
-    """Draw each run's distance from the first run, with a legend that also names runs without a distance."""
+    """Draw |loss - the first run's loss| by step for each run.
+
+    Runs without a difference are named in the legend only.
+    """
     from matplotlib.lines import Line2D
 
     equal = [label for label, learning in runs[1:] if not _distance(axes, runs[0][1], learning, colours[label], label)]
@@ -117,12 +120,12 @@ def _distances(fig: Figure, axes: Axes, runs: Sequence[Learned], colours: Mappin
 
 
 def _numbers(learning: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a training's numbers with NaN for non-finite losses, which JSON stores as null."""
+    """Return a training's numbers with NaN in place of missing losses (JSON stores non-finite losses as null)."""
     return {**learning, "losses": [float("nan") if loss is None else loss for loss in learning["losses"]]}
 
 
 def _same_times(runs: Sequence[Learned]) -> bool:
-    """Return True if several runs took the same time for each common step."""
+    """Return True if there are several runs and each common step ended at the same simulated time in all of them."""
     if len(runs) < 2:
         return False
     common = min(len(learning["ended_s"]) for _, learning in runs)
@@ -131,7 +134,7 @@ def _same_times(runs: Sequence[Learned]) -> bool:
 
 
 def _widths(runs: Sequence[Learned]) -> list[float]:
-    """Return line widths: if losses coincide, thinner lines above thicker ones keep every run visible."""
+    """Return a line width [pt] per run: if losses coincide, later lines are thinner and every run stays visible."""
     last = [learning["losses"][-1] for _, learning in runs if learning["losses"] and not learning["stopped"]]
     alike = len(last) < 2 or max(last) - min(last) <= _APART * min(last) or not np.isfinite(last).all()
     more = min(1.6, 6.0 / len(runs)) if alike else 0.0
@@ -141,7 +144,7 @@ def _widths(runs: Sequence[Learned]) -> list[float]:
 def _line(
     axes: Axes, along: Sequence[float], learning: Mapping[str, Any], colour: str, width: float, label: str
 ) -> None:
-    """Draw a run's loss with marks."""
+    """Draw a run's losses as a line, with marks at skipped steps, a stop, and the last loss before NaN."""
     losses, skipped = learning["losses"], list(learning["skipped"])
     # A line through a single step would be invisible: draw a point.
     axes.plot(along, losses, "o" if len(losses) == 1 else "-", color=colour, label=label, linewidth=width)
@@ -155,13 +158,13 @@ def _line(
 
 
 def _last_before_nan(learning: Mapping[str, Any]) -> int | None:
-    """Return the step of the last finite loss, if later losses are NaN."""
+    """Return the number of the last step with a finite loss; None if every loss is finite, or none."""
     sound = np.isfinite(learning["losses"])
     return None if sound.all() or not sound.any() else int(np.flatnonzero(sound)[-1])
 
 
 def _distance(axes: Axes, first: Mapping[str, Any], learning: Mapping[str, Any], colour: str, label: str) -> bool:
-    """Draw a run's distance from the first run; return False if there is none."""
+    """Draw a run's |loss - first run's loss| by step; return False, and draw nothing, if there is no difference."""
     common = min(len(first["losses"]), len(learning["losses"]))
     apart = np.abs(np.array(learning["losses"][:common]) - np.array(first["losses"][:common]))
     if not np.nanmax(apart, initial=0.0) > 0:
@@ -171,7 +174,7 @@ def _distance(axes: Axes, first: Mapping[str, Any], learning: Mapping[str, Any],
 
 
 def finding(rows: Sequence[Row]) -> str:
-    """Write how far the last losses differ, and which run ends first."""
+    """Return a sentence on how far the last losses of the runs differ, and which run ends first."""
     known = [(label, _numbers(report["learning"])) for label, report in rows if report["learning"]["losses"]]
     whole = [(label, learning) for label, learning in known if not learning["stopped"]]
     cut = [(label, learning) for label, learning in known if learning["stopped"]]
@@ -185,7 +188,7 @@ def finding(rows: Sequence[Row]) -> str:
 
 
 def _sound(runs: Sequence[Learned]) -> list[str]:
-    """Write the finding about runs that end at a finite loss."""
+    """Return sentence parts on runs with a finite last loss: first run to end, difference of last losses."""
     first, best = min(runs, key=lambda run: run[1]["ended_s"][-1])
     soon = best["ended_s"][-1]
     steps = f"{len(best['losses'])} steps"
@@ -210,13 +213,13 @@ def _sound(runs: Sequence[Learned]) -> list[str]:
 
 
 def _at(learning: Mapping[str, Any], time: float) -> float:
-    """Return the loss of the last step completed by a time [s]; the first loss if none is completed."""
+    """Return the loss of the last training step completed by a time [s]; the first loss if no step is completed."""
     known = sum(end <= time for end in learning["ended_s"])
     return float(learning["losses"][max(0, known - 1)])
 
 
 def _of_real_training(compared: ComparedPoints) -> dict[str, Figure]:
-    """Return the figure of a comparison; none without real training."""
+    """Return the loss figure of compared points; empty without real training."""
     learned = [row for row in compared.rows if row[1]["learning"]]
     return {"loss": figure(learned)} if learned else {}
 

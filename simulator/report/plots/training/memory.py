@@ -36,7 +36,7 @@ _NOTHING: Final = 1e-3
 
 
 def peak_of(samples: Sequence[MemorySample]) -> MemorySample:
-    """Return the sample with the most bytes; ties go to the first.
+    """Return the memory sample of a rank with the most bytes; ties go to the first.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def peak_of(samples: Sequence[MemorySample]) -> MemorySample:
 
 
 def finding(samples: Sequence[MemorySample], capacity: float = float("inf")) -> str:
-    """Write the peak with time, largest category, and distance from the capacity.
+    """Return a sentence on a rank's memory peak: bytes, time, largest category, and distance from the capacity.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def finding(samples: Sequence[MemorySample], capacity: float = float("inf")) -> 
 
 
 def distance(nbytes: float, capacity: float) -> str:
-    """Write the distance from the capacity, as the end of a sentence; "" without a limit."""
+    """Return a sentence's end on how far `nbytes` is below or above the capacity [B]; "" for infinite capacity."""
     if not isfinite(capacity):
         return ""
     if nbytes > capacity:
@@ -88,7 +88,7 @@ def over_time(
     end: float | None = None,
     title: str = "",
 ) -> Figure:
-    """Draw a rank's memory over time, stacked by category, with the capacity as a line.
+    """Return a figure of a rank's memory over time, stacked by category, with the capacity as a line.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def over_time(
 
 
 def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dict[str, list[float]], list[float]]:
-    """Return names from the bottom up, bytes of each at each time, and times, extended to the end."""
+    """Return the areas to stack: category names from the bottom up, bytes per name and sample, and sample times [s]."""
     kept = thinned(samples, end, _MOST_STEPS)
     kept.append(MemorySample(kept[-1].rank, end, kept[-1].nbytes, kept[-1].by_category))
     by_sample = [dict(sample.by_category) for sample in kept]
@@ -161,7 +161,7 @@ def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dic
 
 
 def shown_categories(held: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return categories with memory from the bottom up: the largest by name, and one for the rest.
+    """Return the memory categories to show, from the bottom up: the largest, and a last one for the rest.
 
     Examples
     --------
@@ -181,7 +181,7 @@ def shown_categories(held: Sequence[Mapping[str, int]]) -> list[str]:
 
 
 def with_rest(by_category: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
-    """Return the bytes of each name, with the remaining categories merged."""
+    """Return {name: bytes} for the shown names; bytes of other categories go to the name for the rest, if shown."""
     shown = {name: by_category.get(name, 0) for name in names}
     if style.REST in shown:
         shown[style.REST] += sum(nbytes for name, nbytes in by_category.items() if name not in shown)
@@ -189,7 +189,7 @@ def with_rest(by_category: Mapping[str, int], names: Sequence[str]) -> dict[str,
 
 
 def _capacity_line(axes: Axes, capacity: float, highest: float, *, left: bool) -> float:
-    """Draw the capacity if it is near enough, with its label on the side away from the peak's.
+    """Draw the capacity as a labelled line if it is near the peak.
 
     Returns the highest value that the axis must show [B].
     """
@@ -210,7 +210,7 @@ def _capacity_line(axes: Axes, capacity: float, highest: float, *, left: bool) -
 
 
 def bytes_axis(axis: Axis, highest: float, label: str) -> None:
-    """Label an axis of bytes in a unit suitable for the highest value [B]."""
+    """Label an axis of bytes in a unit (MiB, GiB, ...) suitable for the highest value [B]."""
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     unit, factor = byte_unit(highest)
@@ -221,7 +221,7 @@ def bytes_axis(axis: Axis, highest: float, label: str) -> None:
 
 
 def tick_step(highest: float) -> float:
-    """Return the distance of ticks: 1, 2 or 5 times a power of ten, with at most eight ticks.
+    """Return the distance of axis ticks: 1, 2 or 5 times a power of ten, with at most eight ticks up to `highest`.
 
     Examples
     --------
@@ -233,7 +233,7 @@ def tick_step(highest: float) -> float:
 
 
 def _mark_peak(axes: Axes, peak: MemorySample) -> None:
-    """Mark the peak, with its label inside the axes."""
+    """Mark a memory peak with a triangle and its bytes as a label inside the axes."""
     left, right = axes.get_xlim()
     place = (peak.time - left) / (right - left)
     side: Literal["left", "center", "right"] = "left" if place < 0.1 else "right" if place > 0.9 else "center"
@@ -245,7 +245,7 @@ def _mark_peak(axes: Axes, peak: MemorySample) -> None:
 
 
 def _of_point(close_up: CloseUp) -> Figure | None:
-    """Return the figure of the rank with the highest peak, which need not be the first in a pipeline."""
+    """Return the memory figure of the simulated point's rank with the highest peak."""
     peak, end, capacity = close_up.timeline.peak, close_up.timeline.end, close_up.capacity
     if peak is None:
         return None

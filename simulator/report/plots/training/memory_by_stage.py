@@ -30,7 +30,7 @@ _WIDTH: Final = 9.0
 
 
 def finding(peaks: list[MemorySample], capacity: float) -> str:
-    """Write the stage with most memory, its largest category, and the stage with least memory.
+    """Return a sentence on the pipeline stages with most and least peak memory, given each stage's peak sample.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def finding(peaks: list[MemorySample], capacity: float) -> str:
 
 
 def figure(close_up: CloseUp) -> Figure | None:
-    """Draw a bar per stage; None without a pipeline."""
+    """Return a figure with a bar of peak memory per pipeline stage, by category; None without a pipeline."""
     samples = by_rank(close_up.timeline.memory)
     ranks = [rank for rank in first_of_stages(close_up.timeline) if rank in samples]
     if len(ranks) < 2:

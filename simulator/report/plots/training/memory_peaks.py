@@ -47,12 +47,12 @@ class Peak:
 
     @property
     def nbytes(self) -> int:
-        """All categories together [B]."""
+        """Memory at the peak, summed over categories [B]."""
         return sum(nbytes for _, nbytes in self.by_category)
 
 
 def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
-    """Write which runs hold most and least, their ratio, and which runs do not fit.
+    """Return a sentence on the runs with the highest and lowest memory peak, their ratio, and runs that do not fit.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
 
 
 def _who_fits(peaks: Sequence[Peak], capacity: float) -> str:
-    """Write which runs do not fit."""
+    """Return the end of a sentence naming the runs whose peaks exceed the capacity; "" for infinite capacity."""
     if not isfinite(capacity):
         return ""
     over = [peak.label for peak in peaks if peak.nbytes > capacity]
@@ -93,7 +93,7 @@ def _who_fits(peaks: Sequence[Peak], capacity: float) -> str:
 
 
 def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title: str = "") -> Figure:
-    """Draw a bar for each run, split by category, with the capacity as a line.
+    """Return a figure with a bar of peak memory per run, split by category, with the capacity as a line.
 
     Parameters
     ----------
@@ -138,14 +138,14 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
 
 
 def _capacity_line(axes: Axes, capacity: float) -> None:
-    """Draw the capacity with its label."""
+    """Draw the memory capacity as a labelled vertical line."""
     axes.axvline(capacity, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)))
     axes.annotate(f"capacity {format_memory(capacity)}", (capacity, 1.0), xycoords=("data", "axes fraction"),
                   xytext=(-4, -2), textcoords="offset points", ha="right", va="top", fontsize=8.5)  # fmt: skip
 
 
 def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:
-    """Return the figure of a comparison; none for a single run or too many."""
+    """Return the memory-peak figure of compared training steps; empty for a single run or too many."""
     peaks = [Peak(label, tuple(report["peak_memory_by_category"].items())) for label, report in compared.rows]
     if not 1 < len(peaks) <= _MOST:
         return {}

@@ -48,12 +48,12 @@ def front(rows: Sequence[Row]) -> list[int]:
 
 
 def _speed(row: Row) -> float:
-    """Return the speed of a run per GPU [tokens/s]."""
+    """Return a run's tokens/s per GPU."""
     return float(row[1]["tokens_per_s_per_gpu"])
 
 
 def finding(rows: Sequence[Row]) -> str:
-    """Write the run with least memory and the fastest run, or a single run with both."""
+    """Return a sentence on the Pareto front's run with least memory and its fastest run, or a single run with both."""
     best = [rows[place] for place in front(rows)]
     if not best:
         return "no run fits in memory"
@@ -67,7 +67,7 @@ def finding(rows: Sequence[Row]) -> str:
 
 
 def figure(rows: Sequence[Row]) -> Figure:
-    """Draw a point for each run; hollow points do not fit.
+    """Return a figure with a point per run, peak memory against tokens/s per GPU; hollow points do not fit in memory.
 
     Parameters
     ----------
@@ -108,7 +108,10 @@ def figure(rows: Sequence[Row]) -> Figure:
 
 
 def _capacity(axes: Axes, rows: Sequence[Row], highest: float) -> float:
-    """Draw the capacity if all GPUs have the same and it is near; return the highest value to show [B]."""
+    """Draw the GPUs' memory capacity as a line if it is common to all runs and near.
+
+    Return the highest value to show [B].
+    """
     capacities = {report["capacity_bytes"] for _, report in rows}
     nearest = min(capacities)
     if len(capacities) > 1 or nearest > _FARTHEST * highest:
@@ -119,7 +122,7 @@ def _capacity(axes: Axes, rows: Sequence[Row], highest: float) -> float:
 
 
 def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:
-    """Return the figure of a comparison; none for a single run."""
+    """Return the memory-against-speed figure of compared training steps; empty for a single run."""
     return {"memory_vs_time": figure(compared.rows)} if len(compared.rows) > 1 else {}
 
 

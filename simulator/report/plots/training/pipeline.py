@@ -37,7 +37,7 @@ _SHOWN: Final = ("forward", "backward", "weight gradient", "optimizer", "send", 
 
 @dataclass(frozen=True, slots=True)
 class StagePass:
-    """A micro-batch's pass through a chunk of a rank.
+    """The work of a micro-batch on a rank's chunk of layers: a forward, backward or weight-gradient pass.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class StagePass:
 
 
 def passes(spans: Sequence[Span]) -> list[StagePass]:
-    """Return the passes of a rank, in order.
+    """Return the micro-batch passes (and the optimizer) of a rank in time order, joined from its kernels' spans.
 
     Examples
     --------
@@ -88,13 +88,13 @@ def passes(spans: Sequence[Span]) -> list[StagePass]:
 
 
 def _layer(span: Span) -> int | None:
-    """Return the layer's number in a span's name: "layer 3 forward 0" is layer 3."""
+    """Return the layer number in a span's name ("layer 3 forward 0": 3); None without a layer."""
     words = span.name.split()
     return int(words[1]) if words[0] == "layer" and words[1].isdigit() else None
 
 
 def _chunks(spans: Sequence[Span]) -> dict[int, int]:
-    """Return the chunk of each layer: contiguous layers form a chunk."""
+    """Return {layer: chunk number} for a rank's spans: contiguous layers form a chunk."""
     layers = sorted({layer for span in spans if (layer := _layer(span)) is not None})
     chunk_of: dict[int, int] = {}
     for layer in layers:
@@ -104,7 +104,7 @@ def _chunks(spans: Sequence[Span]) -> dict[int, int]:
 
 
 def _what(span: Span, chunk_of: dict[int, int]) -> tuple[str, int, int]:
-    """Return kind, micro-batch and chunk of a span; kind "" if it belongs to no pass."""
+    """Return kind of pass, micro-batch and chunk of a span; the kind is "" if the span belongs to no pass."""
     if span.stream != "compute":
         return "", -1, -1
     if span.kind == "optimizer":
@@ -119,7 +119,7 @@ def _what(span: Span, chunk_of: dict[int, int]) -> tuple[str, int, int]:
 
 
 def _stages(spans: Sequence[Span]) -> list[list[Span]]:
-    """Return the spans of each stage's first rank, in layer order."""
+    """Return the spans of each pipeline stage's first rank, sorted by the stage's first layer."""
     firsts: dict[frozenset[int], list[Span]] = {}
     for own in by_rank(spans).values():
         layers = frozenset(layer for span in own if (layer := _layer(span)) is not None)
@@ -130,14 +130,17 @@ def _stages(spans: Sequence[Span]) -> list[list[Span]]:
 
 
 def first_of_stages(timeline: Timeline) -> list[int]:
-    """Return the first recorded rank of each stage; empty without a pipeline."""
+    """Return the first recorded rank of each pipeline stage; empty without a pipeline."""
     if not any(span.kind == "send" for span in timeline.spans):
         return []
     return [own[0].rank for own in _stages(timeline.spans)]
 
 
 def figure(close_up: CloseUp) -> Figure | None:
-    """Draw a pipeline; None without a pipeline, or with too many stages."""
+    """Return a figure with a row of micro-batch passes per pipeline stage.
+
+    None without a pipeline or with too many stages.
+    """
     spans, end = close_up.timeline.spans, close_up.timeline.end
     if not any(span.kind == "send" for span in spans):
         return None
@@ -161,7 +164,7 @@ def figure(close_up: CloseUp) -> Figure | None:
 
 
 def _finding(idle: Sequence[float], end: float) -> str:
-    """Write the mean, smallest and largest idle share of the stages."""
+    """Return a sentence with the mean, lowest and highest idle share of the stages, in a step of `end` seconds."""
     least, most = (pick(range(len(idle)), key=idle.__getitem__) for pick in (min, max))
     mean = sum(idle) / len(idle)
     return (
@@ -171,7 +174,7 @@ def _finding(idle: Sequence[float], end: float) -> str:
 
 
 def _row(axes: Axes, row: int, own: Sequence[Span], end: float) -> None:
-    """Draw a stage: passes with micro-batch numbers, and sends below."""
+    """Draw a pipeline stage's row: bars of passes with micro-batch numbers, and sends and receives below."""
     axes.broken_barh([(0.0, end)], (row - 0.4, 0.8), facecolors=style.PALE)
     made = passes(own)
     for kind in ("forward", "backward", "weight gradient", "optimizer"):
@@ -192,7 +195,7 @@ def _row(axes: Axes, row: int, own: Sequence[Span], end: float) -> None:
 
 
 def _legible(made: Sequence[StagePass], end: float) -> Iterator[StagePass]:
-    """Yield passes wide enough for their number."""
+    """Yield the passes whose bars are wide enough for the micro-batch number."""
     for one in made:
         room = (one.end - one.start) / end * _PIXELS
         if one.micro >= 0 and room > _OF_A_DIGIT * len(str(one.micro)):
@@ -200,7 +203,7 @@ def _legible(made: Sequence[StagePass], end: float) -> Iterator[StagePass]:
 
 
 def _legend(fig: Figure, stages: Sequence[Sequence[Span]]) -> None:
-    """Draw the legend."""
+    """Draw the legend: a colour per kind of pass, and a note on numbers and paler bars."""
     from matplotlib.patches import Patch
 
     made = [one for own in stages for one in passes(own)]

@@ -22,7 +22,7 @@ _APART: Final = 0.06
 
 
 def figure(rows: Sequence[Throughput]) -> Figure:
-    """Draw two panels; known 80 % prediction intervals are bars."""
+    """Return a figure with two panels against the number of GPUs: tokens/s (with 80 % intervals), and MFU."""
     lines: dict[str, list[Throughput]] = {}
     for row in sorted(rows, key=lambda row: row.gpus):
         lines.setdefault(row.line, []).append(row)
@@ -99,7 +99,7 @@ def speedup_figure(table: pd.DataFrame, label: str | None = None) -> Figure:
 
 
 def _logarithmic(axes: Axes) -> None:
-    """Set a logarithmic axis with readable numbers: 20,000 instead of 2 x 10^4."""
+    """Set the vertical axis to a logarithmic scale with labels such as 20,000 instead of 2 x 10^4."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axes.set_yscale("log")
@@ -111,7 +111,7 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _intervals(axes: Axes, lines: Mapping[str, Sequence[Throughput]], colours: Mapping[str, str]) -> None:
-    """Draw bars from the low to the high end, side by side for several lines."""
+    """Draw each point's 80 % prediction interval of tokens/s as a vertical bar, shifted sideways for several lines."""
     for place, (name, points) in enumerate(lines.items()):
         known = [(p.gpus, p.low, p.high) for p in points if p.low is not None and p.high is not None]
         # Shift bars by a few hundredths of an octave: bars of equal points stay distinguishable.
@@ -122,7 +122,7 @@ def _intervals(axes: Axes, lines: Mapping[str, Sequence[Throughput]], colours: M
 
 
 def finding(rows: Sequence[Throughput]) -> str:
-    """Write the share of a GPU's speed on the smallest cluster that remains on the largest.
+    """Return a sentence on the share of a GPU's speed on the smallest cluster that remains on the largest.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def finding(rows: Sequence[Throughput]) -> str:
 
 
 def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:
-    """Return the figure of a comparison; none for a single cluster size."""
+    """Return the scaling figure of compared training steps; empty for a single cluster size."""
     return {"scaling": figure(compared.throughputs)} if compared.throughputs else {}
 
 
