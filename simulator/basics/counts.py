@@ -1,6 +1,6 @@
 """How do people write a count: 8192, 8k, 1_000_000, 1e6?
 
-The value of "k" depends on the things counted, so the caller gives it: 1,024 for tokens (a context of "128k" has
+Ki and Mi are 1,024 and 1,024 x 1,024 everywhere. The value of "k" depends on the things counted, so the caller gives it: 1,024 for tokens (a context of "128k" has
 131,072 tokens), and 1,000 for GPUs and steps. M is k x k. Tokens of a whole training are decimal ("15T"), and durations
 are in days ("6w" is 42 days).
 """
@@ -14,7 +14,7 @@ from typing import Final
 TOKENS: Final = 1024
 THINGS: Final = 1000
 # Spellings of numbers unknown to YAML and JSON.
-WRITTEN: Final = r"[0-9]{1,3}(_[0-9]{3}){1,5}|[0-9]{1,9}[kKM]"
+WRITTEN: Final = r"[0-9]{1,3}(_[0-9]{3}){1,5}|[0-9]{1,9}([kKM]|[KM]i)"
 _EXPONENT: Final = r"[0-9]{1,3}(\.[0-9]{1,9})?[eE]\+?[0-9]{1,2}"
 _MOST_DIGITS: Final = 18
 # Every whole number up to this limit is exact as a float.
@@ -51,12 +51,13 @@ def parse_count(text: str, k: int) -> int:
     --------
     >>> parse_count("8k", TOKENS), parse_count("16k", THINGS), parse_count("1_000_000", THINGS)
     (8192, 16000, 1000000)
-    >>> parse_count("1e6", THINGS)
-    1000000
+    >>> parse_count("1e6", THINGS), parse_count("8Ki", THINGS)
+    (1000000, 8192)
     """
     if re.fullmatch(WRITTEN, text):
-        digits = text.rstrip("kKM").replace("_", "")
-        return int(digits) * {"k": k, "K": k, "M": k * k}.get(text[-1], 1)
+        digits = text.rstrip("kKMi").replace("_", "")
+        factors = {"k": k, "K": k, "M": k * k, "Ki": TOKENS, "Mi": TOKENS * TOKENS}
+        return int(digits) * factors.get(text.lstrip("0123456789_"), 1)
     # Longer numbers are typing errors, and would be slow to convert.
     if text.isdecimal() and len(text) <= _MOST_DIGITS:
         return int(text)
@@ -117,4 +118,4 @@ def is_thousands(number: float) -> bool:
 
 def allowed(k: int) -> str:
     """Return a text about allowed counts, for error messages."""
-    return f"must be a whole number, such as 8000, 1e6 or 8k, which is {8 * k}"
+    return f"must be a whole number, such as 8000, 1e6, 8Ki or 8k, which is {8 * k}"

@@ -100,11 +100,11 @@ def test_a_size_on_an_axis_keeps_its_unit() -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("8kb", "got '8kb'; must be a whole number, such as 8000, 1e6 or 8k, which is 8192"),
-        ("8 k", "got '8 k'; must be a whole number, such as 8000, 1e6 or 8k, which is 8192"),
-        ("1.5k", "got '1.5k'; must be a whole number, such as 8000, 1e6 or 8k, which is 8192"),
-        ("10_00", "got '10_00'; must be a whole number, such as 8000, 1e6 or 8k, which is 8192"),
-        ("-8k", "got '-8k'; must be a whole number, such as 8000, 1e6 or 8k, which is 8192"),
+        ("8kb", "got '8kb'; must be a whole number, such as 8000, 1e6, 8Ki or 8k, which is 8192"),
+        ("8 k", "got '8 k'; must be a whole number, such as 8000, 1e6, 8Ki or 8k, which is 8192"),
+        ("1.5k", "got '1.5k'; must be a whole number, such as 8000, 1e6, 8Ki or 8k, which is 8192"),
+        ("10_00", "got '10_00'; must be a whole number, such as 8000, 1e6, 8Ki or 8k, which is 8192"),
+        ("-8k", "got '-8k'; must be a whole number, such as 8000, 1e6, 8Ki or 8k, which is 8192"),
         ("8192", "got '8192'; must be a whole number; remove the quotes"),
         ("0k", "got 0; must be at least 1"),
         ("999999M", "got 1048574951424; must be at most 1000000000"),
@@ -138,4 +138,4 @@ def test_options_take_them(
     assert short == plain
     wrong = cli(*command.split(), "--seq-len", "1kb")
     assert wrong.code == 2
-    assert "'--seq-len': got '1kb'; must be a whole number, such as 8000, 1e6 or 8k, which is 8192; see" in wrong.err
+    assert "'--seq-len': got '1kb'; must be a whole number, such as 8000, 1e6, 8Ki or 8k, which is 8192; see" in wrong.err

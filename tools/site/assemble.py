@@ -11,12 +11,21 @@ from tools.site.gallery_runs import ROOT
 _SITE: Final = ROOT / "docs" / "site"
 # Paths for the site's own pages. Pages in docs/, notebooks and others keep their paths.
 _OWN: Final = {
+    "start.md": "start.md",
     "guide.md": "guide.md",
     "reference.md": "reference.md",
     "notebooks.md": "notebooks/index.md",
     "python.rst": "reference/python.rst",
 }
-_KEPT: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "docs/images/*", "notebooks/*.ipynb")
+_KEPT: Final = (
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/*.md",
+    "docs/[!s]*/*.md",
+    "docs/start/*.md",
+    "docs/images/*",
+    "notebooks/*.ipynb",
+)
 
 
 def assemble(source: Path) -> None:
@@ -32,6 +41,11 @@ def assemble(source: Path) -> None:
     for pattern in _KEPT:
         for origin in sorted(ROOT.glob(pattern)):
             _copy(origin, source / origin.relative_to(ROOT))
+
+    # On a code host the index is a list of links; Sphinx also needs the order of the pages.
+    questions = source / "docs" / "howto" / "index.md"
+    contents = "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
+    questions.write_text(questions.read_text(encoding="utf-8") + contents, encoding="utf-8")
 
 
 def _write(target: Path, text: str) -> None:
