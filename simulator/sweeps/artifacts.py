@@ -85,7 +85,7 @@ def view_of_run(run: SimulatedRun) -> dict[str, Any]:
     collectives = run.plan.program.collectives().values() if run.scenario.training is None else ()
     groups = {op.name: op.group for op in collectives} or None
     return views.view_of(run.timeline, float(build_cluster(run.scenario).gpus[0].hbm_bytes), groups,
-                         tuple(run.scenario.cluster.stragglers))  # fmt: skip
+                         tuple(run.scenario.cluster.stragglers), run.plan.program)  # fmt: skip
 
 
 def npz_bytes(parameters: Mapping[str, Array]) -> bytes:

@@ -268,6 +268,82 @@ def test_the_keyboard_goes_from_span_to_span(running: Any, folders: dict[str, Pa
         assert one.value("state.view.to - state.view.from === state.view.end")
 
 
+def test_the_keys_of_perfetto_move_the_window_and_the_page_says_which_is_shown(
+    running: Any, folders: dict[str, Path]
+) -> None:
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        end = one.value("write(state.view.end * state.played.unit_s, 's')")
+        assert one.text("#window") == f"Shown: the whole run ({end})."
+        one.page.focus("#timeline canvas")
+        one.page.keyboard.press("w")
+        near = one.value("[state.view.from, state.view.to]")
+        assert near[1] - near[0] < one.value("state.view.end")
+        assert one.text("#window").endswith(f" of {end}.")
+        one.page.keyboard.press("d")
+        right = one.value("[state.view.from, state.view.to]")
+        assert right[0] > near[0]
+        one.page.keyboard.press("a")
+        assert one.value("[state.view.from, state.view.to]") == pytest.approx(near)
+        one.page.keyboard.press("s")
+        assert one.value("state.view.to - state.view.from") == pytest.approx(1.6 * (near[1] - near[0]))
+
+
+def test_the_address_leads_to_a_point_and_a_window(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        one.value("pick(2)")
+        one.until("state.drawn === 2")
+        one.value("state.view.set(state.view.end * 0.25, state.view.end * 0.5)")
+        one.until("location.hash.startsWith('#point=2&window=')")
+        link = one.value("location.href")
+        window = one.value("[state.view.from, state.view.to]")
+    with opened(running, folders["sharded"] / FILE) as other:
+        other.page.goto(link)
+        other.page.reload()
+        other.until("state.drawn === 2 && state.view.from > 0")
+        # Six digits of a second stand in the address.
+        assert other.value("[state.view.from, state.view.to]") == pytest.approx(window, rel=1e-5)
+        # What no point has is not followed.
+        other.page.goto(link.split("#")[0] + "#point=77")
+        other.page.reload()
+        other.drawn()
+        assert other.value("state.point") < 4
+
+
+def test_a_span_tells_what_it_waited_for(running: Any, folders: dict[str, Path]) -> None:
+    """A gather of the next layer begins when the last of what it waits for has ended."""
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        told = one.value(
+            "state.timeline.lanes.flatMap((lane) => [...lane.start.keys()].filter((i) => (lane.waits[i] ?? -1) >= 0)"
+            ".map((i) => [state.timeline.describe({ lane, i }), lane.start[i], lane.texts.names[lane.waits[i]]]))"
+        )
+        ends = dict(
+            one.value("state.timeline.lanes.flatMap((l) => [...l.start.keys()].map((i) => [l.nameOf(i), l.end[i]]))")
+        )
+        assert len(told) > 10
+        for text, start, name in told:
+            assert text.endswith(f"waited for {name}")
+            assert ends[name] <= start + 1
+
+
+def test_shown_rows_are_copied_as_csv(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["ring_or_naive"] / FILE) as one:
+        one.drawn()
+        one.page.fill("#filter", "naive")
+        # Headless Chromium has no clipboard for files: what would be written there is kept.
+        writer = "{ writeText: async (text) => { window.copied = text; } }"
+        one.value(f"Object.defineProperty(navigator, 'clipboard', {{ value: {writer} }})")
+        one.page.click("#copy")
+        one.until("window.copied !== undefined")
+        head, *rows = one.value("window.copied").splitlines()
+        assert head.split(",")[0] == "algorithm"
+        assert len(rows) == 6
+        assert all(row.startswith("naive,") for row in rows)
+        assert one.text("#copy") == "6 rows copied"
+
+
 def test_tables_sort_and_filter(running: Any, folders: dict[str, Path]) -> None:
     with opened(running, folders["ring_or_naive"] / FILE) as one:
         one.drawn()

@@ -138,4 +138,6 @@ def test_options_take_them(
     assert short == plain
     wrong = cli(*command.split(), "--seq-len", "1kb")
     assert wrong.code == 2
-    assert "'--seq-len': got '1kb'; must be a whole number, such as 8000, 1e6, 8Ki or 8k, which is 8192; see" in wrong.err
+    assert (
+        "'--seq-len': got '1kb'; must be a whole number, such as 8000, 1e6, 8Ki or 8k, which is 8192; see" in wrong.err
+    )

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.basics.arrays import Floats
+from simulator.records.program import Program
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.participants import Participant, Traffic, traffic
 from simulator.report.plots.training.pipeline import first_of_stages, passes
@@ -34,6 +35,7 @@ def lanes(
     groups: Mapping[str, Sequence[int]] | None,
     slow: Sequence[int],
     notes: list[str],
+    program: Program | None = None,
 ) -> dict[str, Any]:
     """Return the timeline's spans as columns of numbers, a lane (row of the page's picture) per rank and stream.
 
@@ -42,7 +44,8 @@ def lanes(
     dict
         `names` and `kinds`: texts. `lanes`: dicts with `rank` (or a server's or switch's vertex), `alike` (number of
         ranks with equal spans), `stream`, and columns `start` (distance from the span before [units]), `duration`
-        [units], `name` and `kind` (indices of the texts).
+        [units], `name` and `kind` (indices of the texts), and with a program `waits`: index of the name of the
+        dependency that ended last before the span, -1 without a dependency.
     """
     ranks = by_rank(timeline.spans)
     firsts = {own[0]: own for own in _alike(ranks, timeline.end)}
@@ -56,7 +59,8 @@ def lanes(
     moved = traffic(timeline, groups) if groups is not None and timeline.transfers <= _MOST_TRANSFERS else {}
     told = []
     for rank in shown:
-        told += [_lane(rank, firsts[rank], stream, own, unit, texts) for stream, own in _streams(ranks[rank])]
+        awaited = {} if program is None else _awaited(program, rank, ranks[rank])
+        told += [_lane(rank, firsts[rank], stream, own, unit, texts, awaited) for stream, own in _streams(ranks[rank])]
         told += [_moved(rank, len(firsts[rank]), one, unit, texts) for one in moved.get(rank, ())]
     told += _others(moved, unit, texts, notes)
     return {
@@ -135,15 +139,34 @@ def _streams(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
     return [(stream, sorted(by_stream[stream], key=lambda span: span.start)) for stream in ordered]
 
 
+def _awaited(program: Program, rank: int, spans: Sequence[Span]) -> dict[str, str]:
+    """Return {operation: dependency that ended last} for the operations of a rank that have dependencies."""
+    ends = {span.name: span.end for span in spans}
+    # Example: "layer 1 forward" after ("layer 0 forward", "gather layer 1"); the later of both ends is the start.
+    known = ((op.name, [name for name in op.after if name in ends]) for op in program.ranks[rank])
+    return {name: max(after, key=ends.__getitem__) for name, after in known if after}
+
+
 def _lane(
-    rank: int, alike: Sequence[int], stream: str, spans: Sequence[Span], unit: float, texts: dict[str, dict[str, int]]
+    rank: int,
+    alike: Sequence[int],
+    stream: str,
+    spans: Sequence[Span],
+    unit: float,
+    texts: dict[str, dict[str, int]],
+    awaited: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return a lane (picture row) of a rank's spans on a stream; new names and kinds are added to `texts`."""
     starts = np.array([span.start for span in spans])
     ends = np.array([span.end for span in spans])
     names = [texts["names"].setdefault(span.name, len(texts["names"])) for span in spans]
     kinds = [texts["kinds"].setdefault(span.kind, len(texts["kinds"])) for span in spans]
-    return _columns(rank, len(alike), stream, starts, ends, unit) | {"name": names, "kind": kinds}
+    lane = _columns(rank, len(alike), stream, starts, ends, unit) | {"name": names, "kind": kinds}
+    if not awaited:
+        return lane
+    before = [awaited.get(span.name) for span in spans]
+    numbers = [-1 if name is None else texts["names"].setdefault(name, len(texts["names"])) for name in before]
+    return lane | {"waits": numbers}
 
 
 def _moved(who: Participant, alike: int, own: Traffic, unit: float, texts: dict[str, dict[str, int]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.report.views.lanes import lanes, pipeline
 from simulator.report.views.links import few_names, links
@@ -23,7 +24,11 @@ NAME: Final = "view.json.gz"
 
 
 def view_of(
-    timeline: Timeline, capacity: float, groups: Mapping[str, Sequence[int]] | None = None, slow: Sequence[int] = ()
+    timeline: Timeline,
+    capacity: float,
+    groups: Mapping[str, Sequence[int]] | None = None,
+    slow: Sequence[int] = (),
+    program: Program | None = None,
 ) -> dict[str, Any]:
     """Return a simulated point's timeline as plain data for a page: lanes of spans, memory, links.
 
@@ -37,6 +42,8 @@ def view_of(
         Given: lanes also show each rank's sends.
     slow : sequence of int
         Ranks that are always shown.
+    program : Program, optional
+        Given: each span of an operation names the dependency that ended last, for which the operation waited.
 
     Returns
     -------
@@ -48,7 +55,7 @@ def view_of(
     return {
         "unit_s": unit,
         "end": round(timeline.end / unit),
-        "lanes": lanes(timeline, unit, groups, slow, notes),
+        "lanes": lanes(timeline, unit, groups, slow, notes, program),
         "pipeline": pipeline(timeline, unit),
         "memory": memory(timeline, unit, capacity),
         "links": links(timeline, notes),
@@ -139,6 +146,8 @@ def _merge(lane: dict[str, Any], width: int, names: list[str]) -> dict[str, Any]
         "duration": [span[1] - span[0] for span in spans],
         "kind": [span[2] for span in spans],
         "name": [span[3] for span in spans],
+        # Merged spans have no single dependency.
+        "waits": [],
     }
 
 

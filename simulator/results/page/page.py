@@ -101,6 +101,7 @@ def _head(compared: Comparison, answer: Answer) -> str:
     count = explained if len(compared.rows) > 1 else ""
     sentences = "".join(f'<p class="answer">{escape(sentence)}</p>' for sentence in answer.sentences)
     why = f'<p class="why"><b>Why:</b> {escape(answer.why)}</p>' if answer.why else ""
+    trusted = "".join(f'<p class="trust note"><b>Trust:</b> {escape(one.text)}.</p>' for one in answer.caveats)
     drawn = small_tables(compared, answer)
     tables = "".join(_small(table) for table in drawn)
     if any(table.best for table in drawn):
@@ -108,7 +109,7 @@ def _head(compared: Comparison, answer: Answer) -> str:
     return (
         f"<header><h1>{escape(scenario.question or scenario.name)}</h1>"
         f'<p class="setting">{escape(compared.setting_text)}{count}</p></header>'
-        f'<div class="glance"><section>{sentences}{why}<div class="scroll">{tables}</div></section>'
+        f'<div class="glance"><section>{sentences}{why}{trusted}<div class="scroll">{tables}</div></section>'
         '<section class="hidden needsjs"><div id="overview"></div></section></div>'
     )
 
@@ -162,7 +163,8 @@ def _table(compared: Comparison) -> str:
     return (
         '<section class="panel"><h2>All points</h2><div class="controls hidden needsjs">'
         '<label>filter <input id="filter" type="search" size="34" placeholder="world size=8, ring"></label>'
-        f'<span class="note" id="filtered">{count}</span></div>'
+        f'<span class="note" id="filtered">{count}</span>'
+        '<button class="plain" id="copy">Copy as CSV</button></div>'
         f'<div class="scroll tall">{point_table(compared)}</div></section>'
     )
 

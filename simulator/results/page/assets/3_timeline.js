@@ -13,6 +13,7 @@ class Lane {
     this.end = this.start.map((start, i) => start + packed.duration[i]);
     this.kind = packed.kind;
     this.name = packed.name;
+    this.waits = packed.waits || [];
     this.texts = lanes;
   }
   // The first span that ends after a time; spans of a stream do not overlap, those of sends may.
@@ -137,7 +138,8 @@ class Timeline {
   describe({ lane, i }) {
     const s = this.unit;
     return `${lane.nameOf(i)} (${lane.kindOf(i)})\n${lane.who}, ${lane.stream}\n` +
-      `from ${write(lane.start[i] * s, "s")}, takes ${write((lane.end[i] - lane.start[i]) * s, "s")}`;
+      `from ${write(lane.start[i] * s, "s")}, takes ${write((lane.end[i] - lane.start[i]) * s, "s")}` +
+      ((lane.waits[i] ?? -1) < 0 ? "" : `\nwaited for ${lane.texts.names[lane.waits[i]]}`);
   }
   hover(event) {
     const span = this.under(event);

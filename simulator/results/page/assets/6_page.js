@@ -38,6 +38,33 @@ function pick(index) {
   breakdown();
   losses();
   show(index);
+  address();
+}
+
+// The address names the point and the window [s], so that it can be sent to somebody: #point=3&window=0.1,0.2
+function address() {
+  const { view, played } = state;
+  const zoomed = view && state.drawn === state.point && (view.from > 0 || view.to < view.end);
+  const parts = [`point=${state.point}`];
+  // A window that was asked for stays in the address until the point is drawn.
+  if (state.asked) parts.push(`window=${state.asked.join(",")}`);
+  else if (zoomed) parts.push(`window=${[view.from, view.to].map((t) => Number((t * played.unit_s).toPrecision(6))).join(",")}`);
+  // A page inside another page, or a file in some browsers, may not change its address.
+  try { history.replaceState(null, "", `#${parts.join("&")}`); } catch { /* the page works without */ }
+}
+
+function asked() {
+  const parts = new Map(location.hash.slice(1).split("&").map((part) => part.split("=")));
+  const point = Number(parts.get("point") ?? NaN);
+  const window = (parts.get("window") || "").split(",").map(Number);
+  return { point: Number.isInteger(point) && point >= 0 && point < data.points.length ? point : null,
+    window: window.length === 2 && window[1] > window[0] ? window : null };
+}
+
+function windowText() {
+  const { view, played } = state;
+  const [from, to, end] = [view.from, view.to, view.end].map((t) => write(t * played.unit_s, "s"));
+  at("window").textContent = view.from <= 0 && view.to >= view.end ? `Shown: the whole run (${end}).` : `Shown: ${from} to ${to} of ${end}.`;
 }
 
 async function show(index) {
@@ -72,7 +99,17 @@ async function show(index) {
   at("notes").textContent = played.notes.join("; ");
   at("search").value = "";
   // The window is wide before anybody follows, so that all draw once more where scrollbars have come or gone.
-  requestAnimationFrame(() => { view.tell(); state.drawn = index; });
+  view.followers.add(windowText);
+  requestAnimationFrame(() => {
+    const wanted = state.asked;
+    state.asked = null;
+    view.tell();
+    state.drawn = index;
+    if (wanted) view.set(wanted[0] / played.unit_s, wanted[1] / played.unit_s);
+    address();
+    let waiting = null;
+    view.followers.add(() => { clearTimeout(waiting); waiting = setTimeout(address, 200); });
+  });
 }
 
 function holders(memory) {
@@ -202,6 +239,15 @@ function tables() {
     }
     at("filtered").textContent = `${shown < data.points.length ? `${shown} of ` : ""}${data.points.length} ${data.points.length === 1 ? "point" : "points"}`;
   });
+  const copy = at("copy");
+  if (copy) copy.addEventListener("click", async () => {
+    const cell = (one) => { const text = one.dataset.v ?? one.textContent; return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text; };
+    const rows = [...document.querySelectorAll("#all tr")].filter((row) => !row.classList.contains("hidden"));
+    const text = rows.map((row) => [...row.cells].map(cell).join(",")).join("\n");
+    try { await navigator.clipboard.writeText(text); copy.textContent = `${rows.length - 1} rows copied`; }
+    catch { copy.textContent = "The browser does not allow copying"; }
+    setTimeout(() => { copy.textContent = "Copy as CSV"; }, 2000);
+  });
   for (const row of document.querySelectorAll("#all tbody tr")) row.addEventListener("click", () => pick(Number(row.dataset.index)));
   for (const cell of document.querySelectorAll("td[data-point]")) {
     cell.classList.add("pick");
@@ -217,7 +263,14 @@ function start() {
   picker();
   tables();
   front();
-  pick(state.point);
+  const { point, window } = asked();
+  state.asked = window;
+  pick(point ?? state.point);
+  addEventListener("hashchange", () => {
+    const { point: other, window: wanted } = asked();
+    if (other !== null && other !== state.point) { state.asked = wanted; pick(other); }
+    else if (wanted && state.view) state.view.set(wanted[0] / state.played.unit_s, wanted[1] / state.played.unit_s);
+  });
   at("search").addEventListener("input", (event) => { if (state.timeline) state.timeline.search(event.target.value); });
   at("search").addEventListener("keydown", (event) => { if (event.key === "Enter" && state.timeline && state.timeline.chosen) state.timeline.zoomTo(state.timeline.chosen); });
   at("whole").addEventListener("click", () => state.view && state.view.set(0, state.view.end));
