@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Links, and the capacity that a flow takes there.
+    """A flow's path: its links, the capacity it takes on each, its latency and its uncontended rate.
 
     Attributes
     ----------

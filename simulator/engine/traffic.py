@@ -21,7 +21,7 @@ from simulator.records.transfers import Transfers, write_out
 
 @dataclass(frozen=True, slots=True)
 class SizedRound:
-    """A round with its transfers' bytes and its repetitions.
+    """A round of a collective's schedule with the bytes of its transfers and the number of repetitions.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class SizedRound:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """A schedule with sizes.
+    """A collective's schedule (its transfers) with the sizes of the array: bytes of each transfer.
 
     Attributes
     ----------
@@ -61,12 +61,12 @@ class Traffic:
     reduce_itemsize: int
 
     def __len__(self) -> int:
-        """Number of transfers, counted without writing them out."""
+        """Number of transfers, counted from the rounds without writing the transfers out."""
         return sum(len(part.route_of) * part.repeat.times for part in self.parts)
 
     @cached_property
     def parts(self) -> tuple[SizedRound, ...]:
-        """Rounds with at least one transfer."""
+        """Rounds of the schedule with their transfers' bytes."""
         repeats = list(self.schedule.repeats())
         # Offsets of each round in the concatenated rows.
         cuts = np.cumsum([0, *(len(repeat.round) for repeat in repeats)])
@@ -76,7 +76,7 @@ class Traffic:
 
     @property
     def route_keys(self) -> Ints:
-        """Distinct triples (source, destination, reduce), shape (routes, 3).
+        """The distinct routes: triples (source, destination, reduce) of the transfers, shape (routes, 3).
 
         A reduction at the destination takes a route different from a copy, because it uses HBM bandwidth.
         """
@@ -95,7 +95,7 @@ class Traffic:
 
     @cached_property
     def channels(self) -> tuple[Ints, Ints, Ints]:
-        """Return for each route the lowest channel, the highest channel and the number of channels."""
+        """Lowest channel, highest channel and number of channels (FIFOs of transfers) on each route."""
         channel = np.concatenate([np.zeros(0, np.int64), *(part.repeat.round.channel for part in self.parts)])
         row, count = self._by_key[1], len(self.route_keys)
         low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
@@ -110,7 +110,7 @@ class Traffic:
 
     @cached_property
     def chunk_sizes(self) -> Floats:
-        """Elements in each chunk, shape (chunks,)."""
+        """Number of elements in each chunk of the array, shape (chunks,)."""
         return timed_sizes(self.schedule, self.elements)
 
     @cached_property
@@ -119,7 +119,7 @@ class Traffic:
         return all(part.steady for part in self.parts)
 
     def _carried(self, repeat: Repeat, i: int) -> Floats:
-        """Return each transfer's bytes in repetition i, shape (t,) [B]."""
+        """Return the bytes of each transfer of a round in its repetition i, shape (t,) [B]."""
         round_ = repeat.round
         # See Repeat: chunks advance through the table.
         first = repeat.table[(round_.first + i * repeat.moves) % len(repeat.table)]
@@ -127,11 +127,11 @@ class Traffic:
         return elements * self._width(round_)
 
     def _width(self, round_: Round) -> Ints:
-        """Return bytes per element on the wire, for each transfer [B]."""
+        """Return the bytes per element on the wire for each transfer of a round: reduced or copied elements [B]."""
         return np.where(round_.reduce, self.reduce_itemsize, self.itemsize)
 
     def _is_steady(self, repeat: Repeat) -> bool:
-        """Return True if chunk sizes repeat along each transfer's way through the table."""
+        """Return True if every transfer of a round carries equal bytes in each repetition of the round."""
         if repeat.times == 1:
             return True
         # A transfer visits places in the table this far apart. Example: a table with 6 chunks and moves 4 gives 2:
@@ -141,19 +141,19 @@ class Traffic:
         return all(bool((elements == elements[0]).all()) for elements in by_turn)
 
     def _by_place(self, repeat: Repeat, count: int) -> Floats:
-        """Return the elements carried by a run with `count` chunks, for each first place in the table."""
+        """Return the elements in `count` chunks of a round, for each index in its chunk table as the first chunk."""
         return run_elements(repeat.table, np.full(len(repeat.table), count), repeat.round.step, self.chunk_sizes)
 
     @cached_property
     def bytes_by_route(self) -> Floats:
-        """Total bytes on each route, shape (routes,) [B]."""
+        """Total bytes of all transfers on each route, shape (routes,) [B]."""
         total = np.zeros(len(self.route_keys))
         for part in self.parts:
             total += np.bincount(part.route_of, self._bytes_of_all(part), len(self.route_keys))
         return total
 
     def _bytes_of_all(self, part: SizedRound) -> Floats:
-        """Return each transfer's bytes summed over every repetition, shape (t,) [B]."""
+        """Return the bytes of each transfer of a round, summed over the round's repetitions, shape (t,) [B]."""
         repeat, round_ = part.repeat, part.repeat.round
         if part.steady:
             return part.nbytes * repeat.times
@@ -173,7 +173,7 @@ class Traffic:
 
     @cached_property
     def transfers(self) -> Transfers:
-        """Transfers, written out on first access."""
+        """Every transfer of the schedule, written out on first access."""
         return write_out(self.schedule)
 
     @cached_property
