@@ -31,7 +31,7 @@ _MOST_NUMBERS: Final = 2**22
 
 @dataclass(frozen=True, slots=True)
 class RouteTable:
-    """Several routes.
+    """Many routes through the cluster's graph, as arrays.
 
     Attributes
     ----------
@@ -64,13 +64,13 @@ class Neighbours:
 
     @staticmethod
     def of(here: Ints, there: Ints, vertices: int) -> Neighbours:
-        """Sort links from `here` to `there`, both with shape (links,), by `here`."""
+        """Return the links from `here` to `there`, both with shape (links,), grouped by the vertex in `here`."""
         order = np.lexsort((there, here))
         begin = np.searchsorted(here[order], np.arange(vertices + 1))
         return Neighbours(begin, there[order], order)
 
     def of_all(self, vertices: Ints) -> tuple[Ints, Ints]:
-        """Return the indices of the given vertices' links, concatenated, and the number of links for each vertex."""
+        """Return the indices of the given vertices' links, concatenated, and the number of links of each vertex."""
         first, count = self.begin[vertices], self.begin[vertices + 1] - self.begin[vertices]
         before = np.cumsum(count) - count
         return np.repeat(first - before, count) + np.arange(int(count.sum())), count
@@ -78,7 +78,7 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TargetDistances:
-    """Result of a search from several targets, indexed by target x vertices + vertex.
+    """Distances from every vertex to several targets, indexed by target x vertices + vertex.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class _TargetDistances:
 
 @dataclass(frozen=True, eq=False)
 class RouteFinder:
-    """A graph in arrays, and the rule at forks.
+    """Finder of many routes at once: the graph in arrays, and the rule for the next hop at forks.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class RouteFinder:
     chooser: Chooser | None
 
     def table(self, src: Ints, dst: Ints) -> tuple[RouteTable, Ints]:
-        """Return the routes between pairs of vertices, and the indices of the pairs without a route."""
+        """Return the routes from `src[i]` to `dst[i]` (vertex numbers), and the indices of pairs without a route."""
         # Pairs sorted by destination: pairs with the same destination are handled by the same search.
         order = np.argsort(dst, kind="stable")
         targets, begins = np.unique(dst[order], return_index=True)
@@ -150,7 +150,7 @@ class RouteFinder:
         return RouteTable(route, by_hop[taken].astype(np.int64), self._latencies(by_hop)), np.sort(np.concatenate(lost))
 
     def _search(self, targets: Ints, sources: Ints) -> _TargetDistances:
-        """Search backwards from each target at once until every source is reached, or no vertex is left."""
+        """Return the hops from vertices to each target, by a backward search until every source is reached."""
         vertices = len(self.forwards)
         distance = np.full(len(targets) * vertices, _NOWHERE, np.int16)
         hosts = np.zeros(len(distance), np.int16)
@@ -176,7 +176,10 @@ class RouteFinder:
         return _TargetDistances(distance, hosts)
 
     def _walk(self, sources: Ints, targets: Ints, base: Ints, search: _TargetDistances) -> list[tuple[Ints, Ints]]:
-        """Return for each hop the sources still on the way (indices), and the link that each source takes."""
+        """Return, for each hop, the indices of the sources still on the way, and the link that each source takes.
+
+        `base` is the first index of each source's target in `search`, the distances to the targets.
+        """
         distance, hosts, vertices = search.distance, search.hosts, len(self.forwards)
         walking = np.flatnonzero(sources != targets)
         here, rest = sources[walking], self.ordinal[targets[walking]]
@@ -206,7 +209,7 @@ class RouteFinder:
         return steps
 
     def _latencies(self, by_hop: npt.NDArray[np.int32]) -> Floats:
-        """Return exact sums over routes, rounded once like `Router.route`; computed once per set of latencies."""
+        """Return the latency of each route [s], given its link numbers by hop: an exact sum, rounded once."""
         # A machine has few different latencies, so few different sums.
         values, kind = np.unique(np.array(self.latency), return_inverse=True)
         routes, longest = by_hop.shape

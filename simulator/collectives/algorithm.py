@@ -42,7 +42,7 @@ _SENT_BY_EACH: Final = ("scatter", "gather", "all_to_all")
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRequest:
-    """A collective to be planned.
+    """A collective to be planned: the operation, its ranks, its array and options of the algorithm.
 
     Attributes
     ----------
@@ -92,13 +92,13 @@ class CollectiveRequest:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Return `rank_order`; by default 0, 1, 2, ... up to N - 1."""
+        """Places of the ranks in the order in which data travels: `rank_order`, by default 0, 1, 2, ... up to N - 1."""
         return self.rank_order or tuple(range(self.world_size))
 
 
 @dataclass(frozen=True, slots=True)
 class ElementSizes:
-    """Bytes per element.
+    """Bytes of an array element on the wire.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class ElementSizes:
 
 
 class Auxiliary(Enum):
-    """The vertices, besides ranks, in a schedule."""
+    """Kinds of participants besides ranks in a collective: parameter servers or reducing switches."""
 
     NONE = "nobody"
     SERVERS = "server"
@@ -119,7 +119,7 @@ class Auxiliary(Enum):
 
 
 class Flows(NamedTuple):
-    """Maximum number of flows from a rank at the same time.
+    """Maximum number of flows that a rank sends at the same time in a collective.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ ClosedForm = Callable[[CollectiveRequest, ElementSizes, IdleNetwork], float | No
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """How an algorithm carries out its operations.
+    """The record of a collective algorithm: its operations, volume, closed-form time, options and use in libraries.
 
     Attributes
     ----------
@@ -192,7 +192,7 @@ class Algorithm:
 
 
 def least_volume(request: CollectiveRequest) -> int:
-    """Return the fewest elements that any algorithm for this operation has to put on the wire.
+    """Return the fewest elements that any algorithm must put on the wire for the requested collective.
 
     Sources: Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009;
     Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 2005.
@@ -209,12 +209,14 @@ def least_volume(request: CollectiveRequest) -> int:
 
 
 def own_part(request: CollectiveRequest, rank: int) -> int:
-    """Return the elements in a rank's part of the array: the first n mod N ranks have an additional element."""
+    """Return the number of elements in a rank's part of the array; the first n mod N ranks have one more."""
     return request.elements // request.world_size + (rank < request.elements % request.world_size)
 
 
 def ring_steps(request: CollectiveRequest) -> Steps:
-    """Return the steps of a ring through M nodes in turn: N - 1 steps, and M - 1 of them leave a node.
+    """Return the steps of a ring through M nodes in turn, inside and between nodes: N - 1, of which M - 1 leave a node.
+
+    An all_reduce takes twice as many steps.
 
     Examples
     --------
@@ -226,20 +228,20 @@ def ring_steps(request: CollectiveRequest) -> Steps:
 
 
 def tree_steps(request: CollectiveRequest) -> Steps:
-    """Return the steps of a binary tree over nodes, with a binary tree inside each node."""
+    """Return the steps of a binary tree over nodes with a binary tree inside each node; twice for an all_reduce."""
     nodes = max(1, len(request.nodes))
     inside, across = ceil(log2(-(-request.world_size // nodes))), ceil(log2(nodes))
     return Steps(_times(request) * inside, _times(request) * across)
 
 
 def steps_in_stages(request: CollectiveRequest, across: int) -> Steps:
-    """Return the steps of rings inside nodes plus `across` steps between nodes; twice for an all_reduce."""
+    """Return the number of steps of rings inside nodes plus `across` steps between nodes; twice for an all_reduce."""
     times, nodes = _times(request), max(1, len(request.nodes))
     return Steps(times * (-(-request.world_size // nodes) - 1), times * across)
 
 
 def direct_steps(request: CollectiveRequest) -> Steps:
-    """Return the steps for a direct exchange between every pair of ranks."""
+    """Return the number of steps of a direct exchange between every pair of ranks: 1, or 2 for an all_reduce."""
     return Steps(0, _times(request)) if len(request.nodes) > 1 else Steps(_times(request), 0)
 
 
@@ -248,35 +250,35 @@ def _times(request: CollectiveRequest) -> int:
 
 
 def sent_by_each(request: CollectiveRequest) -> bool:
-    """Return True if libraries carry out this operation by separate transfers between rank pairs."""
+    """Return True if libraries carry out the requested operation by separate transfers between pairs of ranks."""
     return request.operation in _SENT_BY_EACH
 
 
 def few_to_one(request: CollectiveRequest) -> bool:
-    """Return True if networks bear the number of senders to a single rank, or if libraries ignore this number."""
+    """Return True if the request has few enough ranks for all to send to one, or if libraries send by pairs anyway."""
     return sent_by_each(request) or request.world_size <= _MOST_TO_ONE
 
 
 def one_a_node(request: CollectiveRequest) -> bool:
-    """Return True if the group spans several nodes, with a single rank in each."""
+    """Return True if the request's ranks are on several nodes, with a single rank in each."""
     return 1 < len(request.nodes) == request.world_size
 
 
 def always(request: CollectiveRequest) -> bool:
-    """Return True, for every request."""
+    """Return True for every request."""
     return True
 
 
 class _Algorithms(Catalog[Algorithm]):
-    """The collective algorithms that exist."""
+    """The collective algorithms of this package by name."""
 
     def operations(self, name: str) -> tuple[str, ...]:
-        """Return the operations that an algorithm can carry out, in the order of OPERATIONS."""
+        """Return the operations that the algorithm `name` can carry out, in a fixed order."""
         plans = self.find(name).plans
         return tuple(operation for operation in OPERATIONS if operation in plans)
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Return every pair of an algorithm and an operation that it can carry out."""
+        """Return every pair (algorithm, operation) for which the algorithm can carry out the operation."""
         return tuple((name, operation) for name in self.names() for operation in self.operations(name))
 
 

@@ -17,7 +17,7 @@ _ESTIMATES_OFF = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An algorithm and its predicted time.
+    """A collective algorithm with its predicted time, as a candidate for the fastest.
 
     Attributes
     ----------
@@ -36,15 +36,16 @@ class Candidate:
 
     @property
     def at_worst(self) -> float:
-        """Predicted time [s]; plus the error of estimates, unless exact or run by libraries."""
+        """Predicted time [s]; with the error of estimates added, unless exact or run by libraries."""
         sure = self.exact or self.in_libraries
         return (self.predicted or 0.0) * (1.0 if sure else 1.0 + _ESTIMATES_OFF)
 
 
 def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
-    """Return the fastest algorithm and the reason; ties go to exact times, then to alphabetical order.
+    """Return the name of the fastest candidate algorithm, and the reason as text.
 
-    An algorithm outside of libraries is chosen by an estimate only if it is faster by more than the estimate's error.
+    Ties go to exact times, then to alphabetical order. An algorithm outside of libraries is chosen by an estimate only
+    if it is faster by more than the estimate's error.
 
     Examples
     --------

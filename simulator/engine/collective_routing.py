@@ -299,10 +299,6 @@ class _CollectiveRouter:
         Collectives in a lane never contend. A rank runs one collective per stream at a time. If this suffices to keep
         flows apart, the whole stream forms a lane; otherwise each group does. Collectives with a server or a switch get
         no lane (-1), because a server may take part in several collectives at once.
-
-        A rank runs one collective per stream at a time. If this suffices to keep flows apart, the whole stream forms a
-        lane; otherwise each group does. Kinds with a server or a switch get no lane (-1), because a server may take
-        part in several collectives at once.
         """
         lanes: dict[_Kind, tuple[int, bool]] = {}
         streams: dict[str, list[_Kind]] = {}

@@ -49,8 +49,6 @@ class Flow(ScheduledCallback):
 
     The clock's queue contains the flow at its end, or at its enter while its links are taken. The attributes `rate`,
     `remaining`, `updated` and `group` exist only while the flow shares links.
-
-    The attributes `rate`, `remaining`, `updated` and `group` exist only while the flow shares links.
     """
 
     __slots__ = ("end", "enter", "group", "number", "owner", "path", "rate", "remaining", "updated")
@@ -105,8 +103,6 @@ class Fabric:
         """Send a flow over the links of its path, to enter (begin to flow) now or later.
 
         Free links are taken at once. Otherwise the flow checks its links again at its enter time.
-
-        Free links are taken at once. Otherwise the flow looks again at its enter time.
         """
         now = self._clock._now
         if all(self.until[link] <= now for link in flow.path.links):

@@ -36,9 +36,6 @@ class PotentialFlows:
     The collectives differ only in sizes. A batch may concatenate several collectives that also differ in their groups,
     if no two have a participant in common.
 
-    A batch may concatenate several collectives that also differ in their groups, if no two have a participant in
-    common.
-
     Attributes
     ----------
     routes : Routes
@@ -83,8 +80,6 @@ def prune_links(every: Sequence[PotentialFlows], capacity: Floats) -> list[Bools
     """Return, for each entry's pairs of route and link, True if the link can be the bottleneck for two flows.
 
     Links with False are pruned: no engine has to watch them. `capacity` is in B/s.
-
-    A kept link can be the bottleneck for two flows.
     """
     contended = _shared(every, len(capacity)) & (_demands(every, len(capacity)) > capacity * (1.0 + SUM_OF_RATES))
     # Two links may rule each other and one must stay. Thus a link goes only while a link that rules it is kept.

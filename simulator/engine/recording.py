@@ -70,9 +70,6 @@ def memory_over_time(
     A rank's memory depends on its list of operations, its HBM size and the order of its memory operations. A single
     rank is simulated for ranks with these in common; their results differ only in times.
 
-    A rank's memory depends on its list, its HBM size and the order of its memory operations. A single rank is simulated
-    for ranks with these in common; their results differ only in times.
-
     Raises
     ------
     OutOfMemoryError

@@ -59,8 +59,6 @@ class Routes:
         """Return a Path for each route, with only the links where flows can hold each other back.
 
         If a pruned link or a rate cap is narrower than these links, the Path is capped. `capacity` is by link [B/s].
-
-        If a pruned link or a rate cap is narrower than these, the Path is capped.
         """
         # Lists per route: paths are built once, for engines that follow single flows.
         links: list[list[int]] = [[] for _ in range(len(self))]

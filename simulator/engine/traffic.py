@@ -84,7 +84,7 @@ class Traffic:
 
     @cached_property
     def _by_key(self) -> tuple[Ints, npt.NDArray[np.int32]]:
-        """Return the distinct route keys, and each row's index into them."""
+        """Return the distinct triples (source, destination, reduce), and each transfer's index into them."""
         rounds = [repeat.round for repeat in self.schedule.repeats()]
         n = self.schedule.world_size + self.schedule.auxiliaries
         # A key packs source, destination and reduce into an integer.

@@ -145,7 +145,11 @@ class TimelineWriter:
 
     @cached_property
     def _work_of_lists(self) -> list[tuple[Ints, list[int]]]:
-        """Return each list's places of work operations, and of collectives that begin when the last rank comes."""
+        """Return, for each operation list, the indices of kernels and collectives, and of those with a common start.
+
+        A common start is the last rank's arrival at a collective. Work on the stream on which the host issues kernels
+        is omitted.
+        """
         found = []
         for ops in self.prepared.program.lists.lists:
             work = [n for n, op in enumerate(ops) if isinstance(op, Compute | Collective) and op.stream != ISSUE]
