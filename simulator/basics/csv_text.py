@@ -20,7 +20,7 @@ _NUMBER: Final = re.compile(r"[-+]?(inf|nan|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    r"""Return rows as CSV text.
+    r"""Return a table, given by rows of cells, as CSV text; texts that begin like a formula get a quote in front.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return the value of a cell; a text that begins like a formula gets a single quote in front."""
+    """Return a CSV cell's value; a text that begins like a spreadsheet formula gets a single quote in front."""
     if value is None or isinstance(value, int | float):
         return value
     # Python 3.11 does not quote a text with a lone "\r", but readers begin a new row there.

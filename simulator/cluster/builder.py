@@ -47,7 +47,7 @@ class Builder:
     options: type[BaseModel]
 
     def build(self, options: Mapping[str, Any], world_size: int, servers: int) -> Graph:
-        """Call the function with the options, and with the ranks and servers if it has such parameters."""
+        """Return the graph that the builder's function makes from `options`, and from ranks and servers if accepted."""
         # A torus, for example, has a fixed size and takes no world_size; a ring has no ports for servers.
         parameters = inspect.signature(self.function).parameters
         passed = {"world_size": world_size, "servers": servers}

@@ -163,8 +163,8 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
     """Return the time of an all-reduce over servers on an idle network [s]; None if no formula is exact.
 
     The array must not be cut into pieces.
-    Star, k servers on separate vertices, k  n: 2(alpha + max(S, N S/k)/beta).
-    Star, a server on each worker, N  n: 2(alpha + (N-1) S/(N beta)).
+    Star, k servers on separate vertices, k | n: 2(alpha + max(S, N S/k)/beta).
+    Star, a server on each worker, N | n: 2(alpha + (N-1) S/(N beta)).
     Full mesh, a server on each worker: 2(alpha + S/(N beta)).
     """
     n, k = request.world_size, request.servers

@@ -195,7 +195,7 @@ class _Proof:
         self.readers.setdefault((src, chunk), []).append(number)
 
     def _write(self, number: int, dst: int, chunk: int, *, reduce: bool) -> None:
-        """Check that earlier reads and writes of the value have ended, and record the write."""
+        """Check that earlier reads and writes of a chunk have ended when transfer `number` writes it; log the write."""
         place = (dst, chunk)
         what = f"writes chunk {chunk} of rank {dst}"
         self._after(number, self.readers.get(place, []), f"{what}, read by")

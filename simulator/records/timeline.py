@@ -16,7 +16,7 @@ from simulator.records.transfers import Transfers
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A rank's operation, from the stream's arrival to the end.
+    """An operation of a rank with its time: from its start on the stream to its end.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Span:
 
 
 class RouteLinks(Sequence[tuple[int, ...]]):
-    """Each route's link numbers, in travel order.
+    """The link numbers of each route, in travel order, as a sequence of tuples.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class RouteLinks(Sequence[tuple[int, ...]]):
 
     @staticmethod
     def of(routes: Iterable[Iterable[int]]) -> RouteLinks:
-        """Build from each route's links."""
+        """Return the routes as columns, given the link numbers of each route."""
         written = [tuple(route) for route in routes]
         begin = np.cumsum([0, *map(len, written)])
         return RouteLinks(begin, np.array([link for route in written for link in route], np.int64))
@@ -95,7 +95,7 @@ class RouteLinks(Sequence[tuple[int, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class TransferLog:
-    """A collective's transfers with times: columns with a row per transfer.
+    """The log of a collective's transfers with times: columns with a row per transfer.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class TransferLog:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTotals:
-    """Totals for a collective, known without its log.
+    """Number of transfers and bytes of a collective, known without its log.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class CollectiveTotals:
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """HBM in use on a rank from this moment on, by category [B]."""
+    """GPU memory (HBM) in use on a rank from a moment on, in total and by category [B]."""
 
     rank: int
     time: float
@@ -159,7 +159,7 @@ class MemorySample:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorEvent:
-    """An allocator's action.
+    """A logged action of the memory allocator of a GPU.
 
     Attributes
     ----------
@@ -194,7 +194,7 @@ class AllocatorEvent:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """Traffic on a directed link.
+    """Traffic on a directed link of the cluster during a simulation.
 
     Attributes
     ----------
@@ -216,7 +216,7 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Everything recorded by an engine.
+    """Everything recorded by an engine during a simulation: operations, transfers, memory and links.
 
     Attributes
     ----------
@@ -276,7 +276,7 @@ R = TypeVar("R", Span, MemorySample)
 
 
 def by_rank(records: Sequence[R]) -> Mapping[int, tuple[R, ...]]:
-    """Return the records for each rank, in the order given."""
+    """Return a mapping from rank to the rank's records, in the order given."""
     # Lazy records stay lazy.
     if isinstance(records, AllRanks):
         return records.by_rank
