@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Catalog(Generic[T]):
-    """The objects of one type that the modules of a package declare, found by import and kept by name.
+    """The objects of one type that the modules of a package declare, by name.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Catalog(Generic[T]):
         return tuple(self.by_name)
 
     def find(self, name: str) -> T:
-        """Return the object with this name; UnknownNameError with a suggestion if there is none."""
+        """Return the object of a name; UnknownNameError with a suggestion if there is none."""
         if name not in self.by_name:
             raise UnknownNameError(self._what, name, self.names())
         return self.by_name[name]

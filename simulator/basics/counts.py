@@ -33,7 +33,7 @@ def number_of(count: int, noun: str) -> str:
 
 
 def parse_count(text: str, k: int) -> int:
-    """Return the whole number that a text such as 8192, 8k, 1_000_000 or 1e6 writes.
+    """Return the whole number written in a text such as 8192, 8k, 1_000_000 or 1e6.
 
     Parameters
     ----------

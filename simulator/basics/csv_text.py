@@ -33,7 +33,7 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return a CSV cell's value; a text that begins like a spreadsheet formula gets a single quote in front."""
+    """Return the value of a cell; a text that begins like a formula gets a single quote in front."""
     if value is None or isinstance(value, int | float):
         return value
     # Python 3.11 does not quote a text with a lone "\r", but readers begin a new row there.

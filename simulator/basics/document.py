@@ -24,7 +24,7 @@ Key = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A single fault in a user's file, with its place.
+    """A single fault in a file.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Fault:
     source: str | None = None
 
     def as_line(self, source: str) -> str:
-        """Return the fault as a line of text, with its place first; `source` is the document's name."""
+        """Return the fault as a line, place first; `source` is the document's name."""
         named = self.source or source
         place = named if self.line is None else f"{named}:{self.line}:{self.column}"
         dotted = ".".join(map(str, self.key))
@@ -78,7 +78,7 @@ class Document:
     faults: tuple[Fault, ...] = ()
 
     def place(self, key: Key, *, of_key: bool = False) -> tuple[int | None, int | None]:
-        """Return (line, column) of the value at a key path (or of its key); of the nearest parent if it has none.
+        """Return (line, column) for the value at a key path, or for its key; else for the nearest parent.
 
         A mapping or list may begin on a line below its key. The result is then the key's place, because people
         look for that line.
@@ -97,19 +97,19 @@ class Document:
         return Fault(key, message, *self.place(key, of_key=of_key))
 
     def refuse(self, faults: Iterable[Fault]) -> None:
-        """Raise a single ScenarioError with every given fault, in file order; do nothing without faults."""
+        """Raise a single ScenarioError with every fault, in file order; do nothing without faults."""
         if lines := self.lines(faults):
             raise ScenarioError(in_lines(lines))
 
     def lines(self, faults: Iterable[Fault]) -> tuple[str, ...]:
-        """Return the faults as lines of text, in file order; a list of allowed keys appears only once."""
+        """Return the faults as lines, in file order; a list of allowed keys appears only once."""
         ordered = sorted(set(faults), key=lambda f: (f.line or 0, f.column or 0, tuple(map(str, f.key)), f.message))
         listed = set[str]()
         return tuple(_without_list(fault, listed).as_line(self.source) for fault in ordered)
 
 
 def _without_list(fault: Fault, listed: set[str]) -> Fault:
-    """Return the fault without its list of allowed keys if `listed` contains the list; otherwise add the list there."""
+    """Return the fault without the list of allowed keys if `listed` has this list; otherwise add the list there."""
     found = re.match(r"unknown key(; one of [^;]+)", fault.message)
     if found is None or found[1] not in listed:
         listed |= {found[1]} if found else set()
@@ -269,7 +269,7 @@ class _ValueReader:
         return mapping
 
     def whole(self, node: yaml.Node, key: Key) -> str:
-        r"""Return the text of a YAML scalar at a key path, with characters joined that JSON wrote as two halves.
+        """Return a YAML scalar's text at a key path, joining characters that JSON wrote as two halves.
 
         An unpaired half is recorded as a fault, and the result is empty.
         """

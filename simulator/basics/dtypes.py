@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """A number format of array elements, such as bfloat16.
+    """A number format for array elements, such as bfloat16.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Dtype:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The numpy dtype of the number format; numpy (and ml_dtypes for bfloat16 and fp8) is imported on first use."""
+        """The numpy dtype; numpy (and ml_dtypes for bfloat16 and fp8) is imported on first use."""
         import numpy as np
 
         if self.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
@@ -111,7 +111,7 @@ _ALIASES: Final = {
 
 
 def find(name: str, *, stored: bool = True) -> Dtype:
-    """Return the number format with a given name.
+    """Return the dtype with a given name.
 
     Parameters
     ----------

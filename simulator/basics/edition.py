@@ -19,7 +19,7 @@ _SUFFIXES: Final = (".py", ".yaml", ".json", ".csv")
 
 
 def edition() -> str:
-    """Return the simulator's version and a digest of its code and catalog, such as "0.1.0 (3f1c9a7be02d)"."""
+    """Return the simulator's version with a digest over code and catalog, such as "0.1.0 (3f1c9a7be02d)"."""
     return f"{simulator.__version__} ({_digest()})"
 
 
@@ -35,7 +35,7 @@ def _digest() -> str:
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """Yield the name and path of every file of the package that can change a simulation's outcome.
+    """Yield the name and path for every file in the package that can change a simulation's outcome.
 
     The name is equal in a checkout and in an installed package.
     """

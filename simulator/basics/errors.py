@@ -32,7 +32,7 @@ _MOST_COMPARED: Final = 200
 
 
 class SimulatorError(Exception):
-    """Base class for errors that the command line shows to the user in a single line."""
+    """Base class for errors shown to the user in a single line."""
 
     exit_code: ClassVar[int] = 1
 
@@ -170,7 +170,7 @@ class DeadlockError(SimulationError):
 
 
 class NoRouteError(SimulationError):
-    """Error: no route connects two vertices of a topology."""
+    """Error: no route connects two vertices in a topology graph."""
 
     def __init__(self, src: str, dst: str, topology: str) -> None:
         self.src = src

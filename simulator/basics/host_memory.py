@@ -19,7 +19,7 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def memory() -> float:
-    """Return the bytes of memory that this process may allocate [B]; infinite if the system does not say."""
+    """Return the bytes that this process may allocate [B]; infinite if the system does not say."""
     # On Windows, an array that is too large is refused when it is created.
     if not hasattr(os, "sysconf"):
         return math.inf
@@ -28,7 +28,7 @@ def memory() -> float:
 
 
 def shortage_text(needed: float) -> str:
-    """Return a text with the bytes needed and the bytes that this machine has; empty if its memory suffices."""
+    """Return a text with the bytes needed and the bytes available; empty if the memory suffices."""
     available = memory()
     return f"{format_bytes(needed)}, this machine has {format_bytes(available)}" if needed > available else ""
 
@@ -52,7 +52,7 @@ def address_space_left(proc: Path = _PROC) -> float:
 # Read only once: schedules are checked thousands of times in a sweep.
 @cache
 def cgroup_limit(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
-    """Return the memory limit [B] in this process's control group and parent groups, set by containers.
+    """Return the memory limit in this process's control group and parent groups, set by containers [B].
 
     The limit is infinite if there is none.
     """

@@ -33,7 +33,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def length(intervals: Iterable[Interval]) -> float:
-    """Return the length covered by at least one of the intervals (start, end).
+    """Return the length covered by at least one interval (start, end).
 
     Examples
     --------
@@ -44,7 +44,7 @@ def length(intervals: Iterable[Interval]) -> float:
 
 
 def outside(intervals: Iterable[Interval], others: Iterable[Interval]) -> float:
-    """Return the length covered by at least one of the first intervals and by none of the second, `others`.
+    """Return the length covered by at least one first interval and by no second interval (`others`).
 
     Examples
     --------
@@ -57,7 +57,7 @@ def outside(intervals: Iterable[Interval], others: Iterable[Interval]) -> float:
 
 
 def lengths_by_key(key: Ints, start: Floats, end: Floats, keys: int) -> Floats:
-    """Return, for each key, the length covered by at least one of its intervals; for millions of intervals at once.
+    """Return, for each key, the length covered by at least one interval; for millions of intervals at once.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def lengths_by_key(key: Ints, start: Floats, end: Floats, keys: int) -> Floats:
 
 
 def added(start: Floats, end: Floats, group: Ints) -> Floats:
-    """Return the length of each interval that no earlier interval in its group covers, shape (n,).
+    """Return each interval's length that no earlier interval in the group covers, shape (n,).
 
     The sum over a group is the length of the group's union.
 

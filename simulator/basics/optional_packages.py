@@ -14,7 +14,7 @@ Extra = Literal["distributed", "parquet"]
 
 
 def require_package(option: str, package: str, extra: Extra) -> None:
-    """Raise an error if the optional package that a user's option needs is not installed.
+    """Raise an error if the optional package of an option is not installed.
 
     Parameters
     ----------

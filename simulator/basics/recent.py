@@ -31,9 +31,9 @@ class Recent:
         self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int] | int = 1) -> T:
-        """Return the cached result for a key; if there is none, compute the result with `make`, cache and return it.
+        """Return the cached result for a key; without a cached result, compute the result with `make` and cache it.
 
-        `size` is the result's size, or a function that computes it.
+        `size` is the result's size, or a function from result to size.
         """
         if key in self._kept:
             # Results in use stay longest: the order of the dictionary is the order of last use.

@@ -40,13 +40,13 @@ def _files(kind: Kind) -> dict[str, Path]:
 
 
 def names(kind: Kind) -> tuple[str, ...]:
-    """Return the names of all shipped files of a kind, such as "topology" or "gpu", sorted."""
+    """Return every shipped file's name for a kind such as "topology" or "gpu", sorted."""
     return tuple(_files(kind))
 
 
 @cache
 def other_names(kind: Kind) -> dict[str, str]:
-    """Return other names for shipped files of a kind, as a dict from other name to shipped name."""
+    """Return other names for shipped files, as a dict from other name to shipped name; `kind` is "gpu", "model", ..."""
     # Imported here: callers that use shipped names need no YAML reader, which takes a while to import.
     from simulator.basics.document import load
 

@@ -31,7 +31,7 @@ def _keys(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def varied(axes: Mapping[str, Iterable[Any]]) -> dict[str, None]:
-    """Return the dotted keys that a sweep's axes set, in order, as the keys of a dict with values None.
+    """Return the dotted keys set by a sweep's axes, in order, as the keys in a dict with values None.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def varied(axes: Mapping[str, Iterable[Any]]) -> dict[str, None]:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Return True if two dotted keys are equal, or if one is a section that contains the other.
+    """Return True if two dotted keys are equal, or if one contains the other.
 
     Examples
     --------

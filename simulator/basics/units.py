@@ -94,7 +94,7 @@ def parse(text: str, kind: Kind) -> float:
 
 
 def parse_bytes(text: str) -> int:
-    """Return a text with a quantity of bytes, such as "1.5 KiB", as a whole number [B].
+    """Return a quantity of bytes, such as "1.5 KiB", as a whole number [B].
 
     Examples
     --------
@@ -160,7 +160,7 @@ def _why_not(unit: str, kind: Kind) -> str:
 
 
 def format_bytes(nbytes: float) -> str:
-    """Return bytes of an array or of traffic as text in binary units; exact for multiples of a unit.
+    """Return text for an array size or for bytes sent, in binary units; exact for multiples of a unit.
 
     Examples
     --------
@@ -176,7 +176,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def format_memory(nbytes: float) -> str:
-    """Return bytes in a memory as text in binary units with three digits, as nvidia-smi and torch do.
+    """Return bytes in a memory as text, in binary units with three digits, as nvidia-smi and torch do.
 
     Examples
     --------
@@ -230,7 +230,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bandwidth(bandwidth: float) -> str:
-    """Return a bandwidth [B/s] as text in decimal units.
+    """Return a bandwidth as text in decimal units, per direction.
 
     Examples
     --------

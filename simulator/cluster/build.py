@@ -57,7 +57,7 @@ class TopologyFacts:
 
 
 def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) -> TopologyFacts:
-    """Return a topology's facts, such as its maximum number of ranks, without building the graph.
+    """Return facts about a topology, such as the maximum number of ranks, without building the graph.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def build(
     ecmp_seed: int | None = None,
     base: Path | None = None,
 ) -> Cluster:
-    """Build the cluster of a topology for `world_size` ranks; return GPUs, links, routes and measured constants.
+    """Build a topology's cluster for `world_size` ranks; return GPUs, links, routes and measured constants.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def _graph(file: Topology, gpus: int, servers: int) -> Graph:
 
 
 def _seats(graph: Graph, places: tuple[int, ...]) -> tuple[tuple[str, ...], list[tuple[int, tuple[int, ...]]]]:
-    """Return the vertex of each rank, and the nodes in use, as (node number, its ranks).
+    """Return each rank's vertex, and the nodes in use, as (node number, ranks).
 
     `places` has the GPU number of each rank.
     """

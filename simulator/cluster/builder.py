@@ -26,7 +26,7 @@ _PASSED_BY_BUILD: Final = ("world_size", "servers")
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """A topology builder: its function, its limits and its schema of options.
+    """A topology builder: function, limits, graph size and schema for options.
 
     Attributes
     ----------

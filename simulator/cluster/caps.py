@@ -29,7 +29,7 @@ def nodes_of(node_of: Mapping[int, int], group: Sequence[int], participants: int
 
 
 def rate_caps(node: Ints, src: npt.NDArray[Any], dst: npt.NDArray[Any], inside: float, between: float) -> Floats:
-    """Return the maximum rate of a flow from each source to each destination [B/s], with the shape of `src`.
+    """Return the maximum rate of a flow from each source to each destination, shape of `src` [B/s].
 
     Parameters
     ----------

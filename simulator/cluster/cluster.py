@@ -112,7 +112,7 @@ class MachineCollective:
     source: str = ""
 
     def factor(self, nbytes: float) -> float:
-        """Return the fraction of the rate caps (0 to 1) that an array of `nbytes` bytes reaches."""
+        """Return the fraction (0 to 1) that an array with `nbytes` bytes reaches from the rate caps."""
         if self.half_size == 0.0 or nbytes <= 0:
             return 1.0
         # A saturation curve: at half_size the factor is 1/2, and it approaches 1 for large arrays.
@@ -198,7 +198,7 @@ class Cluster:
         return self._recent.get(key, make, self.world_size if size is None else size)
 
     def remember_routes(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
-        """Return the cached result for a key about routes; if there is none, compute it with `make` and cache it.
+        """Return the cached result for a key about routes; without a cached result, compute the result and cache it.
 
         Routes have a separate cache, because they may outgrow everything else. `size` gives the size of a result.
         """
@@ -223,7 +223,7 @@ class Cluster:
         return (self.in_node.get(operation) if inside else None) or self.collectives.get(operation)
 
     def node_of(self) -> Mapping[int, int]:
-        """Return the number of the node of each rank, by rank."""
+        """Return the node number of each rank."""
         return self._node_of
 
     @cached_property

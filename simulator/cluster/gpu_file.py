@@ -42,7 +42,7 @@ class _Best(Rate):
 
 
 class _GpuFile(Strict):
-    """The keys of a GPU file in the catalog, as a pydantic model.
+    """A GPU file's keys, as a pydantic model.
 
     Vector units and matrix units (tensor cores) have separate rates; integer operations count as FLOP. `clock` is the
     clock for the peak rates [Hz], `power` the board's power [W]. `best_matmul_flops` and `stream_bandwidth` are the

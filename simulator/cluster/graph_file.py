@@ -157,7 +157,7 @@ def _quantity(
 
 
 def _group_by_node(graph: Graph) -> None:
-    """Store in a graph's attributes the GPUs of each node and the switches that can add, if GPUs name their nodes."""
+    """Store in a graph's attributes each node's GPUs and the switches that can add, if GPUs name their nodes."""
     nodes: dict[str, list[str]] = {}
     reducing: dict[str, str] = {}
     for name, facts in graph.nodes(data=True):

@@ -16,7 +16,7 @@ _SECONDS_A_PART: Final = 6.5e-6
 
 @dataclass(frozen=True, slots=True)
 class TopologyLimits:
-    """Limits of a topology, known without building its graph.
+    """A topology's limits, known without building the graph.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class TopologyLimits:
 
 @dataclass(frozen=True, slots=True)
 class GraphSize:
-    """Numbers of vertices and cables in a topology's graph, known without building it.
+    """Vertex and cable counts for a topology's graph, known without building the graph.
 
     Attributes
     ----------
@@ -56,12 +56,12 @@ class GraphSize:
 
     @property
     def parts(self) -> int:
-        """Number of the graph's vertices and directed links together."""
+        """Number of vertices and directed links."""
         return self.vertices + 2 * self.cables
 
     @property
     def nbytes(self) -> int:
-        """Approximate memory that the graph takes [B]."""
+        """Approximate memory of the graph [B]."""
         return self.parts * _BYTES_A_PART
 
     @property

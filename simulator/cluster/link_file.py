@@ -20,7 +20,7 @@ from simulator.cluster.validation import checked
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """Bandwidths and latency of a kind of link, such as NVLink or InfiniBand.
+    """Bandwidths and latency for a kind of link, such as NVLink or InfiniBand.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ from simulator.basics.input_files import read_text
 def read_named(
     kind: registry.Kind, thing: str | Path | Mapping[str, Any], base: Path | None = None
 ) -> tuple[str, Document]:
-    """Return the name and the parsed contents of a description, given as a mapping or as a file by name.
+    """Return a description's name and parsed contents; a description is a mapping, or a file by name.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ NodeInterconnect = Literal["nvswitch", "full_mesh", "pcie"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The inside of a node: its GPUs, links, PCIe switches, sockets and network cards.
+    """A node's inside: GPUs, links, PCIe switches, sockets and network cards.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ def add_node(graph: Graph, node: Node, number: int, *, nics: bool) -> None:
 
 
 def node_size(gpus: int, inside: NodeInterconnect, hosts: int, pcie_switches: int, cards: int) -> GraphSize:
-    """Return the numbers of vertices and cables of a node, GPUs included; `cards` is 0 for a single node."""
+    """Return the vertex and cable counts for a node, GPUs included; `cards` is 0 for a single node."""
     vertices = gpus + hosts + cards + (inside == "nvswitch")
     cables = hosts * (hosts - 1) // 2
     cables += {"nvswitch": gpus, "full_mesh": gpus * (gpus - 1) // 2, "pcie": 0}[inside]
@@ -145,7 +145,7 @@ def _add_tree(graph: Graph, node: Node, number: int, cards: list[str]) -> None:
 
 
 def _add_ports(graph: Graph, node: Node, number: int, cards: list[str]) -> None:
-    """Add to a graph a separate PCIe port for each GPU of a node, with cables to the GPU's network card and socket.
+    """Add to a graph a separate PCIe port for each GPU in a node, with cables to the GPU's network card and socket.
 
     A switch shared by several GPUs becomes a port vertex for each GPU and a trunk to the socket. With a single vertex,
     two GPUs at the switch would be as near by PCIe as by NVSwitch, and a GPU as near to its neighbour's network

@@ -40,7 +40,7 @@ def _one_or_more(value: Any) -> float | list[float]:
 
 
 def _text(example: str) -> WithJsonSchema:
-    """Return the JSON schema of a quantity for editors: text with a unit, such as `example`."""
+    """Return the JSON schema of a quantity, for editors: text with a unit."""
     return WithJsonSchema({"type": "string", "examples": [example]})
 
 

@@ -70,7 +70,7 @@ class Neighbours:
         return Neighbours(begin, there[order], order)
 
     def of_all(self, vertices: Ints) -> tuple[Ints, Ints]:
-        """Return the indices of the given vertices' links, concatenated, and the number of links of each vertex."""
+        """Return the indices of the given vertices' links, concatenated, and the number of links for each vertex."""
         first, count = self.begin[vertices], self.begin[vertices + 1] - self.begin[vertices]
         before = np.cumsum(count) - count
         return np.repeat(first - before, count) + np.arange(int(count.sum())), count
@@ -121,7 +121,7 @@ class RouteFinder:
     chooser: Chooser | None
 
     def table(self, src: Ints, dst: Ints) -> tuple[RouteTable, Ints]:
-        """Return the routes from `src[i]` to `dst[i]` (vertex numbers), and the indices of pairs without a route."""
+        """Return the routes between pairs of vertices, and the indices of the pairs without a route."""
         # Pairs sorted by destination: pairs with the same destination are handled by the same search.
         order = np.argsort(dst, kind="stable")
         targets, begins = np.unique(dst[order], return_index=True)
@@ -209,7 +209,7 @@ class RouteFinder:
         return steps
 
     def _latencies(self, by_hop: npt.NDArray[np.int32]) -> Floats:
-        """Return the latency of each route [s], given its link numbers by hop: an exact sum, rounded once."""
+        """Return each route's latency [s], given its link numbers by hop: an exact sum, rounded once."""
         # A machine has few different latencies, so few different sums.
         values, kind = np.unique(np.array(self.latency), return_inverse=True)
         routes, longest = by_hop.shape

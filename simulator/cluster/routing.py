@@ -354,7 +354,7 @@ def _next(neighbours: list[set[int]], level: set[int], seen: set[int]) -> set[in
 
 
 def _ordinals(vertices: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Return each vertex's number among the vertices of the same kind; its `position` instead, if it has one."""
+    """Return each vertex's number among the vertices with the same kind; or the vertex's `position`, if given."""
     counts: dict[Any, int] = {}
     ordinals = []
     for facts in vertices:

@@ -81,7 +81,7 @@ def add_fabric(graph: Graph, fabric: ScaleOutFabric, node: Node, nodes: int, ser
 
 
 def _number_gpus_by_leaf(graph: Graph, fabric: ScaleOutFabric, node: Node, nodes: int) -> None:
-    """Store in each GPU vertex a `position` that counts leaf by leaf; routing chooses the spine by the position.
+    """Give each GPU a `position` that counts leaf by leaf; routing chooses the spine by the position.
 
     Consecutive GPUs in a rail fabric are connected to different leaves. If routing counted GPUs in their usual order,
     every GPU at a leaf could receive through the same few spines; counted leaf by leaf, GPUs use the spines evenly.
@@ -119,7 +119,7 @@ def _spines(spines: int | None, leaves: int) -> int:
 def fabric_size(
     kind: FabricKind, nodes_per_leaf: int, spines: int | None, nics: int, nodes: int, servers: int
 ) -> GraphSize:
-    """Return the numbers of vertices and cables of the network between nodes that `add_fabric` adds."""
+    """Return the vertex and cable counts for the network between nodes added by `add_fabric`."""
     leaves = -(-nodes // nodes_per_leaf) * (nics if kind == "rail" else 1)
     above = _spines(spines, leaves) if leaves > 1 else 0
     return GraphSize(leaves + above + servers, nodes * nics + servers + leaves * above)

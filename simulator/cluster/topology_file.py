@@ -38,7 +38,7 @@ class MeasuredOperation:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The contents of a topology file, checked.
+    """A topology file's contents, checked.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class _Collective(Strict):
     source: str = Field("", description="Source of the measured figures.")
 
     def record(self) -> MachineCollective:
-        """Return the measured constants as the record that a Cluster holds."""
+        """Return the measured constants in the form held by a Cluster."""
         return MachineCollective(**self.model_dump())
 
 
@@ -113,7 +113,7 @@ class _Ecmp(Strict):
 
 
 class TopologyFile(Strict):
-    """The keys of a topology file, as a pydantic model."""
+    """The keys of a topology file."""
 
     name: str | None = Field(None, description="Name of the topology in reports; the file's name if omitted.")
     builder: str | None = None  # described by `topology_schema`, with the names that there are

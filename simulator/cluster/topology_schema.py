@@ -42,7 +42,7 @@ def options(name: str) -> dict[str, dict[str, Any]]:
 
 
 def descriptions(name: str) -> dict[str, str]:
-    """Return the description of each parameter of the builder `name`, by parameter, from its docstring."""
+    """Return each parameter's description in the docstring for the builder `name`, by parameter."""
     lines = (inspect.getdoc(builders.find(name).function) or "").splitlines()
     first = lines.index("Parameters") + 2
     described: dict[str, str] = {}

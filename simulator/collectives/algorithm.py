@@ -42,7 +42,7 @@ _SENT_BY_EACH: Final = ("scatter", "gather", "all_to_all")
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRequest:
-    """A collective to be planned: the operation, its ranks, its array and options of the algorithm.
+    """A collective to be planned: operation, ranks, array and the algorithm's options.
 
     Attributes
     ----------
@@ -92,13 +92,13 @@ class CollectiveRequest:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Places of the ranks in the order in which data travels: `rank_order`, by default 0, 1, 2, ... up to N - 1."""
+        """Return `rank_order`; by default 0, 1, 2, ... up to N - 1."""
         return self.rank_order or tuple(range(self.world_size))
 
 
 @dataclass(frozen=True, slots=True)
 class ElementSizes:
-    """Bytes of an array element on the wire.
+    """Bytes that an array element takes on the wire.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ ClosedForm = Callable[[CollectiveRequest, ElementSizes, IdleNetwork], float | No
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """The record of a collective algorithm: its operations, volume, closed-form time, options and use in libraries.
+    """A collective algorithm's record: operations, volume, closed-form time, options and use in libraries.
 
     Attributes
     ----------
@@ -209,14 +209,14 @@ def least_volume(request: CollectiveRequest) -> int:
 
 
 def own_part(request: CollectiveRequest, rank: int) -> int:
-    """Return the number of elements in a rank's part of the array; the first n mod N ranks have one more."""
+    """Return the elements in a rank's part of the array: the first n mod N ranks have an additional element."""
     return request.elements // request.world_size + (rank < request.elements % request.world_size)
 
 
 def ring_steps(request: CollectiveRequest) -> Steps:
-    """Return the steps of a ring through M nodes in turn, inside and between nodes: N - 1, of which M - 1 leave a node.
+    """Return a ring's step counts inside and between nodes: N - 1 steps, and M - 1 steps leave a node; M nodes.
 
-    An all_reduce takes twice as many steps.
+    An all_reduce takes twice this number.
 
     Examples
     --------
@@ -235,13 +235,13 @@ def tree_steps(request: CollectiveRequest) -> Steps:
 
 
 def steps_in_stages(request: CollectiveRequest, across: int) -> Steps:
-    """Return the number of steps of rings inside nodes plus `across` steps between nodes; twice for an all_reduce."""
+    """Return the step counts for rings inside nodes plus `across` steps between nodes; twice for an all_reduce."""
     times, nodes = _times(request), max(1, len(request.nodes))
     return Steps(times * (-(-request.world_size // nodes) - 1), times * across)
 
 
 def direct_steps(request: CollectiveRequest) -> Steps:
-    """Return the number of steps of a direct exchange between every pair of ranks: 1, or 2 for an all_reduce."""
+    """Return the step counts for a direct exchange between every pair of ranks: 1, or 2 for an all_reduce."""
     return Steps(0, _times(request)) if len(request.nodes) > 1 else Steps(_times(request), 0)
 
 
@@ -265,7 +265,7 @@ def one_a_node(request: CollectiveRequest) -> bool:
 
 
 def always(request: CollectiveRequest) -> bool:
-    """Return True for every request."""
+    """Return True, for every request."""
     return True
 
 

@@ -78,7 +78,7 @@ def prime_factors(number: int) -> list[int]:
 
 
 def levels_across(nodes: Sequence[Sequence[int]]) -> list[Level]:
-    """Return the levels of rings between nodes, one for each prime factor of the number of nodes, nearest nodes first.
+    """Return the ring levels between nodes, nearest nodes first: a level for each prime factor in the node count.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def all_levels(nodes: Sequence[Sequence[int]]) -> list[Level]:
 
 
 def pipelined(segments: int, stages: int) -> Iterator[tuple[int, int]]:
-    """Yield pairs (segment, stage) in pipeline order: each segment is a stage ahead of the next segment.
+    """Yield (segment, stage) in pipeline order: each segment is a stage ahead of the next segment.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def pipelined(segments: int, stages: int) -> Iterator[tuple[int, int]]:
 
 
 def there_and_back(levels: Sequence[Level], *, reducing: bool, copying: bool) -> list[tuple[Level, bool]]:
-    """Return the levels in the order in which an array passes them, each with True for adding or False for copying.
+    """Return the levels in the order in which an array passes them, each with True for adding, False for copying.
 
     `reducing` includes the way there, which adds; `copying` includes the way back, which copies.
     """
@@ -122,12 +122,12 @@ def there_and_back(levels: Sequence[Level], *, reducing: bool, copying: bool) ->
 
 
 def rows_of_levels(ranks: int, levels: Sequence[Level]) -> int:
-    """Return the number of schedule rows that the rings of all levels need for an array segment in one direction."""
+    """Return how many schedule rows an array segment needs for every level's rings in one direction."""
     return sum(rows_of_rings(ranks, level.size) for level in levels)
 
 
 def steps_across(nodes: int) -> int:
-    """Return the number of ring steps from node to node for the given number of nodes, in one direction.
+    """Return the number of ring steps from node to node for this node count, in one direction.
 
     Examples
     --------
@@ -182,12 +182,12 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 def steps(request: CollectiveRequest) -> Steps:
-    """Return the number of steps on BlueConnect's longest way: the ring inside nodes, and the levels between nodes."""
+    """Return the step count on BlueConnect's longest way: the ring inside nodes, and the levels between nodes."""
     return steps_in_stages(request, steps_across(max(1, len(request.nodes))))
 
 
 def stands_for_trees(request: CollectiveRequest) -> bool:
-    """Return True if libraries run trees between nodes for this request, so that BlueConnect stands for them.
+    """Return True if libraries run trees between nodes for this request; BlueConnect then represents trees.
 
     Trees run sums over nodes, and, since NCCL 2.23 (PAT), gathers over nodes with one rank each.
     """

@@ -26,12 +26,12 @@ PIECES = 16
 
 
 def broadcast(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a chain broadcast: the root's array travels along a line of ranks, piece by piece."""
+    """Return a schedule for a chain broadcast: the root's array travels along a line of ranks, piece by piece."""
     return _schedule(request, reduce=False)
 
 
 def reduce(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a chain reduce: sums travel along a line of ranks to the root, piece by piece.
+    """Return a schedule for a chain reduce: sums travel along a line of ranks to the root, piece by piece.
 
     The root adds its own part last.
     """
@@ -48,7 +48,7 @@ def _line(request: CollectiveRequest) -> list[int]:
 
 
 def pieces(request: CollectiveRequest) -> int:
-    """Return the number of pieces into which the array is cut: as requested, else at most 16, without empty pieces."""
+    """Return the number of pieces for the array: the requested number, else at most 16, without empty pieces."""
     return request.chunks or max(1, min(PIECES, request.elements))
 
 

@@ -17,7 +17,7 @@ _ESTIMATES_OFF = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A collective algorithm with its predicted time, as a candidate for the fastest.
+    """A collective algorithm with a predicted time, as a candidate for the fastest algorithm.
 
     Attributes
     ----------
@@ -36,13 +36,13 @@ class Candidate:
 
     @property
     def at_worst(self) -> float:
-        """Predicted time [s]; with the error of estimates added, unless exact or run by libraries."""
+        """Predicted time [s]; plus the error of estimates, unless exact or run by libraries."""
         sure = self.exact or self.in_libraries
         return (self.predicted or 0.0) * (1.0 if sure else 1.0 + _ESTIMATES_OFF)
 
 
 def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
-    """Return the name of the fastest candidate algorithm, and the reason as text.
+    """Return the fastest candidate algorithm's name, and the reason in words.
 
     Ties go to exact times, then to alphabetical order. An algorithm outside of libraries is chosen by an estimate only
     if it is faster by more than the estimate's error.

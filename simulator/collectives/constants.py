@@ -47,12 +47,12 @@ def constants(
 
 
 def source_of(cluster: Cluster, machine: MachineCollective | None) -> str:
-    """Return the source of a machine's measured constants as text; empty without constants."""
+    """Return the source of a machine's constants; empty without constants."""
     return "" if machine is None else machine.source or f"the topology file of {cluster.name}"
 
 
 def on_whole_nodes(cluster: Cluster, request: CollectiveRequest) -> bool:
-    """Return True if the request is inside one node, or has every rank of each of its nodes.
+    """Return True if the request is inside one node, or has every rank in each node.
 
     The sweeps behind the machine's constants used whole nodes. For other groups the constants only serve to predict the
     fastest algorithm; inside a node they hold for fewer ranks.

@@ -31,7 +31,7 @@ First = Callable[[Ints, Ints], Ints]
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a direct all-reduce: reduce-scatter, then gather, a round each; 2 N(N-1) transfers."""
+    """Return a schedule for a direct all-reduce: reduce-scatter, then gather, a round each; 2 N(N-1) transfers."""
     n = request.world_size
 
     def parts() -> Iterator[Round]:
@@ -46,38 +46,38 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
 
 def reduce_scatter(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a direct reduce-scatter: every rank sends chunk c to rank c, which adds."""
+    """Return a schedule for a direct reduce-scatter: every rank sends chunk c to rank c, which adds."""
     return _among_all(request, lambda src, dst: dst, request.world_size, reduce=True)
 
 
 def all_gather(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a direct all-gather: every rank sends its chunk to every other rank."""
+    """Return a schedule for a direct all-gather: every rank sends a chunk to every further rank."""
     return _among_all(request, lambda src, dst: src, request.world_size)
 
 
 def all_to_all(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a direct all-to-all: rank i sends its j-th part, which is chunk i N + j, to rank j."""
+    """Return a schedule for a direct all-to-all: rank i sends part j, chunk i N + j, to rank j."""
     n = request.world_size
     return _among_all(request, lambda src, dst: src * n + dst, n * n)
 
 
 def broadcast(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a direct broadcast: the root sends the whole array to every other rank."""
+    """Return a schedule for a direct broadcast: the root sends the whole array to every rank."""
     return _from_root(request, lambda src, dst: np.zeros_like(dst), 1)
 
 
 def reduce(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a direct reduce: every other rank sends its whole array to the root, which adds."""
+    """Return a schedule for a direct reduce: every rank sends the whole array to the root, and the root adds."""
     return _to_root(request, lambda src, dst: np.zeros_like(src), 1, reduce=True)
 
 
 def scatter(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a direct scatter: the root sends each rank its chunk."""
+    """Return a schedule for a direct scatter: the root sends each rank its chunk."""
     return _from_root(request, lambda src, dst: dst, request.world_size)
 
 
 def gather(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a direct gather: every rank sends its chunk to the root."""
+    """Return a schedule for a direct gather: every rank sends its chunk to the root."""
     return _to_root(request, lambda src, dst: src, request.world_size)
 
 
@@ -125,7 +125,7 @@ def _round(
 def _one_round(
     request: CollectiveRequest, ends: Callable[[], Pairs], first: First, chunks: int, rows: int, *, reduce: bool
 ) -> Schedule:
-    """Return a schedule of a single round; `ends` gives senders and receivers, `first` the chunk of each transfer."""
+    """Return a schedule with a single round; `ends` gives senders and receivers, `first` each transfer's chunk."""
 
     def parts() -> Iterator[Round]:
         src, dst = ends()
@@ -140,7 +140,7 @@ def _schedule(request: CollectiveRequest, chunks: int, parts: Callable[[], Itera
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return the time of a direct collective on an idle network [s]; None if no formula is exact.
+    """Return the time for a direct collective on an idle network [s]; None if no formula is exact.
 
     For messages of m bytes, a phase takes alpha + (N-1) m/beta on a star, and alpha + m/beta with dedicated links.
     all_reduce has two phases. Chunks must have equal sizes.
@@ -160,7 +160,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 def flows(request: CollectiveRequest) -> Flows:
-    """Return the number of flows that a rank sends at once: to ranks in its node, and to other nodes."""
+    """Return how many flows a rank sends at once: to ranks in the same node, and to further nodes."""
     n = request.world_size
     most, least = max(map(len, request.nodes), default=n), min(map(len, request.nodes), default=n)
     return Flows(max(1, most - 1), max(1, n - least))

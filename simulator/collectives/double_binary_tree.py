@@ -101,7 +101,7 @@ def _tree(parent_of: Callable[[int], int | None], n: int) -> _Tree:
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of an all-reduce: each half is summed up one of two trees and broadcast down again.
+    """Return a schedule for an all-reduce: two trees each sum up half the array and broadcast the sum again.
 
     The halves travel piece after piece.
     """
@@ -109,7 +109,7 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
 
 def broadcast(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a broadcast: the root sends each half to the top of a tree over the other ranks.
+    """Return a schedule for a broadcast: the root sends each half to a tree over the remaining ranks.
 
     The half then travels down the tree.
     """
@@ -117,7 +117,7 @@ def broadcast(request: CollectiveRequest) -> Schedule:
 
 
 def reduce(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a reduce: each half is summed up a tree over the other ranks, then sent to the root."""
+    """Return a schedule for a reduce: a tree over the remaining ranks sums up each half for the root."""
     return _schedule(request, lambda: _under_root(request), up=True, down=False)
 
 
@@ -133,7 +133,7 @@ def _under_root(request: CollectiveRequest) -> tuple[_Tree, _Tree]:
 
 
 def pieces(request: CollectiveRequest) -> int:
-    """Return the number of pieces into which the array is cut: as requested, else at most 64, without empty pieces."""
+    """Return the number of pieces for the array: the requested number, else at most 64, without empty pieces."""
     return request.chunks or max(1, min(PIECES, request.elements))
 
 
@@ -183,7 +183,7 @@ def _descend(builder: ScheduleBuilder, tree: _Tree, chunk: int, channels: int, n
 
 
 def flows(request: CollectiveRequest) -> Flows:
-    """Return the number of flows that a rank sends at once, to its parent and children in both trees."""
+    """Return how many flows a rank sends at once, to the parent and children in both trees."""
     pair = _under_root(request) if request.operation in ROOTED else trees(request.world_size)
     up, down = request.operation != "broadcast", request.operation != "reduce"
     most = max(

@@ -24,7 +24,7 @@ _MOST = 300_000
 
 
 class _Ways(NamedTuple):
-    """Routes of t transfers as arrays of links, concatenated.
+    """Routes for t transfers as arrays with link numbers, concatenated.
 
     Attributes
     ----------
@@ -110,13 +110,15 @@ def least(cluster: Cluster, op: Collective) -> float:
 
 
 def _carried(op: Collective, transfers: Transfers) -> Floats:
-    """Return the bytes that each transfer of a collective carries, shape (t,) [B]."""
+    """Return the bytes that each transfer carries, shape (t,) [B]."""
     carried = transfer_elements(transfers, timed_sizes(op.schedule, op.elements))
     return np.asarray(carried * np.where(transfers.reduce, op.reduce_itemsize, op.itemsize))
 
 
 def _load(ways: _Ways, nbytes: Floats, links: int) -> Floats:
-    """Return the bytes that a round's transfers put on each link, shape (links,) [B]; `ways` are their routes.
+    """Return the bytes [B] that a round's transfers put on each link, shape (links,); `ways` are the routes.
+
+    `nbytes` has each transfer's bytes in each repetition; repetitions are summed.
 
     `nbytes` has the bytes of each transfer in each repetition, which are summed.
     """
@@ -126,10 +128,10 @@ def _load(ways: _Ways, nbytes: Floats, links: int) -> Floats:
 
 
 def _end(ends: Floats, begin: int, waits: Ints, before: Ints, latency: Floats, takes: Floats, startup: float) -> None:
-    """Write the ends of a round's transfers into `ends`, from index `begin` on [s].
+    """Write the end times [s] for a round's transfers into `ends`, from index `begin` on.
 
-    A transfer starts after the transfers in `waits`, after its channel's previous one in `before`, and after its
-    latency; it lasts for its entry in `takes`.
+    A transfer starts after the transfers in `waits`, after the previous transfer on the channel (`before`), and after
+    the latency; the transfer then lasts `takes`.
     """
     if max(waits.max(initial=-1), before.max(initial=-1)) < begin:
         # Common case: no transfer waits within its own round, so the whole round is a few numpy calls.

@@ -54,12 +54,12 @@ class _PowerOfTwoRanks:
 
     @property
     def players(self) -> int:
-        """Number of players p: the largest power of two up to N."""
+        """Number p of players: the largest power of two up to N."""
         return 1 << (self.n.bit_length() - 1)
 
     @property
     def pairs(self) -> int:
-        """Number of pairs of an even and an odd rank, N - p."""
+        """Number of pairs with an even and an odd rank, N - p."""
         return self.n - self.players
 
     @property
@@ -71,11 +71,11 @@ class _PowerOfTwoRanks:
         return 2 * player if player < self.pairs else player + self.pairs
 
     def start(self, player: int) -> int:
-        """Return the first chunk that a player owns; for player p, the number of chunks (end of the last player)."""
+        """Return a player's first chunk; for player p, the chunk count (end for the last player)."""
         return player if self.whole else self.rank(player) if player < self.players else self.n
 
     def part(self, low: int, high: int) -> tuple[int, int]:
-        """Return (first chunk, chunk count) of the chunks owned by the players `low` .. `high` - 1."""
+        """Return (first chunk, chunk count) for the chunks owned by the players `low` .. `high` - 1."""
         return self.start(low), self.start(high) - self.start(low)
 
     def send(self, src: int, dst: int, part: tuple[int, int], *, reduce: bool) -> int:
@@ -92,7 +92,7 @@ class _PowerOfTwoRanks:
         self.builder.end_round()
 
     def fold(self) -> None:
-        """Add the round in which the odd rank of each pair sends its array to the even rank, which adds.
+        """Add the round in which each pair's odd rank sends the array to the even rank for adding.
 
         The odd rank keeps its own chunk, unless the operation is an all_reduce.
         """
@@ -100,7 +100,7 @@ class _PowerOfTwoRanks:
         self.exchange(hops, reduce=True)
 
     def unfold(self) -> None:
-        """Add the round in which the even rank of each pair sends the result to the odd rank.
+        """Add the round in which each pair's even rank sends the result to the odd rank.
 
         The odd rank's own chunk is omitted, unless the operation is an all_reduce.
         """
@@ -140,7 +140,7 @@ class _PowerOfTwoRanks:
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of an all-reduce by fold, halve, double and unfold."""
+    """Return a schedule for an all-reduce with the phases fold, halve, double and unfold."""
 
     def play(game: _PowerOfTwoRanks) -> None:
         game.fold()
@@ -152,7 +152,7 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
 
 def reduce_scatter(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a reduce-scatter: fold, halve; then even ranks send the sum of the odd rank's chunk."""
+    """Return a schedule for a reduce-scatter: fold, halve; then even ranks send the sum of the odd rank's chunk."""
 
     def play(game: _PowerOfTwoRanks) -> None:
         game.fold()
@@ -164,7 +164,7 @@ def reduce_scatter(request: CollectiveRequest) -> Schedule:
 
 
 def all_gather(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of an all-gather: odd ranks send their chunk to the pair's even rank; then double, unfold."""
+    """Return a schedule for an all-gather: odd ranks send their chunk to the pair's even rank; then double, unfold."""
 
     def play(game: _PowerOfTwoRanks) -> None:
         game.exchange([(2 * v + 1, 2 * v, (2 * v + 1, 1)) for v in range(game.pairs)], reduce=False)

@@ -53,7 +53,7 @@ def equal_nodes(request: CollectiveRequest) -> tuple[tuple[int, ...], ...]:
 
 
 class Level(NamedTuple):
-    """A level of rings: `size` ranks in each, `apart` places from each other with ranks counted node after node.
+    """A ring level: rings with `size` ranks, `apart` places from each other with ranks counted node after node.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Stages:
-    """Builder of a schedule from stages of rings over nodes with G ranks each.
+    """Builder for a schedule with ring stages over nodes with G ranks each.
 
     Transfers with the same source and `channel` queue in the same FIFO. Stages may share a channel.
     """
@@ -172,7 +172,7 @@ class Stages:
 
 
 def rings_of(nodes: Sequence[Sequence[int]], level: Level) -> Ints:
-    """Return the ranks in a level's rings, in ring order, shape (rings, size), given the ranks of each node."""
+    """Return the ranks in a level's rings, in ring order, shape (rings, size), given each node's ranks."""
     return np.array(nodes).reshape(-1, level.size, level.apart).transpose(0, 2, 1).reshape(-1, level.size)
 
 
@@ -182,12 +182,12 @@ def rows_of_rings(ranks: int, size: int) -> int:
 
 
 def segments(request: CollectiveRequest) -> int:
-    """Return the number of segments into which the array is cut: as requested, else 1 (only all_reduce may be cut)."""
+    """Return the number of segments for the array: the requested number, else 1 (only all_reduce may be cut)."""
     return request.chunks or 1
 
 
 def plans(schedule: Callable[[CollectiveRequest, int], Schedule]) -> dict[str, Plan]:
-    """Return the planner of each operation for an algorithm over nodes, by operation.
+    """Return an algorithm's planner for each operation, by operation, for algorithms over nodes.
 
     `schedule` plans a request with a given number of segments. all_reduce has a reduce-scatter phase and a gather
     phase; reduce_scatter and all_gather have a single phase.
@@ -200,7 +200,7 @@ def plans(schedule: Callable[[CollectiveRequest, int], Schedule]) -> dict[str, P
 
 
 def in_order(request: CollectiveRequest) -> CollectiveRequest:
-    """Return the request unchanged; raise ValueError if it has segments, or nodes of ranks that are not consecutive."""
+    """Return the request unchanged; raise ValueError for segments, or for nodes without consecutive ranks."""
     placed = tuple(place for node in equal_nodes(request) for place in node)
     if placed != tuple(range(request.world_size)):
         raise ValueError(f"{request.operation} needs nodes of consecutive ranks, got {list(placed)}")
@@ -241,7 +241,7 @@ def as_ring(request: CollectiveRequest) -> CollectiveRequest:
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return the time of a hierarchical collective on an idle network [s]; None if no formula is exact.
+    """Return the time for a hierarchical collective on an idle network [s]; None if no formula is exact.
 
     For M nodes of G ranks, N | n, one segment: (G-1)(alpha1 + S/(G beta1)) + (M-1)(alpha2 + S/(G M beta2)), twice for
     all_reduce. Index 1 is inside nodes, index 2 between nodes; beta2 is the share of a rank in its network card.
@@ -272,7 +272,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 def steps(request: CollectiveRequest) -> Steps:
-    """Return the number of steps on the longest way: the rings inside nodes, and the ring between nodes."""
+    """Return the step count on the longest way: the rings inside nodes, and the ring between nodes."""
     return steps_in_stages(request, max(1, len(request.nodes)) - 1)
 
 

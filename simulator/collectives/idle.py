@@ -29,7 +29,7 @@ from simulator.cluster.routing import Route
 
 @dataclass(frozen=True, slots=True)
 class AlikeRoutes:
-    """Latency, bandwidth and cap of network routes that are equal.
+    """Latency, bandwidth and cap for equal network routes.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Across:
         return whole * sum(self.latencies) + max(windows)
 
     def out_of_the_way(self, steps: int, within: float) -> bool:
-        """Return True if each node has sent its last chunk of `steps` before its ring inside needs the same links.
+        """Return True if each node sends the last chunk in `steps` before a ring inside needs the same links.
 
         `within` is the latency of the ring inside [s]. With K = `steps`, a node receives its last chunk after the K
         hops that end at the node, and the ring inside begins to send `within` later. The node ends its own sending
@@ -160,7 +160,7 @@ class IdleNetwork:
         return _alike(self._hops(pairwise(order)))
 
     def inside(self, nodes: Sequence[Sequence[int]]) -> AlikeRoutes | None:
-        """Return the common link of a ring inside every node, if all hops have separate, equal links; else None."""
+        """Return the common link for rings inside every node, if every hop has a separate, equal link; else None."""
         return _alike(self._rounds(nodes))
 
     def in_step(self, rings: Sequence[Sequence[int]]) -> AlikeRoutes | None:

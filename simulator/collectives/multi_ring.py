@@ -51,13 +51,13 @@ _MOST_HOPS: Final = 2**24
 
 
 def count(request: CollectiveRequest) -> int:
-    """Return the number of rings for a request: the ranks per node; 1 for a single node."""
+    """Return the number of rings: the ranks per node; 1 for a single node."""
     nodes = equal_nodes(request)
     return len(nodes[0]) if len(nodes) > 1 else 1
 
 
 def orders(request: CollectiveRequest) -> list[tuple[int, ...]]:
-    """Return the rank order of each ring for a request; one ring if there is one node, or one rank per node.
+    """Return each ring's rank order for a request; a single node, or a single rank per node, gives one ring.
 
     Examples
     --------
@@ -97,17 +97,17 @@ def _turns(nodes: int, size: int) -> list[list[int]]:
 
 
 def plan(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of rings that run at once: N-1 rounds with G N transfers each; twice for an all_reduce."""
+    """Plan rings that run at once: N-1 rounds with G N transfers each; 2(N-1) rounds for an all_reduce."""
     return ring.side_by_side(request, count(request), lambda: orders(request), "multi_ring")
 
 
 def flows(request: CollectiveRequest) -> Flows:
-    """Return the number of flows that a rank sends at once: G - 1 rings stay in its node, one leaves the node."""
+    """Return how many flows a rank sends at once: G - 1 rings stay in the node, a single ring leaves the node."""
     return Flows(inside=max(1, count(request) - 1))
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return the time of rings that run at once on an idle network [s]; None unless every flow has its full rate.
+    """Return the time for rings that run at once on an idle network [s]; None unless every flow has its full rate.
 
     Each hop then has a constant latency and rate. A piece moves on in step k when two conditions hold: the piece has
     arrived in step k - 1, and the hop has carried the piece before it.
@@ -135,7 +135,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 def _last_end(
     operation: str, sizes: ElementSizes, startup: float, hops: Sequence[AlikeRoutes], elements: Sequence[float]
 ) -> float:
-    """Return the time at which a ring has carried its last piece [s], given its hops and each rank's elements."""
+    """Return when a ring has carried the last piece [s], given the hops and each rank's elements."""
     latency, rate = (np.array([column]) for column in ([hop.latency for hop in hops], [hop.rate(1) for hop in hops]))
     carried, end = np.array([elements], np.float64), np.full((1, len(hops)), startup)
     reducing, copying = operation != "all_gather", operation != "reduce_scatter"

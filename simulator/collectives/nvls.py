@@ -47,7 +47,7 @@ FEWEST = 2
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of an all-reduce: reduces at the nodes' switches, sums across nodes, then multicasts.
+    """Return a schedule for an all-reduce: reduces at the nodes' switches, sums across nodes, then multicasts.
 
     The array's segments follow each other.
     """
@@ -79,12 +79,12 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
 
 def segments(request: CollectiveRequest) -> int:
-    """Return the number of segments into which the array is cut: as requested, else at most 8, without empty chunks."""
+    """Return the number of segments for the array: the requested number, else at most 8, without empty chunks."""
     return request.chunks or max(1, min(SEGMENTS, request.elements // request.world_size))
 
 
 def _sets(stages: Stages, segment: Segment) -> list[tuple[int, int]]:
-    """Return (first chunk, chunk count) for each of a segment's sets; set g belongs to each node's g-th rank."""
+    """Return (first chunk, chunk count) for each set in a segment; set g belongs to each node's g-th rank."""
     return [(segment.number * stages.ranks + g, len(stages.nodes)) for g in range(stages.size)]
 
 
@@ -150,7 +150,7 @@ def never(request: CollectiveRequest) -> bool:
 
 
 def steps(request: CollectiveRequest) -> Steps:
-    """Return the number of steps on the longest way: to the switch and back, and twice the levels between nodes."""
+    """Return the step count on the longest way: to the switch and back, and twice the levels between nodes."""
     return Steps(2, 2 * steps_across(max(1, len(request.nodes))))
 
 

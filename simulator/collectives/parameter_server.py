@@ -33,7 +33,7 @@ from simulator.records.schedule import Round, Schedule
 
 @dataclass(frozen=True, slots=True)
 class ServerLayout:
-    """Number of workers and parameter servers, and the location of the servers.
+    """Number of workers and servers, and the servers' location.
 
     Attributes
     ----------
@@ -86,12 +86,12 @@ class ServerLayout:
 
     @staticmethod
     def of(request: CollectiveRequest) -> ServerLayout:
-        """Return the layout of workers and servers of a collective's request."""
+        """Return the layout with workers and servers for a collective's request."""
         return ServerLayout(request.world_size, request.servers, request.servers_on == "own", request.nodes)
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of an all-reduce over parameter servers: pushes, then pulls, for each piece.
+    """Return a schedule for an all-reduce over parameter servers: pushes, then pulls, for each piece.
 
     Each (worker, server) and direction has its own channel.
     """
@@ -112,17 +112,17 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
 
 def push(party: ServerLayout) -> Schedule:
-    """Return the schedule of the pushes alone: every worker sends each server the server's part of its array."""
+    """Return a schedule for the pushes alone: every worker sends each server the server's array part."""
     return _schedule(party, "push", 1, lambda: iter(_ways(party)[:1]), party.pairs)
 
 
 def pull(party: ServerLayout) -> Schedule:
-    """Return the schedule of the pulls alone: every server sends its sum to every worker."""
+    """Return a schedule for the pulls alone: every server sends the sum to every worker."""
     return _schedule(party, "pull", 1, lambda: iter(_ways(party)[1:]), party.pairs)
 
 
 def _ways(party: ServerLayout) -> tuple[Round, Round]:
-    """Return a round with a push for every (worker, server), and a round with the pulls, neither with waits."""
+    """Return a round with a push for every (worker, server), and a round with the pulls; without any waits."""
     n, k = party.workers, party.servers
     places = np.array(party.hosts, np.int64)
     worker, server = (grid.ravel() for grid in np.meshgrid(np.arange(n), np.arange(k), indexing="ij"))
@@ -155,12 +155,12 @@ def volume(request: CollectiveRequest) -> int:
 
 
 def minimal(request: CollectiveRequest) -> bool:
-    """Return True if the request's servers run on workers: then no element is sent more often than necessary."""
+    """Return True if servers run on workers: then no element is sent more often than necessary."""
     return request.servers_on == "workers"
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return the time of an all-reduce over servers on an idle network [s]; None if no formula is exact.
+    """Return the time for an all-reduce over servers on an idle network [s]; None if no formula is exact.
 
     The array must not be cut into pieces.
     Star, k servers on separate vertices, k | n: 2(alpha + max(S, N S/k)/beta).

@@ -80,7 +80,7 @@ class Plan:
 
     @cached_property
     def program(self) -> Program:
-        """Return the program with the operations of every rank; ranks outside the group have none."""
+        """Return the program with every rank's operations; ranks outside the group have none."""
         group = frozenset(self.ops[0].group)
         return Program(tuple(self.ops if rank in group else () for rank in range(self.ranks)))
 
@@ -154,7 +154,7 @@ def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tup
 
 
 def _with_nodes(cluster: Cluster, task: Task) -> CollectiveRequest:
-    """Return the task's request with its nodes; if it has none, with the cluster's nodes as places in the group."""
+    """Return the task's request with nodes; if absent, with the cluster's nodes as places in the group."""
     if task.request.nodes:
         return task.request
     node_of, nodes = cluster.node_of(), dict[int, list[int]]()
@@ -273,7 +273,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
 
 @lru_cache(maxsize=256)
 def _schedule(name: str, request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a request by algorithm `name`; cached, so that equal requests share the schedule."""
+    """Return a schedule for a request by algorithm `name`; cached, because equal requests share the schedule."""
     return ALGORITHMS.find(name).plans[request.operation](request)
 
 

@@ -86,7 +86,7 @@ def _solved(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
 
 
 def by_rounds(end: Floats, latency: Floats, takes: Iterable[Floats]) -> Floats:
-    """Return when each hop of a ring ends its chunk after further rounds, computed one round at a time [s].
+    """Return when each hop in a ring ends the last chunk after further rounds, computed round by round [s].
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def by_rounds(end: Floats, latency: Floats, takes: Iterable[Floats]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Slower:
-    """For each hop of a ring, the nearest slower hops on both sides; the ring's slowest hops do not count.
+    """For each hop in a ring, the nearest slower hops on both sides; the ring's slowest hops do not count.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class _Slower:
 
 
 def _slower(takes: Floats) -> _Slower:
-    """Return, for each hop of a ring, the nearest slower hops; `takes` are the hops' times, hop 0 the slowest [s].
+    """Return, for each hop in a ring, the nearest slower hops; `takes` are the hops' times, hop 0 the slowest [s].
 
     Examples
     --------
@@ -164,7 +164,7 @@ def _slower(takes: Floats) -> _Slower:
 
 
 def _longest(end: Floats, latency: Floats, takes: Floats, rounds: int, slower: _Slower) -> Floats:
-    """Return, by the closed formula, when each hop of a ring ends its chunk after `rounds` rounds, shape (hops,) [s].
+    """Return, by the closed formula, when each hop in a ring ends its chunk after `rounds` rounds, shape (hops,) [s].
 
     Hop 0 must be the slowest.
     """
@@ -189,7 +189,7 @@ def _longest(end: Floats, latency: Floats, takes: Floats, rounds: int, slower: _
 
 
 def _on_the_way(start: Floats, takes: Floats, rounds: int, slower: _Slower, offset: int) -> Floats:
-    """Return the longest path [s] to each hop of a ring that avoids its slowest hops, shape (hops,); -inf if none."""
+    """Return the longest path [s] to each hop in a ring without the slowest hops, shape (hops,); -inf if none."""
     hops = len(start)
     place = np.arange(hops)
     fast = np.flatnonzero(takes < takes[0])

@@ -31,24 +31,24 @@ from simulator.records.schedule import Repeat, Round, Schedule
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a ring all-reduce: reduce-scatter, then gather; 2(N-1) rounds with N transfers each."""
+    """Return a schedule for a ring all-reduce: reduce-scatter, then gather; 2(N-1) rounds with N transfers each."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
 def reduce_scatter(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a ring reduce-scatter: rank c gets the sum of chunk c; N-1 rounds with N transfers."""
+    """Return a schedule for a ring reduce-scatter: rank c gets the sum of chunk c; N-1 rounds with N transfers."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
 def all_gather(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a ring all-gather: every rank gets each rank's chunk; N-1 rounds with N transfers."""
+    """Return a schedule for a ring all-gather: every rank gets each rank's chunk; N-1 rounds with N transfers."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
 def side_by_side(
     request: CollectiveRequest, rings: int, in_order: Callable[[], Sequence[Sequence[int]]], algorithm: str = "ring"
 ) -> Schedule:
-    """Return the schedule of rings that run at once; each ring carries a share of every rank's part.
+    """Return a schedule for rings running at once; each ring carries a share from every rank's part.
 
     Parameters
     ----------

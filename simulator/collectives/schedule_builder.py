@@ -19,7 +19,7 @@ Row = tuple[int, int, int, int, bool, int, tuple[int, ...]]
 
 @dataclass(slots=True)
 class ScheduleBuilder:
-    """Builder of a collective's schedule from transfers; later transfers can wait for the number that `send` returns.
+    """Builder for a collective's schedule from transfers; later transfers can wait for the number returned by `send`.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class ScheduleBuilder:
             self._open = []
 
     def parts(self) -> Iterator[Round | Repeat]:
-        """Yield the schedule's rounds, each as arrays over its transfers."""
+        """Yield the schedule's rounds, each as arrays over the transfers."""
         self.end_round()
         for round_ in self._rounds:
             yield _round(round_, self.step) if isinstance(round_, list) else round_

@@ -32,17 +32,17 @@ from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
 def reduce(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a binomial-tree reduce: sums travel towards the root in ceil(log2 N) rounds."""
+    """Return a schedule for a binomial-tree reduce: sums travel towards the root in ceil(log2 N) rounds."""
     return _schedule(request, lambda builder: _up(builder, request, whole=True, add=True), 1)
 
 
 def broadcast(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a binomial-tree broadcast: every rank gets the root's array in ceil(log2 N) rounds."""
+    """Return a schedule for a binomial-tree broadcast: every rank gets the root's array in ceil(log2 N) rounds."""
     return _schedule(request, lambda builder: _down(builder, request, None, whole=True), 1)
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of an all-reduce: a binomial-tree reduce to rank 0, then a broadcast from rank 0."""
+    """Return a schedule for an all-reduce: a binomial-tree reduce to rank 0, then a broadcast from rank 0."""
 
     def there_and_back(builder: ScheduleBuilder) -> None:
         _down(builder, request, _up(builder, request, whole=True, add=True), whole=True)
@@ -51,12 +51,12 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
 
 def scatter(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a binomial-tree scatter: each rank passes on the parts of the ranks below it."""
+    """Return a schedule for a binomial-tree scatter: each rank passes on the parts for the ranks below."""
     return _schedule(request, lambda builder: _down(builder, request, None, whole=False), request.world_size)
 
 
 def gather(request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a binomial-tree gather: each rank sends its part and the parts of the ranks below it."""
+    """Return a schedule for a binomial-tree gather: each rank sends the rank's own part and the parts from below."""
     return _schedule(request, lambda builder: _up(builder, request, whole=False, add=False), request.world_size)
 
 
@@ -146,7 +146,7 @@ def minimal(request: CollectiveRequest) -> bool:
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return the time of a tree collective on a star or full mesh [s], with L = ceil(log2 N); None if inexact.
+    """Return the time for a tree collective on a star or full mesh [s], with L = ceil(log2 N); None if inexact.
 
     reduce: L(alpha + S/beta). broadcast: L S/beta + (L - u) alpha, where u = 1 unless N is a power of two.
     scatter and gather, for N = 2^L dividing n: L alpha + (N-1)/N S/beta [1]_.

@@ -61,9 +61,9 @@ def advance_uneven(end: Floats, latency: Floats, nbytes: Floats, rate: Floats, r
 
 
 def _moving(nbytes: Floats, rate: Floats, rounds: int) -> Iterator[Floats]:
-    """Yield, for each round, the time on each hop of its chunk [s]; chunks move on by a hop in each round.
+    """Yield, for each round, the time that each hop needs for the present chunk [s]; chunks move on by a hop.
 
-    All rounds share an array, which the next round overwrites.
+    Every round overwrites the same array.
     """
     hops = nbytes.shape[1]
     twice = np.concatenate([nbytes, nbytes], axis=1)
@@ -75,7 +75,7 @@ def _moving(nbytes: Floats, rate: Floats, rounds: int) -> Iterator[Floats]:
 
 
 def _of_one_rate(end: Floats, latency: Floats, nbytes: Floats, rate: float, rounds: int) -> Floats:
-    """Return, by a formula, when each hop of a ring with equal rates ends its last chunk, shape (hops,) [s].
+    """Return, by a formula, when each hop in a ring with equal rates ends its last chunk, shape (hops,) [s].
 
     `end` has the ends so far, `nbytes` chunks of at most two sizes; `rounds` more rounds are carried out.
     """

@@ -33,7 +33,7 @@ Held = list[list[int]]
 
 
 def initial(schedule: Schedule) -> Held:
-    """Return the data held before a schedule's first transfer, as held[participant][chunk].
+    """Return the data held before a schedule's first transfer, by held[participant][chunk].
 
     Data are a bit mask of origins: bit r is set if rank r's part is contained.
     """
@@ -78,7 +78,7 @@ def promised(schedule: Schedule, rank: int, chunk: int) -> int | None:
 
 
 def chunks_of(schedule: Schedule, transfers: Transfers, number: int) -> list[int]:
-    """Return the chunks that transfer `number` of a schedule carries."""
+    """Return the chunks carried by transfer `number` in a schedule."""
     first, count, step = int(transfers.first[number]), int(transfers.count[number]), int(transfers.step[number])
     return [(first + i * step) % schedule.chunks for i in range(count)]
 
@@ -120,7 +120,7 @@ def verify(schedule: Schedule, transfers: Transfers | None = None) -> None:
 
 
 def origins_text(origins: int) -> str:
-    """Return a bit mask of ranks, the origins of data, as text for error messages.
+    """Return a bit mask with ranks, the data's origins, in words for error messages.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def origins_text(origins: int) -> str:
 
 @dataclass(slots=True)
 class _Proof:
-    """State of the proof of a schedule: data held, writers and readers of each chunk, transfers' ancestors."""
+    """State during a schedule's proof: data held, each chunk's writers and readers, transfers' ancestors."""
 
     schedule: Schedule
     transfers: Transfers
@@ -164,7 +164,7 @@ class _Proof:
             raise self._error(number, f"from {src} to {dst} changes nothing")
 
     def _move(self, number: int, src: int, dst: int, chunk: int, *, reduce: bool) -> bool:
-        """Update the origins that `dst` holds of a chunk by a transfer from `src`; return True if they changed.
+        """Update the origins held by `dst` in a chunk after a transfer from `src`; return True if changed.
 
         ScheduleError if the sender holds no data, or if data would be added twice.
         """
@@ -180,7 +180,7 @@ class _Proof:
         return self.held[dst][chunk] != there
 
     def _note_ancestors(self, number: int) -> None:
-        """Append the ancestors of transfer `number`: its waits, its predecessor on the channel, and their ancestors."""
+        """Append the transfer's ancestors: its waits, its predecessor on the channel, and their ancestors."""
         known = 0
         before = int(self.transfers.before_on_channel[number])
         for awaited in [*self.waits[number], *([before] if before >= 0 else [])]:
@@ -190,12 +190,12 @@ class _Proof:
         self.ancestors.append(known)
 
     def _read(self, number: int, src: int, chunk: int) -> None:
-        """Check that earlier writes of a rank's chunk have ended when transfer `number` reads it; record the read."""
+        """Check that earlier writes to a rank's chunk have ended when transfer `number` reads; log the read."""
         self._after(number, self.writers.get((src, chunk), []), f"reads chunk {chunk} of rank {src}, written by")
         self.readers.setdefault((src, chunk), []).append(number)
 
     def _write(self, number: int, dst: int, chunk: int, *, reduce: bool) -> None:
-        """Check that earlier reads and writes of a chunk have ended when transfer `number` writes it; log the write."""
+        """Check that earlier reads and writes in a chunk have ended when transfer `number` writes; log the write."""
         place = (dst, chunk)
         what = f"writes chunk {chunk} of rank {dst}"
         self._after(number, self.readers.get(place, []), f"{what}, read by")

@@ -229,7 +229,7 @@ class CachingAllocator(Allocator):
         self._next_address = FIRST_ADDRESS
 
     def release(self) -> None:
-        """Give every segment without an allocated block back to the device."""
+        """Give back every segment without an allocated block."""
         for pool in self._pools.values():
             # A list, because taking blocks changes the pool.
             for _, _, block in [entry for entry in pool.cached if _is_whole(entry[2])]:
@@ -258,5 +258,5 @@ class CachingAllocator(Allocator):
 
 
 def _is_whole(block: MemoryBlock) -> bool:
-    """Return True if `block` has no neighbours: it fills its segment, the memory from one request to the device."""
+    """Return True if `block` has no neighbours and fills the segment: the memory from one request to the device."""
     return block.before is None and block.behind is None

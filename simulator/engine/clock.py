@@ -34,7 +34,7 @@ class ScheduledCallback:
 
 
 class Clock(simpy.Environment):
-    """Clock of the simulation: a SimPy environment whose time starts at 0.0 [s]."""
+    """The simulation's clock: a SimPy environment starting at 0.0 [s]."""
 
     def __init__(self) -> None:
         super().__init__(0.0)

@@ -95,7 +95,7 @@ class CollectivePlay:
         self.on_end: tuple[Callable[[Flow], None], ...] = (on_end,)
 
     def missing(self) -> list[int]:
-        """Return the ranks of the process group that have not reached the collective."""
+        """Return the ranks that have not reached the collective."""
         return [rank for p, rank in enumerate(self.op.group) if self._started[p] == _NEVER and p in self._absent]
 
     def gather(self, place: int) -> simpy.Event:
@@ -106,7 +106,7 @@ class CollectivePlay:
         return self._all_here
 
     def reach(self, place: int) -> None:
-        """Start the participant at index `place`, after its start-up time, and transfers that waited for it alone."""
+        """Start the participant at index `place`, after the start-up time, and the transfers waiting only for this."""
         now = self._clock._now
         if self._first_reach == _NEVER:
             self._first_reach = now
@@ -144,7 +144,7 @@ class CollectivePlay:
         )
 
     def _tail_ended(self, number: int) -> None:
-        """Count the end of transfer `number` for its participants; trigger `done` of ranks without another transfer."""
+        """Count a transfer's end for the participants; trigger `done` for ranks without a further transfer."""
         for participant in self._tails[number]:
             self._left[participant] -= 1
             if self._left[participant] == 0 and participant < len(self.done):
@@ -254,7 +254,7 @@ def _blocks(length: int) -> list[slice]:
 
 
 def _column(values: npt.NDArray[Any]) -> Any:
-    """Return an array as a list if the array is short, otherwise as a memory view: both index faster than numpy."""
+    """Return an array as a list if short, otherwise as a memory view with plain Python numbers."""
     return values.tolist() if len(values) <= _SHORT else _view(np.ascontiguousarray(values))
 
 
@@ -265,7 +265,7 @@ def _view(values: npt.NDArray[Any]) -> Any:
 
 
 def _pending(transfers: Transfers) -> Any:
-    """Return, for each transfer, the number of transfers that must end first, its channel's previous one included."""
+    """Return, for each transfer, how many transfers must end first, including the previous one on the channel."""
     waits = np.bincount(transfers.waiter, minlength=len(transfers)) + (transfers.before_on_channel >= 0)
     # A byte per transfer, unless a count needs more.
     if len(waits) and waits.max() > 255:
@@ -283,7 +283,7 @@ def _successors(transfers: Transfers) -> npt.NDArray[np.int32]:
 
 @dataclass(frozen=True, slots=True)
 class _Waiters:
-    """For each transfer of a collective, the transfers that wait for its end.
+    """For each transfer in a collective, the transfers waiting for this transfer's end.
 
     Attributes
     ----------
@@ -299,7 +299,7 @@ class _Waiters:
 
 
 def _waiters(transfers: Transfers) -> _Waiters:
-    """Return, for each of the given transfers, the transfers that wait for its end."""
+    """Return, for each given transfer, the transfers waiting for this transfer's end."""
     only = np.full(len(transfers), _NONE, np.int32)
     only[transfers.awaited] = transfers.waiter
     count = np.bincount(transfers.awaited, minlength=len(transfers))
@@ -313,7 +313,7 @@ def _waiters(transfers: Transfers) -> _Waiters:
 
 
 def _initial(transfers: Transfers, ranks: int) -> dict[int, list[int]]:
-    """Return the transfers that wait for no other transfer, by the participant whose arrival starts them.
+    """Return the transfers without awaited transfers, by the participant whose arrival starts the transfer.
 
     The sender starts its transfer, or the receiver if a server sends.
     """

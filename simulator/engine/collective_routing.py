@@ -76,7 +76,7 @@ class RoutedCollective:
 
     @property
     def transfers(self) -> Transfers:
-        """Every transfer of the collective, written out from its rounds."""
+        """Every transfer in the collective, written out from the rounds."""
         return self.traffic.transfers
 
     @property
@@ -127,7 +127,7 @@ def route_collectives(
     times: Sequence[int] | None = None,
     watch_all: bool = False,
 ) -> list[RoutedCollective]:
-    """Return each collective in a program with the network routes of its transfers.
+    """Return each collective in a program with the transfers' network routes.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def route_collectives(
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """Routes and contention of all collectives in a program: results that depend on the collectives together.
+    """Routes and contention for a program's collectives: results that depend on the collectives together.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class _Together:
     lanes: Mapping[_Kind, tuple[int, bool]]
 
     def size(self) -> int:
-        """Approximate count of stored numbers, as the size of the cache entry."""
+        """Approximate count of stored numbers: the cache entry's size."""
         return sum(64 + 3 * len(one.link) for one in self.routes.values())
 
 
@@ -216,7 +216,7 @@ class _CollectiveRouter:
         return routed
 
     def _together(self, ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int], *, watch_all: bool) -> _Together:
-        """Return the routes of the collectives `ops`, and which of them can hold each other back on links."""
+        """Return the routes for the collectives `ops`, and the collectives whose flows can hold each other back."""
         bandwidth = np.array(self.capacity)
         batches = _batches(ops, times)
         every = [self._route(batch, bandwidth) for batch in batches]
@@ -330,7 +330,7 @@ class _CollectiveRouter:
         return lanes
 
     def _traffic(self, op: Collective) -> Traffic:
-        """Return the transfers and bytes of a collective, cached by schedule and sizes."""
+        """Return a collective's transfers and bytes, cached by schedule and sizes."""
         sizes = op.elements, op.itemsize, op.reduce_itemsize
         # Traffic depends on schedule and sizes, not on the group.
         key = (id(op.schedule), *sizes)
@@ -440,7 +440,7 @@ def _batches(ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int]) -> lis
 
 
 def _vertices(cluster: Cluster, op: Collective) -> tuple[str, ...]:
-    """Return the cluster vertex of each participant in a collective: its ranks, then its servers and switches."""
+    """Return the cluster vertex for each participant in a collective: ranks, then servers and switches."""
     return tuple(cluster.ranks[rank] for rank in op.group) + op.auxiliaries
 
 

@@ -22,7 +22,7 @@ def bits(values: Floats) -> Colours:
 
 
 def different(colours: Colours) -> int:
-    """Return the number of distinct colours in an array of 64-bit hashes.
+    """Return the number of distinct colours in an array with 64-bit hashes.
 
     Sorting bare numbers takes a tenth of the time that `np.unique` needs.
     """
@@ -30,9 +30,9 @@ def different(colours: Colours) -> int:
 
 
 def summed(where: Ints, colours: Colours, size: int) -> Colours:
-    """Return, for each index 0 .. `size` - 1, the sum modulo 2^64 of the colours whose entry in `where` is this index.
+    """Return, for each index below `size`, the sum modulo 2^64 over the colours with this index in `where`.
 
-    The sum is a hash of a multiset of colours, independent of their order.
+    The sum hashes a multiset of colours, independent of order.
 
     Examples
     --------

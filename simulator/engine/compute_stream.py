@@ -47,7 +47,7 @@ class Kernels:
     _in_flight: int = 0
 
     def run(self, alone: float, slowed: float) -> simpy.Event:
-        """Start a kernel; return the event triggered at its end.
+        """Start a kernel; return the event for its end.
 
         Parameters
         ----------

@@ -161,7 +161,7 @@ class _Play:
             raise DeadlockError(self.clock.now, {_who(p): self._what(p) for p in self.places if p.at is not None})
 
     def _prepare(self) -> None:
-        """Check the program, route its collectives, and create the events for the ends of operations."""
+        """Check the program, route its collectives, and create the events for operations' ends."""
         check_program(self.program, self.cluster)
         ranks = self.program.ranks
         capacity = capacities(self.cluster)
@@ -183,7 +183,7 @@ class _Play:
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
 
     def _stream(self, place: _Place, queue: list[tuple[int, Op]]) -> Generator[simpy.Event, Any, None]:
-        """Run a stream's numbered operations one by one as a SimPy process; keep `place` up to date for reports."""
+        """Run a stream's numbered operations one by one in a SimPy process; keep `place` up to date for reports."""
         for number, op in queue:
             place.at = op
             for name in op.after:
@@ -199,7 +199,7 @@ class _Play:
         self.running -= 1
 
     def _play(self, rank: int, number: int, op: Op) -> Generator[simpy.Event, Any, None]:
-        """Run operation `op`, number `number` of `rank`, as part of a SimPy process."""
+        """Run operation `op`, at index `number` in a rank's program, within a SimPy process."""
         if isinstance(op, Compute):
             stretch = self._stretch(rank, number, on_gpu=op.on_gpu)
             slowed = op.duration if op.contended is None else op.contended
@@ -213,7 +213,7 @@ class _Play:
             self.memory_events[rank].append((number, self.clock.now))
 
     def _communicate(self, rank: int, op: Collective) -> Generator[simpy.Event, Any, None]:
-        """Let `rank` take part in a collective as part of a SimPy process, from its arrival to its own end."""
+        """Let `rank` take part in a collective within a SimPy process, from arrival to the rank's own end."""
         place = self.places_in[op.name][rank]
         # Each arrival overwrites the former, so the last rank's arrival remains.
         self.last_came[op.name] = self.clock.now
@@ -229,7 +229,7 @@ class _Play:
             yield collective.done[place]
 
     def _stretch(self, rank: int, number: int, *, on_gpu: bool) -> float:
-        """Return the factor on the duration of kernel `number` of `rank`: noise / speed of the GPU."""
+        """Return the factor on a kernel's duration: noise / GPU speed; the kernel is operation `number` on `rank`."""
         speed = self.cluster.speeds[rank] if self.cluster.speeds and on_gpu else 1.0
         noise = 1.0
         if self.jitter.compute:
@@ -237,7 +237,7 @@ class _Play:
         return noise / speed
 
     def _note(self, place: _Place, op: Op, start: float) -> None:
-        """Record an operation that started at `start` [s] and ends now as a span of the stream in `place`."""
+        """Record an operation, started at `start` [s] and ending now, in a span on the stream in `place`."""
         self.noted += 1
         end = self.clock.now
         if isinstance(op, Compute):
@@ -248,7 +248,7 @@ class _Play:
             self.spans.append(Span(place.rank, place.stream, op.name, kind, start, end, float(op.nbytes)))
 
     def _what(self, place: _Place) -> str:
-        """Return, as text, the operation or ranks for which a stream waits."""
+        """Return the operation or ranks for which a stream waits, in words."""
         if place.at is None:
             return "nothing"
         name = place.at.name
@@ -258,7 +258,7 @@ class _Play:
         return waiting_text(place.at, place.awaiting, missing)
 
     def timeline(self) -> Timeline:
-        """Return the Timeline of everything recorded so far: spans, transfers, memory and links."""
+        """Return the Timeline with everything recorded so far: spans, transfers, memory and links."""
         events = {}
         for rank, own in self.memory_events.items():
             # Sorted by place in the program, which decides the order at equal times.

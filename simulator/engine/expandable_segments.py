@@ -76,7 +76,7 @@ class ExpandableAllocator(Allocator):
         return block
 
     def _place(self, pool: Pool, size: int) -> MemoryBlock:
-        """Return the lowest free block of a pool from which on `size` bytes are free, mapped to memory or not.
+        """Return the lowest free block in a pool from which on `size` bytes are free, mapped to memory or not.
 
         If there is none, return a new segment without memory.
         """

@@ -68,7 +68,7 @@ class Flow(ScheduledCallback):
 
 @dataclass(slots=True)
 class _Group:
-    """Flows connected by shared links, with a common timer for the next end of a flow."""
+    """Flows connected by shared links, with a common timer for the next end."""
 
     flows: list[Flow]
     timer: ScheduledCallback | None = None
@@ -113,7 +113,7 @@ class Fabric:
             self._enter(flow)
 
     def _take(self, flow: Flow) -> None:
-        """Give a flow its links alone until its end, and schedule the end."""
+        """Give a flow exclusive links until the flow's end, and schedule the end."""
         path = flow.path
         flow.end = flow.enter + flow.owner.sizes[flow.number] / path.rate
         flow.callbacks = flow.owner.on_end
@@ -123,7 +123,7 @@ class Fabric:
         self._clock.at(flow.end, flow)
 
     def _await(self, flow: Flow) -> None:
-        """Schedule a flow to check its links again when its latency has passed, at its enter time."""
+        """Schedule a flow to check the links again after the latency, at the flow's enter time."""
         flow.callbacks = (self._enter,)
         self._clock.at(flow.enter, flow)
 
@@ -151,7 +151,7 @@ class Fabric:
             self._join(flow, flow.owner.sizes[flow.number])
 
     def _postpone(self, holder: Flow) -> None:
-        """Take a flow off its links before it begins to flow; it checks the links again at its enter time."""
+        """Take a flow off the links before the flow enters; the flow checks the links again at the enter time."""
         self._withdraw(holder)
         # The queue still contains the old object at its former end; without callbacks it does nothing.
         again = _again(holder)
@@ -159,7 +159,7 @@ class Fabric:
         self._clock.at(again.enter, again)
 
     def _demote(self, holder: Flow) -> None:
-        """Convert a flow that has its links alone into a flow that shares links, with the bytes left."""
+        """Convert a flow with exclusive links into a flow that shares links, with the bytes left."""
         self._withdraw(holder)
         now = self._clock._now
         # A holder that entered at this instant keeps its exact size; computing the rest would change the last bit, and
@@ -169,7 +169,7 @@ class Fabric:
         self._join(_again(holder), left)
 
     def _withdraw(self, holder: Flow) -> None:
-        """Cancel the scheduled end of a flow that has its links alone, and free the links."""
+        """Cancel the scheduled end for a flow with exclusive links, and free the links."""
         holder.callbacks = ()
         for link in holder.path.links:
             if self.holder[link] is holder:
@@ -334,5 +334,5 @@ class Fabric:
 
 
 def _again(flow: Flow) -> Flow:
-    """Return a copy of a flow whose old object remains in the clock's queue without callbacks."""
+    """Return a fresh object for a flow whose old object remains in the clock's queue without callbacks."""
     return Flow(flow.number, flow.path, flow.enter, flow.owner)

@@ -37,9 +37,9 @@ class Jitter:
 
 
 def latency_factors(jitter: Jitter, number: int, op: Collective, sources: npt.NDArray[Any]) -> Floats | None:
-    """Return a random factor on the latency of each transfer in a collective; None without noise on latencies.
+    """Return a random factor on the latency for each transfer in a collective; None without noise on latencies.
 
-    A rank's n-th transfer has its own factor, independent of other transfers.
+    A rank's n-th transfer has a separate factor, independent from the remaining transfers.
 
     Parameters
     ----------

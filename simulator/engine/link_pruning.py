@@ -61,7 +61,7 @@ class PotentialFlows:
     times: int
 
     def apart(self, count: int) -> list[PotentialFlows]:
-        """Return a batch split into its `count` collectives."""
+        """Split a batch into its `count` collectives."""
         if count == 1:
             return [self]
         own, routes = len(self.routes) // count, self.routes
@@ -94,7 +94,7 @@ def prune_links(every: Sequence[PotentialFlows], capacity: Floats) -> list[Bools
 
 
 def all_links(every: Sequence[PotentialFlows]) -> list[Bools]:
-    """Return True for each pair of route and link: no link is pruned, as a check independent of `prune_links`."""
+    """Return True for each pair (route, link), without pruning: a check independent from `prune_links`."""
     return [np.ones(len(one.routes.link), np.bool_) for one in every]
 
 
@@ -170,7 +170,7 @@ def _sums(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
 
 
 def _ruled(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) -> Iterator[tuple[int, list[int]]]:
-    """Yield each contended link that other links make redundant, highest number first, with the list of these links.
+    """Yield each contended link that further links make redundant, highest number first, with these links.
 
     A link rules another if each user of the other takes it too and it is at least as narrow for each user. The
     candidates are links on the first and on the last user's route, which excludes most pairs at once.
@@ -234,7 +234,7 @@ def _distinct(route: Ints, link: Ints, narrow: Floats) -> tuple[Ints, Ints, Floa
 
 
 def _beside(chosen: Ints, route: Ints, link: Ints, users: Ints) -> Ints:
-    """Return pairs of each used link and each other link on its `chosen` route, coded as link x links + other."""
+    """Return pairs of each used link and another link on the `chosen` route, in the code link x links + other."""
     begin = np.searchsorted(route, np.arange(int(route.max(initial=-1)) + 2))
     own = np.flatnonzero(users)
     count = np.diff(begin)[chosen[own]]

@@ -74,7 +74,7 @@ class Hbm:
         self._count(op.category, -op.nbytes)
 
     def _place(self, op: Allocate, now: float) -> None:
-        """Place an allocation in the segments of the simulated allocator, if there is one."""
+        """Place an allocation in the simulated allocator's segments, if there is an allocator."""
         if self.allocator is None:
             return
         try:
@@ -87,7 +87,7 @@ class Hbm:
             self.allocator.allocate(op.name, op.nbytes, now=now, category=op.category)
 
     def _lack(self, op: Allocate, now: float, needed: int) -> None:
-        """Record that an allocation would need `needed` bytes, more than there are.
+        """Record that an allocation would need `needed` bytes in total, more than the capacity.
 
         If the memory is limited, raises OutOfMemoryError with the three largest allocations.
         """
@@ -100,7 +100,7 @@ class Hbm:
         raise OutOfMemoryError(self.rank, now, needed, int(self.capacity), holders)
 
     def _count(self, category: str, change: int) -> None:
-        """Record a change of the bytes held, by `change` bytes of `category`."""
+        """Record a change by `change` bytes in the bytes held for `category`."""
         self._used += change
         self.used.append(self._used)
         self._changes.append((category, change))

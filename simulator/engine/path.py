@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A flow's path: its links, the capacity it takes on each, its latency and its uncontended rate.
+    """A flow's path: links, capacity taken on each link, latency and uncontended rate.
 
     Attributes
     ----------

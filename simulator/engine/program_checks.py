@@ -53,7 +53,7 @@ def _check_list(rank: int, ops: Sequence[Op]) -> None:
 
 
 def waiting_text(op: Op, awaited: str | None, missing: Sequence[int]) -> str:
-    """Return, as text, the operation or ranks for which a stream waits.
+    """Return the operation or ranks for which a stream waits, in words.
 
     Parameters
     ----------

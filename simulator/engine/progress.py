@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Progress:
-    """Present state of a simulation, for a display of progress.
+    """A simulation's present state, for a progress display.
 
     Attributes
     ----------
@@ -46,12 +46,12 @@ def watched(progress: Progress) -> Iterator[None]:
 
 
 def stage(name: str) -> None:
-    """Report the begin of a simulation's stage `name`, such as "finding routes"."""
+    """Report that a simulation's stage `name` begins, such as "finding routes"."""
     tell(name, None, 0.0)
 
 
 def tell(name: str, share: float | None, now: float) -> None:
-    """Report a simulation's stage `name`, the share of it that is done, and the simulated time `now` [s]."""
+    """Report a simulation's stage `name`, the share done in this stage, and the simulated time `now` [s]."""
     progress = _CURRENT.get()
     if progress is not None:
         progress.stage, progress.share, progress.now = name, share, now

@@ -48,7 +48,7 @@ def memory_events(time: Floats, place: Ints) -> MemoryEvents:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlayed:
-    """Memory held by ranks over time; the fields equal those of the same names in a Timeline."""
+    """Memory held by ranks over time; the fields are those in a Timeline."""
 
     memory: Sequence[MemorySample]
     allocations: Mapping[int, tuple[AllocatorEvent, ...]]
@@ -67,8 +67,8 @@ def memory_over_time(
 ) -> MemoryPlayed:
     """Return the memory held over time, from each rank's allocations and frees in `events`, in temporal order.
 
-    A rank's memory depends on its list of operations, its HBM size and the order of its memory operations. A single
-    rank is simulated for ranks with these in common; their results differ only in times.
+    A rank's memory depends on the operation list, the HBM size and the order between memory operations. A single rank
+    is simulated for ranks with these in common; the results differ only in times.
 
     Raises
     ------

@@ -15,7 +15,7 @@ from simulator.engine.path import Path
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """Routes through the cluster as arrays of links; a route's number is its row in `latency` and `rate`.
+    """Routes through the cluster, as link arrays; a route's number is the row in `latency` and `rate`.
 
     Example: route 0 takes links 4 and 7, route 1 takes link 7: route = [0, 0, 1], link = [4, 7, 7].
 
@@ -52,7 +52,7 @@ class Routes:
 
     @cached_property
     def watched(self) -> tuple[Ints, Ints, Floats]:
-        """Columns route, link and weight of the pairs of route and link where flows can hold each other back."""
+        """Columns route, link and weight for the pairs of route and link where flows can hold each other back."""
         return self.route[self.matters], self.link[self.matters], self.weight[self.matters]
 
     def paths(self, capacity: Sequence[float] | Floats) -> tuple[Path, ...]:

@@ -93,7 +93,7 @@ class MemoryBlock:
 
     @property
     def end(self) -> int:
-        """Address after the block's last byte."""
+        """Address after the last byte."""
         return self.address + self.size
 
     @property
@@ -102,7 +102,7 @@ class MemoryBlock:
         return self.mapped and not self.held
 
     def cut(self, size: int) -> MemoryBlock:
-        """Shorten the block to `size` bytes; return the rest as a new block, linked behind it."""
+        """Shorten the block to `size` [B]; return the rest, linked behind it."""
         rest = MemoryBlock(self.address + size, self.size - size, self.pool, mapped=self.mapped, before=self)
         rest.behind = self.behind
         if rest.behind is not None:
@@ -170,7 +170,7 @@ class Pool:
 
 
 def chain(head: MemoryBlock) -> Iterator[MemoryBlock]:
-    """Yield the blocks of a segment by address, given its first block."""
+    """Yield a segment's blocks by address, given the first block."""
     block: MemoryBlock | None = head
     while block is not None:
         yield block

@@ -21,7 +21,7 @@ from simulator.records.transfers import Transfers, write_out
 
 @dataclass(frozen=True, slots=True)
 class SizedRound:
-    """A round of a collective's schedule with the bytes of its transfers and the number of repetitions.
+    """A round in a collective's schedule with the transfers' bytes and the number of repetitions.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class SizedRound:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """A collective's schedule (its transfers) with the sizes of the array: bytes of each transfer.
+    """A collective's schedule with array sizes: each transfer's bytes.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class Traffic:
 
     @cached_property
     def chunk_sizes(self) -> Floats:
-        """Number of elements in each chunk of the array, shape (chunks,)."""
+        """Number of elements in each array chunk, shape (chunks,)."""
         return timed_sizes(self.schedule, self.elements)
 
     @cached_property
@@ -119,7 +119,7 @@ class Traffic:
         return all(part.steady for part in self.parts)
 
     def _carried(self, repeat: Repeat, i: int) -> Floats:
-        """Return the bytes of each transfer of a round in its repetition i, shape (t,) [B]."""
+        """Return each transfer's bytes in repetition i, shape (t,) [B]."""
         round_ = repeat.round
         # See Repeat: chunks advance through the table.
         first = repeat.table[(round_.first + i * repeat.moves) % len(repeat.table)]
@@ -127,11 +127,11 @@ class Traffic:
         return elements * self._width(round_)
 
     def _width(self, round_: Round) -> Ints:
-        """Return the bytes per element on the wire for each transfer of a round: reduced or copied elements [B]."""
+        """Return bytes per element on the wire, for each transfer [B]."""
         return np.where(round_.reduce, self.reduce_itemsize, self.itemsize)
 
     def _is_steady(self, repeat: Repeat) -> bool:
-        """Return True if every transfer of a round carries equal bytes in each repetition of the round."""
+        """Return True if every transfer in a round carries equal bytes in each repetition of the round."""
         if repeat.times == 1:
             return True
         # A transfer visits places in the table this far apart. Example: a table with 6 chunks and moves 4 gives 2:
@@ -141,19 +141,19 @@ class Traffic:
         return all(bool((elements == elements[0]).all()) for elements in by_turn)
 
     def _by_place(self, repeat: Repeat, count: int) -> Floats:
-        """Return the elements in `count` chunks of a round, for each index in its chunk table as the first chunk."""
+        """Return the elements in `count` chunks, for each index in a round's chunk table as the first chunk."""
         return run_elements(repeat.table, np.full(len(repeat.table), count), repeat.round.step, self.chunk_sizes)
 
     @cached_property
     def bytes_by_route(self) -> Floats:
-        """Total bytes of all transfers on each route, shape (routes,) [B]."""
+        """Total bytes on each route, shape (routes,) [B]."""
         total = np.zeros(len(self.route_keys))
         for part in self.parts:
             total += np.bincount(part.route_of, self._bytes_of_all(part), len(self.route_keys))
         return total
 
     def _bytes_of_all(self, part: SizedRound) -> Floats:
-        """Return the bytes of each transfer of a round, summed over the round's repetitions, shape (t,) [B]."""
+        """Return the bytes of each transfer in a round, summed over the round's repetitions, shape (t,) [B]."""
         repeat, round_ = part.repeat, part.repeat.round
         if part.steady:
             return part.nbytes * repeat.times

@@ -72,7 +72,7 @@ def ended_order(transfers: Transfers, end: Floats) -> Ints:
 
 
 def carry_all(program: Program, timeline: Timeline, payloads: Mapping[str, Payload]) -> None:
-    """Apply the simulated transfers of every collective with a payload to its arrays, in the order of their ends."""
+    """Apply each collective's simulated transfers to the payload's arrays, in the order in which transfers ended."""
     ops = program.collectives()
     for log in timeline.logs:
         if log.collective in payloads:
@@ -184,7 +184,7 @@ class _ChunkReduction:
             self._origins[dst] |= self._origins[src]
 
     def _lost(self, src: int, dst: int, value: Array, *, reduce: bool) -> None:
-        """Apply a lost transfer of `value`: the receiver keeps its own value, or gets zeros if it has none.
+        """Apply a lost transfer: the receiver keeps the present value, or gets zeros if there is none.
 
         The receiver's origins count the data as arrived.
         """
@@ -215,7 +215,7 @@ class _ChunkReduction:
         return self._payload.buffers[participant][self._part]
 
     def _travelling(self, src: int, value: Array, *, complete: bool) -> Array:
-        """Return `value` of participant `src` in the form in which it is copied: rounded to the payload's dtype.
+        """Return a participant's `value` in the form in which copies travel: rounded to the payload's dtype.
 
         A complete sum is divided first (average), and the result also replaces the sum at its owner.
         """

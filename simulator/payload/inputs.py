@@ -108,7 +108,7 @@ class RandomInput:
 
 
 def drawn(schedule: Schedule, elements: int, buffers: Sequence[Array]) -> list[RandomInput]:
-    """Return a copy of each rank's random input numbers, from its buffer before the collective changes it."""
+    """Return a copy for each rank with the random input numbers, from the buffer before the collective."""
     held = _held(schedule, _starts(schedule, elements))
     return [RandomInput(buffer, part) for buffer, part in zip(buffers, held, strict=True)]
 
@@ -120,9 +120,9 @@ def _starts(schedule: Schedule, elements: int) -> list[int]:
 
 
 def _held(schedule: Schedule, starts: list[int]) -> list[slice]:
-    """Return the slice of the buffer that each rank holds before a collective: from its first chunk to its last.
+    """Return the slice of the buffer held by each rank before a collective: from the first chunk to the last.
 
-    `starts` has the offsets of the chunks.
+    `starts` has the chunk offsets.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}

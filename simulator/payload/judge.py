@@ -34,7 +34,7 @@ Step = tuple[int, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The number formats and the reduction of a collective.
+    """A collective's number formats and reduction.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Sums for a chunk, as expressions over the inputs: the term of each participant, and its buffered terms.
+    """Sums for a chunk, as expressions over the inputs: each participant's term and buffered terms.
 
     Terms are numbered in order of creation; equal terms share a number.
     """
@@ -87,7 +87,7 @@ class _Chunk:
     buffered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def term(self, term: Term, origins: int) -> int:
-        """Return the number of a term of the chunk's expressions, new or known; `origins` marks its inputs by bits."""
+        """Return a term's number in the chunk's expressions, new or known; `origins` marks the inputs by bits."""
         if term not in self.known:
             self.known[term] = len(self.terms)
             self.terms.append(term)
@@ -224,7 +224,7 @@ def _judge_chunk(
 
 
 def _replayed(schedule: Schedule, chunk: int, carried: list[Step], numbers: Numbers) -> _Chunk:
-    """Return the expressions of a chunk after a replay of its transfers, given as (source, destination, reduce)."""
+    """Return a chunk's expressions after a replay; `carried` has the transfers (source, destination, reduce)."""
     rounds = np.dtype(numbers.accumulate) != numbers.dtype.numpy
     expressions = _Chunk(schedule.world_size, schedule.reduction_order, rounds, {})
     for rank in holders(schedule, chunk):
@@ -235,7 +235,7 @@ def _replayed(schedule: Schedule, chunk: int, carried: list[Step], numbers: Numb
 
 
 def _promised_terms(schedule: Schedule, chunk: int, expressions: _Chunk) -> tuple[dict[int, list[int]], int]:
-    """Return the terms that ranks must hold of a chunk at the end, each with its ranks, and the bit mask of its inputs.
+    """Return the terms that ranks must hold at the end, each with the ranks, and the inputs contained (bit mask).
 
     Each required term contains the same inputs.
     """
@@ -259,9 +259,9 @@ def _evaluate(
     part: slice,
     n: int,
 ) -> list[Array]:
-    """Return the value of each term of a chunk's expressions; only values of `wanted` terms survive.
+    """Return each term's value in a chunk's expressions; only `wanted` values survive.
 
-    Other values may be overwritten by later sums. `part` is the chunk's slice of the inputs.
+    Later sums may overwrite further values. `part` is the chunk's slice in the inputs.
     """
     values: list[Array] = []
     used = Counter(chain.from_iterable(term[1:] for term in expressions.terms if term[0] != "input"))

@@ -23,7 +23,7 @@ Sizes = TypeVar("Sizes", Ints, Floats)
 
 
 def split(elements: int, chunks: int) -> Ints:
-    """Return the sizes of `chunks` chunks of an array of n elements: the first n mod k chunks have one more element.
+    """Return the sizes when n elements are cut into k chunks: the first n mod k chunks have an additional element.
 
     Examples
     --------
@@ -62,12 +62,12 @@ def timed_sizes(schedule: Schedule, elements: int) -> Floats:
 
 
 def chunk_starts(schedule: Schedule, elements: int) -> Ints:
-    """Return the offset of each chunk in a buffer with every chunk in order, then the length, shape (chunks + 1,)."""
+    """Return each chunk's offset in a buffer with every chunk in order, then the length, shape (chunks + 1,)."""
     return np.concatenate([[0], np.cumsum(chunk_sizes(schedule, elements))])
 
 
 def transfer_elements(transfers: Transfers, sizes: Sizes) -> Sizes:
-    """Return the number of elements that each transfer carries, shape (t,), given the elements of each chunk."""
+    """Return the number of elements carried by each transfer, shape (t,), given each chunk's elements."""
     return run_elements(transfers.first, transfers.count, transfers.step, sizes)
 
 
@@ -89,7 +89,7 @@ def run_elements(first: npt.NDArray[Any], count: npt.NDArray[Any], step: npt.NDA
 
 
 def sums_of_runs(values: Sizes, first: Ints, count: npt.NDArray[Any], step: int) -> Sizes:
-    """Return sums over runs of `values`, shape (runs,): `count` values from `first` on, `step` apart, cyclic.
+    """Return sums over runs: `count` values from `first` on, `step` apart, cyclic, shape (runs,).
 
     Partial sums over 1, 2, 4, ... values are combined: a run with 13 values adds runs with 1, 4 and 8.
 

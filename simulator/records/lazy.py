@@ -83,7 +83,7 @@ def _as_tuple(make: Callable[[], Sequence[T]]) -> tuple[T, ...]:
 
 
 class AllRanks(Sequence[T], Generic[T]):
-    """Lazy sequence of the records of every rank, concatenated in the order of ranks.
+    """Lazy sequence with every rank's records, concatenated rank by rank.
 
     Attributes
     ----------

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Measurements from a real training (losses, gradient norms, ...), a number for each step.
+    """Measurements from a real training, a number for each step.
 
     Attributes
     ----------

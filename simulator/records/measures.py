@@ -22,7 +22,7 @@ SAME: Final = 5e-4
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A number in reports that can be compared, with its direction (less or more is better) and its wording.
+    """A number in reports to be compared, with direction (less or more is better) and wording.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Measure:
 
 
 def interval_width(report: Report, key: str = "step_time_s") -> float | None:
-    """Return the relative error of the figure `key` that 80 % of comparable measured runs do not exceed; or None.
+    """Return the relative error for the figure `key` not exceeded by 80 % of comparable measured runs; or None.
 
     The result is None if the report has no measured runs to compare.
     """
@@ -140,7 +140,7 @@ def percent_text(share: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """Return a share (0 to 1) as text in per cent, with one decimal.
+    """Return a share (0 to 1) in per cent, with one decimal, in text form.
 
     Examples
     --------

@@ -33,7 +33,7 @@ class Computation(Enum):
 
 
 class Exchange(Enum):
-    """Kinds of exchange of real numbers: the effect of a collective in a real training."""
+    """Kinds of exchange between real numbers: a collective's effect in a real training."""
 
     ALL_REDUCE = "all_reduce"  # sum gradients; every rank gets the whole sum
     REDUCE_SCATTER = "reduce_scatter"  # sum gradients; every rank gets its shard
@@ -248,7 +248,7 @@ class Free:
 
     @property
     def name(self) -> str:
-        """Name of this operation; other operations use the name to wait for it."""
+        """Name by which further operations wait for this operation."""
         return f"free {self.allocation}"
 
 

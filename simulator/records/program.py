@@ -49,7 +49,7 @@ class CollectiveGroupFamily(Sequence[Collective]):
 
 @dataclass(frozen=True, eq=False)
 class OperationLists:
-    """A program's distinct lists of operations, and the list of each rank.
+    """A program's distinct lists of operations, and each rank's list.
 
     Attributes
     ----------
@@ -70,19 +70,19 @@ class OperationLists:
 
     @cached_property
     def collectives(self) -> dict[str, Collective]:
-        """Collectives of every process group by name, in order of first appearance."""
+        """Every group's collectives by name, in order of first appearance."""
         return {op.name: op for family in self.families for op in family}
 
     @cached_property
     def kind_of(self) -> tuple[int, ...]:
-        """Kind of each family of collectives; families that differ only in names, waits and effects have one kind."""
+        """Each collective family's kind; families that differ only in names, waits and effects have an equal kind."""
         known: dict[Hashable, int] = {}
         # Kinds are numbered in order of first appearance.
         return tuple(known.setdefault(family.key, len(known)) for family in self.families)
 
     @cached_property
     def kinds(self) -> tuple[tuple[Collective, ...], ...]:
-        """For each kind of collective, the members (one per process group) of its first family."""
+        """For each kind of collective, the first family's members, a collective per process group."""
         first: dict[int, CollectiveGroupFamily] = {}
         for family, kind in zip(self.families, self.kind_of, strict=True):
             first.setdefault(kind, family)
@@ -90,7 +90,7 @@ class OperationLists:
 
     @cached_property
     def times(self) -> tuple[int, ...]:
-        """Number of families of collectives of each kind."""
+        """Number of families in each kind."""
         count = Counter(self.kind_of)
         return tuple(count[kind] for kind in range(len(count)))
 
@@ -101,7 +101,7 @@ class OperationLists:
         list_of: tuple[int, ...],
         family: Callable[[int, Collective], tuple[Hashable, Callable[[], CollectiveGroupFamily]]],
     ) -> OperationLists:
-        """Return a program's distinct lists of operations, with the families of their collectives.
+        """Return a program's distinct operation lists, with the families for the lists' collectives.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ class OperationLists:
 
     @classmethod
     def by_identity(cls, ranks: Sequence[tuple[Op, ...]]) -> OperationLists:
-        """Return a program's lists, given the operations of each rank: ranks with the same tuple object share a list.
+        """Return a program's lists, given each rank's operations: ranks with the same tuple object share a list.
 
         Each collective is then a family with a single group.
         """
@@ -189,13 +189,13 @@ class RanksByList(Sequence[tuple[Op, ...]]):
         return self._made[number]
 
     def one(self, rank: int, place: int) -> Op:
-        """Return the operation at index `place` of a rank's list, without building the rank's other operations."""
+        """Return the operation at index `place` in a rank's list, without building the rank's other operations."""
         return self._made[rank][place] if rank in self._made else self._own(place, rank)
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program: the operations of each rank, stream by stream, without times.
+    """A program: each rank's operations, stream by stream, without times.
 
     Attributes
     ----------
@@ -210,17 +210,17 @@ class Program:
 
     @cached_property
     def lists(self) -> OperationLists:
-        """Distinct lists of operations, and the list of each rank."""
+        """Distinct operation lists, and each rank's list."""
         return self.ranks.lists if isinstance(self.ranks, RanksByList) else OperationLists.by_identity(self.ranks)
 
     def name(self, rank: int, place: int) -> str:
-        """Return the name of the operation at index `place` of a rank's list."""
+        """Return the name for the operation at index `place` in a rank's list."""
         return self.ranks.name(place, rank) if isinstance(self.ranks, RanksByList) else self.ranks[rank][place].name
 
     def operation(self, rank: int, place: int) -> Op:
-        """Return the operation at index `place` of a rank's list, without building the rank's other operations."""
+        """Return the operation at index `place` in a rank's list, without building the rank's other operations."""
         return self.ranks.one(rank, place) if isinstance(self.ranks, RanksByList) else self.ranks[rank][place]
 
     def collectives(self) -> dict[str, Collective]:
-        """Return every collective of the program by name, in order of first appearance."""
+        """Return every collective by name, in order of first appearance."""
         return self.lists.collectives

@@ -37,7 +37,7 @@ _BYTES_A_ROW: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round of a collective's schedule: arrays with an entry for each transfer.
+    """A round in a collective's schedule: arrays with an entry for each transfer.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A round of a collective's schedule that is carried out `times` times, advancing regularly.
+    """A round in a collective's schedule that is carried out `times` times, advancing regularly.
 
     In repetition i, `after` is increased by i x the round's length, and transfers carry chunk table[(round.first + i x
     moves) mod len(table)].
@@ -109,7 +109,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The transfers of a collective, round by round; the rounds are computed on demand.
+    """A collective's transfers, round by round; the rounds are computed on demand.
 
     Attributes
     ----------
@@ -154,12 +154,12 @@ class Schedule:
             )
 
     def has_more_than(self, transfers: int) -> bool:
-        """Return True if the schedule has more than `transfers` transfers; writes nothing if `rows` decides."""
+        """Return True if there are more transfers than the given number; writes nothing if `rows` decides."""
         # `rows` is a lower bound for the number of transfers; a walk may take long.
         return self.rows > transfers or self.length() > transfers
 
     def rounds(self) -> Iterator[Round]:
-        """Yield every round of the schedule, with each repetition of repeated rounds as a separate round.
+        """Yield every round in the schedule, with each repetition as a separate round.
 
         Examples
         --------
@@ -186,7 +186,7 @@ class Schedule:
                 yield repeat
 
     def length(self) -> int:
-        """Return the number of transfers in the schedule, without writing out repetitions."""
+        """Return the number of transfers without writing them out."""
         return sum(len(p) if isinstance(p, Round) else len(p.round) * p.times for p in self._walk())
 
     def _walk(self) -> Iterator[Round | Repeat]:
@@ -196,7 +196,7 @@ class Schedule:
 
     @staticmethod
     def _moved(part: Repeat, i: int) -> Round:
-        """Return the i-th repetition of a repeated round as a plain round."""
+        """Return the i-th repetition in a repeated round, in plain round form."""
         r = part.round
         after = np.where(r.after >= 0, r.after + i * len(r), -1)
         first = part.table[(r.first + i * part.moves) % len(part.table)]

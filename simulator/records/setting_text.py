@@ -26,7 +26,7 @@ _SPEEDS: Final = {0.5: "half speed", 0.25: "a quarter of its speed", 0.1: "a ten
 
 
 def setting_text(value: Any) -> str:
-    """Return the value of a scenario's setting as text in words.
+    """Return a scenario setting's value in words.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def _label(key: str, value: Any) -> str:
 
 
 def _counted(one: str, several: str) -> Callable[[Any], str]:
-    """Return a function that writes a number with its noun, `one` or `several`."""
+    """Return a function for writing a number with the noun `one` or `several`."""
 
     def text(value: Any) -> str:
         number = f"{value:,}" if isinstance(value, int) else str(value)

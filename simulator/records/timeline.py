@@ -16,7 +16,7 @@ from simulator.records.transfers import Transfers
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An operation of a rank with its time: from its start on the stream to its end.
+    """A rank's operation with times: from the start on the stream to the end.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Span:
 
 
 class RouteLinks(Sequence[tuple[int, ...]]):
-    """The link numbers of each route, in travel order, as a sequence of tuples.
+    """Each route's link numbers, in travel order; a sequence with a tuple per route.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class RouteLinks(Sequence[tuple[int, ...]]):
 
     @staticmethod
     def of(routes: Iterable[Iterable[int]]) -> RouteLinks:
-        """Return the routes as columns, given the link numbers of each route."""
+        """Return the routes in columns, given each route's link numbers."""
         written = [tuple(route) for route in routes]
         begin = np.cumsum([0, *map(len, written)])
         return RouteLinks(begin, np.array([link for route in written for link in route], np.int64))
@@ -95,7 +95,7 @@ class RouteLinks(Sequence[tuple[int, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class TransferLog:
-    """The log of a collective's transfers with times: columns with a row per transfer.
+    """A collective's transfers with times: columns with a row per transfer.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class TransferLog:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTotals:
-    """Number of transfers and bytes of a collective, known without its log.
+    """A collective's transfer count and bytes, known without a log.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class MemorySample:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorEvent:
-    """A logged action of the memory allocator of a GPU.
+    """A GPU memory allocator's logged action.
 
     Attributes
     ----------

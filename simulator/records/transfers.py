@@ -27,7 +27,7 @@ BYTES_WRITTEN_OUT: Final = 40
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """A collective's schedule written out: columns with a row per transfer.
+    """A schedule written out: columns with a row per transfer.
 
     Attributes
     ----------
@@ -61,16 +61,16 @@ class Transfers:
 
     @property
     def awaited(self) -> npt.NDArray[np.int32]:
-        """Number of the awaited transfer in each pair of awaited and waiting transfer."""
+        """Number of the awaited transfer in each pair (awaited transfer, waiting transfer)."""
         return self._pairs[0]
 
     @property
     def waiter(self) -> npt.NDArray[np.int32]:
-        """Number of the waiting transfer in each pair of awaited and waiting transfer."""
+        """Number of the waiting transfer in each pair (awaited transfer, waiting transfer)."""
         return self._pairs[1]
 
     def waits_of(self) -> list[list[int]]:
-        """Return, for each transfer, the numbers of the transfers that it waits for."""
+        """Return, for each transfer, the awaited transfers' numbers."""
         waits: list[list[int]] = [[] for _ in range(len(self))]
         for awaited, waiter in zip(self.awaited.tolist(), self.waiter.tolist(), strict=True):
             waits[waiter].append(awaited)
@@ -138,7 +138,7 @@ def _count_waits(round_: Round) -> int:
 
 
 def _waits(schedule: Schedule, parts: list[Repeat]) -> Pairs:
-    """Return the pairs (awaited transfer, waiting transfer) of a schedule's rounds; SimulationError if too many."""
+    """Return the pairs (awaited transfer, waiting transfer) in a schedule's rounds; SimulationError if too many."""
     count = sum(_count_waits(part.round) * part.times for part in parts)
     if count > MOST_PAIRS:
         raise SimulationError(
@@ -160,7 +160,7 @@ def _waits(schedule: Schedule, parts: list[Repeat]) -> Pairs:
 
 
 def _before(parts: list[Repeat], channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return the number of each transfer's predecessor on its channel (FIFO), given the schedule's rounds; else -1."""
+    """Return the predecessor's number for each transfer on the same channel (FIFO), given the rounds; or -1."""
     before = np.full(len(channel), -1, np.int32)
     last = np.full(int(channel.max()) + 1 if len(channel) else 0, -1, np.int32)
     number = 0
@@ -181,7 +181,7 @@ def _before(parts: list[Repeat], channel: npt.NDArray[np.int32]) -> npt.NDArray[
 
 
 def before_on_channel(channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return the number of each transfer's predecessor on its channel (FIFO), given the channels; -1 for the first.
+    """Return the predecessor's number for each transfer on the same channel (FIFO); -1 for the first transfer.
 
     Examples
     --------

@@ -147,7 +147,7 @@ def _check(
     *,
     in_switch_reduction: bool,
 ) -> None:
-    """Raise ValueError if the options of a node contradict each other, such as fewer GPUs than network cards."""
+    """Raise ValueError if a node's options contradict each other, such as fewer GPUs than network cards."""
     tree = inside == "pcie"
     # With two cards at a switch, routing would choose between the cards by the destination's number, and GPU i would
     # not keep to its own card.
@@ -167,7 +167,7 @@ def _check(
 
 
 def _note_nodes(graph: Graph, node: Node, count: int, *, in_switch_reduction: bool) -> None:
-    """Store in a graph's attributes the GPUs of each node, each GPU's socket, and the switches that can add."""
+    """Store in a graph's attributes each node's GPUs, each GPU's socket, and the switches that can add."""
     graph.graph["nodes"] = tuple(tuple(gpu_names(node, number)) for number in range(count))
     # GPUs are assigned to sockets in blocks: with 8 GPUs and 2 sockets, GPUs 0 to 3 belong to socket 0.
     graph.graph["hosts"] = tuple(
@@ -189,7 +189,7 @@ def limits(
     nodes: int | None = None,
     **_: object,
 ) -> TopologyLimits:
-    """Return the limits of a cluster of nodes: GPUs, servers, node size; ValueError for an invalid node.
+    """Return the limits for a cluster with nodes: GPUs, servers, node size; ValueError for an invalid node.
 
     The number of GPUs has no limit if nodes have network cards and `nodes` is not given.
     """
@@ -219,7 +219,7 @@ def size(
     spines: int | None = None,
     **_: object,
 ) -> GraphSize:
-    """Return the numbers of vertices and cables of the nodes needed for the ranks, plus the network between nodes."""
+    """Return the vertex and cable counts for the nodes needed by the ranks, plus the network between nodes."""
     count = -(-world_size // gpus)
     outside = count > 1 or servers > 0
     # The node and the network report their sizes; a test compares the sum with the built graph.

@@ -61,14 +61,14 @@ def torus(*, shape: Lengths, bandwidth: Bandwidth, latency: Seconds) -> Graph:
 
 
 def limits(*, shape: Sequence[int], **_: object) -> TopologyLimits:
-    """Return the limits of a torus: the number of GPUs is the product of the lengths in `shape`."""
+    """Return the limits for a torus: the GPU count is the product over the lengths in `shape`."""
     return TopologyLimits(max_ranks=prod(shape))
 
 
 def size(world_size: int, servers: int, *, shape: Sequence[int], **_: object) -> GraphSize:
-    """Return the numbers of vertices and cables of a torus: a cable per GPU and dimension.
+    """Return the vertex and cable counts for a torus: a cable per GPU and dimension.
 
-    Dimensions of length 2 have half as many cables, dimensions of length 1 none.
+    Dimensions with length 2 have half the cables, dimensions with length 1 none.
     """
     gpus = prod(shape)
     return GraphSize(gpus, sum(gpus if length > 2 else gpus * (length - 1) // 2 for length in shape))

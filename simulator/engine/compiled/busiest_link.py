@@ -18,7 +18,7 @@ from simulator.records.timeline import LinkUse
 
 
 def busiest_link(prepared: CoreProgram) -> tuple[int, float] | None:
-    """Return the link whose bytes take longest at its bandwidth, and these bytes; None if nothing is sent.
+    """Return the link whose bytes take longest at the link's bandwidth, and these bytes; None if nothing is sent.
 
     Ties go to the lowest link number.
     """

@@ -29,7 +29,7 @@ class Columns:
     pieces: dict[str, list[Any]] = field(default_factory=dict)
 
     def add(self, **pieces: Any) -> None:
-        """Append the given piece to each named column."""
+        """Append a piece to each given column."""
         for name, piece in pieces.items():
             self.pieces.setdefault(name, []).append(piece)
 
@@ -53,7 +53,7 @@ def begins(counts: Iterable[int]) -> Ints:
 
 
 class Known:
-    """Table of objects without duplicates: equal keys share a number."""
+    """Table without duplicates: equal keys share a number."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}

@@ -98,7 +98,7 @@ def _refuse_larger_than_memory(prepared: CoreProgram) -> None:
 
 
 def _refuse_endless(prepared: CoreProgram) -> None:
-    """Raise SimulationError if the simulation of transfers that share links would take more than an hour."""
+    """Raise SimulationError if flows that share links would take more than an hour."""
     transfers = sum(times * own.rows.transfers for own, times in _followed(prepared))
     hours = transfers * _SECONDS_A_SHARED_FLOW / 3600
     if hours > 1:
@@ -109,7 +109,7 @@ def _refuse_endless(prepared: CoreProgram) -> None:
 
 
 def _followed(prepared: CoreProgram) -> Iterator[tuple[SizedCollective, int]]:
-    """Yield each collective that may need event-by-event simulation, and the number of times it is carried out."""
+    """Yield each collective that may need event-by-event simulation, and how often the program runs the collective."""
     for times, kind in zip(prepared.program.lists.times, prepared.kinds, strict=True):
         for own in kind.playables:
             if own is not None and not own.in_order:

@@ -154,7 +154,7 @@ def _sizes(sizes: Sequence[tuple[Floats, bool]]) -> dict[str, Any]:
 
 
 def _routings(routings: Sequence[tuple[Routes, Ints]], capacity: Floats) -> dict[str, Any]:
-    """Concatenate tables of routes, each with its tapped route numbers, into the core's arrays; return them by field.
+    """Concatenate route tables, each with the tapped route numbers, into the core's arrays; return them by field.
 
     Each route keeps only the links where flows can contend; `capacity` is in B/s.
     """

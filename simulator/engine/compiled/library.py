@@ -31,7 +31,7 @@ def sources() -> tuple[Path, ...]:
 
 
 def library_path() -> Path:
-    """Return the path of the library compiled from the present C sources, whether or not the file exists."""
+    """Return the path of the library for the present sources, existing or not."""
     digest = hashlib.sha256()
     for source in sources():
         digest.update(source.read_bytes())
@@ -77,7 +77,7 @@ def opened(path: Path) -> ctypes.CDLL:
 
 
 def _compiler() -> list[str]:
-    """Return the C compiler's command as a list of words: `CC`, cc, gcc or clang; OSError if there is none."""
+    """Return the C compiler's command as words: `CC`, cc, gcc or clang; OSError if there is no compiler."""
     if os.environ.get("CC"):
         return os.environ["CC"].split()
     for name in ("cc", "gcc", "clang"):

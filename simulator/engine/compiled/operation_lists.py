@@ -45,7 +45,7 @@ class Lists:
 
 
 def first_instances(lists: Lists, kinds: Sequence[SimulatedKind]) -> Ints:
-    """Return, for each family of collectives, the number of its first process group's collective; then the total.
+    """Return, for each collective family, the number given to the first process group's collective; then the total.
 
     A family is the same operation on several process groups, numbered consecutively.
     """
@@ -101,7 +101,7 @@ def operation_lists(lists: Lists, kinds: Sequence[SimulatedKind]) -> dict[str, A
 
 
 def _table(tables: Known, kind: SimulatedKind) -> int:
-    """Return the row in the membership tables for a kind of collective; kinds with equal groups share a row."""
+    """Return the kind's row in the membership tables; kinds with equal groups share a row."""
     return tables.number((kind.which.tobytes(), kind.place.tobytes()), lambda: (kind.which, kind.place))
 
 

@@ -120,7 +120,7 @@ def equitable_partition(collectives: Sequence[Placed], ranks: Ints, capacity: Fl
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """Labelled edges among the rows (transfers of a round) of a schedule, from each vertex to its neighbour."""
+    """Labelled edges among a schedule's rows (transfers in a round), from each vertex to a neighbour."""
 
     vertex: Ints
     neighbour: Ints
@@ -131,7 +131,7 @@ class _Edges:
         return _Edges(vertex, neighbour, label.astype(np.uint64))
 
     def seen(self, colours: Colours) -> Colours:
-        """Return, for each vertex, a hash of its neighbours' colours; `colours` has a line per group of collectives."""
+        """Return a hash over the neighbours' colours for each vertex; `colours` has a line per group of collectives."""
         return _summed_by_line(self.vertex, mixed(colours[:, self.neighbour], self.label), colours.shape[1])
 
 
@@ -159,7 +159,7 @@ class _Crossing:
 
 @dataclass(slots=True)
 class _Alike:
-    """Collectives with equal operation and schedule, refined together; participants, links and latencies may differ.
+    """Collectives with equal kind and schedule; participants, links and latencies may differ.
 
     Two collectives stay in a group while their participants, links and routes have equal colours. Equal surroundings
     give equal row colours, therefore rows are refined once per group.
@@ -192,13 +192,13 @@ class _Alike:
 
     @property
     def own(self) -> slice:
-        """Slice of these collectives' numbers in the program."""
+        """Slice selecting these collectives by number in the program."""
         return slice(self.first, self.first + len(self.members))
 
     def split(self, participants: Colours, collectives: Colours, links: Colours) -> Ints:
-        """Split groups of collectives whose participants, own colours or links differ in colour.
+        """Split groups of collectives whose participants, links or own colours differ.
 
-        Returns the index of a representative collective for each group.
+        Returns a representative collective's index for each group.
         """
         facts = mixed(self.group, collectives[self.own])
         for column in participants[self.members].T:
@@ -231,7 +231,7 @@ class _Alike:
         self.colours = mine
 
     def to_participants(self, collectives: Colours, sums: Colours) -> None:
-        """Add, to each participant's entry in `sums`, the colours of its collectives and of its transfers' rows."""
+        """Add, to each participant's entry in `sums`, the colours for this participant's collectives and rows."""
         own = mixed(collectives[self.own], 6)[:, None]
         if self.rows is not None:
             real, width = np.flatnonzero(~self.rows.is_gate), self.members.shape[1]
@@ -325,7 +325,7 @@ class _Graph:
         return None
 
     def _rows(self) -> Colours:
-        """Return the colours of all rows (transfers of a round), concatenated group after group."""
+        """Return the row colours (rows: transfers in a round), concatenated group after group."""
         return np.concatenate([np.zeros(0, np.uint64), *(one.colours.ravel() for one in self.alike)])
 
     def _pass(self) -> None:
@@ -345,7 +345,7 @@ class _Graph:
         self.collectives = mixed(self.collectives, np.concatenate([np.zeros(0, np.uint64), *members]))
 
     def _partition(self) -> Partition:
-        """Return the classes of all vertices, numbered from 0 by equal colour."""
+        """Return every vertex's class, numbered from 0 by equal colour."""
         participant, collective, link, row = (
             np.unique(colours, return_inverse=True)[1]
             for colours in (self.participants, self.collectives, self.links, self._rows())
@@ -359,10 +359,10 @@ class _Graph:
         return Partition(rank, auxiliary, rows, collective, link, self._class_weights(by_group, link))
 
     def _class_weights(self, by_group: Sequence[Ints], link_class: Ints) -> tuple[Ints, Ints, Floats]:
-        """Return triples (row class, link, weight) for the first link of each link class.
+        """Return triples (row class, link, weight) for the first link in each link class.
 
-        The weight is the capacity that the rows of a class take of the link together at a rate of 1 each. `by_group`
-        has the row classes of each group of collectives, `link_class` the class of each link.
+        The weight is the capacity that a row class takes on the link in total, at a rate of 1 for each row. `by_group`
+        has the row classes in each group of collectives, `link_class` each link's class.
         """
         first = np.zeros(len(link_class), np.bool_)
         first[np.unique(link_class, return_index=True)[1]] = True
@@ -406,7 +406,7 @@ def _with_rows(number: int, members: Ints, together: Sequence[Placed]) -> _Alike
 
 
 def _crossing(rows: Rows, route: Ints, routed: Sequence[RoutedCollective]) -> _Crossing:
-    """Return the contended links that each row (transfer of a round) crosses, for collectives with equal schedules.
+    """Return the contended links that each row (transfer in a round) crosses, for collectives with equal schedules.
 
     Contended links stand at the same positions along the routes of each collective in `routed`.
     """
@@ -420,7 +420,7 @@ def _crossing(rows: Rows, route: Ints, routed: Sequence[RoutedCollective]) -> _C
 
 
 def _among(rows: Rows) -> tuple[_Edges, ...]:
-    """Return the edges among a schedule's rows (transfers of a round), along channels and for waits.
+    """Return the edges among a schedule's rows (transfers in a round), along channels and for waits.
 
     Edges along a channel carry colours in both directions, therefore row classes form chains like the rows themselves.
     Wait edges carry colours from the awaited row to the waiting row.
@@ -439,7 +439,7 @@ def _among(rows: Rows) -> tuple[_Edges, ...]:
 
 
 def _alike(collectives: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
-    """Yield runs of consecutive collectives that differ only in groups, route links and route latencies."""
+    """Yield runs with neighbouring collectives that differ only in groups, route links and route latencies."""
 
     def facts(placed: Placed) -> tuple[object, ...]:
         op, traffic = placed.op, None if placed.routed is None else id(placed.routed.traffic)
@@ -455,7 +455,7 @@ def _alike(collectives: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
 
 
 def route_of_rows(rows: Rows, routed: RoutedCollective) -> Ints:
-    """Return the route number of each row (transfer of a round) in a schedule; 0 for rows without bytes (gates)."""
+    """Return each row's route number in a schedule (row: transfer in a round); 0 for rows without bytes (gates)."""
     route = np.zeros(len(rows), np.int64)
     route[~rows.is_gate] = np.concatenate([np.zeros(0, np.int64), *(part.route_of for part in routed.traffic.parts)])
     return route

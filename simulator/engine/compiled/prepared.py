@@ -32,7 +32,7 @@ REDUCED_FROM: Final = 200_000
 
 @dataclass(frozen=True, eq=False)
 class CoreProgram:
-    """A program ready for the compiled core: its routes and, if ranks behave alike, its quotient (one rank per class).
+    """A program ready for the compiled core: routes and, if ranks behave alike, the quotient (one rank per class).
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class CoreProgram:
 
     @cached_property
     def first_instance(self) -> Ints:
-        """Return, for each family of collectives, the number of its first simulated collective; then the total."""
+        """Return, for each collective family, the number given to the first simulated collective; then the total."""
         return first_instances(self.lists, self.kinds)
 
     @property
@@ -109,19 +109,19 @@ class CoreProgram:
 
     @cached_property
     def played_rank(self) -> Ints:
-        """Return, for each rank of the program, the index of the simulated rank that represents it."""
+        """Return, for each rank in the program, the representative simulated rank's index."""
         return np.arange(len(self.program.ranks)) if self.quotient is None else self.quotient.partition.rank
 
     def played_member(self, kind: int, member: int) -> int:
-        """Return the index of the simulated process group that represents group `member` of a collective kind."""
+        """Return the index for the simulated process group that represents group `member` in a collective kind."""
         return member if self.quotient is None else self.quotient.played_member(kind, member)
 
     def played_routes(self, kind: int) -> Mapping[int, RoutedCollective]:
-        """Return the routes of a collective kind by process group number, without groups whose duration is given."""
+        """Return a collective kind's routes by process group number, without groups whose duration is given."""
         return {member: own for member, own in enumerate(self.routed[kind]) if own is not None}
 
     def played_playable(self, kind: int, member: int) -> SizedCollective:
-        """Return the simulated collective (rows, bytes, routes) for process group `member` of a collective kind.
+        """Return the simulated collective (rows, bytes, routes) for process group `member` in a collective kind.
 
         Raises
         ------
@@ -134,7 +134,7 @@ class CoreProgram:
         return playable
 
     def played_rows(self, kind: int, member: int, routed: RoutedCollective) -> Ints:
-        """Return, for each row of a collective's schedule, the simulated row with its times; gates are omitted."""
+        """Return, for each row in a collective's schedule, the simulated row with its times; gates are omitted."""
         rows = self.maker.rows(routed)
         if self.quotient is None:
             return np.flatnonzero(~rows.is_gate)

@@ -34,7 +34,7 @@ from simulator.records.program import Program
 
 @dataclass(frozen=True, eq=False)
 class Representative:
-    """The reduced collective that represents a class of collectives with equal behaviour.
+    """The reduced collective that represents a class of equally behaving collectives.
 
     Attributes
     ----------
@@ -75,12 +75,12 @@ class Quotient:
 
     @cached_property
     def first_rank(self) -> Ints:
-        """Return the number of the first rank in each class of equal ranks."""
+        """Return the first rank's number in each class of equal ranks."""
         return np.unique(self.partition.rank, return_index=True)[1]
 
     @cached_property
     def representative(self) -> Ints:
-        """Return, for each collective, the number of its representative: the first collective of its class."""
+        """Return, for each collective, the representative's number: the first collective in the same class."""
         return np.unique(self.partition.collective, return_index=True)[1][self.partition.collective]
 
     def played(self, kind: int, members: Sequence[Collective]) -> SimulatedKind:
@@ -104,18 +104,18 @@ class Quotient:
         return SimulatedKind([members[number - first] for number in chosen], groups, playables, which, place)
 
     def _played_numbers(self, kind: int) -> Ints:
-        """Return the numbers of the representative collectives of a kind, in rising order."""
+        """Return the numbers given to a kind's representative collectives, in rising order."""
         if kind not in self._numbers:
             self._numbers[kind] = np.unique(self.representative[self.first[kind] : self.first[kind + 1]])
         return self._numbers[kind]
 
     def played_member(self, kind: int, member: int) -> int:
-        """Return the index of the simulated process group that represents group `member` of a collective kind."""
+        """Return the index for the simulated process group that represents group `member` in a collective kind."""
         own = self.representative[self.first[kind] + member]
         return int(np.searchsorted(self._played_numbers(kind), own))
 
     def played_rows(self, kind: int, member: int) -> Ints:
-        """Return, for each row of process group `member` of a collective kind, the simulated row that represents it."""
+        """Return, for each row in process group `member`'s collective, the simulated row that represents it."""
         number = int(self.first[kind]) + member
         reduced = self.reduced[int(self.representative[number])]
         return reduced_rows(reduced.of_class, self.partition.row[number])
@@ -152,7 +152,7 @@ class Quotient:
         return Representative(SizedCollective(rows, route_of, nbytes, True, routes, alone, routed.lane), of_class)
 
     def _shape(self, number: int, whole: Rows, first: Ints, new: Ints) -> tuple[Rows, Ints]:
-        """Return the reduced rows of collective `number`, one per row class, and each row's route.
+        """Return the reduced rows for collective `number`, one per row class, and each row's route.
 
         Collectives with equal results share the objects.
         """
@@ -168,7 +168,7 @@ class Quotient:
         return self._shapes[key]
 
     def _participants(self, number: int) -> Ints:
-        """Return the index in the reduced collective for each participant of collective `number`."""
+        """Return each participant's index in the reduced collective, for collective `number`."""
         ranks, auxiliary = self.ranks_of(number), self.partition.auxiliary[number]
         # A group may contain several ranks in a class; they share a representative.
         own = self.partition.rank[list(self.collectives[number].op.group)]
@@ -192,7 +192,7 @@ class Quotient:
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Cache for the bytes of chosen rows (transfers of a round) [B]: collectives with equal traffic share an array."""
+    """Cache for the bytes of chosen rows (transfers in a round) [B]: collectives with equal traffic share an array."""
 
     known: dict[tuple[int, bytes], Floats] = field(default_factory=dict)
 
@@ -231,7 +231,7 @@ def _reduced(rows: Rows, ranks: int, participant: Ints, first: Ints, new: Ints) 
 
 
 def reduced_rows(of_class: Ints, classes: Ints) -> Ints:
-    """Return, for each class in `classes`, its index in `of_class`, which has the class of each simulated row."""
+    """Return each entry's index in `of_class` for the classes `classes`; `of_class` has the simulated rows' classes."""
     order = np.argsort(of_class)
     return np.asarray(order[np.searchsorted(of_class[order], classes)])
 
@@ -239,7 +239,7 @@ def reduced_rows(of_class: Ints, classes: Ints) -> Ints:
 def _first_pairs(
     rows: Rows, is_first: Bools, new: Ints
 ) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints, Ints]]:
-    """Return the waits of each class's first row, inside and between rounds, renumbered by `new`, not repeated."""
+    """Return the waits for each class's first row, inside and between rounds, renumbered by `new`, not repeated."""
     awaited, waiter, shift = (column[is_first[rows.inner[1]]] for column in rows.inner)
     inner = np.unique(np.stack([new[awaited], new[waiter], shift]), axis=1)
     awaited, at, waiter, times = (column[is_first[rows.outer[2]]] for column in rows.outer)

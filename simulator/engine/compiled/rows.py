@@ -29,7 +29,7 @@ _NONE: Ints = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The dependency graph of a schedule: rows, each a transfer of a round, with their repetitions, channels and waits.
+    """A schedule's dependency graph: rows, each a transfer in a round, with repetitions, channels and waits.
 
     Rows stand round after round; in each round the gates (rows without bytes, for waiting only) come first.
 
@@ -90,7 +90,7 @@ class Rows:
 
     @cached_property
     def first(self) -> Ints:
-        """Number of the first row in each round, shape (rounds,)."""
+        """First row number in each round, shape (rounds,)."""
         return starts(self.lengths)
 
     @cached_property
@@ -100,7 +100,7 @@ class Rows:
 
     @cached_property
     def place(self) -> Ints:
-        """Index of each row within its round; gates and transfers are counted separately."""
+        """Each row's index within the round; gates and transfers are counted separately."""
         place = np.arange(len(self)) - self.first[self.round_of]
         gates = (self.lengths - self.transfer_lengths)[self.round_of]
         return np.where(self.is_gate, place, place - gates)
@@ -112,7 +112,7 @@ class Rows:
 
     @cached_property
     def waits(self) -> Ints:
-        """Number of transfers awaited by a repetition of each row, without its channel's previous one, shape (rows,).
+        """Number of transfers awaited by each row's repetition, without the channel's previous one, shape (rows,).
 
         The number is equal in every repetition, therefore the last repetition's pairs are counted.
         """
@@ -162,19 +162,19 @@ class Rows:
 
     @cached_property
     def behind(self) -> Ints:
-        """Return, for each row of a ring, the row that delivered the chunk it hands on; 0 for rows without one."""
+        """Return, for each row in a ring, the row that delivered the chunk now handed on; 0 for rows without one."""
         behind = np.zeros(len(self), np.int64)
         behind[self.inner[1]] = self.inner[0]
         return behind
 
 
 def rows_of(traffic: Traffic) -> Rows:
-    """Return the rows of a collective's schedule: its rounds' transfers with channels and waits."""
+    """Return the rows in a collective's schedule: its rounds' transfers with channels and waits."""
     return _RowsWriter(traffic).rows()
 
 
 class _RowsWriter:
-    """Converts the rounds of a collective's schedule into rows, the graph of waiting transfers."""
+    """Converts the rounds in a collective's schedule into rows, the graph of waiting transfers."""
 
     def __init__(self, traffic: Traffic) -> None:
         self.schedule = traffic.schedule
@@ -206,7 +206,7 @@ class _RowsWriter:
         )
 
     def _moves(self, inner: tuple[Ints, Ints, Ints]) -> Bools:
-        """Return True for each round where a row carries the size that its awaited row carried a repetition earlier.
+        """Return True for each round where every row carries the awaited row's chunks from a repetition earlier.
 
         `inner` are the waits inside rounds: arrays (awaited row, waiting row, shift in repetitions).
         """
@@ -220,7 +220,7 @@ class _RowsWriter:
         return moves
 
     def _column(self, name: str) -> Ints:
-        """Return the rounds' column `name` (src, dst, ...) as one array over all rows; 0 for gates."""
+        """Return the rounds' column `name` (src, dst, ...) as an array over every row; 0 for gates."""
         column = np.zeros(len(self.round_of), np.int64)
         columns = [np.broadcast_to(getattr(own, name), len(own)) for own in self.rounds]
         column[~self.is_gate] = np.concatenate([_NONE, *columns])
@@ -256,7 +256,7 @@ class _RowsWriter:
     def _waits(self) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints, Ints]]:
         """Return the waits inside rounds (awaited row, waiter, shift), and between rounds.
 
-        A wait between rounds is (awaited row, its repetition, waiter, its repetition).
+        A wait between rounds is (awaited row, awaited repetition, waiter, waiting repetition).
         """
         waiters, numbers, gates, gated = [_NONE], [_NONE], [_NONE], [_NONE]
         for number, own in enumerate(self.rounds):

@@ -67,7 +67,7 @@ def shape_columns(rows: Rows) -> Columns:
 
 
 def _sent_before(rows: Rows) -> tuple[Ints, Ints]:
-    """Return, for each row, the number of transfers its sender starts before it, and the number per repetition."""
+    """Return, for each row, how many transfers the sender starts before, and how many per repetition."""
     own = np.flatnonzero(~rows.is_gate)
     rounds = len(rows.times)
     # A key for each pair (sender, round), with the pair's row count.
@@ -84,7 +84,7 @@ def _sent_before(rows: Rows) -> tuple[Ints, Ints]:
 
 
 def _initial(rows: Rows) -> tuple[Ints, Ints]:
-    """Return the rows that wait for no transfer: their count by participant that starts them, and the sorted rows.
+    """Return the rows without awaited transfers: the count by participant that starts a row, and the sorted rows.
 
     The sender starts its row, or the receiver if a server sends.
     """

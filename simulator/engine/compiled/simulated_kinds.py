@@ -14,7 +14,7 @@ from simulator.records.operation import Collective
 
 @dataclass(frozen=True, eq=False)
 class SimulatedKind:
-    """The process groups of a kind of collective that are simulated, the same for every operation of this kind.
+    """The process groups simulated for a kind of collective, the same for every operation of this kind.
 
     Attributes
     ----------

@@ -70,7 +70,7 @@ class SizedCollectiveMaker:
     _nbytes: dict[int, Floats] = field(default_factory=dict)
 
     def rows(self, routed: RoutedCollective) -> Rows:
-        """Return the rows (transfers of a round, with waits) of a routed collective's schedule, cached by schedule."""
+        """Return the rows (transfers in a round, with waits) in a routed collective's schedule, cached by schedule."""
         schedule = routed.traffic.schedule
         if id(schedule) not in self._rows:
             # The cached tuple keeps the schedule alive: the key contains its id.
@@ -93,7 +93,7 @@ class SizedCollectiveMaker:
         return self._made[id(routed)]
 
     def _carried(self, rows: Rows, routed: RoutedCollective) -> Floats:
-        """Return the bytes of each row if its repetitions carry equal bytes, otherwise of each transfer [B]."""
+        """Return each row's bytes if repetitions carry equal bytes, otherwise each transfer's bytes [B]."""
         traffic = routed.traffic
         if not traffic.steady:
             return traffic.nbytes
@@ -103,7 +103,7 @@ class SizedCollectiveMaker:
 
 
 def carried_by_row(rows: Rows, routed: RoutedCollective) -> Floats:
-    """Return the bytes of each row (transfer of a round) in its first repetition, 0 for gates [B]."""
+    """Return each row's bytes in its first repetition, 0 for gates [B]."""
     nbytes = np.zeros(len(rows))
     nbytes[~rows.is_gate] = np.concatenate([np.zeros(0), *(part.nbytes for part in routed.traffic.parts)])
     return nbytes

@@ -53,7 +53,7 @@ class TimelineWriter:
     def timeline(
         self, keep: Collection[int] | None, links: tuple[LinkUse, ...], *, limit_memory: bool, allocator: str | None
     ) -> Timeline:
-        """Return the timeline, with operations of every rank, or of the ranks in `keep` and the rank that ends last.
+        """Return the timeline, with operations on every rank, or on the ranks in `keep` and the rank ending last.
 
         `links` is the measured use of links; `allocator` names the simulated memory allocator, None to count bytes
         only.
@@ -82,7 +82,7 @@ class TimelineWriter:
 
     @cached_property
     def _counts(self) -> Ints:
-        """Return the number of operations of each rank in the program."""
+        """Return the number of operations for each rank in the program."""
         lengths = np.diff(self.problem.values["list_begin"])[self.problem.values["list_of"]]
         return np.asarray(lengths[self.prepared.played_rank])
 
@@ -104,7 +104,7 @@ class TimelineWriter:
         return float(ends.max()), int(active[np.argmax(ends)])
 
     def _times_of(self, column: Floats, rank: int) -> Floats:
-        """Return a rank's part of `column`, the start or end times of all simulated operations [s]."""
+        """Return a rank's part in `column`, the start or end times for every simulated operation [s]."""
         first = int(self.problem.out_begin[self.prepared.played_rank[rank]])
         return column[first : first + int(self._counts[rank])]
 
@@ -145,7 +145,7 @@ class TimelineWriter:
 
     @cached_property
     def _work_of_lists(self) -> list[tuple[Ints, list[int]]]:
-        """Return, for each operation list, the indices of kernels and collectives, and of those with a common start.
+        """Return, for each operation list, the indices for kernels and collectives; and for common starts.
 
         A common start is the last rank's arrival at a collective. Work on the stream on which the host issues kernels
         is omitted.
@@ -177,7 +177,7 @@ class TimelineWriter:
         return memory_events(self._times_of(self.times.end, rank)[places], places)
 
     def _followed_in_memory(self, kept: Sequence[int], *, all_kept: bool) -> list[int]:
-        """Return the ranks whose memory is simulated: the ranks `kept`, and one rank for each other kind of memory use.
+        """Return the ranks whose memory is simulated: the ranks `kept`, and one rank for each further memory use.
 
         Ranks in a kind have the same list, HBM size and temporal order of memory operations. Memory use depends on
         nothing else, therefore few ranks give the peak over every rank.
@@ -204,7 +204,7 @@ class TimelineWriter:
         return np.flatnonzero(self.problem.values["op_kind"][self._own(number)] == MEMORY)
 
     def _own(self, number: int) -> slice:
-        """Return the slice of operation list `number` in the arrays over all lists."""
+        """Return the slice for operation list `number` in the arrays over every list."""
         begins = self.problem.values["list_begin"]
         return slice(int(begins[number]), int(begins[number + 1]))
 
@@ -217,18 +217,18 @@ class TimelineWriter:
         )
 
     def _name(self, number: int) -> str:
-        """Return the name of collective `number`."""
+        """Return the name for collective `number`."""
         family, member = self._played_collectives.find(number)
         return self.prepared.program.lists.families[family][member].name
 
     def _sent(self, number: int) -> CollectiveTotals:
-        """Return the name, number of transfers and total bytes of collective `number`."""
+        """Return the name, transfer count and total bytes for collective `number`."""
         family, member = self._played_collectives.find(number)
         own = self.prepared.played_routes(self.prepared.program.lists.kind_of[family])[member]
         return CollectiveTotals(self._name(number), len(own.traffic), own.traffic.total_bytes)
 
     def _log(self, number: int) -> TransferLog:
-        """Return the log of collective `number`'s transfers; simulate again if their times were not logged."""
+        """Return the log for collective `number`'s transfers; simulate again if their times were not logged."""
         family, member = self._played_collectives.find(number)
         kind = self.prepared.program.lists.kind_of[family]
         own = self.prepared.played_routes(kind)[member]
@@ -266,7 +266,7 @@ class TimelineWriter:
         return problem, times
 
     def _numbers(self, kind: int, member: int, routed: RoutedCollective) -> Ints:
-        """Return, for each transfer of process group `member`'s collective, the log number of its representative."""
+        """Return, for each transfer in process group `member`'s collective, the representative's log number."""
         rows = self.prepared.played_playable(kind, member).rows
         there = self.prepared.played_rows(kind, member, routed)
         base, stride = rows.log_base[rows.round_of] + rows.place, rows.transfer_lengths[rows.round_of]
@@ -297,6 +297,6 @@ class _Numbered:
         self.total = int(self._first[-1])
 
     def find(self, number: int) -> tuple[int, int]:
-        """Return the family (operation) and the process group of collective `number`."""
+        """Return the family (operation) and the process group for collective `number`."""
         family = int(np.searchsorted(self._first, number, "right")) - 1
         return family, self._members[self._kind_of[family]][number - int(self._first[family])]
