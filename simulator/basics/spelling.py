@@ -15,7 +15,7 @@ _LONGEST: Final = 100
 
 
 def plain(name: str) -> str:
-    """Return the normal form of a name, equal for every spelling: lower case, words separated by underscores.
+    """Return a name's normal form, equal for every spelling: lower case, with separators only between digits.
 
     Examples
     --------

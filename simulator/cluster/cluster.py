@@ -112,7 +112,7 @@ class MachineCollective:
     source: str = ""
 
     def factor(self, nbytes: float) -> float:
-        """Return the fraction (0 to 1) that an array with `nbytes` bytes reaches from the rate caps."""
+        """Return the fraction of the rate caps (0 to 1) reached with an array of `nbytes` bytes."""
         if self.half_size == 0.0 or nbytes <= 0:
             return 1.0
         # A saturation curve: at half_size the factor is 1/2, and it approaches 1 for large arrays.

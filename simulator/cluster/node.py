@@ -24,7 +24,7 @@ NodeInterconnect = Literal["nvswitch", "full_mesh", "pcie"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node's inside: GPUs, links, PCIe switches, sockets and network cards.
+    """The parts inside a node: GPUs, links, PCIe switches, sockets and network cards.
 
     Attributes
     ----------

@@ -150,7 +150,10 @@ class RouteFinder:
         return RouteTable(route, by_hop[taken].astype(np.int64), self._latencies(by_hop)), np.sort(np.concatenate(lost))
 
     def _search(self, targets: Ints, sources: Ints) -> _TargetDistances:
-        """Return the hops from vertices to each target, by a backward search until every source is reached."""
+        """Return each vertex's hops to each target, and the fewest hosts on the way, by a search from the targets.
+
+        The search goes backwards from each target at once until every source is reached, or no vertex is left.
+        """
         vertices = len(self.forwards)
         distance = np.full(len(targets) * vertices, _NOWHERE, np.int16)
         hosts = np.zeros(len(distance), np.int16)

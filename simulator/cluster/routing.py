@@ -300,7 +300,7 @@ class Router:
         return without if all(without) else self._with_few_hosts(levels)
 
     def _connected(self, levels: list[set[int]]) -> list[set[int]]:
-        """Return the levels of paths without vertices that have no predecessor or no successor in the next level."""
+        """Return the levels without vertices that lack a predecessor in the level before or a successor in the next."""
         kept = levels[:1]
         for level in levels[1:]:
             before = kept[-1]

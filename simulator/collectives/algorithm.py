@@ -228,7 +228,7 @@ def ring_steps(request: CollectiveRequest) -> Steps:
 
 
 def tree_steps(request: CollectiveRequest) -> Steps:
-    """Return the steps of a binary tree over nodes with a binary tree inside each node; twice for an all_reduce."""
+    """Return the step counts for a binary tree over nodes with a binary tree inside each; twice for an all_reduce."""
     nodes = max(1, len(request.nodes))
     inside, across = ceil(log2(-(-request.world_size // nodes))), ceil(log2(nodes))
     return Steps(_times(request) * inside, _times(request) * across)

@@ -52,7 +52,7 @@ def source_of(cluster: Cluster, machine: MachineCollective | None) -> str:
 
 
 def on_whole_nodes(cluster: Cluster, request: CollectiveRequest) -> bool:
-    """Return True if the request is inside one node, or has every rank in each node.
+    """Return True if the request's ranks are inside a single node, or fill several nodes completely.
 
     The sweeps behind the machine's constants used whole nodes. For other groups the constants only serve to predict the
     fastest algorithm; inside a node they hold for fewer ranks.

@@ -51,7 +51,7 @@ def reduce_scatter(request: CollectiveRequest) -> Schedule:
 
 
 def all_gather(request: CollectiveRequest) -> Schedule:
-    """Return a schedule for a direct all-gather: every rank sends a chunk to every further rank."""
+    """Return a schedule for a direct all-gather: every rank sends its chunk to every other rank."""
     return _among_all(request, lambda src, dst: src, request.world_size)
 
 
@@ -62,12 +62,12 @@ def all_to_all(request: CollectiveRequest) -> Schedule:
 
 
 def broadcast(request: CollectiveRequest) -> Schedule:
-    """Return a schedule for a direct broadcast: the root sends the whole array to every rank."""
+    """Return a schedule for a direct broadcast: the root sends the whole array to every other rank."""
     return _from_root(request, lambda src, dst: np.zeros_like(dst), 1)
 
 
 def reduce(request: CollectiveRequest) -> Schedule:
-    """Return a schedule for a direct reduce: every rank sends the whole array to the root, and the root adds."""
+    """Return a schedule for a direct reduce: every other rank sends the whole array to the root, and the root adds."""
     return _to_root(request, lambda src, dst: np.zeros_like(src), 1, reduce=True)
 
 
@@ -160,7 +160,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 def flows(request: CollectiveRequest) -> Flows:
-    """Return how many flows a rank sends at once: to ranks in the same node, and to further nodes."""
+    """Return how many flows a rank sends at once: to ranks in the same node, and to other nodes."""
     n = request.world_size
     most, least = max(map(len, request.nodes), default=n), min(map(len, request.nodes), default=n)
     return Flows(max(1, most - 1), max(1, n - least))

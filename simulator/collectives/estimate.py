@@ -119,8 +119,6 @@ def _load(ways: _Ways, nbytes: Floats, links: int) -> Floats:
     """Return the bytes [B] that a round's transfers put on each link, shape (links,); `ways` are the routes.
 
     `nbytes` has each transfer's bytes in each repetition; repetitions are summed.
-
-    `nbytes` has the bytes of each transfer in each repetition, which are summed.
     """
     sent = nbytes.reshape(-1, len(ways.start)).sum(axis=0)
     hops = np.diff(np.append(ways.start, len(ways.link)))

@@ -97,7 +97,7 @@ def _turns(nodes: int, size: int) -> list[list[int]]:
 
 
 def plan(request: CollectiveRequest) -> Schedule:
-    """Plan rings that run at once: N-1 rounds with G N transfers each; 2(N-1) rounds for an all_reduce."""
+    """Return a schedule for rings running at once: N-1 rounds with G N transfers each; twice for an all_reduce."""
     return ring.side_by_side(request, count(request), lambda: orders(request), "multi_ring")
 
 

@@ -234,7 +234,7 @@ def _distinct(route: Ints, link: Ints, narrow: Floats) -> tuple[Ints, Ints, Floa
 
 
 def _beside(chosen: Ints, route: Ints, link: Ints, users: Ints) -> Ints:
-    """Return pairs of each used link and another link on the `chosen` route, in the code link x links + other."""
+    """Return pairs (used link, other link on the route `chosen` for the used link), coded as link x links + other."""
     begin = np.searchsorted(route, np.arange(int(route.max(initial=-1)) + 2))
     own = np.flatnonzero(users)
     count = np.diff(begin)[chosen[own]]

@@ -108,7 +108,7 @@ class RandomInput:
 
 
 def drawn(schedule: Schedule, elements: int, buffers: Sequence[Array]) -> list[RandomInput]:
-    """Return a copy for each rank with the random input numbers, from the buffer before the collective."""
+    """Return a copy of each rank's random input numbers; call before the collective changes the buffers."""
     held = _held(schedule, _starts(schedule, elements))
     return [RandomInput(buffer, part) for buffer, part in zip(buffers, held, strict=True)]
 

@@ -100,7 +100,7 @@ def exact(inputs: list[Array], reduction: str) -> Array:
 
 
 def overflowed(result: Array, dtype: Dtype) -> int:
-    """Return the number of finite elements in an exact result that are too large for the dtype."""
+    """Return the number of finite elements in an exact result outside the dtype's range."""
     if dtype.is_float:
         with np.errstate(over="ignore", invalid="ignore"):
             held = result.astype(np.float64).astype(dtype.numpy).astype(np.float64)

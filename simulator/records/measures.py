@@ -140,7 +140,7 @@ def percent_text(share: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """Return a share (0 to 1) in per cent, with one decimal, in text form.
+    """Return a share (0 to 1) as text in per cent with one decimal: "15.7 %".
 
     Examples
     --------

@@ -19,7 +19,7 @@ ISSUE: Final = "issue"
 
 
 class Computation(Enum):
-    """Kinds of computation on real numbers: the effect of a rank's own work, or a server's, in a real training."""
+    """Kinds of computation: the effect of a rank's own work, or a server's, on real numbers in a training."""
 
     FORWARD = "forward"  # run a unit forward
     RECOMPUTE = "recompute"  # run a layer, or a segment of layers, forward again
@@ -33,7 +33,7 @@ class Computation(Enum):
 
 
 class Exchange(Enum):
-    """Kinds of exchange between real numbers: a collective's effect in a real training."""
+    """Kinds of data exchange: a collective's effect on real numbers in a training."""
 
     ALL_REDUCE = "all_reduce"  # sum gradients; every rank gets the whole sum
     REDUCE_SCATTER = "reduce_scatter"  # sum gradients; every rank gets its shard

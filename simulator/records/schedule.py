@@ -196,7 +196,7 @@ class Schedule:
 
     @staticmethod
     def _moved(part: Repeat, i: int) -> Round:
-        """Return the i-th repetition in a repeated round, in plain round form."""
+        """Return the i-th repetition of a repeated round, as a plain round."""
         r = part.round
         after = np.where(r.after >= 0, r.after + i * len(r), -1)
         first = part.table[(r.first + i * part.moves) % len(part.table)]

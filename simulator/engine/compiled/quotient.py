@@ -231,7 +231,7 @@ def _reduced(rows: Rows, ranks: int, participant: Ints, first: Ints, new: Ints) 
 
 
 def reduced_rows(of_class: Ints, classes: Ints) -> Ints:
-    """Return each entry's index in `of_class` for the classes `classes`; `of_class` has the simulated rows' classes."""
+    """Return, for each row class in `classes`, the simulated row with this class: the index in `of_class`."""
     order = np.argsort(of_class)
     return np.asarray(order[np.searchsorted(of_class[order], classes)])
 

@@ -104,7 +104,7 @@ class TimelineWriter:
         return float(ends.max()), int(active[np.argmax(ends)])
 
     def _times_of(self, column: Floats, rank: int) -> Floats:
-        """Return a rank's part in `column`, the start or end times for every simulated operation [s]."""
+        """Return a rank's entries in `column`, the start or end times for every simulated operation [s]."""
         first = int(self.problem.out_begin[self.prepared.played_rank[rank]])
         return column[first : first + int(self._counts[rank])]
 
@@ -145,7 +145,7 @@ class TimelineWriter:
 
     @cached_property
     def _work_of_lists(self) -> list[tuple[Ints, list[int]]]:
-        """Return, for each operation list, the indices for kernels and collectives; and for common starts.
+        """Return, for each list, the indices of kernels and collectives, and of collectives with a common start.
 
         A common start is the last rank's arrival at a collective. Work on the stream on which the host issues kernels
         is omitted.
@@ -177,7 +177,7 @@ class TimelineWriter:
         return memory_events(self._times_of(self.times.end, rank)[places], places)
 
     def _followed_in_memory(self, kept: Sequence[int], *, all_kept: bool) -> list[int]:
-        """Return the ranks whose memory is simulated: the ranks `kept`, and one rank for each further memory use.
+        """Return the ranks whose memory is simulated: the ranks `kept` and, unless `all_kept`, a rank of each kind.
 
         Ranks in a kind have the same list, HBM size and temporal order of memory operations. Memory use depends on
         nothing else, therefore few ranks give the peak over every rank.
