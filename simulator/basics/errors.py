@@ -157,7 +157,7 @@ class DeadlockError(SimulationError):
     Attributes
     ----------
     waiting : mapping of str to str
-        Each waiting stream ("rank 0, stream 'communication'"), and the event that it waits for.
+        Each waiting stream ("rank 0 (communication)"), and the event that it waits for.
     """
 
     def __init__(self, time: float, waiting: Mapping[str, str]) -> None:
