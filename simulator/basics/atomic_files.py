@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file completely or not at all; text is encoded in UTF-8.
+    """Write `content` to a file completely or not at all; text is encoded in UTF-8.
 
     Raises
     ------
@@ -28,6 +28,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove the drafts that killed processes left anywhere below a folder."""
+    """Delete the draft files that killed processes left anywhere below a folder."""
     for draft in folder.rglob(".*.draft"):
         draft.unlink(missing_ok=True)

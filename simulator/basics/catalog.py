@@ -40,7 +40,7 @@ class Catalog(Generic[T]):
 
     @cached_property
     def by_name(self) -> dict[str, T]:
-        """Objects by name, sorted."""
+        """All objects by name, sorted by name."""
         found: dict[str, T] = {}
         for module in module_names(self._package):
             declared = getattr(import_module(f"{self._package}.{module}"), self._constant, ())

@@ -22,7 +22,7 @@ _MOST: Final = 2**53
 
 
 def number_of(count: int, noun: str) -> str:
-    """Return text with a count and a noun, in the plural if needed.
+    """Return a count and a noun as text, the noun in the plural if needed: "1 rank", "8 ranks".
 
     Examples
     --------
@@ -33,7 +33,7 @@ def number_of(count: int, noun: str) -> str:
 
 
 def parse_count(text: str, k: int) -> int:
-    """Return a count.
+    """Return the whole number written in a text such as 8192, 8k, 1_000_000 or 1e6.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ _DAYS: Final = {"": 1.0, "d": 1.0, "h": 1 / 24, "w": 7.0}
 
 
 def parse_length(text: str) -> float:
-    """Return the number of tokens in a whole training.
+    """Return the number of tokens in a whole training, written like "15e12", "1T" or "300B".
 
     Raises
     ------
@@ -88,7 +88,7 @@ def parse_length(text: str) -> float:
 
 
 def parse_days(text: str) -> float:
-    """Return a duration in days.
+    """Return a duration in days, written like "30", "30d", "6w" or "12h".
 
     Raises
     ------
@@ -104,7 +104,7 @@ def parse_days(text: str) -> float:
 
 
 def _with_unit(text: str, units: dict[str, float], allowed: str) -> float:
-    """Return a positive number multiplied by its unit."""
+    """Return the positive number in a text, multiplied by its unit's factor; otherwise ValueError with `allowed`."""
     found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?(?:[eE]\+?[0-9]{1,2})?)\s?([a-zA-Z]?)", text.strip())
     if found is None or found[2] not in units or float(found[1]) <= 0:
         raise ValueError(f"got {text[:60]!r}; must be {allowed}")

@@ -20,7 +20,7 @@ _NUMBER: Final = re.compile(r"[-+]?(inf|nan|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    r"""Return rows as CSV text.
+    r"""Return a table, given by rows of cells, as CSV text; texts that begin like a formula get a quote in front.
 
     Examples
     --------

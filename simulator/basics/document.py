@@ -54,7 +54,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Plain data with the place of every key and value.
+    """The plain data in a YAML or JSON file, with the line and column of every key and value.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Document:
     faults: tuple[Fault, ...] = ()
 
     def place(self, key: Key, *, of_key: bool = False) -> tuple[int | None, int | None]:
-        """Return line and column for a value (or its key); for the nearest parent if the text lacks the value.
+        """Return (line, column) for the value at a key path, or for its key; else for the nearest parent.
 
         A mapping or list may begin on a line below its key. The result is then the key's place, because people
         look for that line.
@@ -93,7 +93,7 @@ class Document:
         return None, None
 
     def fault(self, key: Key, message: str, *, of_key: bool = False) -> Fault:
-        """Return a fault at a value, or at its key if the key itself is wrong."""
+        """Return a Fault with this message at the value with the given key path; at its key if `of_key`."""
         return Fault(key, message, *self.place(key, of_key=of_key))
 
     def refuse(self, faults: Iterable[Fault]) -> None:
@@ -109,7 +109,7 @@ class Document:
 
 
 def _without_list(fault: Fault, listed: set[str]) -> Fault:
-    """Remove the list of allowed keys from an unknown key's message, if an earlier message contains the list."""
+    """Return the fault without the list of allowed keys if `listed` has this list; otherwise add the list there."""
     found = re.match(r"unknown key(; one of [^;]+)", fault.message)
     if found is None or found[1] not in listed:
         listed |= {found[1]} if found else set()
@@ -118,7 +118,7 @@ def _without_list(fault: Fault, listed: set[str]) -> Fault:
 
 
 def load(path: Path | str, *, source: str | None = None, keep_faults: bool = False) -> Document:
-    """Read a file.
+    """Read a YAML or JSON file; return its data with the place of every key and value.
 
     Parameters
     ----------
@@ -139,7 +139,9 @@ def load(path: Path | str, *, source: str | None = None, keep_faults: bool = Fal
 
 
 def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> Document:
-    """Read YAML text; see `load`.
+    """Return the data in a YAML text, with the place of every key and value.
+
+    `source` names the text in faults; `keep_faults` stores faults such as duplicate keys for the caller to report.
 
     Examples
     --------
@@ -168,7 +170,7 @@ def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> Do
 
 
 def _syntax(error: yaml.MarkedYAMLError, source: str) -> str:
-    """Return a syntax error as a line: place, problem, and a hint."""
+    """Return a YAML syntax error as a line of text: place, problem, and a hint."""
     start, problem_mark = error.context_mark, error.problem_mark
     context, problem = error.context or "", error.problem or "cannot be read"
     mark = problem_mark or start
@@ -185,14 +187,14 @@ def _syntax(error: yaml.MarkedYAMLError, source: str) -> str:
 
 
 def _unreadable(error: yaml.reader.ReaderError, text: str, source: str) -> str:
-    """Return a line about a character that YAML does not allow, with its place."""
+    """Return a line of text about a character in a file that YAML does not allow, with line and column."""
     before = text[: error.position]
     line, column = before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1
     return f"{source}:{line}:{column}: not YAML: character #x{ord(text[error.position]):04x} is not allowed; remove it"
 
 
 def _question(text: str) -> str:
-    """Return the first comment block, joined to a single line."""
+    """Return the first comment block in a YAML text, joined to a single line."""
     lines: list[str] = []
     for line in text.removeprefix("\ufeff").splitlines():
         if line.startswith("# yaml-language-server:"):
@@ -267,7 +269,10 @@ class _ValueReader:
         return mapping
 
     def whole(self, node: yaml.Node, key: Key) -> str:
-        r"""Return a scalar's text; joins characters that JSON wrote as two halves: "\ud83d\ude00"."""
+        """Return a YAML scalar's text at a key path, joining characters that JSON wrote as two halves.
+
+        An unpaired half is recorded as a fault, and the result is empty.
+        """
         text: str = node.value
         try:
             text.encode()
@@ -309,7 +314,7 @@ def _key_name(node: yaml.ScalarNode, text: str) -> str | int:
 
 
 def unknown_keys(document: Document, at: Key, allowed: Sequence[str]) -> list[Fault]:
-    """Return a fault for each unknown key in a mapping, with "did you mean"."""
+    """Return a fault for each key of the mapping at key path `at` that is not allowed, with "did you mean"."""
     data: Any = document.data
     for step in at:
         data = data[step]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """A number format.
+    """A number format for array elements, such as bfloat16.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Dtype:
 
     @property
     def is_float(self) -> bool:
-        """Return True if the format has an exponent."""
+        """True if the number format is a floating-point format."""
         return self.kind == "float"
 
     @property

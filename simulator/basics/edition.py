@@ -19,7 +19,7 @@ _SUFFIXES: Final = (".py", ".yaml", ".json", ".csv")
 
 
 def edition() -> str:
-    """Return version and digest, such as "0.1.0 (3f1c9a7be02d)"."""
+    """Return the simulator's version with a digest over code and catalog, such as "0.1.0 (3f1c9a7be02d)"."""
     return f"{simulator.__version__} ({_digest()})"
 
 
@@ -35,7 +35,10 @@ def _digest() -> str:
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """Yield every file that can change an outcome, with a name that is equal in a checkout and in a package."""
+    """Yield the name and path for every file in the package that can change a simulation's outcome.
+
+    The name is equal in a checkout and in an installed package.
+    """
     for path in sorted(_PACKAGE.rglob("*")):
         name = path.relative_to(_PACKAGE).as_posix()
         # Topologies and scenarios belong to the point, whose content is compared separately.

@@ -50,17 +50,17 @@ def _rebuild(kind: type[SimulatorError], args: tuple[Any, ...], facts: Mapping[s
 
 
 class ScenarioError(SimulatorError, ValueError):
-    """A user's file or option is wrong; the message has a line for each fault."""
+    """Error: a user's file or option is wrong; the message has a line for each fault."""
 
     exit_code = 2
 
 
 class ScenarioWarning(UserWarning):
-    """A scenario key changes no number; the message is a single line, like a line of a ScenarioError."""
+    """Warning: a scenario key changes no number; the message is a single line, like a line of a ScenarioError."""
 
 
 class UnknownNameError(ScenarioError):
-    """A name that does not exist; the message suggests a similar name.
+    """Error: a name does not exist; the message suggests a similar name.
 
     Attributes
     ----------
@@ -78,15 +78,18 @@ class UnknownNameError(ScenarioError):
 
 
 class ScheduleError(SimulatorError):
-    """A collective algorithm breaks its promise; the message names rank, chunk, the data held and the data wanted."""
+    """Error: a collective algorithm breaks its promise.
+
+    The message names rank, chunk, the data held and the data wanted.
+    """
 
 
 class SimulationError(SimulatorError):
-    """The run cannot continue."""
+    """Error: the simulation cannot continue."""
 
 
 class DefectError(SimulationError):
-    """The simulator itself is wrong: a record contains no number, so no result of the run can be trusted.
+    """Error: the simulator itself is wrong; a record contains no number, so no result of the run can be trusted.
 
     Attributes
     ----------
@@ -109,7 +112,7 @@ class DefectError(SimulationError):
 
 
 class TooLargeError(SimulationError):
-    """The scenario needs more memory than this machine has.
+    """Error: the scenario needs more memory than this machine has.
 
     An estimate raises this error before anything is built. If the estimate was too low, the error is raised before the
     part that is too large is built.
@@ -119,7 +122,7 @@ class TooLargeError(SimulationError):
 
 
 class OutOfMemoryError(SimulationError):
-    """A rank needs more HBM than it has.
+    """Error: a simulated rank needs more GPU memory (HBM) than it has.
 
     Attributes
     ----------
@@ -149,12 +152,12 @@ class OutOfMemoryError(SimulationError):
 
 
 class DeadlockError(SimulationError):
-    """No further event is possible, but operations are unfinished.
+    """Error: a simulated program hangs; no further event is possible, but operations are unfinished.
 
     Attributes
     ----------
     waiting : mapping of str to str
-        Each waiting stream ("rank 0, stream 'communication'"), and the event that it waits for.
+        Each waiting stream ("rank 0 (communication)"), and the event that it waits for.
     """
 
     def __init__(self, time: float, waiting: Mapping[str, str]) -> None:
@@ -167,7 +170,7 @@ class DeadlockError(SimulationError):
 
 
 class NoRouteError(SimulationError):
-    """Two vertices of a topology are not connected."""
+    """Error: no route connects two vertices in a topology graph."""
 
     def __init__(self, src: str, dst: str, topology: str) -> None:
         self.src = src
@@ -179,7 +182,7 @@ class NoRouteError(SimulationError):
 
 
 def one_line(text: str) -> str:
-    r"""Return a text as a single line with bounded length: names may contain line breaks, values may fill a file.
+    r"""Return a text as a single line of bounded length: line breaks are escaped, and the middle may be omitted.
 
     Examples
     --------
@@ -191,7 +194,7 @@ def one_line(text: str) -> str:
 
 
 def in_lines(faults: Sequence[str]) -> str:
-    """Join faults, a line each: the first 50, and the number of further faults.
+    """Return faults joined to a text, a line each: the first 50, and the number of further faults.
 
     Examples
     --------
@@ -203,7 +206,7 @@ def in_lines(faults: Sequence[str]) -> str:
 
 
 def one_of(allowed: Iterable[str], name: object) -> str:
-    """Return a text with the allowed names, and the name that was probably meant.
+    """Return a text that lists the allowed names, and the allowed name that `name` probably meant.
 
     Examples
     --------

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def collected_later() -> Iterator[None]:
-    """Disable the search for cycles during the block: the search would visit every record again and again.
+    """Context manager: disable Python's search for reference cycles during the block.
 
-    If the search was disabled before, it stays disabled.
+    The search would visit every new record again and again. If it was disabled before, it stays disabled.
     """
     # Blocks may be nested: an inner block must not enable the search.
     was_on = gc.isenabled()

@@ -77,7 +77,7 @@ def read_text(path: Path | str, *, source: str | None = None, most: int = MOST_T
 
 
 def read_json(path: Path | str, *, source: str | None = None, most: int = MOST_TEXT) -> Any:
-    """Return the data of a JSON file.
+    """Return the data in a JSON file with at most `most` bytes.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def read_json(path: Path | str, *, source: str | None = None, most: int = MOST_T
 
 
 def parse_json(text: str, source: str = "<text>") -> Any:
-    """Return the data of a JSON text.
+    """Return the data in a JSON text; `source` names the text in faults.
 
     Raises
     ------

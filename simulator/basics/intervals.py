@@ -15,7 +15,7 @@ Interval = tuple[float, float]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the intervals in order, with overlapping and touching intervals merged.
+    """Return the intervals (start, end) in order, with overlapping and touching intervals merged.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def length(intervals: Iterable[Interval]) -> float:
-    """Return the length of the union.
+    """Return the length covered by at least one interval (start, end).
 
     Examples
     --------
@@ -44,7 +44,7 @@ def length(intervals: Iterable[Interval]) -> float:
 
 
 def outside(intervals: Iterable[Interval], others: Iterable[Interval]) -> float:
-    """Return the length of the first union that the second union does not cover.
+    """Return the length covered by at least one first interval and by no second interval (`others`).
 
     Examples
     --------
@@ -57,7 +57,7 @@ def outside(intervals: Iterable[Interval], others: Iterable[Interval]) -> float:
 
 
 def lengths_by_key(key: Ints, start: Floats, end: Floats, keys: int) -> Floats:
-    """Return the union length for each key's intervals, for millions of intervals at once.
+    """Return, for each key, the length covered by at least one interval; for millions of intervals at once.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def lengths_by_key(key: Ints, start: Floats, end: Floats, keys: int) -> Floats:
 
 
 def added(start: Floats, end: Floats, group: Ints) -> Floats:
-    """Return each interval's length not covered by an earlier interval in the group, shape (n,).
+    """Return each interval's length that no earlier interval in the group covers, shape (n,).
 
     The sum over a group is the length of the group's union.
 
@@ -110,7 +110,7 @@ def added(start: Floats, end: Floats, group: Ints) -> Floats:
 
 
 def largest_so_far(values: Floats, group: Ints) -> Floats:
-    """Return the largest value in the same group up to each place, shape (n,), for rising group numbers.
+    """Return, for each entry, the largest value so far in its group, shape (n,); group numbers must be rising.
 
     A running maximum must start again at each group. Therefore values are replaced by their ranks, and the ranks in a
     group are raised above the ranks of the group before. Ranks are whole numbers, so nothing is rounded.

@@ -14,6 +14,9 @@ FOLDER: Final = Path(simulator.__file__).parent / "catalog" / "measured"
 
 @cache
 def read_table(name: str) -> tuple[dict[str, str], ...]:
-    """Return the rows of a table by column, in file order; lines that begin with # are comments."""
+    """Return the rows of the CSV table `name` in the catalog, each as a dict by column, in file order.
+
+    Lines that begin with # are comments.
+    """
     with (FOLDER / name).open(encoding="utf-8", newline="") as lines:
         return tuple(csv.DictReader(line for line in lines if not line.startswith("#")))

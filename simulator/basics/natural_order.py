@@ -6,7 +6,7 @@ import re
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Return the sort key for natural order: digits sort by number, and text by letters.
+    """Return a sort key for a name, by which "layer 2" comes before "layer 10": digits sort by number.
 
     Examples
     --------

@@ -12,7 +12,7 @@ DEEPEST: Final = 40
 
 
 def at(data: Any, key: tuple[str | int, ...]) -> Any:
-    """Return the value at a key path; None if there is no such value.
+    """Return the value at a key path in nested lists and mappings; None if there is no such value.
 
     Examples
     --------
@@ -28,7 +28,7 @@ def at(data: Any, key: tuple[str | int, ...]) -> Any:
 
 
 def is_deep(data: Any, most: int = DEEPEST) -> bool:
-    """Return True if data has more than `most` levels of lists and mappings.
+    """Return True if `data` has more than `most` levels of nested lists and mappings.
 
     Examples
     --------

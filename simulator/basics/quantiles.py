@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
-    """Return the smallest value v such that values up to v have at least this share of the total weight.
+    """Return the weighted quantile: the smallest value v such that values up to v have at least `share` of the weight.
 
     Examples
     --------

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Recent:
-    """Cache of results by key.
+    """Cache of results by key with limited total size; the results unused for longest are removed first.
 
     Parameters
     ----------
@@ -31,7 +31,10 @@ class Recent:
         self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int] | int = 1) -> T:
-        """Return the cached result, or compute, cache and return a new result with the given size."""
+        """Return the cached result for a key; without a cached result, compute the result with `make` and cache it.
+
+        `size` is the result's size, or a function from result to size.
+        """
         if key in self._kept:
             # Results in use stay longest: the order of the dictionary is the order of last use.
             self._kept.move_to_end(key)
@@ -47,6 +50,6 @@ class Recent:
         return made
 
     def _leave(self, newest: int) -> None:
-        """Remove the oldest results until the limit holds, or until only `newest` results are left."""
+        """Remove the oldest results until the cache's limit holds, or until only `newest` results are left."""
         while self._taken > self._room and len(self._kept) > newest:
             self._taken -= self._kept.popitem(last=False)[1][1]

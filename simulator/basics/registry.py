@@ -40,13 +40,13 @@ def _files(kind: Kind) -> dict[str, Path]:
 
 
 def names(kind: Kind) -> tuple[str, ...]:
-    """Return every name of a kind, sorted."""
+    """Return every shipped file's name for a kind such as "topology" or "gpu", sorted."""
     return tuple(_files(kind))
 
 
 @cache
 def other_names(kind: Kind) -> dict[str, str]:
-    """Return alternative names of shipped files, each with the shipped name."""
+    """Return other names for shipped files, as a dict from other name to shipped name; `kind` is "gpu", "model", ..."""
     # Imported here: callers that use shipped names need no YAML reader, which takes a while to import.
     from simulator.basics.document import load
 
@@ -57,7 +57,7 @@ def other_names(kind: Kind) -> dict[str, str]:
 
 
 def shipped(kind: Kind, written: str) -> str | None:
-    """Return the shipped name that a text refers to; None if there is no such name.
+    """Return the shipped name of a kind that a user's text refers to, in any spelling; None if there is none.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def shipped(kind: Kind, written: str) -> str | None:
 
 
 def is_file(path: Path) -> bool:
-    """Return True if a file exists; False for names that are invalid (too long, or with invalid characters)."""
+    """Return True if `path` is an existing file; also False for names with too many or invalid characters."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -77,7 +77,7 @@ def is_file(path: Path) -> bool:
 
 
 def find(kind: Kind, name: str) -> Path:
-    """Return the file behind a shipped name, or the file at a path.
+    """Return the path of the shipped file with this name, or of the file at this path.
 
     A shipped name wins, then an existing file, then another spelling of a shipped name.
 
@@ -110,7 +110,7 @@ def find(kind: Kind, name: str) -> Path:
 
 
 def module_names(package: str) -> tuple[str, ...]:
-    """Return a package's module names, sorted, without importing anything."""
+    """Return the names of a package's modules, sorted, without importing any module."""
     spec = find_spec(package)
     folders = spec.submodule_search_locations if spec is not None else None
     return tuple(sorted(module.name for module in iter_modules(folders)))

@@ -12,7 +12,7 @@ SECTIONS: Final = ("cluster", "collective", "training")
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted key; a section's setting is replaced by the keys that it names.
+    """Return settings of a scenario by dotted key; a section's mapping is replaced by a setting for each of its keys.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def _keys(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def varied(axes: Mapping[str, Iterable[Any]]) -> dict[str, None]:
-    """Return the dotted keys that axes set, in order.
+    """Return the dotted keys set by a sweep's axes, in order, as the keys in a dict with values None.
 
     Examples
     --------

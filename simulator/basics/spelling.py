@@ -15,7 +15,7 @@ _LONGEST: Final = 100
 
 
 def plain(name: str) -> str:
-    """Return the normal form, equal for every spelling of a name.
+    """Return a name's normal form, equal for every spelling: lower case, with separators only between digits.
 
     Examples
     --------
@@ -29,7 +29,7 @@ def plain(name: str) -> str:
 
 
 def meant(written: str, names: Iterable[str], others: Mapping[str, str] | None = None) -> str | None:
-    """Return the name that a text means; None if the text matches no name, or several names.
+    """Return the name in `names` that a text means in another spelling; None if it matches no name, or several.
 
     Parameters
     ----------

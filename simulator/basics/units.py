@@ -133,7 +133,7 @@ def _exact(text: str, kind: Kind) -> Fraction:
 
 
 def within(quantity: float, kind: Kind | None = None) -> bool:
-    """Return True if a quantity in SI units (or a factor, without a kind) has a size that can be simulated.
+    """Return True if a quantity in SI units has a size that can be simulated; without `kind`, for a factor.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def _why_not(unit: str, kind: Kind) -> str:
 
 
 def format_bytes(nbytes: float) -> str:
-    """Return text for an array size or for bytes sent; exact for multiples of a binary unit.
+    """Return text for an array size or for bytes sent, in binary units; exact for multiples of a unit.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def format_memory(nbytes: float) -> str:
 
 
 def byte_unit(nbytes: float) -> tuple[str, int]:
-    """Return a fitting binary unit for a number of bytes, with the unit's size [B].
+    """Return the name of the largest binary unit not above `nbytes` bytes, and the unit's size [B].
 
     Examples
     --------
@@ -199,7 +199,7 @@ def byte_unit(nbytes: float) -> tuple[str, int]:
 
 
 def format_time(seconds: float) -> str:
-    """Return a time as text with four digits and a fitting unit.
+    """Return a time [s] as text with four digits and a fitting unit.
 
     Examples
     --------
@@ -215,7 +215,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a waiting time as text with two digits, in seconds to years.
+    """Return a waiting time [s] as text with two digits, in seconds to years.
 
     Examples
     --------

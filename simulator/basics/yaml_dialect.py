@@ -16,7 +16,7 @@ MOST_VALUES: Final = 100_000
 
 
 class Loader(yaml.SafeLoader):
-    """A SafeLoader that resolves plain scalars by YAML 1.2's core schema, and gives up on endless text."""
+    """YAML reader: a PyYAML SafeLoader by YAML 1.2's rules for plain scalars; it gives up on endless text."""
 
     yaml_implicit_resolvers: Final = {}  # type: ignore[misc]
 
@@ -25,7 +25,7 @@ class Loader(yaml.SafeLoader):
         self._composed = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Count the composed nodes: composing is slow, and 16 MiB of text would take minutes and gigabytes."""
+        """Return the next YAML node; YAMLError if a text has so many that reading would take minutes and gigabytes."""
         self._composed += 1
         # Both a key and its value count.
         if self._composed > 2 * MOST_VALUES:
@@ -35,7 +35,7 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """A SafeDumper without aliases; quotes every text that Loader would read differently."""
+    """YAML writer: a PyYAML SafeDumper without aliases; it quotes every text that Loader would read differently."""
 
     yaml_implicit_resolvers: Final = Loader.yaml_implicit_resolvers  # type: ignore[misc]
 
@@ -55,7 +55,7 @@ for _tag, _pattern, _first in (
 
 
 def dump(data: Any, *, one_line: bool = False) -> str:
-    """Return YAML text for plain data; reading the text gives the same data.
+    """Return plain data as YAML text; reading the text gives the same data.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ _MOST_SUGGESTIONS: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class TopologyFacts:
-    """Facts about a topology that need no graph: limits, name and GPU.
+    """Facts about a topology that need no graph: maximum ranks, servers, node size, name and GPU.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class TopologyFacts:
 
 
 def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) -> TopologyFacts:
-    """Read a topology's limits without building the graph.
+    """Return facts about a topology, such as the maximum number of ranks, without building the graph.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def build(
     ecmp_seed: int | None = None,
     base: Path | None = None,
 ) -> Cluster:
-    """Build a cluster.
+    """Build a topology's cluster for `world_size` ranks; return GPUs, links, routes and measured constants.
 
     Parameters
     ----------
@@ -171,7 +171,9 @@ def build(
 def graph_size(
     topology: str | Path | Mapping[str, Any], gpus: int, *, servers: int = 0, base: Path | None = None
 ) -> GraphSize:
-    """Return the size of the graph that `build` would build; 0 for a graph file, which is loaded in any case.
+    """Return the size of the graph that `build` would build for a topology and `gpus` GPUs.
+
+    The size is 0 for a graph file, which is loaded in any case.
 
     Examples
     --------
@@ -211,7 +213,10 @@ def _limits(file: Topology, graph: Graph | None) -> TopologyLimits:
 
 
 def _graph(file: Topology, gpus: int, servers: int) -> Graph:
-    """Build or load the graph, after checking that the topology has enough GPUs and ports."""
+    """Return a topology's graph, built for `gpus` GPUs and `servers` servers or loaded from a file.
+
+    ScenarioError if the topology has too few GPUs or ports; TooLargeError if the graph needs too much memory.
+    """
     loaded = None if file.graph is None else load_graph(file.graph)
     limits = _limits(file, loaded)
     if limits.max_ranks is not None and gpus > limits.max_ranks:
@@ -243,7 +248,10 @@ def _graph(file: Topology, gpus: int, servers: int) -> Graph:
 
 
 def _seats(graph: Graph, places: tuple[int, ...]) -> tuple[tuple[str, ...], list[tuple[int, tuple[int, ...]]]]:
-    """Return each rank's vertex, and the nodes in use with their ranks."""
+    """Return each rank's vertex, and the nodes in use, as (node number, ranks).
+
+    `places` has the GPU number of each rank.
+    """
     gpus = of_kind(graph, "gpu")
     ranks = tuple(gpus[place] for place in places)
     # A topology without nodes counts as a single node with every GPU.
@@ -280,7 +288,7 @@ def _slow_down(graph: Graph, factors: Mapping[str, float]) -> None:
 
 
 def _similar(graph: Graph, src: str, dst: str) -> list[str]:
-    """Return the link names that may have been meant: links with an end in common, or else the first links."""
+    """Return existing link names similar to src->dst: links with an end in common, or else the first links."""
     # If one end exists, the other end is probably misspelt.
     near = [f"{a}->{b}" for a, b in graph.edges if src == a or dst == b]
     return (near or [f"{a}->{b}" for a, b in graph.edges])[:_MOST_SUGGESTIONS]

@@ -26,7 +26,7 @@ _PASSED_BY_BUILD: Final = ("world_size", "servers")
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """A topology builder.
+    """A topology builder: function, limits, graph size and schema for options.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Builder:
     options: type[BaseModel]
 
     def build(self, options: Mapping[str, Any], world_size: int, servers: int) -> Graph:
-        """Call the function with the options, and with the ranks and servers if it has such parameters."""
+        """Return the graph that the builder's function makes from `options`, and from ranks and servers if accepted."""
         # A torus, for example, has a fixed size and takes no world_size; a ring has no ports for servers.
         parameters = inspect.signature(self.function).parameters
         passed = {"world_size": world_size, "servers": servers}
@@ -55,13 +55,13 @@ class Builder:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the builders, sorted."""
+    """Return the names of the topology builders, sorted."""
     return tuple(sorted(module.name for module in iter_modules(builders.__path__)))
 
 
 @cache
 def find(name: str) -> Builder:
-    """Return the builder with this name.
+    """Return the topology builder with this name.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def find(name: str) -> Builder:
 
 
 def _options(name: str, function: Callable[..., Graph]) -> type[BaseModel]:
-    """Return a strict pydantic model of the parameters that a topology file may give."""
+    """Return a strict pydantic model of a builder function's parameters that a topology file may give."""
     hints = get_type_hints(function, include_extras=True)
     fields = {
         parameter.name: (hints[parameter.name], ... if parameter.default is parameter.empty else parameter.default)

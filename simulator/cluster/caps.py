@@ -20,9 +20,9 @@ _NO_NODE = -1
 
 
 def nodes_of(node_of: Mapping[int, int], group: Sequence[int], participants: int) -> Ints:
-    """Return each participant's node, shape (participants,); -1 for auxiliaries, and for ranks without a node.
+    """Return the node number of each participant in a collective, shape (participants,); -1 without a node.
 
-    `node_of` maps each rank to a node (`Cluster.node_of`); the first participants are the group's ranks.
+    `node_of` maps each rank to a node; the first participants are the group's ranks. Servers and switches have no node.
     """
     nodes = [node_of.get(rank, _NO_NODE) for rank in group]
     return np.array(nodes + [_NO_NODE] * (participants - len(group)), np.int64)
@@ -44,10 +44,10 @@ def rate_caps(node: Ints, src: npt.NDArray[Any], dst: npt.NDArray[Any], inside: 
 
 
 def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
-    """Return the factor on the cap between nodes if fewer ranks than in a full node share a network card.
+    """Return the factor, at least 1, by which a group's flows may exceed the machine's cap between nodes.
 
-    Caps are fitted to sweeps in which every GPU in a node sends. If only part of a card's ranks take part, they share
-    the card equally.
+    Caps are fitted to sweeps in which every GPU in a node sends. If only part of a network card's ranks are in the
+    group, they share the card's bandwidth equally.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
 
 
 def _cards(cluster: Cluster, number: int) -> dict[int, str]:
-    """Return the network card of each rank in a node; the rank's own vertex without cards."""
+    """Return the network card of each rank in node `number`, by rank; without cards, the rank's own vertex."""
     # The card is the first `nic` vertex on the route to another node.
     away = next(node[0] for other, node in enumerate(cluster.nodes) if other != number)
     names, targets, kinds = cluster.router.vertices, cluster.router.targets, cluster.graph.nodes
@@ -80,7 +80,7 @@ def _cards(cluster: Cluster, number: int) -> dict[int, str]:
 
 
 def _stays_inside(one: Ints, other: Ints) -> Bools:
-    """Return a mask: True for flows inside a node, and for flows to or from servers and switches.
+    """Return True for each flow that stays inside a node, given the nodes of its ends; also with servers and switches.
 
     Servers have no node, and a switch belongs to its peers' node.
     """

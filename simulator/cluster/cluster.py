@@ -31,7 +31,7 @@ _BUFFER: Final = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Figures of a GPU, from catalog/gpus/NAME.yaml.
+    """A GPU's peak rates, memory and bandwidths, from catalog/gpus/NAME.yaml.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MachineCollective:
-    """How well a machine runs an operation: constants fitted to measurements, from a topology file.
+    """A machine's measured constants for a collective operation (start-up, caps), from a topology file.
 
     Attributes
     ----------
@@ -112,27 +112,31 @@ class MachineCollective:
     source: str = ""
 
     def factor(self, nbytes: float) -> float:
-        """Return the fraction of the caps (0 to 1) for an array of this size [B]."""
+        """Return the fraction of the rate caps (0 to 1) reached with an array of `nbytes` bytes."""
         if self.half_size == 0.0 or nbytes <= 0:
             return 1.0
         # A saturation curve: at half_size the factor is 1/2, and it approaches 1 for large arrays.
         return float(1.0 / (1.0 + (self.half_size / max(nbytes, PACKET)) ** self.exponent))
 
     def latency(self, steps: Steps) -> float:
-        """Return the time paid before the first transfer: start-up plus every step on the longest way [s].
+        """Return the time paid before a collective's first transfer [s]: start-up plus each of its steps.
 
-        NCCL's model of its algorithms adds up the steps in the same way (src/graph/tuning.cc, ncclTopoTuneModel).
+        `steps` counts the transfers on the longest way. NCCL's model of its algorithms adds up the steps in the same
+        way (src/graph/tuning.cc, ncclTopoTuneModel).
         """
         return self.startup + steps.inside * self.step + steps.across * self.cross_step
 
     def segments(self, nbytes: float) -> int | None:
-        """Return the number of pieces for an array of this size [B], none smaller than a buffer; None if unknown."""
+        """Return the number of pipeline pieces for an array of `nbytes` bytes; None if unknown.
+
+        No piece is smaller than a buffer.
+        """
         return None if self.chunks is None else min(self.chunks, max(1, int(nbytes // _BUFFER)))
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """GPUs on a graph.
+    """A cluster: GPUs with ranks, the graph of links between them, and measured constants for collectives.
 
     Attributes
     ----------
@@ -184,7 +188,7 @@ class Cluster:
         object.__setattr__(self, "_routes", Recent(_REMEMBERED_ROUTES))
 
     def remember(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int] | int | None = None) -> T:
-        """Return the cached result for a key, or compute the result and cache it.
+        """Return the cached result for a key; if there is none, compute the result with `make` and cache it.
 
         The result must depend only on this cluster and the key. Points of a sweep with the same cluster share the
         cache. If the key contains the id of an object, the result must hold the object: otherwise another object could
@@ -194,7 +198,10 @@ class Cluster:
         return self._recent.get(key, make, self.world_size if size is None else size)
 
     def remember_routes(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
-        """Return a cached result about routes; a separate cache, because routes may outgrow everything else."""
+        """Return the cached result for a key about routes; without a cached result, compute the result and cache it.
+
+        Routes have a separate cache, because they may outgrow everything else. `size` gives the size of a result.
+        """
         return self._routes.get(key, make, size)
 
     @property
@@ -203,11 +210,14 @@ class Cluster:
         return len(self.ranks)
 
     def route(self, src: str, dst: str) -> Route:
-        """Return the route between two vertices; see `Router.route`."""
+        """Return the route (links, latency, bandwidth) between two vertices given by name."""
         return self.router.route(src, dst)
 
     def machine(self, operation: str, group: Sequence[int]) -> MachineCollective | None:
-        """Return how well this machine runs an operation in a group of ranks; None if not measured."""
+        """Return the machine's measured constants for an operation in a group of ranks; None if not measured.
+
+        Groups inside a node have separate constants if these were measured.
+        """
         # Ranks without a node count as a single common node (-1).
         inside = len({self._node_of.get(rank, -1) for rank in group}) == 1
         return (self.in_node.get(operation) if inside else None) or self.collectives.get(operation)

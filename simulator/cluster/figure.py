@@ -15,13 +15,13 @@ from simulator.cluster.quantity import AnyBandwidth, Bandwidth, Count, FlopRate,
 
 
 class Strict(BaseModel):
-    """A model that refuses unknown keys and never converts types silently."""
+    """A pydantic model that refuses unknown keys and never converts types silently."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class SourcedValue(Strict):
-    """A value with its source."""
+    """A value in a catalog file, with its source and whether the value is certain."""
 
     source: str = ""
     sure: bool = True
@@ -34,37 +34,37 @@ class SourcedValue(Strict):
 
 
 class Rate(SourcedValue):
-    """A rate of operations [FLOP/s]."""
+    """A catalog value: a rate of operations [FLOP/s]."""
 
     value: FlopRate
 
 
 class Memory(SourcedValue):
-    """An amount of memory [B], greater than 0."""
+    """A catalog value: an amount of memory [B], greater than 0."""
 
     value: Annotated[Size, Field(gt=0)]
 
 
 class Speed(SourcedValue):
-    """A bandwidth [B/s], greater than 0."""
+    """A catalog value: a bandwidth [B/s], greater than 0."""
 
     value: Bandwidth
 
 
 class AnySpeed(SourcedValue):
-    """A bandwidth [B/s]; 0 if there is no such link."""
+    """A catalog value: a bandwidth [B/s]; 0 if there is no such link."""
 
     value: AnyBandwidth
 
 
 class Time(SourcedValue):
-    """A time [s]."""
+    """A catalog value: a time [s]."""
 
     value: Seconds
 
 
 class Whole(SourcedValue):
-    """A count of at least 1."""
+    """A catalog value: a count of at least 1."""
 
     value: Count
 
@@ -76,25 +76,25 @@ def _sensible(value: float) -> float:
 
 
 class Number(SourcedValue):
-    """A number without a unit, 0 or more."""
+    """A catalog value: a number without a unit, 0 or more."""
 
     value: Annotated[float, Field(allow_inf_nan=False), AfterValidator(_sensible)]
 
 
 class Positive(Number):
-    """A number without a unit, greater than 0."""
+    """A catalog value: a number without a unit, greater than 0."""
 
     value: Annotated[float, Field(allow_inf_nan=False, gt=0), AfterValidator(_sensible)]
 
 
 class Open(SourcedValue):
-    """A number, or text, that the simulator does not use."""
+    """A catalog value that the simulator does not use: a number, or text."""
 
     value: float | str
 
 
 def figures(file: BaseModel) -> list[tuple[str, Any]]:
-    """Return every figure in a file, as (dotted key, figure)."""
+    """Return the sourced values in a catalog file's model, as pairs (dotted key, value with source)."""
     by_key: list[tuple[str, Any]] = []
     for key in type(file).model_fields:
         value = getattr(file, key)

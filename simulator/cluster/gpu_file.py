@@ -31,7 +31,7 @@ _Peaks = dict[Annotated[str, AfterValidator(_known)], Rate]
 
 
 class _Best(Rate):
-    """A rate [FLOP/s], with m, n and k of the matmul that reached the rate."""
+    """A measured matmul rate [FLOP/s], with m, n and k of the matmul that reached the rate."""
 
     shape: tuple[int, int, int] = (8192, 8192, 8192)
 
@@ -42,7 +42,7 @@ class _Best(Rate):
 
 
 class _GpuFile(Strict):
-    """Keys of a GPU file.
+    """A GPU file's keys, as a pydantic model.
 
     Vector units and matrix units (tensor cores) have separate rates; integer operations count as FLOP. `clock` is the
     clock for the peak rates [Hz], `power` the board's power [W]. `best_matmul_flops` and `stream_bandwidth` are the
@@ -68,7 +68,7 @@ class _GpuFile(Strict):
 
 
 def load_gpu(gpu: str | Path | Mapping[str, Any], base: Path | None = None) -> Gpu:
-    """Read a GPU.
+    """Return a GPU, read from the catalog, a file or a mapping.
 
     Parameters
     ----------
@@ -102,7 +102,10 @@ def _gpu(name: str, document: Document) -> Gpu:
 
 
 def faults_of(gpu: str | Mapping[str, Any], document: Document, at: Key, base: Path | None) -> list[Fault]:
-    """Return the faults in a GPU that a file names or describes under the key `at`; `base` as for `load_gpu`."""
+    """Return the faults in the GPU that a document has under the key `at`, by name, path or description.
+
+    `base` is the folder against which a relative path is read first.
+    """
     if isinstance(gpu, Mapping):
         return _checked(document, at)[1]
     # Shipped GPU files are tested, so they are not read again.

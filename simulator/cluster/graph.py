@@ -18,14 +18,14 @@ else:
 
 
 def empty() -> Graph:
-    """Return a topology without vertices."""
+    """Return a topology graph without vertices."""
     import networkx as nx
 
     return nx.DiGraph()
 
 
 def add_vertex(graph: Graph, name: str, kind: str, *, forwards: bool) -> str:
-    """Add a vertex and return its name.
+    """Add a vertex to a topology graph and return its name.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def add_vertex(graph: Graph, name: str, kind: str, *, forwards: bool) -> str:
 
 
 def add_cable(graph: Graph, a: str, b: str, bandwidth: float, latency: float) -> None:
-    """Join two vertices by a link in each direction.
+    """Add a cable to a topology graph: a link in each direction between two vertices.
 
     Parameters
     ----------
@@ -70,5 +70,5 @@ def require_all(*rules: tuple[bool, str]) -> None:
 
 
 def of_kind(graph: Graph, kind: str) -> list[str]:
-    """Return the vertices with this kind, in insertion order."""
+    """Return the names of the graph's vertices with this kind, in insertion order."""
     return [name for name, facts in graph.nodes(data=True) if facts.get("kind") == kind]

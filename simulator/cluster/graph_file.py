@@ -25,7 +25,7 @@ _MOST_READ_TWICE: Final = 2**18
 
 
 def load_graph(path: Path) -> Graph:
-    """Read a graph file.
+    """Return the topology graph in a file, checked.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def load_graph(path: Path) -> Graph:
 
 
 def _refuse(path: Path, document: Document, faults: list[Fault]) -> None:
-    """Raise the faults, with lines and columns if the file is small JSON.
+    """Raise a ScenarioError with the faults of a graph file, with lines and columns if the file is small JSON.
 
     A parser that records lines and columns takes 5 s per MiB, so only files with faults are read again.
     """
@@ -157,7 +157,7 @@ def _quantity(
 
 
 def _group_by_node(graph: Graph) -> None:
-    """Set graph attributes: GPUs per node, and switches that can add, if every GPU names its node."""
+    """Store in a graph's attributes each node's GPUs and the switches that can add, if GPUs name their nodes."""
     nodes: dict[str, list[str]] = {}
     reducing: dict[str, str] = {}
     for name, facts in graph.nodes(data=True):

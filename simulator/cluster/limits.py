@@ -16,7 +16,7 @@ _SECONDS_A_PART: Final = 6.5e-6
 
 @dataclass(frozen=True, slots=True)
 class TopologyLimits:
-    """Limits of a topology.
+    """A topology's limits, known without building the graph.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class TopologyLimits:
 
 @dataclass(frozen=True, slots=True)
 class GraphSize:
-    """Size of a topology's graph.
+    """Vertex and cable counts for a topology's graph, known without building the graph.
 
     Attributes
     ----------

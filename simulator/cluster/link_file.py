@@ -20,7 +20,7 @@ from simulator.cluster.validation import checked
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """A kind of link.
+    """Bandwidths and latency for a kind of link, such as NVLink or InfiniBand.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class _LinkFile(Strict):
 
 
 def load_link(link: str | Path | Mapping[str, Any], base: Path | None = None) -> LinkSpec:
-    """Read a link.
+    """Return a kind of link with its bandwidths and latency, read from the catalog, a file or a mapping.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from simulator.basics.input_files import read_text
 def read_named(
     kind: registry.Kind, thing: str | Path | Mapping[str, Any], base: Path | None = None
 ) -> tuple[str, Document]:
-    """Read a description (a mapping, or a file by name); return its name, and its text with places.
+    """Return a description's name and parsed contents; a description is a mapping, or a file by name.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def read_named(
 
 
 def read(path: Path) -> Document:
-    """Read a file that describes a machine; equal texts are parsed once, because a Document is never changed."""
+    """Return the parsed contents of a YAML file; equal texts are parsed once, because a Document is never changed."""
     return _parsed(read_text(path, source=str(path)), str(path))
 
 
@@ -49,7 +49,7 @@ def _parsed(text: str, source: str) -> Document:
 
 
 def locate(kind: registry.Kind, name: str, base: Path | None = None) -> Path:
-    """Return the path to a shipped file, or to a file given by path.
+    """Return the path of the file that a shipped name or a path refers to.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ NodeInterconnect = Literal["nvswitch", "full_mesh", "pcie"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A kind of node.
+    """The parts inside a node: GPUs, links, PCIe switches, sockets and network cards.
 
     Attributes
     ----------
@@ -61,27 +61,27 @@ class Node:
 
 
 def gpu_names(node: Node, number: int) -> list[str]:
-    """Return the names of a node's GPUs; numbers continue from node to node."""
+    """Return the names of the GPUs in node `number`; GPU numbers continue from node to node."""
     return [f"gpu{number * node.gpus + i}" for i in range(node.gpus)]
 
 
 def nic_names(node: Node, number: int) -> list[str]:
-    """Return the names of a node's network cards; numbers continue from node to node."""
+    """Return the names of the network cards in node `number`; card numbers continue from node to node."""
     return [f"nic{number * node.nics + i}" for i in range(node.nics)]
 
 
 def host_names(node: Node, number: int) -> list[str]:
-    """Return the names of a node's sockets; numbers continue from node to node."""
+    """Return the names of the processor sockets in node `number`; socket numbers continue from node to node."""
     return [f"host{number * node.hosts + i}" for i in range(node.hosts)]
 
 
 def switch_name(number: int) -> str:
-    """Return the name of a node's NVSwitch."""
+    """Return the name of the NVSwitch in node `number`."""
     return f"node{number}/nvswitch"
 
 
 def add_node(graph: Graph, node: Node, number: int, *, nics: bool) -> None:
-    """Add a node's vertices and cables to a graph that already contains its GPUs.
+    """Add a node's switches, sockets, network cards and cables to a graph that already contains its GPUs.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def add_node(graph: Graph, node: Node, number: int, *, nics: bool) -> None:
 
 
 def node_size(gpus: int, inside: NodeInterconnect, hosts: int, pcie_switches: int, cards: int) -> GraphSize:
-    """Return the size that `add_node` adds, including the GPUs; `cards` is 0 for a single node."""
+    """Return the vertex and cable counts for a node, GPUs included; `cards` is 0 for a single node."""
     vertices = gpus + hosts + cards + (inside == "nvswitch")
     cables = hosts * (hosts - 1) // 2
     cables += {"nvswitch": gpus, "full_mesh": gpus * (gpus - 1) // 2, "pcie": 0}[inside]
@@ -131,7 +131,7 @@ def _join_gpus(graph: Graph, node: Node, number: int, gpus: list[str]) -> None:
 
 
 def _add_tree(graph: Graph, node: Node, number: int, cards: list[str]) -> None:
-    """Connect GPUs and cards to PCIe switches, or to the sockets if there are no switches."""
+    """Add to a graph a node's PCIe cables from GPUs and cards to PCIe switches, or to sockets without switches."""
     hosts = host_names(node, number)
     slots = [f"node{number}/pcie{i}" for i in range(node.pcie_switches)]
     for i, slot in enumerate(slots):
@@ -145,7 +145,7 @@ def _add_tree(graph: Graph, node: Node, number: int, cards: list[str]) -> None:
 
 
 def _add_ports(graph: Graph, node: Node, number: int, cards: list[str]) -> None:
-    """Give each GPU a separate PCIe port, with cables to the GPU's card and socket.
+    """Add to a graph a separate PCIe port for each GPU in a node, with cables to the GPU's network card and socket.
 
     A switch shared by several GPUs becomes a port vertex for each GPU and a trunk to the socket. With a single vertex,
     two GPUs at the switch would be as near by PCIe as by NVSwitch, and a GPU as near to its neighbour's network

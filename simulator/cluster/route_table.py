@@ -31,7 +31,7 @@ _MOST_NUMBERS: Final = 2**22
 
 @dataclass(frozen=True, slots=True)
 class RouteTable:
-    """Several routes.
+    """Many routes through the cluster's graph, as arrays.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Neighbours:
 
     @staticmethod
     def of(here: Ints, there: Ints, vertices: int) -> Neighbours:
-        """Sort links from `here` to `there`, both with shape (links,), by `here`."""
+        """Return the links from `here` to `there`, both with shape (links,), grouped by the vertex in `here`."""
         order = np.lexsort((there, here))
         begin = np.searchsorted(here[order], np.arange(vertices + 1))
         return Neighbours(begin, there[order], order)
@@ -78,7 +78,7 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TargetDistances:
-    """Result of a search from several targets, indexed by target x vertices + vertex.
+    """Distances from every vertex to several targets, indexed by target x vertices + vertex.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class _TargetDistances:
 
 @dataclass(frozen=True, eq=False)
 class RouteFinder:
-    """A graph in arrays, and the rule at forks.
+    """Finder of many routes at once: the graph in arrays, and the rule for the next hop at forks.
 
     Attributes
     ----------
@@ -150,7 +150,10 @@ class RouteFinder:
         return RouteTable(route, by_hop[taken].astype(np.int64), self._latencies(by_hop)), np.sort(np.concatenate(lost))
 
     def _search(self, targets: Ints, sources: Ints) -> _TargetDistances:
-        """Search backwards from each target at once until every source is reached, or no vertex is left."""
+        """Return each vertex's hops to each target, and the fewest hosts on the way, by a search from the targets.
+
+        The search goes backwards from each target at once until every source is reached, or no vertex is left.
+        """
         vertices = len(self.forwards)
         distance = np.full(len(targets) * vertices, _NOWHERE, np.int16)
         hosts = np.zeros(len(distance), np.int16)
@@ -176,7 +179,10 @@ class RouteFinder:
         return _TargetDistances(distance, hosts)
 
     def _walk(self, sources: Ints, targets: Ints, base: Ints, search: _TargetDistances) -> list[tuple[Ints, Ints]]:
-        """Return for each hop the sources still on the way (indices), and the link that each source takes."""
+        """Return, for each hop, the indices of the sources still on the way, and the link that each source takes.
+
+        `base` is the first index of each source's target in `search`, the distances to the targets.
+        """
         distance, hosts, vertices = search.distance, search.hosts, len(self.forwards)
         walking = np.flatnonzero(sources != targets)
         here, rest = sources[walking], self.ordinal[targets[walking]]
@@ -206,7 +212,7 @@ class RouteFinder:
         return steps
 
     def _latencies(self, by_hop: npt.NDArray[np.int32]) -> Floats:
-        """Return exact sums over routes, rounded once like `Router.route`; computed once per set of latencies."""
+        """Return each route's latency [s], given its link numbers by hop: an exact sum, rounded once."""
         # A machine has few different latencies, so few different sums.
         values, kind = np.unique(np.array(self.latency), return_inverse=True)
         routes, longest = by_hop.shape

@@ -53,7 +53,7 @@ _A_LINK: Final = 3e-8
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The links from one vertex to another.
+    """The links from one vertex of a cluster to another, with latency and bandwidth.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Route:
 
 
 class Router:
-    """Numbers for vertices and links, and the routes between vertices.
+    """Finder of routes in a cluster's graph; numbers the vertices and the directed links.
 
     Parameters
     ----------
@@ -149,11 +149,11 @@ class Router:
         return self._link_names
 
     def link_name(self, link: int) -> str:
-        """Return the name of a link without creating every name."""
+        """Return the name 'src->dst' of link number `link`, without creating every name."""
         return f"{self.vertices[self.sources[link]]}->{self.vertices[self.targets[link]]}"
 
     def link(self, src: str, dst: str) -> int:
-        """Return the number of the link between two neighbours.
+        """Return the number of the link between two neighbouring vertices, given by name.
 
         Raises
         ------
@@ -183,7 +183,9 @@ class Router:
         return known
 
     def routes(self, src: Ints, dst: Ints) -> RouteTable:
-        """Return many routes; routes with a common destination are not cached if they are many (up to millions).
+        """Return the routes from `src[i]` to `dst[i]` for many pairs.
+
+        Routes with a common destination are not cached if they are many (up to millions).
 
         Parameters
         ----------
@@ -281,7 +283,7 @@ class Router:
                 behind.append(_next(self._backward, behind[-1], seen_behind))
 
     def _pruned(self, ahead: list[set[int]], meet: set[int]) -> list[set[int]]:
-        """Remove vertices that do not lead to the meeting level from the search levels."""
+        """Return the levels of a search from the source without vertices that do not lead to the level `meet`."""
         kept = [meet]
         for level in ahead[-2:0:-1]:
             later = kept[-1]
@@ -303,7 +305,7 @@ class Router:
         return (without, []) if all(without) else (levels, self._hosts_ahead(levels))
 
     def _connected(self, levels: list[set[int]]) -> list[set[int]]:
-        """Remove vertices without a predecessor in the level before, or without a successor in the next level."""
+        """Return the levels without vertices that lack a predecessor in the level before or a successor in the next."""
         kept = levels[:1]
         for level in levels[1:]:
             before = kept[-1]
@@ -350,7 +352,7 @@ class Router:
 
 
 def _next(neighbours: list[set[int]], level: set[int], seen: set[int]) -> set[int]:
-    """Advance a search by one hop: return the new vertices next to a level, and add them to `seen`."""
+    """Return the vertices next to `level` that are not in `seen`, and add them to `seen`: a step of a search."""
     reached = set[int]().union(*[neighbours[vertex] for vertex in level])
     reached -= seen
     seen |= reached
@@ -358,7 +360,7 @@ def _next(neighbours: list[set[int]], level: set[int], seen: set[int]) -> set[in
 
 
 def _ordinals(vertices: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Count each vertex among the vertices of the same kind; a vertex with a `position` uses the position."""
+    """Return each vertex's number among the vertices with the same kind; or the vertex's `position`, if given."""
     counts: dict[Any, int] = {}
     ordinals = []
     for facts in vertices:
@@ -370,7 +372,10 @@ def _ordinals(vertices: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
 
 
 def _mixed(numbers: Iterable[int]) -> int:
-    """Hash numbers with splitmix64's finaliser (Steele, Lea, Flood, OOPSLA 2014): the same in every process."""
+    """Return a 64-bit hash of numbers, the same in every process (splitmix64's finaliser).
+
+    The finaliser is from Steele, Lea, Flood, OOPSLA 2014.
+    """
     state = 0
     for number in numbers:
         state = (state ^ number) + 0x9E3779B97F4A7C15 & _MASK
@@ -381,7 +386,7 @@ def _mixed(numbers: Iterable[int]) -> int:
 
 
 def _mixed_all(seed: int, src: Ints, dst: Ints, here: Ints) -> npt.NDArray[np.uint64]:
-    """Return `_mixed` of (seed, source, destination, fork) for each route, shape (routes,)."""
+    """Return a 64-bit hash of (seed, source, destination, fork) for each route, shape (routes,)."""
     import numpy as np
 
     # The seed is equal for every route, so it is hashed once. numpy's uint64 wraps round like `_MASK`.

@@ -27,7 +27,7 @@ _MOST_SPINES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class ScaleOutFabric:
-    """A network with leaves and spines, for any number of nodes.
+    """A network between nodes, with leaf switches and spine switches, for any number of nodes.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class ScaleOutFabric:
 
 
 def add_fabric(graph: Graph, fabric: ScaleOutFabric, node: Node, nodes: int, servers: int) -> None:
-    """Add leaves and spines to a graph, and connect the nodes' cards and the servers.
+    """Add leaf and spine switches to a graph, and connect the nodes' network cards and the servers.
 
     Parameters
     ----------
@@ -112,14 +112,14 @@ def _add_spines(graph: Graph, fabric: ScaleOutFabric, leaves: list[str], cards: 
 
 
 def _spines(spines: int | None, leaves: int) -> int:
-    """Return `spines` if given, else half the number of leaves, rounded up to a power of two, at most 32."""
+    """Return the number of spine switches: `spines` if given, else half the leaves, a power of two, at most 32."""
     return spines or min(_MOST_SPINES, 1 << ((leaves + 1) // 2 - 1).bit_length())
 
 
 def fabric_size(
     kind: FabricKind, nodes_per_leaf: int, spines: int | None, nics: int, nodes: int, servers: int
 ) -> GraphSize:
-    """Return the size of the additions by `add_fabric`."""
+    """Return the vertex and cable counts for the network between nodes added by `add_fabric`."""
     leaves = -(-nodes // nodes_per_leaf) * (nics if kind == "rail" else 1)
     above = _spines(spines, leaves) if leaves > 1 else 0
     return GraphSize(leaves + above + servers, nodes * nics + servers + leaves * above)

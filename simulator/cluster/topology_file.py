@@ -38,7 +38,7 @@ class MeasuredOperation:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A topology file, checked.
+    """A topology file's contents, checked.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class _Collective(Strict):
     source: str = Field("", description="Source of the measured figures.")
 
     def record(self) -> MachineCollective:
-        """Return the measurement as the cluster's record."""
+        """Return the measured constants in the form held by a Cluster."""
         return MachineCollective(**self.model_dump())
 
 
@@ -104,7 +104,7 @@ class _Operation(Strict):
     nodes: _Collective | None = Field(None, description="Constants for ranks in several nodes.")
 
     def record(self) -> MeasuredOperation:
-        """Return both measurements as a record."""
+        """Return the operation's measurements, in one node and over several nodes, as a record."""
         return MeasuredOperation(*(None if one is None else one.record() for one in (self.one_node, self.nodes)))
 
 
@@ -132,7 +132,7 @@ class TopologyFile(Strict):
 
 
 def load_topology(topology: str | Path | Mapping[str, Any], base: Path | None = None) -> Topology:
-    """Read a topology without building it.
+    """Return a topology's checked contents, without building its graph.
 
     Parameters
     ----------
@@ -178,13 +178,13 @@ def _read(document: Document, name: str, folder: Path | None) -> Topology:
 
 
 def _gpu(document: Document, folder: Path | None) -> list[Fault]:
-    """Return the faults in the GPU that the file names or describes."""
+    """Return the faults in the GPU that a topology file names or describes; `folder` is the base for paths."""
     gpu = document.data.get("gpu") if isinstance(document.data, Mapping) else None
     return faults_of(gpu, document, ("gpu",), folder) if isinstance(gpu, str | Mapping) else []
 
 
 def _options(document: Document) -> tuple[dict[str, Any], list[Fault]]:
-    """Return the options with defaults, checked against the builder that the file names, and the faults."""
+    """Return the builder's options in a topology file, with defaults, and the faults in them."""
     data = document.data
     if not isinstance(data, Mapping):
         return {}, []

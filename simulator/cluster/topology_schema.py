@@ -35,14 +35,14 @@ def schema() -> dict[str, Any]:
 
 
 def options(name: str) -> dict[str, dict[str, Any]]:
-    """Return the schema for each builder option, with the description from the docstring."""
+    """Return the JSON schema for each option of the builder `name`, with the description from its docstring."""
     properties: dict[str, dict[str, Any]] = builders.find(name).options.model_json_schema()["properties"]
     described = descriptions(name)
     return {option: {**_untitled(facts), "description": described[option]} for option, facts in properties.items()}
 
 
 def descriptions(name: str) -> dict[str, str]:
-    """Return each parameter's description in a builder's docstring, by name (numpydoc's Parameters section)."""
+    """Return each parameter's description in the docstring for the builder `name`, by parameter."""
     lines = (inspect.getdoc(builders.find(name).function) or "").splitlines()
     first = lines.index("Parameters") + 2
     described: dict[str, str] = {}
@@ -58,7 +58,7 @@ def descriptions(name: str) -> dict[str, str]:
 
 
 def _of_builder(name: str) -> dict[str, Any]:
-    """Return the rule for a builder: if the file names the builder, `options` must match the builder's signature."""
+    """Return the JSON schema's rule for builder `name`: `options` must match the builder's parameters."""
     facts = builders.find(name).options.model_json_schema()
     # JSON schema's if/then: the editor checks `options` against the named builder only.
     required = facts.get("required", [])
@@ -69,7 +69,7 @@ def _of_builder(name: str) -> dict[str, Any]:
 
 
 def _untitled(node: Any) -> Any:
-    """Return a schema without generated titles."""
+    """Return a JSON schema without the titles that pydantic generates."""
     if isinstance(node, list):
         return [_untitled(item) for item in node]
     if not isinstance(node, dict):

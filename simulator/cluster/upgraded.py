@@ -88,7 +88,7 @@ def with_memory(
 
 
 def cards(topology: str | Mapping[str, Any], base: Path | None) -> int:
-    """Return the number of network cards per node; 0 if none are described."""
+    """Return the number of network cards per node in a topology; 0 if none are described."""
     return int(load_topology(topology, base).options.get("nics") or 0)
 
 
@@ -106,7 +106,7 @@ def _times(value: Any, times: float) -> Any:
 
 
 def _gpu(file: Topology) -> Any:
-    """Return the GPU in a form that can be read from any folder: a relative path becomes absolute."""
+    """Return the topology's GPU in a form for any folder: its relative path becomes absolute."""
     if isinstance(file.gpu, str) and file.folder is not None and (file.folder / file.gpu).is_file():
         return str((file.folder / file.gpu).resolve())
     return file.gpu

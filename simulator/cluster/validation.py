@@ -41,7 +41,7 @@ _BOUND: Final = {
 
 
 def check(model: type[M], document: Document, at: Key = ()) -> tuple[M | None, list[Fault]]:
-    """Check a document's data, or a single key's value, against a model.
+    """Return a document's data, or a single key's value, as the given pydantic model, and the faults found.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def check(model: type[M], document: Document, at: Key = ()) -> tuple[M | None, l
 
 
 def checked(model: type[M], document: Document) -> M:
-    """Return a whole document as a model.
+    """Return a whole document's data as the given pydantic model.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def _message(kind: str, detail: Mapping[str, Any]) -> str:
 
 
 def _keys_at(model: Any, steps: Key) -> list[str]:
-    """Return the keys in the model at the end of a path."""
+    """Return the allowed keys of the pydantic model at the end of the path `steps` in `model`."""
     kind = _plain(model)
     for step in steps:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -116,7 +116,7 @@ def _keys_at(model: Any, steps: Key) -> list[str]:
 
 
 def _plain(kind: Any) -> Any:
-    """Return the model inside `X | None` and `Annotated[X, ...]`."""
+    """Return the pydantic model inside the annotations `X | None` and `Annotated[X, ...]`."""
     while get_origin(kind) in (Annotated, Union, UnionType):
         options = [a for a in get_args(kind) if a is not type(None)]
         kind = options[0]

@@ -42,7 +42,7 @@ _SENT_BY_EACH: Final = ("scatter", "gather", "all_to_all")
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRequest:
-    """A collective to be planned.
+    """A collective to be planned: operation, ranks, array and the algorithm's options.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class CollectiveRequest:
 
 @dataclass(frozen=True, slots=True)
 class ElementSizes:
-    """Bytes per element.
+    """Bytes that an array element takes on the wire.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class ElementSizes:
 
 
 class Auxiliary(Enum):
-    """The vertices, besides ranks, in a schedule."""
+    """Kinds of participants besides ranks in a collective: parameter servers or reducing switches."""
 
     NONE = "nobody"
     SERVERS = "server"
@@ -119,7 +119,7 @@ class Auxiliary(Enum):
 
 
 class Flows(NamedTuple):
-    """Maximum number of flows from a rank at the same time.
+    """Maximum number of flows that a rank sends at the same time in a collective.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ ClosedForm = Callable[[CollectiveRequest, ElementSizes, IdleNetwork], float | No
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """How an algorithm carries out its operations.
+    """A collective algorithm's record: operations, volume, closed-form time, options and use in libraries.
 
     Attributes
     ----------
@@ -192,7 +192,7 @@ class Algorithm:
 
 
 def least_volume(request: CollectiveRequest) -> int:
-    """Return the fewest elements that any algorithm for this operation has to put on the wire.
+    """Return the fewest elements that any algorithm must put on the wire for the requested collective.
 
     Sources: Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009;
     Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 2005.
@@ -214,7 +214,9 @@ def own_part(request: CollectiveRequest, rank: int) -> int:
 
 
 def ring_steps(request: CollectiveRequest) -> Steps:
-    """Return the steps of a ring through M nodes in turn: N - 1 steps, and M - 1 of them leave a node.
+    """Return a ring's step counts inside and between nodes: N - 1 steps, and M - 1 steps leave a node; M nodes.
+
+    An all_reduce takes twice this number.
 
     Examples
     --------
@@ -226,20 +228,20 @@ def ring_steps(request: CollectiveRequest) -> Steps:
 
 
 def tree_steps(request: CollectiveRequest) -> Steps:
-    """Return the steps of a binary tree over nodes, with a binary tree inside each node."""
+    """Return the step counts for a binary tree over nodes with a binary tree inside each; twice for an all_reduce."""
     nodes = max(1, len(request.nodes))
     inside, across = ceil(log2(-(-request.world_size // nodes))), ceil(log2(nodes))
     return Steps(_times(request) * inside, _times(request) * across)
 
 
 def steps_in_stages(request: CollectiveRequest, across: int) -> Steps:
-    """Return the steps of rings inside nodes plus `across` steps between nodes; twice for an all_reduce."""
+    """Return the step counts for rings inside nodes plus `across` steps between nodes; twice for an all_reduce."""
     times, nodes = _times(request), max(1, len(request.nodes))
     return Steps(times * (-(-request.world_size // nodes) - 1), times * across)
 
 
 def direct_steps(request: CollectiveRequest) -> Steps:
-    """Return the steps for a direct exchange between every pair of ranks."""
+    """Return the step counts for a direct exchange between every pair of ranks: 1, or 2 for an all_reduce."""
     return Steps(0, _times(request)) if len(request.nodes) > 1 else Steps(_times(request), 0)
 
 
@@ -248,17 +250,17 @@ def _times(request: CollectiveRequest) -> int:
 
 
 def sent_by_each(request: CollectiveRequest) -> bool:
-    """Return True if libraries carry out this operation by separate transfers between rank pairs."""
+    """Return True if libraries carry out the requested operation by separate transfers between pairs of ranks."""
     return request.operation in _SENT_BY_EACH
 
 
 def few_to_one(request: CollectiveRequest) -> bool:
-    """Return True if networks bear the number of senders to a single rank, or if libraries ignore this number."""
+    """Return True if the request has few enough ranks for all to send to one, or if libraries send by pairs anyway."""
     return sent_by_each(request) or request.world_size <= _MOST_TO_ONE
 
 
 def one_a_node(request: CollectiveRequest) -> bool:
-    """Return True if the group spans several nodes, with a single rank in each."""
+    """Return True if the request's ranks are on several nodes, with a single rank in each."""
     return 1 < len(request.nodes) == request.world_size
 
 
@@ -268,15 +270,15 @@ def always(request: CollectiveRequest) -> bool:
 
 
 class _Algorithms(Catalog[Algorithm]):
-    """The collective algorithms that exist."""
+    """The collective algorithms of this package by name."""
 
     def operations(self, name: str) -> tuple[str, ...]:
-        """Return the operations that an algorithm can carry out, in the order of OPERATIONS."""
+        """Return the operations that the algorithm `name` can carry out, in a fixed order."""
         plans = self.find(name).plans
         return tuple(operation for operation in OPERATIONS if operation in plans)
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Return every pair of an algorithm and an operation that it can carry out."""
+        """Return every pair (algorithm, operation) for which the algorithm can carry out the operation."""
         return tuple((name, operation) for name in self.names() for operation in self.operations(name))
 
 

@@ -78,7 +78,7 @@ def prime_factors(number: int) -> list[int]:
 
 
 def levels_across(nodes: Sequence[Sequence[int]]) -> list[Level]:
-    """Return the levels between nodes, nearest nodes first.
+    """Return the ring levels between nodes, nearest nodes first: a level for each prime factor in the node count.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def levels_across(nodes: Sequence[Sequence[int]]) -> list[Level]:
 
 
 def all_levels(nodes: Sequence[Sequence[int]]) -> list[Level]:
-    """Return the level inside nodes (if nodes have several ranks) and the levels between nodes."""
+    """Return the levels of rings: inside nodes (if nodes have several ranks), then between nodes, nearest first."""
     return [Level(len(nodes[0]), 1)] * (len(nodes[0]) > 1) + levels_across(nodes)
 
 
@@ -114,17 +114,20 @@ def pipelined(segments: int, stages: int) -> Iterator[tuple[int, int]]:
 
 
 def there_and_back(levels: Sequence[Level], *, reducing: bool, copying: bool) -> list[tuple[Level, bool]]:
-    """Return the levels in the order in which an array passes them, each with True for adding, False for copying."""
+    """Return the levels in the order in which an array passes them, each with True for adding, False for copying.
+
+    `reducing` includes the way there, which adds; `copying` includes the way back, which copies.
+    """
     return [(level, True) for level in levels] * reducing + [(level, False) for level in reversed(levels)] * copying
 
 
 def rows_of_levels(ranks: int, levels: Sequence[Level]) -> int:
-    """Return the schedule rows that a segment's rings need in a single direction."""
+    """Return how many schedule rows an array segment needs for every level's rings in one direction."""
     return sum(rows_of_rings(ranks, level.size) for level in levels)
 
 
 def steps_across(nodes: int) -> int:
-    """Return the number of steps from node to node, in a single direction.
+    """Return the number of ring steps from node to node for this node count, in one direction.
 
     Examples
     --------
@@ -157,7 +160,7 @@ def _schedule(request: CollectiveRequest, cut: int) -> Schedule:
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return the time [s], for N | n and one segment; None if the hops of a level differ or share links unevenly.
+    """Return BlueConnect's time on an idle network [s], for N | n and one segment; None if no formula is exact.
 
     A level of f ranks, to which the levels before left s bytes, takes (f - 1)(alpha + s / (f beta)) in each direction.
     """
@@ -179,12 +182,12 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 def steps(request: CollectiveRequest) -> Steps:
-    """Return the steps of the longest way: the ring inside nodes and the levels between nodes."""
+    """Return the step count on BlueConnect's longest way: the ring inside nodes, and the levels between nodes."""
     return steps_in_stages(request, steps_across(max(1, len(request.nodes))))
 
 
 def stands_for_trees(request: CollectiveRequest) -> bool:
-    """Return True if libraries run trees here.
+    """Return True if libraries run trees between nodes for this request; BlueConnect then represents trees.
 
     Trees run sums over nodes, and, since NCCL 2.23 (PAT), gathers over nodes with one rank each.
     """

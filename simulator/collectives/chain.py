@@ -26,17 +26,20 @@ PIECES = 16
 
 
 def broadcast(request: CollectiveRequest) -> Schedule:
-    """Send the root's array along the line, piece by piece."""
+    """Return a schedule for a chain broadcast: the root's array travels along a line of ranks, piece by piece."""
     return _schedule(request, reduce=False)
 
 
 def reduce(request: CollectiveRequest) -> Schedule:
-    """Add up towards the root, piece by piece; the root adds its own part last."""
+    """Return a schedule for a chain reduce: sums travel along a line of ranks to the root, piece by piece.
+
+    The root adds its own part last.
+    """
     return _schedule(request, reduce=True)
 
 
 def _line(request: CollectiveRequest) -> list[int]:
-    """Return the places in the order of travel: away from the root, or towards the root for a reduce."""
+    """Return the ranks' places in the order of travel: away from the root, or towards the root for a reduce."""
     order = list(request.order)
     # The line begins at the root and wraps round the end of the rank order.
     at = order.index(request.root)
@@ -45,7 +48,7 @@ def _line(request: CollectiveRequest) -> list[int]:
 
 
 def pieces(request: CollectiveRequest) -> int:
-    """Return the number of pieces: the requested number, else at most 16 and without empty pieces."""
+    """Return the number of pieces for the array: the requested number, else at most 16, without empty pieces."""
     return request.chunks or max(1, min(PIECES, request.elements))
 
 
@@ -69,7 +72,10 @@ def _schedule(request: CollectiveRequest, *, reduce: bool) -> Schedule:
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return (N-1) alpha + (N-2+k) S / (k beta) [s], for k | n: later pieces' latencies overlap earlier pieces."""
+    """Return a chain's time on an idle network: (N-1) alpha + (N-2+k) S / (k beta) [s], for k pieces with k | n.
+
+    Later pieces' latencies overlap earlier pieces. The result is None if the formula is not exact.
+    """
     link = network.line(_line(request))
     n, k = request.world_size, pieces(request)
     if link is None or request.elements % k:

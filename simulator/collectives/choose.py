@@ -17,7 +17,7 @@ _ESTIMATES_OFF = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An algorithm and its predicted time.
+    """A collective algorithm with a predicted time, as a candidate for the fastest algorithm.
 
     Attributes
     ----------
@@ -42,9 +42,10 @@ class Candidate:
 
 
 def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
-    """Return the fastest algorithm and the reason; ties go to exact times, then to alphabetical order.
+    """Return the fastest candidate algorithm's name, and the reason in words.
 
-    An algorithm outside of libraries is chosen by an estimate only if it is faster by more than the estimate's error.
+    Ties go to exact times, then to alphabetical order. An algorithm outside of libraries is chosen by an estimate only
+    if it is faster by more than the estimate's error.
 
     Examples
     --------

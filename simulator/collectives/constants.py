@@ -17,7 +17,10 @@ NETWORK_STEP: Final = 14e-6
 
 
 def runs(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...]) -> MachineCollective | None:
-    """Return the measured constants for this operation among these ranks; None if not measured, or if it cannot run."""
+    """Return the machine's measured constants for the requested operation in a group of ranks.
+
+    The result is None if there is no measurement, or if nodes have too few ranks for the machine's algorithm.
+    """
     own = cluster.machine(request.operation, group)
     return own if own is not None and _fills_nodes(request, own) else None
 
@@ -25,7 +28,7 @@ def runs(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...]) -
 def constants(
     cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...], algorithm: str
 ) -> MachineCollective | None:
-    """Return the constants with which an algorithm carries out a request; None if the machine has no constants.
+    """Return the machine's constants (start-up, caps) for a request by `algorithm`; None if the machine has none.
 
     Constants of another algorithm are converted: the cap inside nodes by the ratio of the bandwidths that libraries
     reach with either algorithm, the start-up by the additional steps from node to node.
@@ -49,15 +52,16 @@ def source_of(cluster: Cluster, machine: MachineCollective | None) -> str:
 
 
 def on_whole_nodes(cluster: Cluster, request: CollectiveRequest) -> bool:
-    """Return True if a group over several nodes has every rank of each node, as in the sweeps behind the constants.
+    """Return True if the request's ranks are inside a single node, or fill several nodes completely.
 
-    For other groups the constants only serve to predict the fastest algorithm; inside a node they hold for fewer ranks.
+    The sweeps behind the machine's constants used whole nodes. For other groups the constants only serve to predict the
+    fastest algorithm; inside a node they hold for fewer ranks.
     """
     return len(request.nodes) < 2 or {len(node) for node in request.nodes} == {len(node) for node in cluster.nodes}
 
 
 def _nearest(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...]) -> tuple[str, ...]:
-    """Return the operations with constants that may replace the request's own, nearest first.
+    """Return the operations with measured constants that may replace the request's own, nearest first.
 
     A ring all-reduce is a reduce-scatter and a gather, so a gather's constants hold for sums that the machine's own
     algorithm cannot run. Inside a node, an exchange between every pair of ranks has no ring steps; over nodes each
@@ -72,6 +76,6 @@ def _nearest(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...
 
 
 def _fills_nodes(request: CollectiveRequest, machine: MachineCollective) -> bool:
-    """Return True if enough ranks in every node take part for the machine's algorithm."""
+    """Return True if the request has enough ranks in every node for the machine's algorithm."""
     in_node = min(map(len, request.nodes), default=request.world_size)
     return in_node >= ALGORITHMS.find(machine.algorithm).fewest_in_node

@@ -31,7 +31,7 @@ First = Callable[[Ints, Ints], Ints]
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Reduce-scatter, then gather, in a round each; 2 N(N-1) transfers."""
+    """Return a schedule for a direct all-reduce: reduce-scatter, then gather, a round each; 2 N(N-1) transfers."""
     n = request.world_size
 
     def parts() -> Iterator[Round]:
@@ -46,38 +46,38 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
 
 def reduce_scatter(request: CollectiveRequest) -> Schedule:
-    """Send chunk c from every rank to rank c."""
+    """Return a schedule for a direct reduce-scatter: every rank sends chunk c to rank c, which adds."""
     return _among_all(request, lambda src, dst: dst, request.world_size, reduce=True)
 
 
 def all_gather(request: CollectiveRequest) -> Schedule:
-    """Send every rank's chunk to every other rank."""
+    """Return a schedule for a direct all-gather: every rank sends its chunk to every other rank."""
     return _among_all(request, lambda src, dst: src, request.world_size)
 
 
 def all_to_all(request: CollectiveRequest) -> Schedule:
-    """Send the j-th part of rank i, which is chunk i N + j, to rank j."""
+    """Return a schedule for a direct all-to-all: rank i sends part j, chunk i N + j, to rank j."""
     n = request.world_size
     return _among_all(request, lambda src, dst: src * n + dst, n * n)
 
 
 def broadcast(request: CollectiveRequest) -> Schedule:
-    """Send the whole array from the root to the other ranks."""
+    """Return a schedule for a direct broadcast: the root sends the whole array to every other rank."""
     return _from_root(request, lambda src, dst: np.zeros_like(dst), 1)
 
 
 def reduce(request: CollectiveRequest) -> Schedule:
-    """Send the whole array from every other rank to the root."""
+    """Return a schedule for a direct reduce: every other rank sends the whole array to the root, and the root adds."""
     return _to_root(request, lambda src, dst: np.zeros_like(src), 1, reduce=True)
 
 
 def scatter(request: CollectiveRequest) -> Schedule:
-    """Send each rank its chunk from the root."""
+    """Return a schedule for a direct scatter: the root sends each rank its chunk."""
     return _from_root(request, lambda src, dst: dst, request.world_size)
 
 
 def gather(request: CollectiveRequest) -> Schedule:
-    """Send every rank's chunk to the root."""
+    """Return a schedule for a direct gather: every rank sends its chunk to the root."""
     return _to_root(request, lambda src, dst: src, request.world_size)
 
 
@@ -125,7 +125,7 @@ def _round(
 def _one_round(
     request: CollectiveRequest, ends: Callable[[], Pairs], first: First, chunks: int, rows: int, *, reduce: bool
 ) -> Schedule:
-    """Plan a single round; `ends` gives sources and destinations, `first` the chunk that each transfer carries."""
+    """Return a schedule with a single round; `ends` gives senders and receivers, `first` each transfer's chunk."""
 
     def parts() -> Iterator[Round]:
         src, dst = ends()
@@ -140,10 +140,10 @@ def _schedule(request: CollectiveRequest, chunks: int, parts: Callable[[], Itera
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return the time [s]; None if chunks have different sizes, or if the network is not regular enough.
+    """Return the time for a direct collective on an idle network [s]; None if no formula is exact.
 
     For messages of m bytes, a phase takes alpha + (N-1) m/beta on a star, and alpha + m/beta with dedicated links.
-    all_reduce has two phases.
+    all_reduce has two phases. Chunks must have equal sizes.
     """
     n = request.world_size
     link = network.port or network.mesh
@@ -160,7 +160,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 def flows(request: CollectiveRequest) -> Flows:
-    """Return a rank's flows: inside the node through the rank's port, and to other nodes through the network card."""
+    """Return how many flows a rank sends at once: to ranks in the same node, and to other nodes."""
     n = request.world_size
     most, least = max(map(len, request.nodes), default=n), min(map(len, request.nodes), default=n)
     return Flows(max(1, most - 1), max(1, n - least))

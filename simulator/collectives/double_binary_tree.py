@@ -63,7 +63,7 @@ def parent(rank: int, n: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Parent and children of each rank, and every rank in an order from the leaves to the root."""
+    """A tree over ranks: parent and children of each rank, and every rank in an order from the leaves to the root."""
 
     parents: dict[int, int | None]
     children: dict[int, list[int]]
@@ -101,17 +101,23 @@ def _tree(parent_of: Callable[[int], int | None], n: int) -> _Tree:
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Reduce each half up its tree and broadcast the half down again, piece after piece."""
+    """Return a schedule for an all-reduce: two trees each sum up half the array and broadcast the sum again.
+
+    The halves travel piece after piece.
+    """
     return _schedule(request, lambda: trees(request.world_size), up=True, down=True)
 
 
 def broadcast(request: CollectiveRequest) -> Schedule:
-    """Send each half from the root to the root of a tree over the other ranks, and down this tree."""
+    """Return a schedule for a broadcast: the root sends each half to a tree over the remaining ranks.
+
+    The half then travels down the tree.
+    """
     return _schedule(request, lambda: _under_root(request), up=False, down=True)
 
 
 def reduce(request: CollectiveRequest) -> Schedule:
-    """Reduce each half in a tree over the other ranks, and send the sum from the tree's root to the root."""
+    """Return a schedule for a reduce: a tree over the remaining ranks sums up each half for the root."""
     return _schedule(request, lambda: _under_root(request), up=True, down=False)
 
 
@@ -127,7 +133,7 @@ def _under_root(request: CollectiveRequest) -> tuple[_Tree, _Tree]:
 
 
 def pieces(request: CollectiveRequest) -> int:
-    """Return the number of pieces: the requested number, else at most 64 and without empty pieces."""
+    """Return the number of pieces for the array: the requested number, else at most 64, without empty pieces."""
     return request.chunks or max(1, min(PIECES, request.elements))
 
 
@@ -177,7 +183,7 @@ def _descend(builder: ScheduleBuilder, tree: _Tree, chunk: int, channels: int, n
 
 
 def flows(request: CollectiveRequest) -> Flows:
-    """Return a rank's flows to its parent and children in both trees, each with half of the array."""
+    """Return how many flows a rank sends at once, to the parent and children in both trees."""
     pair = _under_root(request) if request.operation in ROOTED else trees(request.world_size)
     up, down = request.operation != "broadcast", request.operation != "reduce"
     most = max(
@@ -188,7 +194,10 @@ def flows(request: CollectiveRequest) -> Flows:
 
 
 def _over_nodes(request: CollectiveRequest) -> bool:
-    """Return True if libraries run this algorithm: only from node to node; inside a node their trees are chains."""
+    """Return True if libraries run double binary trees for this request: one rank per node, or unequal nodes.
+
+    Inside a node, the libraries' trees are chains.
+    """
     return one_a_node(request) or len({len(node) for node in request.nodes}) > 1
 
 

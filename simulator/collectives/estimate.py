@@ -24,7 +24,7 @@ _MOST = 300_000
 
 
 class _Ways(NamedTuple):
-    """Routes of t transfers, concatenated.
+    """Routes for t transfers as arrays with link numbers, concatenated.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class _Ways(NamedTuple):
 
 
 def estimate(cluster: Cluster, op: Collective) -> float | None:
-    """Return the time from start to end of the last transfer [s]; None if there are too many transfers."""
+    """Return an estimate of a collective's time on an idle cluster [s]; None if there are too many transfers."""
     if op.schedule.has_more_than(_MOST):
         return None
     ends, busiest = _ends(cluster, op)
@@ -50,7 +50,7 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
 
 
 def apart(cluster: Cluster, op: Collective) -> float:
-    """Return the time between the first and the last rank to receive all data [s].
+    """Return the estimated time between the first and the last rank's receipt of all data in a collective [s].
 
     With too many transfers, the result is the sum of the largest latency in each round: equal transfers in a round end
     at most this far apart.
@@ -68,7 +68,7 @@ def apart(cluster: Cluster, op: Collective) -> float:
 
 
 def _ends(cluster: Cluster, op: Collective) -> tuple[Floats, float]:
-    """Return each transfer's end, shape (t,), and the time that the busiest link needs for its bytes [s]."""
+    """Return each transfer's estimated end [s], shape (t,), and the time of the busiest link for its bytes [s]."""
     transfers = write_out(op.schedule)
     nbytes = _carried(op, transfers)
     nodes = nodes_of(cluster.node_of(), op.group, len(op.group) + len(op.auxiliaries))
@@ -93,7 +93,7 @@ def _ends(cluster: Cluster, op: Collective) -> tuple[Floats, float]:
 
 
 def least(cluster: Cluster, op: Collective) -> float:
-    """Return a lower bound for the simulated time: the time that the busiest link needs for its bytes [s].
+    """Return a lower bound on a collective's simulated time [s]: start-up plus the busiest link's time for its bytes.
 
     Waits and shared rates only add time, while every byte passes the links on its route, and routes are fixed by the
     cluster. With too many transfers, the bound is the start-up time alone.
@@ -116,14 +116,21 @@ def _carried(op: Collective, transfers: Transfers) -> Floats:
 
 
 def _load(ways: _Ways, nbytes: Floats, links: int) -> Floats:
-    """Return the bytes that a round's transfers put on each link, summed over the repetitions, shape (links,) [B]."""
+    """Return the bytes [B] that a round's transfers put on each link, shape (links,); `ways` are the routes.
+
+    `nbytes` has each transfer's bytes in each repetition; repetitions are summed.
+    """
     sent = nbytes.reshape(-1, len(ways.start)).sum(axis=0)
     hops = np.diff(np.append(ways.start, len(ways.link)))
     return np.bincount(ways.link, np.repeat(sent, hops), links).astype(np.float64)
 
 
 def _end(ends: Floats, begin: int, waits: Ints, before: Ints, latency: Floats, takes: Floats, startup: float) -> None:
-    """Set the ends of a round's transfers, numbered from `begin` on."""
+    """Write the end times [s] for a round's transfers into `ends`, from index `begin` on.
+
+    A transfer starts after the transfers in `waits`, after the previous transfer on the channel (`before`), and after
+    the latency; the transfer then lasts `takes`.
+    """
     if max(waits.max(initial=-1), before.max(initial=-1)) < begin:
         # Common case: no transfer waits within its own round, so the whole round is a few numpy calls.
         ready = np.where(waits >= 0, ends[waits], startup).max(axis=1, initial=startup)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A setting in which an algorithm is simulated.
+    """A setting in which shared tests simulate a collective algorithm.
 
     Attributes
     ----------
@@ -37,31 +37,31 @@ class Example:
 
 
 def plain(ranks: int) -> Iterator[Example]:
-    """Yield the ranks alone, without nodes or servers."""
+    """Yield the test setting with ranks alone, without nodes or servers."""
     yield Example()
 
 
 def in_pieces(ranks: int) -> Iterator[Example]:
-    """Yield the algorithm's own number of pieces, and three pieces."""
+    """Yield test settings: the algorithm's own number of pieces, and three pieces."""
     yield Example()
     # The larger arrays in the tests are not multiples of 3, so these pieces differ in size.
     yield Example(chunks=3)
 
 
 def in_nodes(ranks: int) -> Iterator[Example]:
-    """Yield nodes for every size that divides the rank count: listed in the request, and built in the cluster."""
+    """Yield test settings with nodes of every size that divides `ranks`: listed in the request, and in the cluster."""
     for size in _divisors(ranks):
         yield Example(node_size=size, given=True)
         yield Example(node_size=size)
 
 
 def at_switches(ranks: int) -> Iterator[Example]:
-    """Yield nodes for every size that divides the rank count, each with a reducing switch."""
+    """Yield test settings with nodes of every size that divides `ranks`, each node with a reducing switch."""
     yield from (Example(node_size=size) for size in _divisors(ranks))
 
 
 def with_servers(ranks: int) -> Iterator[Example]:
-    """Yield 1, 2 and N servers, on separate vertices, on workers, and on workers in nodes."""
+    """Yield test settings with 1, 2 and N servers: on separate vertices, on workers, and on workers in nodes."""
     for size in _divisors(ranks):
         yield Example(servers=min(2, ranks), servers_on="workers", node_size=size)
     for chunks in (1, 3):

@@ -41,7 +41,7 @@ from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 @dataclass(slots=True)
 class _PowerOfTwoRanks:
-    """Schedule under construction: the p players (ranks of every round) and the last transfer into each rank.
+    """Builder of a halving-doubling schedule over the p players (ranks of every round).
 
     Player v owns the chunks start(v) .. start(v + 1) - 1. In an all_reduce this is chunk v of p chunks. Otherwise the
     array has N chunks, and player v owns the chunks of its rank or pair.
@@ -54,12 +54,12 @@ class _PowerOfTwoRanks:
 
     @property
     def players(self) -> int:
-        """Return p, the largest power of two up to N."""
+        """Number p of players: the largest power of two up to N."""
         return 1 << (self.n.bit_length() - 1)
 
     @property
     def pairs(self) -> int:
-        """Return the number of pairs, N - p."""
+        """Number of pairs with an even and an odd rank, N - p."""
         return self.n - self.players
 
     @property
@@ -67,15 +67,15 @@ class _PowerOfTwoRanks:
         return self.players if self.whole else self.n
 
     def rank(self, player: int) -> int:
-        """Return a player's rank; players are numbered over the pairs' even ranks first, then the unpaired ranks."""
+        """Return the rank of a player; players are the even ranks of pairs first, then the unpaired ranks."""
         return 2 * player if player < self.pairs else player + self.pairs
 
     def start(self, player: int) -> int:
-        """Return a player's first chunk; for player p, the number of chunks (end of the last player)."""
+        """Return a player's first chunk; for player p, the chunk count (end for the last player)."""
         return player if self.whole else self.rank(player) if player < self.players else self.n
 
     def part(self, low: int, high: int) -> tuple[int, int]:
-        """Return (first chunk, chunk count) for the players low .. high - 1."""
+        """Return (first chunk, chunk count) for the chunks owned by the players `low` .. `high` - 1."""
         return self.start(low), self.start(high) - self.start(low)
 
     def send(self, src: int, dst: int, part: tuple[int, int], *, reduce: bool) -> int:
@@ -85,19 +85,25 @@ class _PowerOfTwoRanks:
         return self.builder.send(src, dst, *part, reduce=reduce, channel=src, after=after)
 
     def exchange(self, hops: list[tuple[int, int, tuple[int, int]]], *, reduce: bool) -> None:
-        """Add a round with the transfers (source, destination, (first chunk, chunk count)), and close the round."""
+        """Add a round to the schedule: transfers given by (source, destination, (first chunk, chunk count))."""
         # `arrived` is updated after the whole round: transfers in a round run at once and do not wait for each other.
         numbers = [(dst, self.send(src, dst, part, reduce=reduce)) for src, dst, part in hops]
         self.arrived.update(numbers)
         self.builder.end_round()
 
     def fold(self) -> None:
-        """Send the array from each pair's odd rank to the even rank; without the odd rank's own chunk, if any."""
+        """Add the round in which each pair's odd rank sends the array to the even rank for adding.
+
+        The odd rank keeps its own chunk, unless the operation is an all_reduce.
+        """
         hops = [(2 * v + 1, 2 * v, self._all_but(2 * v + 1)) for v in range(self.pairs)]
         self.exchange(hops, reduce=True)
 
     def unfold(self) -> None:
-        """Send the result from each pair's even rank to the odd rank; without the odd rank's own chunk, if any."""
+        """Add the round in which each pair's even rank sends the result to the odd rank.
+
+        The odd rank's own chunk is omitted, unless the operation is an all_reduce.
+        """
         hops = [(2 * v, 2 * v + 1, self._all_but(2 * v + 1)) for v in range(self.pairs)]
         self.exchange(hops, reduce=False)
 
@@ -134,7 +140,7 @@ class _PowerOfTwoRanks:
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Plan an all_reduce: fold, halve, double, unfold."""
+    """Return a schedule for an all-reduce with the phases fold, halve, double and unfold."""
 
     def play(game: _PowerOfTwoRanks) -> None:
         game.fold()
@@ -146,7 +152,7 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
 
 def reduce_scatter(request: CollectiveRequest) -> Schedule:
-    """Plan a reduce_scatter: fold, halve; then even ranks send odd ranks the sum of the odd rank's chunk."""
+    """Return a schedule for a reduce-scatter: fold, halve; then even ranks send the sum of the odd rank's chunk."""
 
     def play(game: _PowerOfTwoRanks) -> None:
         game.fold()
@@ -158,7 +164,7 @@ def reduce_scatter(request: CollectiveRequest) -> Schedule:
 
 
 def all_gather(request: CollectiveRequest) -> Schedule:
-    """Plan an all_gather: odd ranks send their chunk to the even rank of the pair; then double and unfold."""
+    """Return a schedule for an all-gather: odd ranks send their chunk to the pair's even rank; then double, unfold."""
 
     def play(game: _PowerOfTwoRanks) -> None:
         game.exchange([(2 * v + 1, 2 * v, (2 * v + 1, 1)) for v in range(game.pairs)], reduce=False)
@@ -186,7 +192,7 @@ def _schedule(request: CollectiveRequest, play: Callable[[_PowerOfTwoRanks], Non
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return the time on a star or full mesh [s], for p | n and l = log2 p; None if no formula is known.
+    """Return the time of halving and doubling on a star or full mesh [s], for p | n and l = log2 p; else None.
 
     all_reduce: 2 l alpha + 2(p-1) S/(p beta), plus 2(alpha + S/beta) for fold and unfold if N differs from p.
     reduce_scatter and all_gather: half of this if N = p, else None.

@@ -53,7 +53,7 @@ def equal_nodes(request: CollectiveRequest) -> tuple[tuple[int, ...], ...]:
 
 
 class Level(NamedTuple):
-    """Rings on a level: `size` ranks each, `apart` places from each other with ranks counted node after node.
+    """A ring level: rings with `size` ranks, `apart` places from each other with ranks counted node after node.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Stages:
-    """Builder for the ring stages in a schedule over nodes with G ranks each.
+    """Builder for a schedule with ring stages over nodes with G ranks each.
 
     Transfers with the same source and `channel` queue in the same FIFO. Stages may share a channel.
     """
@@ -112,15 +112,15 @@ class Stages:
         return Segment(number, [np.full(self.ranks, -1)])
 
     def inside(self, segment: Segment, channel: int, *, reduce: bool) -> None:
-        """Add a ring inside every node that moves whole sets; set g ends (reduce) or begins (copy) at the g-th rank."""
+        """Add a ring inside every node to a segment's schedule; set g ends (reduce) or begins (copy) at rank g."""
         self.level(segment, channel, Level(self.size, 1), reduce=reduce)
 
     def across(self, segment: Segment, channel: int, *, reduce: bool) -> None:
-        """Add rings through the g-th ranks of every node that move chunks; chunk b ends or begins at node b."""
+        """Add to a segment's schedule rings across nodes, through the g-th ranks; chunk b ends or begins at node b."""
         self.level(segment, channel, Level(len(self.nodes), self.size), reduce=reduce)
 
     def level(self, segment: Segment, channel: int, level: Level, *, reduce: bool) -> None:
-        """Add the rings of a level.
+        """Add the rings of a level to a segment's schedule, adding (`reduce`) or copying chunks, on FIFO `channel`.
 
         With ranks counted node after node, rank r ends (reduce) or begins (copy) with the chunks whose number equals r
         modulo size x apart.
@@ -136,10 +136,11 @@ class Stages:
     def _rings(
         self, segment: Segment, rings: Ints, part: Ints, table: Ints, apart: int, channel: int, *, reduce: bool
     ) -> None:
-        """Add rings that run at once, shape (rings, n); part p ends at place p (reduce) or begins there (copy).
+        """Add rings that run at once to a segment's schedule; `rings` has their ranks, shape (rings, n).
 
-        `part` has the shape of `rings` and holds the index in `table` of each part's first chunk. From one place of a
-        ring to the next, this index grows by `apart`. A part consists of every len(table)-th chunk.
+        Part p ends at place p of a ring (reduce) or begins there (copy). `part` has the shape of `rings` and holds the
+        index in `table` of each part's first chunk. From one place of a ring to the next, this index grows by `apart`.
+        A part consists of every len(table)-th chunk.
         """
         n, step = rings.shape[1], len(table)
         src, dst = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
@@ -171,24 +172,25 @@ class Stages:
 
 
 def rings_of(nodes: Sequence[Sequence[int]], level: Level) -> Ints:
-    """Return the ranks of a level's rings in ring order, shape (rings, size)."""
+    """Return the ranks in a level's rings, in ring order, shape (rings, size), given each node's ranks."""
     return np.array(nodes).reshape(-1, level.size, level.apart).transpose(0, 2, 1).reshape(-1, level.size)
 
 
 def rows_of_rings(ranks: int, size: int) -> int:
-    """Return the rows in a ring stage: a round that waits for the stage before, and a repeated round."""
+    """Return the number of schedule rows in a stage of rings of `size` ranks: a first round, and a repeated round."""
     return ranks * (1 + (size > 2))
 
 
 def segments(request: CollectiveRequest) -> int:
-    """Return the number of segments: the requested number, or 1 (only all_reduce may be cut)."""
+    """Return the number of segments for the array: the requested number, else 1 (only all_reduce may be cut)."""
     return request.chunks or 1
 
 
 def plans(schedule: Callable[[CollectiveRequest, int], Schedule]) -> dict[str, Plan]:
-    """Return the plans of an algorithm over nodes; `schedule` plans a request with a given number of segments.
+    """Return an algorithm's planner for each operation, by operation, for algorithms over nodes.
 
-    all_reduce has a reduce-scatter phase and a gather phase; reduce_scatter and all_gather have a single phase.
+    `schedule` plans a request with a given number of segments. all_reduce has a reduce-scatter phase and a gather
+    phase; reduce_scatter and all_gather have a single phase.
     """
     return {
         "all_reduce": lambda request: schedule(request, segments(request)),
@@ -198,7 +200,7 @@ def plans(schedule: Callable[[CollectiveRequest, int], Schedule]) -> dict[str, P
 
 
 def in_order(request: CollectiveRequest) -> CollectiveRequest:
-    """Return the request of a gather or scatter; raise ValueError if nodes are not consecutive, or if it is cut."""
+    """Return the request unchanged; raise ValueError for segments, or for nodes without consecutive ranks."""
     placed = tuple(place for node in equal_nodes(request) for place in node)
     if placed != tuple(range(request.world_size)):
         raise ValueError(f"{request.operation} needs nodes of consecutive ranks, got {list(placed)}")
@@ -234,15 +236,15 @@ def _schedule(request: CollectiveRequest, cut: int) -> Schedule:
 
 
 def as_ring(request: CollectiveRequest) -> CollectiveRequest:
-    """Return the request for one ring through every rank, node after node."""
+    """Return the request as a single ring through every rank, node after node, without segments."""
     return replace(request, rank_order=tuple(place for node in equal_nodes(request) for place in node), chunks=None)
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return the time [s] for M nodes of G ranks, N | n, one segment; None if the network is not regular enough.
+    """Return the time for a hierarchical collective on an idle network [s]; None if no formula is exact.
 
-    (G-1)(alpha1 + S/(G beta1)) + (M-1)(alpha2 + S/(G M beta2)), twice for all_reduce. Index 1 is inside nodes, index 2
-    between nodes; beta2 is the share of a rank in its network card.
+    For M nodes of G ranks, N | n, one segment: (G-1)(alpha1 + S/(G beta1)) + (M-1)(alpha2 + S/(G M beta2)), twice for
+    all_reduce. Index 1 is inside nodes, index 2 between nodes; beta2 is the share of a rank in its network card.
     """
     nodes = equal_nodes(request)
     m, g, n = len(nodes), len(nodes[0]), request.world_size
@@ -270,7 +272,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 def steps(request: CollectiveRequest) -> Steps:
-    """Return the steps of the longest way: the rings inside nodes and the ring between nodes."""
+    """Return the step count on the longest way: the rings inside nodes, and the ring between nodes."""
     return steps_in_stages(request, max(1, len(request.nodes)) - 1)
 
 

@@ -29,7 +29,7 @@ from simulator.cluster.routing import Route
 
 @dataclass(frozen=True, slots=True)
 class AlikeRoutes:
-    """Common figures of routes that are equal.
+    """Latency, bandwidth and cap for equal network routes.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class AlikeRoutes:
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """Rings that go from node to node.
+    """Regular rings that go from node to node on an idle network.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Across:
         return whole * sum(self.latencies) + max(windows)
 
     def out_of_the_way(self, steps: int, within: float) -> bool:
-        """Return True if each node has sent its last chunk before a ring inside the node needs the node's links.
+        """Return True if each node sends the last chunk in `steps` before a ring inside needs the same links.
 
         `within` is the latency of the ring inside [s]. With K = `steps`, a node receives its last chunk after the K
         hops that end at the node, and the ring inside begins to send `within` later. The node ends its own sending
@@ -125,7 +125,7 @@ class IdleNetwork:
 
     @property
     def port(self) -> AlikeRoutes | None:
-        """Star: every participant has equal links to and from the same switch, and no other route; else None."""
+        """The star's common port: all participants have equal links to a switch, and no other route; else None."""
         names = self.vertices
         first = self._hop(0, 1)
         if not all(name in self.cluster.graph for name in names) or len(first.route.links) != 2:
@@ -146,25 +146,25 @@ class IdleNetwork:
 
     @property
     def mesh(self) -> AlikeRoutes | None:
-        """Full mesh: every pair of participants has separate links, all equal; else None."""
+        """The full mesh's common link: every pair of participants has separate links, all equal; else None."""
         if not all(self.cluster.graph.has_edge(a, b) for a, b in permutations(self.vertices, 2)):
             return None
         return _alike(self._hops(permutations(range(len(self.vertices)), 2)))
 
     def neighbours(self, order: Sequence[int]) -> AlikeRoutes | None:
-        """Closed ring in this order: every hop has separate links, all equal; else None."""
+        """Return the common link of a closed ring in this order, if every hop has separate, equal links; else None."""
         return _alike(self._round(order))
 
     def line(self, order: Sequence[int]) -> AlikeRoutes | None:
-        """Open line in this order: every hop has separate links, all equal; else None."""
+        """Return the common link of an open line in this order, if every hop has separate, equal links; else None."""
         return _alike(self._hops(pairwise(order)))
 
     def inside(self, nodes: Sequence[Sequence[int]]) -> AlikeRoutes | None:
-        """A ring inside every node: every hop has separate links, equal in every node; else None."""
+        """Return the common link for rings inside every node, if every hop has a separate, equal link; else None."""
         return _alike(self._rounds(nodes))
 
     def in_step(self, rings: Sequence[Sequence[int]]) -> AlikeRoutes | None:
-        """Rings that run at once and keep step: equal hops with evenly shared narrowest links; else None.
+        """Return the common route of rings that run at once, if hops are equal and share links evenly; else None.
 
         The bandwidth of the result is each flow's share.
         """
@@ -177,10 +177,11 @@ class IdleNetwork:
         return AlikeRoutes(*alike.pop()) if len(alike) == 1 else None
 
     def across(self, nodes: Sequence[Sequence[int]]) -> Across | None:
-        """Rings through the same place in every node, if they share links evenly and keep step; else None.
+        """Return latencies and rate of rings through the same place in every node, if they keep step; else None.
 
-        Latencies may differ between pairs of nodes. Then flows of different pairs do not overlap in the same way in
-        each round, so each link may serve only a single pair, or a pair and the ring inside a node of this pair.
+        Rings keep step if they share links evenly. Latencies may differ between pairs of nodes. Then flows of different
+        pairs do not overlap in the same way in each round, so each link may serve only a single pair, or a pair and the
+        ring inside a node of this pair.
         """
         pairs = list(zip(nodes, [*nodes[1:], nodes[0]], strict=True))
         hops = self._hops((a[i], b[i]) for a, b in pairs for i in range(len(nodes[0])))
@@ -214,7 +215,7 @@ class IdleNetwork:
     def undisturbed(
         self, flows: Mapping[tuple[int, int], int], *, reducing: bool
     ) -> dict[tuple[int, int], AlikeRoutes] | None:
-        """Return the routes of hops if no flow ever slows down another flow; else None.
+        """Return the route of each hop (source, destination) if no flow ever slows down another flow; else None.
 
         `flows` gives the number of flows on each hop. No flow is slowed down if, on each link and in each HBM, the
         flows' separate rates add up to at most the available bandwidth.
@@ -274,20 +275,20 @@ class IdleNetwork:
         return self._hops(pair for ring in rings for pair in zip(ring, [*ring[1:], ring[0]], strict=True))
 
     def _served(self, node: Sequence[int], users: Mapping[int, Sequence[int]]) -> set[int]:
-        """Return the users (pairs of nodes) that share a link with the ring inside a node."""
+        """Return the pairs of nodes, listed by link in `users`, that share a link with the ring inside `node`."""
         return {user for hop in self._round(node) for link in hop.route.links for user in users.get(link, ())}
 
 
 @dataclass(frozen=True, slots=True)
 class _Hop:
-    """A route, and the machine's upper bound on the rate of a flow on this route [B/s]."""
+    """A route between two participants, with the machine's upper bound on a flow's rate [B/s]."""
 
     route: Route
     cap: float
 
 
 def _alike(hops: Sequence[_Hop]) -> AlikeRoutes | None:
-    """Return the common figures of the hops' routes if all are equal and no link is shared; else None."""
+    """Return the common latency, bandwidth and cap of hops if all are equal and no link is shared; else None."""
     used = [link for hop in hops for link in hop.route.links]
     alike = {(hop.route.latency, hop.route.bandwidth, hop.cap) for hop in hops}
     if len(set(used)) != len(used) or len(alike) != 1:

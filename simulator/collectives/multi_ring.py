@@ -57,7 +57,7 @@ def count(request: CollectiveRequest) -> int:
 
 
 def orders(request: CollectiveRequest) -> list[tuple[int, ...]]:
-    """Return the rank order of each ring; a single node, or a single rank per node, gives 1 ring.
+    """Return each ring's rank order for a request; a single node, or a single rank per node, gives one ring.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def orders(request: CollectiveRequest) -> list[tuple[int, ...]]:
 
 
 def _turns(nodes: int, size: int) -> list[list[int]]:
-    """Return for each node its places in the order of ring 0; ring j visits the places j further on, modulo size.
+    """Return, for each node, the order in which ring 0 visits its `size` places; ring j visits j places further on.
 
     Examples
     --------
@@ -97,17 +97,17 @@ def _turns(nodes: int, size: int) -> list[list[int]]:
 
 
 def plan(request: CollectiveRequest) -> Schedule:
-    """Plan rings that run at once: N-1 rounds with G N transfers each; 2(N-1) rounds for an all_reduce."""
+    """Return a schedule for rings running at once: N-1 rounds with G N transfers each; twice for an all_reduce."""
     return ring.side_by_side(request, count(request), lambda: orders(request), "multi_ring")
 
 
 def flows(request: CollectiveRequest) -> Flows:
-    """Return a rank's flows: G - 1 rings stay in the node, and a single ring leaves the node."""
+    """Return how many flows a rank sends at once: G - 1 rings stay in the node, a single ring leaves the node."""
     return Flows(inside=max(1, count(request) - 1))
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return the time [s] if every link carries each flow at the flow's full rate; else None.
+    """Return the time for rings that run at once on an idle network [s]; None unless every flow has its full rate.
 
     Each hop then has a constant latency and rate. A piece moves on in step k when two conditions hold: the piece has
     arrived in step k - 1, and the hop has carried the piece before it.
@@ -135,7 +135,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 def _last_end(
     operation: str, sizes: ElementSizes, startup: float, hops: Sequence[AlikeRoutes], elements: Sequence[float]
 ) -> float:
-    """Return the time at which a ring's last hop has carried its last piece [s]."""
+    """Return when a ring has carried the last piece [s], given the hops and each rank's elements."""
     latency, rate = (np.array([column]) for column in ([hop.latency for hop in hops], [hop.rate(1) for hop in hops]))
     carried, end = np.array([elements], np.float64), np.full((1, len(hops)), startup)
     reducing, copying = operation != "all_gather", operation != "reduce_scatter"

@@ -24,7 +24,7 @@ from simulator.records.schedule import Round, Schedule
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Reduce to rank 0, then broadcast from rank 0; two rounds with N-1 transfers each."""
+    """Return a schedule for a naive all-reduce: reduce to rank 0, then broadcast; two rounds with N-1 transfers."""
     m = request.world_size - 1
 
     def parts() -> Iterator[Round]:
@@ -40,7 +40,10 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return 2(alpha + (N-1) S/beta) on a star, limited by rank 0's port; 2(alpha + S/beta) on dedicated links [s]."""
+    """Return the time for a naive all-reduce on an idle network [s]; None if no formula is exact.
+
+    On a star, rank 0's port is the limit: 2(alpha + (N-1) S/beta). On dedicated links: 2(alpha + S/beta).
+    """
     m = request.world_size - 1
     link = network.port or network.mesh
     if link is None:

@@ -47,7 +47,10 @@ FEWEST = 2
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Plan reduces at the switches, then sums across nodes if there are several, then multicasts, for each segment."""
+    """Return a schedule for an all-reduce: reduces at the nodes' switches, sums across nodes, then multicasts.
+
+    The array's segments follow each other.
+    """
     nodes, cut, n = equal_nodes(request), segments(request), request.world_size
     # Normally every rank pushes the sets in the same order, and the first set crosses to other nodes while the last set
     # is still added. With very few elements, such as a norm, the sets arrive at about the same time. Then each rank has
@@ -76,17 +79,17 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
 
 def segments(request: CollectiveRequest) -> int:
-    """Return the number of segments: the requested number, else at most 8 and without empty chunks."""
+    """Return the number of segments for the array: the requested number, else at most 8, without empty chunks."""
     return request.chunks or max(1, min(SEGMENTS, request.elements // request.world_size))
 
 
 def _sets(stages: Stages, segment: Segment) -> list[tuple[int, int]]:
-    """Return (first chunk, chunk count) for each set in a segment."""
+    """Return (first chunk, chunk count) for each set in a segment; set g belongs to each node's g-th rank."""
     return [(segment.number * stages.ranks + g, len(stages.nodes)) for g in range(stages.size)]
 
 
 def _ask(stages: Stages, segment: Segment, *, alike: bool) -> None:
-    """Add pushes from every rank to its switch, set by set, and the sum of set g from the switch to the g-th rank."""
+    """Add to a segment's schedule pushes from every rank to its switch, and the sum of set g to the g-th rank."""
     n, sets = stages.ranks, _sets(stages, segment)
     pushed: list[list[list[int]]] = [[[] for _ in sets] for _ in stages.nodes]
     for turn in range(stages.size):
@@ -104,7 +107,7 @@ def _ask(stages: Stages, segment: Segment, *, alike: bool) -> None:
 
 
 def _hand_out(stages: Stages, segment: Segment, *, alike: bool) -> None:
-    """Add the transfers from each set's owner to the switch, and the multicast to every rank in the node."""
+    """Add to a segment's schedule each set's way from its owner to the switch, and the multicast in the node."""
     n, sets = stages.ranks, _sets(stages, segment)
     ready = np.stack(segment.arrived, axis=1).tolist()
     ups = [
@@ -127,14 +130,14 @@ def _hand_out(stages: Stages, segment: Segment, *, alike: bool) -> None:
 
 
 def _by_turns(stages: Stages, turn: int, *, alike: bool) -> Iterator[tuple[int, int, int]]:
-    """Yield (node, place, set) for a turn; if `alike`, each rank begins with the set after its own."""
+    """Yield (node, place in node, set) for every rank in turn `turn`; if `alike`, ranks begin with different sets."""
     for b in range(len(stages.nodes)):
         for place in range(stages.size):
             yield b, place, (place + 1 + turn) % stages.size if alike else turn
 
 
 def volume(request: CollectiveRequest) -> int:
-    """Return 2 S(1 + 1/G) between each rank (N in total) and its switch, plus 2(M-1) S across M nodes."""
+    """Return the elements on the wire of an NVLS all-reduce: 2 (N + M) S at the switches, 2(M-1) S across M nodes."""
     nodes = equal_nodes(request)
     m, n = len(nodes), request.world_size
     # To the switches: S from every rank, plus S in total from the owners of a node's sets; from the switches the same.
@@ -142,12 +145,12 @@ def volume(request: CollectiveRequest) -> int:
 
 
 def never(request: CollectiveRequest) -> bool:
-    """Return False: the volume includes transfers from switches and exceeds the least volume between ranks."""
+    """Return False: NVLS never sends the least volume, because transfers from switches count too."""
     return False
 
 
 def steps(request: CollectiveRequest) -> Steps:
-    """Return the steps of the longest way: to the switch and back, twice the levels between nodes."""
+    """Return the step count on the longest way: to the switch and back, and twice the levels between nodes."""
     return Steps(2, 2 * steps_across(max(1, len(request.nodes))))
 
 

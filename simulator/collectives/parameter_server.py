@@ -58,12 +58,12 @@ class ServerLayout:
 
     @property
     def pairs(self) -> int:
-        """Return the number of (worker, server) pairs on different machines: transfers in each direction."""
+        """Number of (worker, server) pairs on different machines: transfers in each direction."""
         return (self.workers - (not self.own)) * self.servers
 
     @property
     def hosts(self) -> tuple[int, ...]:
-        """Return each server's participant number: a vertex behind the workers, or a worker.
+        """Participant number of each server: a vertex after the workers, or a worker.
 
         Servers on workers are spread evenly over nodes, because a node's network cards carry the traffic of every
         server in the node: first one server in each node, then a second in each node, and so on.
@@ -86,12 +86,15 @@ class ServerLayout:
 
     @staticmethod
     def of(request: CollectiveRequest) -> ServerLayout:
-        """Return the workers and servers in a request."""
+        """Return the layout with workers and servers for a collective's request."""
         return ServerLayout(request.world_size, request.servers, request.servers_on == "own", request.nodes)
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Plan pushes, then pulls, for each piece; with a channel for each (worker, server) and direction."""
+    """Return a schedule for an all-reduce over parameter servers: pushes, then pulls, for each piece.
+
+    Each (worker, server) and direction has its own channel.
+    """
     cut, party = request.chunks or 1, ServerLayout.of(request)
 
     def parts() -> Iterator[Round]:
@@ -109,12 +112,12 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
 
 def push(party: ServerLayout) -> Schedule:
-    """Plan only the pushes: every worker sends its part of each server's sum."""
+    """Return a schedule for the pushes alone: every worker sends each server the server's array part."""
     return _schedule(party, "push", 1, lambda: iter(_ways(party)[:1]), party.pairs)
 
 
 def pull(party: ServerLayout) -> Schedule:
-    """Plan only the pulls: every server sends its sum to every worker."""
+    """Return a schedule for the pulls alone: every server sends the sum to every worker."""
     return _schedule(party, "pull", 1, lambda: iter(_ways(party)[1:]), party.pairs)
 
 
@@ -146,7 +149,7 @@ def _schedule(
 
 
 def volume(request: CollectiveRequest) -> int:
-    """Return 2 N S with servers on separate vertices, 2(N-1) S on workers, for any number of servers."""
+    """Return the elements on the wire: 2 N S with servers on separate vertices, 2(N-1) S with servers on workers."""
     workers = request.world_size - (request.servers_on == "workers")
     return 2 * workers * request.elements
 
@@ -157,8 +160,9 @@ def minimal(request: CollectiveRequest) -> bool:
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return the time [s]; None if the array is cut into pieces, or if no formula is known.
+    """Return the time for an all-reduce over servers on an idle network [s]; None if no formula is exact.
 
+    The array must not be cut into pieces.
     Star, k servers on separate vertices, k | n: 2(alpha + max(S, N S/k)/beta).
     Star, a server on each worker, N | n: 2(alpha + (N-1) S/(N beta)).
     Full mesh, a server on each worker: 2(alpha + S/(N beta)).

@@ -28,7 +28,7 @@ from simulator.records.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A collective to be carried out on a cluster.
+    """A collective to be planned for a cluster, with its algorithm, ranks and messages.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """A collective, ready for simulation.
+    """A planned collective, ready for simulation, with its predicted time.
 
     Attributes
     ----------
@@ -80,13 +80,13 @@ class Plan:
 
     @cached_property
     def program(self) -> Program:
-        """Return the operations of every rank; ranks outside the group have none."""
+        """Return the program with every rank's operations; ranks outside the group have none."""
         group = frozenset(self.ops[0].group)
         return Program(tuple(self.ops if rank in group else () for rank in range(self.ranks)))
 
 
 def plan(cluster: Cluster, task: Task) -> Plan:
-    """Plan a collective.
+    """Plan a collective on a cluster: choose algorithm, schedule, start-up and caps; return the plan.
 
     Raises
     ------
@@ -122,7 +122,9 @@ def plan(cluster: Cluster, task: Task) -> Plan:
 
 
 def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tuple[int, ...]:
-    """Pack tensors, in order, into buffers with limited size; a larger tensor gets a separate buffer.
+    """Return the elements in each buffer after packing tensors, in order, into buffers with limited size.
+
+    A tensor larger than a buffer gets a separate buffer.
 
     Parameters
     ----------
@@ -152,7 +154,7 @@ def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tup
 
 
 def _with_nodes(cluster: Cluster, task: Task) -> CollectiveRequest:
-    """Return the request, with nodes from the cluster (places in the group, node by node) if the request has none."""
+    """Return the task's request with nodes; if absent, with the cluster's nodes as places in the group."""
     if task.request.nodes:
         return task.request
     node_of, nodes = cluster.node_of(), dict[int, list[int]]()
@@ -163,7 +165,7 @@ def _with_nodes(cluster: Cluster, task: Task) -> CollectiveRequest:
 
 
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
-    """Return the algorithm that "auto" chooses, and the reason.
+    """Return the algorithm that "auto" chooses for a task on a cluster, and the reason as text.
 
     The machine's own measured algorithm wins on whole nodes. Otherwise the fastest candidate wins; on machines with
     measurements, candidates are the algorithms that collective libraries run.
@@ -190,7 +192,7 @@ def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
 
 
 def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Candidate]:
-    """Return the algorithms that can run here, with their predicted times."""
+    """Return the algorithms among `names` that can run a task on a cluster, with their predicted times."""
     candidates = []
     for name in names:
         made = _tried(cluster, task, name)
@@ -204,7 +206,7 @@ def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Cand
 
 
 def _tried(cluster: Cluster, task: Task, name: str) -> tuple[CollectiveRequest, Collective] | None:
-    """Return an algorithm's request and collective on this group; None if the algorithm cannot run here."""
+    """Return the request and the collective of a task by algorithm `name`; None if the algorithm cannot run here."""
     algorithm = ALGORITHMS.find(name)
     if task.request.operation not in algorithm.plans:
         return None
@@ -217,7 +219,7 @@ def _tried(cluster: Cluster, task: Task, name: str) -> tuple[CollectiveRequest, 
 
 
 def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
-    """Return the task with the machine's own number of segments.
+    """Return the task with the machine's measured number of pipeline segments for algorithm `name`.
 
     The task stays unchanged if the machine runs another algorithm for this operation, or if `chunks` was requested.
     """
@@ -271,12 +273,15 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
 
 @lru_cache(maxsize=256)
 def _schedule(name: str, request: CollectiveRequest) -> Schedule:
-    """Return the schedule of a request; cached, because groups that run the same request share the schedule."""
+    """Return a schedule for a request by algorithm `name`; cached, because equal requests share the schedule."""
     return ALGORITHMS.find(name).plans[request.operation](request)
 
 
 def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:
-    """Return the vertices for participants besides ranks: parameter servers or reducing switches."""
+    """Return the vertices of a collective's participants besides ranks: parameter servers or reducing switches.
+
+    ScenarioError if the cluster has too few.
+    """
     request = task.request
     if auxiliary is Auxiliary.SERVERS and request.servers_on == "own":
         if len(cluster.servers) < request.servers:

@@ -33,7 +33,7 @@ def _schedule() -> Schedule:
 
 
 def point_to_point(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
-    """Return a send of `elements` elements from the first rank in a group to the second."""
+    """Return a point-to-point send of `elements` elements from the first to the second rank of a group."""
     op = _sent(cluster, elements, dtype, group, _schedule())
     # The receiver arrives early and waits. The SM use of a single transfer is not modelled.
     return replace(op, takes_sms=False, rendezvous=True)
@@ -50,12 +50,12 @@ def _shift(ranks: int) -> Schedule:
 
 
 def ring_shift(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
-    """Return a shift: each rank sends its part, `elements` elements, to the next rank; the last rank to the first."""
+    """Return a ring shift: each rank of a group sends `elements` elements to the next rank, the last to the first."""
     return _sent(cluster, elements, dtype, group, _shift(len(group)))
 
 
 def _step(cluster: Cluster, group: tuple[int, ...]) -> Steps:
-    """Return the step count: 1, across nodes if any rank sends to another node, because the other ranks wait."""
+    """Return one step, between nodes if the group's ranks are on several nodes, otherwise inside a node."""
     node_of = cluster.node_of()
     return Steps(inside=1) if len({node_of.get(rank) for rank in group}) == 1 else Steps(across=1)
 

@@ -47,7 +47,7 @@ _MOST_PAIRS: Final = 400
 
 
 def advance(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
-    """Return the end of the last chunk on each hop after `rounds` further rounds, shape (rings, hops) [s].
+    """Return when each hop of ring schedules ends its last chunk after `rounds` more rounds, shape (rings, hops) [s].
 
     Parameters
     ----------
@@ -72,7 +72,10 @@ def advance(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
 
 
 def _solved(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
-    """Advance a single ring by the formula, or round by round if the hop order makes the formula slower."""
+    """Return when each hop of a single ring ends its chunk after `rounds` more rounds, shape (hops,) [s].
+
+    The closed formula is used, or a loop over rounds if the order of hops makes the formula slower.
+    """
     # Rotate the slowest hop to the front: then no sequence of ever slower hops wraps round the end.
     turn = int(np.argmax(takes))
     slower = _slower(np.roll(takes, -turn))
@@ -83,7 +86,7 @@ def _solved(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
 
 
 def by_rounds(end: Floats, latency: Floats, takes: Iterable[Floats]) -> Floats:
-    """Return the ends after further rounds, computed one round at a time [s].
+    """Return when each hop in a ring ends the last chunk after further rounds, computed round by round [s].
 
     Parameters
     ----------
@@ -107,7 +110,7 @@ def by_rounds(end: Floats, latency: Floats, takes: Iterable[Floats]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Slower:
-    """Nearest slower hops on both sides; the ring's slowest hops do not count. -1 means no such hop.
+    """For each hop in a ring, the nearest slower hops on both sides; the ring's slowest hops do not count.
 
     Attributes
     ----------
@@ -126,7 +129,7 @@ class _Slower:
 
 
 def _slower(takes: Floats) -> _Slower:
-    """Find the nearest slower hops on both sides; hop 0 is the slowest.
+    """Return, for each hop in a ring, the nearest slower hops; `takes` are the hops' times, hop 0 the slowest [s].
 
     Examples
     --------
@@ -161,7 +164,10 @@ def _slower(takes: Floats) -> _Slower:
 
 
 def _longest(end: Floats, latency: Floats, takes: Floats, rounds: int, slower: _Slower) -> Floats:
-    """Evaluate the formula for a ring with hop 0 the slowest; return the ends, shape (hops,) [s]."""
+    """Return, by the closed formula, when each hop in a ring ends its chunk after `rounds` rounds, shape (hops,) [s].
+
+    Hop 0 must be the slowest.
+    """
     hops, slowest = len(end), float(takes[0])
     laps = -(-rounds // hops)
     # Position x is hop x mod hops. Ends are computed for the last lap; paths start there or at earlier positions.
@@ -183,7 +189,7 @@ def _longest(end: Floats, latency: Floats, takes: Floats, rounds: int, slower: _
 
 
 def _on_the_way(start: Floats, takes: Floats, rounds: int, slower: _Slower, offset: int) -> Floats:
-    """Return the longest path to each hop that avoids the slowest hops, shape (hops,); -inf if there is no path."""
+    """Return the longest path [s] to each hop in a ring without the slowest hops, shape (hops,); -inf if none."""
     hops = len(start)
     place = np.arange(hops)
     fast = np.flatnonzero(takes < takes[0])
@@ -209,7 +215,7 @@ def _on_the_way(start: Floats, takes: Floats, rounds: int, slower: _Slower, offs
 
 
 def largest_between(values: Floats, first: Ints, last: Ints) -> Floats:
-    """Return the largest of values[first .. last] for many windows at once.
+    """Return the largest value in values[first[i] .. last[i]] for each window i.
 
     Two overlapping windows, with a power of two for their length, cover each window (sparse table).
 

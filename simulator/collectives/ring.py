@@ -31,24 +31,24 @@ from simulator.records.schedule import Repeat, Round, Schedule
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Sum an array over every rank: reduce-scatter, then gather; 2(N-1) rounds with N transfers each."""
+    """Return a schedule for a ring all-reduce: reduce-scatter, then gather; 2(N-1) rounds with N transfers each."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
 def reduce_scatter(request: CollectiveRequest) -> Schedule:
-    """Reduce chunk c to rank c; N-1 rounds with N transfers each."""
+    """Return a schedule for a ring reduce-scatter: rank c gets the sum of chunk c; N-1 rounds with N transfers."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
 def all_gather(request: CollectiveRequest) -> Schedule:
-    """Send each rank's own chunk to every rank; N-1 rounds with N transfers each."""
+    """Return a schedule for a ring all-gather: every rank gets each rank's chunk; N-1 rounds with N transfers."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
 def side_by_side(
     request: CollectiveRequest, rings: int, in_order: Callable[[], Sequence[Sequence[int]]], algorithm: str = "ring"
 ) -> Schedule:
-    """Plan rings that run at once; each ring carries a share of every rank's part.
+    """Return a schedule for rings running at once; each ring carries a share from every rank's part.
 
     Parameters
     ----------
@@ -109,7 +109,10 @@ def side_by_side(
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return (N-1)(alpha + ceil(n/N) e / beta) [s], twice for all_reduce: the largest chunk bounds each step [1]_."""
+    """Return a ring's time on an idle network: (N-1)(alpha + ceil(n/N) e / beta) [s], twice for all_reduce; or None.
+
+    The largest chunk bounds each step [1]_. The result is None if the ring's hops differ or share links.
+    """
     link = network.neighbours(request.order)
     if link is None:
         return None

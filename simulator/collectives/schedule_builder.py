@@ -19,7 +19,7 @@ Row = tuple[int, int, int, int, bool, int, tuple[int, ...]]
 
 @dataclass(slots=True)
 class ScheduleBuilder:
-    """Transfers added up to now; `send` returns a transfer's number, and later transfers can wait for this number.
+    """Builder for a collective's schedule from transfers; later transfers can wait for the number returned by `send`.
 
     Examples
     --------
@@ -49,27 +49,30 @@ class ScheduleBuilder:
         channel: int,
         after: Iterable[int | None] = (),
     ) -> int:
-        """Add a transfer to the open round and return its number; a None in `after` is ignored."""
+        """Add a transfer of `count` chunks from `first` on to the open round, on FIFO `channel`; return its number.
+
+        The transfer waits for the transfers in `after`; None entries are ignored.
+        """
         waits = tuple(sorted({number for number in after if number is not None}))
         self._open.append((src, dst, first, count, reduce, channel, waits))
         self._count += 1
         return self._count - 1
 
     def send_round(self, round_: Round, times: int = 1, moves: int = 0, table: Ints | None = None) -> Ints:
-        """Add a whole round, or a `Repeat` if there is a table; return the transfer numbers in the last repetition."""
+        """Add a whole round, with `table` repeated `times` times; return the last repetition's transfer numbers."""
         self.end_round()
         self._rounds.append(round_ if table is None else Repeat(round_, times, moves, table))
         self._count += len(round_) * times
         return np.arange(self._count - len(round_), self._count)
 
     def end_round(self) -> None:
-        """Close the open round, unless it is empty."""
+        """Close the round to which `send` adds transfers, unless the round is empty."""
         if self._open:
             self._rounds.append(self._open)
             self._open = []
 
     def parts(self) -> Iterator[Round | Repeat]:
-        """Yield the rounds as arrays."""
+        """Yield the schedule's rounds, each as arrays over the transfers."""
         self.end_round()
         for round_ in self._rounds:
             yield _round(round_, self.step) if isinstance(round_, list) else round_

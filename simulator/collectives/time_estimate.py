@@ -42,5 +42,5 @@ def estimated_time(cluster: Cluster, operation: str, nbytes: float, group: tuple
 
 
 def _rate(cluster: Cluster, rank: int, other: int, cap: float) -> float:
-    """Return the rate of a flow without other flows on its route [B/s]."""
+    """Return the rate for a flow alone on the route between two ranks, at most `cap` [B/s]."""
     return min(cluster.route(cluster.ranks[rank], cluster.ranks[other]).bandwidth, cap)

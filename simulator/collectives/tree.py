@@ -32,17 +32,17 @@ from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
 def reduce(request: CollectiveRequest) -> Schedule:
-    """Add up towards the root in ceil(log2 N) rounds."""
+    """Return a schedule for a binomial-tree reduce: sums travel towards the root in ceil(log2 N) rounds."""
     return _schedule(request, lambda builder: _up(builder, request, whole=True, add=True), 1)
 
 
 def broadcast(request: CollectiveRequest) -> Schedule:
-    """Send the root's array to every rank in ceil(log2 N) rounds."""
+    """Return a schedule for a binomial-tree broadcast: every rank gets the root's array in ceil(log2 N) rounds."""
     return _schedule(request, lambda builder: _down(builder, request, None, whole=True), 1)
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
-    """Reduce to rank 0, then broadcast from rank 0."""
+    """Return a schedule for an all-reduce: a binomial-tree reduce to rank 0, then a broadcast from rank 0."""
 
     def there_and_back(builder: ScheduleBuilder) -> None:
         _down(builder, request, _up(builder, request, whole=True, add=True), whole=True)
@@ -51,12 +51,12 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
 
 
 def scatter(request: CollectiveRequest) -> Schedule:
-    """Send halves, quarters, ...: each rank passes on the parts of the ranks below itself in the tree."""
+    """Return a schedule for a binomial-tree scatter: each rank passes on the parts for the ranks below."""
     return _schedule(request, lambda builder: _down(builder, request, None, whole=False), request.world_size)
 
 
 def gather(request: CollectiveRequest) -> Schedule:
-    """Collect towards the root: each rank sends its own part and the parts of the ranks below itself in the tree."""
+    """Return a schedule for a binomial-tree gather: each rank sends the rank's own part and the parts from below."""
     return _schedule(request, lambda builder: _up(builder, request, whole=False, add=False), request.world_size)
 
 
@@ -80,7 +80,10 @@ def _rounds(n: int) -> range:
 
 
 def _part(request: CollectiveRequest, virtual: int, j: int, *, whole: bool) -> tuple[int, int]:
-    """Return first chunk and number of chunks of a rank's subtree at level j; the run may wrap round the end."""
+    """Return first chunk and number of chunks of the subtree below rank `virtual` at level j (0 and 1 if `whole`).
+
+    Ranks are counted from the root. The run of chunks may wrap round the end.
+    """
     if whole:
         return 0, 1
     # Chunks are numbered by rank, and virtual ranks by distance from the root, so chunks start at `root`. With
@@ -89,7 +92,10 @@ def _part(request: CollectiveRequest, virtual: int, j: int, *, whole: bool) -> t
 
 
 def _up(builder: ScheduleBuilder, request: CollectiveRequest, *, whole: bool, add: bool) -> int | None:
-    """Add the rounds towards the root; return the number of the last transfer into the root."""
+    """Add the tree's rounds towards the root to a schedule; return the number of the last transfer into the root.
+
+    `whole`: transfers carry the whole array, otherwise parts; `add`: receivers add, otherwise collect.
+    """
     n, root = request.world_size, request.root
     arrived: dict[int, list[int]] = {virtual: [] for virtual in range(n)}
     for j in _rounds(n):
@@ -107,7 +113,10 @@ def _up(builder: ScheduleBuilder, request: CollectiveRequest, *, whole: bool, ad
 
 
 def _down(builder: ScheduleBuilder, request: CollectiveRequest, ready: int | None, *, whole: bool) -> None:
-    """Add the rounds away from the root, which starts after transfer `ready`; the farthest rank receives first."""
+    """Add the tree's rounds away from the root to a schedule, after transfer `ready`; the farthest rank receives first.
+
+    `whole`: transfers carry the whole array, otherwise parts.
+    """
     n, root = request.world_size, request.root
     arrived: dict[int, int | None] = {0: ready}
     for j in reversed(_rounds(n)):
@@ -120,7 +129,10 @@ def _down(builder: ScheduleBuilder, request: CollectiveRequest, ready: int | Non
 
 
 def volume(request: CollectiveRequest) -> int:
-    """Return (N-1) S for each direction; scatter and gather send each part once on each level that the part passes."""
+    """Return the elements on the wire of a tree collective: (N-1) S for each direction.
+
+    Scatter and gather send each part once on each level that the part passes.
+    """
     if request.operation not in ("scatter", "gather"):
         return least_volume(request)
     n, root = request.world_size, request.root
@@ -129,12 +141,12 @@ def volume(request: CollectiveRequest) -> int:
 
 
 def minimal(request: CollectiveRequest) -> bool:
-    """Return False for scatter and gather over 4 or more ranks: they send parts more than once."""
+    """Return True if the tree's volume is the least possible: False for scatter and gather over 4 or more ranks."""
     return request.operation not in ("scatter", "gather") or request.world_size < 4
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
-    """Return the time on a star or full mesh [s], with L = ceil(log2 N).
+    """Return the time for a tree collective on a star or full mesh [s], with L = ceil(log2 N); None if inexact.
 
     reduce: L(alpha + S/beta). broadcast: L S/beta + (L - u) alpha, where u = 1 unless N is a power of two.
     scatter and gather, for N = 2^L dividing n: L alpha + (N-1)/N S/beta [1]_.

@@ -35,7 +35,7 @@ from simulator.collectives.recurrence import advance, by_rounds, largest_between
 
 
 def advance_uneven(end: Floats, latency: Floats, nbytes: Floats, rate: Floats, rounds: int) -> Floats:
-    """Return the end of the last chunk on each hop after `rounds` further rounds, shape (rings, hops) [s].
+    """Return when each hop of ring schedules ends its last chunk after `rounds` more rounds, shape (rings, hops) [s].
 
     Parameters
     ----------
@@ -61,7 +61,10 @@ def advance_uneven(end: Floats, latency: Floats, nbytes: Floats, rate: Floats, r
 
 
 def _moving(nbytes: Floats, rate: Floats, rounds: int) -> Iterator[Floats]:
-    """Yield for each round the transfer time on each hop [s], in an array that every round overwrites."""
+    """Yield, for each round, the time that each hop needs for the present chunk [s]; chunks move on by a hop.
+
+    Every round overwrites the same array.
+    """
     hops = nbytes.shape[1]
     twice = np.concatenate([nbytes, nbytes], axis=1)
     takes = np.empty_like(rate)
@@ -72,7 +75,10 @@ def _moving(nbytes: Floats, rate: Floats, rounds: int) -> Iterator[Floats]:
 
 
 def _of_one_rate(end: Floats, latency: Floats, nbytes: Floats, rate: float, rounds: int) -> Floats:
-    """Evaluate the formula for a ring with equal rates on every hop; return the ends, shape (hops,) [s]."""
+    """Return, by a formula, when each hop in a ring with equal rates ends its last chunk, shape (hops,) [s].
+
+    `end` has the ends so far, `nbytes` chunks of at most two sizes; `rounds` more rounds are carried out.
+    """
     hops = len(end)
     small = float(nbytes.min())
     more = (float(nbytes.max()) - small) / rate

@@ -33,7 +33,10 @@ Held = list[list[int]]
 
 
 def initial(schedule: Schedule) -> Held:
-    """Return the origins before the first transfer, as held[participant][chunk]."""
+    """Return the data held before a schedule's first transfer, by held[participant][chunk].
+
+    Data are a bit mask of origins: bit r is set if rank r's part is contained.
+    """
     held = [[0] * schedule.chunks for _ in range(schedule.world_size + schedule.auxiliaries)]
     for chunk in range(schedule.chunks):
         for rank in holders(schedule, chunk):
@@ -42,7 +45,7 @@ def initial(schedule: Schedule) -> Held:
 
 
 def holders(schedule: Schedule, chunk: int) -> range:
-    """Return the ranks that hold a chunk before the first transfer."""
+    """Return the ranks that hold data for a chunk before a schedule's first transfer."""
     n, root, operation = schedule.world_size, schedule.root, schedule.operation
     if operation in ("all_gather", "gather"):
         return range(chunk // schedule.pieces, chunk // schedule.pieces + 1)
@@ -54,7 +57,7 @@ def holders(schedule: Schedule, chunk: int) -> range:
 
 
 def promised(schedule: Schedule, rank: int, chunk: int) -> int | None:
-    """Return the origins that a rank must hold in a chunk at the end; None if the operation promises nothing."""
+    """Return the origins (bit mask of ranks) that a rank must hold in a chunk at the end; None for any."""
     n, root, operation = schedule.world_size, schedule.root, schedule.operation
     everybody, part = (1 << n) - 1, chunk // schedule.pieces
     if operation == "all_reduce":
@@ -75,7 +78,7 @@ def promised(schedule: Schedule, rank: int, chunk: int) -> int | None:
 
 
 def chunks_of(schedule: Schedule, transfers: Transfers, number: int) -> list[int]:
-    """Return the chunks that a transfer carries."""
+    """Return the chunks carried by transfer `number` in a schedule."""
     first, count, step = int(transfers.first[number]), int(transfers.count[number]), int(transfers.step[number])
     return [(first + i * step) % schedule.chunks for i in range(count)]
 
@@ -117,7 +120,7 @@ def verify(schedule: Schedule, transfers: Transfers | None = None) -> None:
 
 
 def origins_text(origins: int) -> str:
-    """Return origins as text for error messages.
+    """Return a bit mask with ranks, the data's origins, in words for error messages.
 
     Examples
     --------
@@ -130,7 +133,7 @@ def origins_text(origins: int) -> str:
 
 @dataclass(slots=True)
 class _Proof:
-    """State of the proof: each participant's origins, each value's writers and readers, each transfer's ancestors."""
+    """State during a schedule's proof: data held, each chunk's writers and readers, transfers' ancestors."""
 
     schedule: Schedule
     transfers: Transfers
@@ -145,7 +148,7 @@ class _Proof:
         self.waits = self.transfers.waits_of()
 
     def play(self, number: int) -> None:
-        """Check and carry out one transfer."""
+        """Check transfer `number` for races and missing data, and carry it out on the data held."""
         src, dst = int(self.transfers.src[number]), int(self.transfers.dst[number])
         reduce = bool(self.transfers.reduce[number])
         self._note_ancestors(number)
@@ -161,7 +164,10 @@ class _Proof:
             raise self._error(number, f"from {src} to {dst} changes nothing")
 
     def _move(self, number: int, src: int, dst: int, chunk: int, *, reduce: bool) -> bool:
-        """Update the receiver's origins; return True if they changed."""
+        """Update the origins held by `dst` in a chunk after a transfer from `src`; return True if changed.
+
+        ScheduleError if the sender holds no data, or if data would be added twice.
+        """
         have, there = self.held[src][chunk], self.held[dst][chunk]
         if not have:
             raise self._error(number, f"rank {src} sends chunk {chunk}, but holds no data for this chunk")
@@ -184,12 +190,12 @@ class _Proof:
         self.ancestors.append(known)
 
     def _read(self, number: int, src: int, chunk: int) -> None:
-        """Check that the value to be read is written, and record the read."""
+        """Check that earlier writes to a rank's chunk have ended when transfer `number` reads; log the read."""
         self._after(number, self.writers.get((src, chunk), []), f"reads chunk {chunk} of rank {src}, written by")
         self.readers.setdefault((src, chunk), []).append(number)
 
     def _write(self, number: int, dst: int, chunk: int, *, reduce: bool) -> None:
-        """Check that earlier reads and writes of the value have ended, and record the write."""
+        """Check that earlier reads and writes in a chunk have ended when transfer `number` writes; log the write."""
         place = (dst, chunk)
         what = f"writes chunk {chunk} of rank {dst}"
         self._after(number, self.readers.get(place, []), f"{what}, read by")

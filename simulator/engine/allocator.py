@@ -55,7 +55,7 @@ class NoRoomError(Exception):
 
 
 class Allocator(ABC):
-    """Common part of both allocators: pools, rounding, splitting, joining and counting.
+    """Base class of both simulated GPU allocators: memory pools, rounding, splitting and joining blocks, and counting.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ class Allocator(ABC):
         return block
 
     def free(self, block: MemoryBlock) -> None:
-        """Take a block back and join it with free neighbours; the memory stays reserved.
+        """Mark an allocated block as free and join it with free neighbours; the memory stays reserved for reuse.
 
         Raises
         ------
@@ -171,45 +171,48 @@ class Allocator(ABC):
         return tuple(sorted((size for pool in self._pools.values() for size, _, _ in pool.cached), reverse=True))
 
     def segments(self) -> tuple[tuple[MemoryBlock, ...], ...]:
-        """Return the blocks in each contiguous piece of reserved memory, by address."""
+        """Return the memory blocks in each contiguous piece of reserved memory: a tuple per piece, by address."""
         return tuple(run for _, head in sorted(self._heads.items()) for run in runs(head))
 
     @abstractmethod
     def release(self) -> None:
-        """Give back cached memory to the device where possible."""
+        """Give cached memory without allocated blocks back to the device."""
 
     @abstractmethod
     def _fit(self, pool: Pool, size: int) -> MemoryBlock | None:
-        """Remove the best-fitting free block from its pool and return it; None if no block fits."""
+        """Remove the best-fitting free block for `size` bytes from `pool` and return it; None if no block fits."""
 
     @abstractmethod
     def _grow(self, pool: Pool, size: int) -> MemoryBlock | None:
-        """Take a block with at least `size` bytes from the device; None if the device has no room."""
+        """Take memory for `size` bytes from the device for `pool`; return the new block, or None without room."""
 
     @abstractmethod
     def _splits(self, rest: int, pool: Pool) -> bool:
-        """Return True if a rest with this size becomes a separate block."""
+        """Return True if `rest` bytes left over in a block of `pool` become a separate free block."""
 
     def _pool(self, stream: int, small: bool) -> Pool:
-        """Return the pool for a stream and size class."""
+        """Return the pool for `stream` and for small or large allocations; create the pool on first use."""
         pool = self._pools.get((stream, small))
         if pool is None:
             pool = self._pools[stream, small] = Pool(stream, small)
         return pool
 
     def _reserve(self, action: str, address: int, size: int, pool: Pool) -> None:
-        """Count bytes taken from the device, or given back if the size is negative."""
+        """Add `size` bytes, negative if given back, to the bytes taken from the device.
+
+        The callback `note`, if set, gets the action, address, absolute size and pool.
+        """
         self._reserved += size
         self.peak_reserved = max(self.peak_reserved, self._reserved)
         if self.note is not None:
             self.note(action, address, abs(size), pool)
 
     def _has_room(self, size: int) -> bool:
-        """Return True if the device has this many bytes left."""
+        """Return True if the device has `size` bytes left."""
         return self._reserved + size <= self.capacity
 
     def _no_room(self, pool: Pool, size: int) -> NoRoomError:
-        """Return the error for an allocation without room."""
+        """Return the error for a failed allocation of `size` bytes from `pool`, with the free and reserved bytes."""
         # Sorted by size: the last is the largest.
         cached = pool.cached[-1][0] if pool.cached else 0
         largest = max(cached, self.capacity - self._reserved)
@@ -217,7 +220,7 @@ class Allocator(ABC):
 
 
 class CachingAllocator(Allocator):
-    """PyTorch's default allocator; see the module."""
+    """PyTorch's default caching allocator on a GPU, simulated as bookkeeping of addresses and sizes."""
 
     __slots__ = ("_next_address",)
 
@@ -255,5 +258,5 @@ class CachingAllocator(Allocator):
 
 
 def _is_whole(block: MemoryBlock) -> bool:
-    """Return True if the block fills its segment."""
+    """Return True if `block` has no neighbours and fills the segment: the memory from one request to the device."""
     return block.before is None and block.behind is None

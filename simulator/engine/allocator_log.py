@@ -22,7 +22,7 @@ ALLOCATORS: Final[dict[str, Callable[[float], Allocator]]] = {
 
 
 class LoggedAllocator:
-    """A rank's allocations by name, with a log.
+    """A GPU allocator with a label for each allocation and a log of timed events.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class LoggedAllocator:
         self._now = 0.0
 
     def allocate(self, label: str, nbytes: int, *, now: float, category: str = "", stream: int = 0) -> None:
-        """Allocate bytes under a new label.
+        """Allocate `nbytes` bytes under a new label at time `now` [s], and log the allocation.
 
         Raises
         ------
@@ -89,7 +89,10 @@ class LoggedAllocator:
             self._log("alloc", label, block, category)
 
     def free(self, label: str, *, now: float) -> None:
-        """Free a label's bytes; ValueError if the label is unknown."""
+        """Free the bytes allocated under `label` at time `now` [s], and log the event.
+
+        ValueError if the label is unknown.
+        """
         if label not in self._held:
             raise ValueError(f"{label!r} is not held; free each allocation once")
         block, category = self._held.pop(label)

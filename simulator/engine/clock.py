@@ -20,7 +20,7 @@ _BETWEEN: Final = 2**15
 
 
 class ScheduledCallback:
-    """The minimal event for SimPy's queue: callbacks, called once.
+    """The minimal event for the queue of the simulation library SimPy: a tuple of callbacks, called once.
 
     Creating a full SimPy event for each of a hundred thousand transfers per second would be too slow. To cancel an
     occurrence, empty its callbacks: it stays in the queue without effect.
@@ -34,24 +34,24 @@ class ScheduledCallback:
 
 
 class Clock(simpy.Environment):
-    """Simulated time, starting at 0.0 [s]."""
+    """The simulation's clock: a SimPy environment starting at 0.0 [s]."""
 
     def __init__(self) -> None:
         super().__init__(0.0)
 
     def at(self, time: float, event: Any, priority: int = NORMAL) -> None:
-        """Schedule an event at an absolute time, not before now [s]."""
+        """Insert an event into the queue at the absolute time `time`, not before now [s]; ties go by `priority`."""
         queue: list[Any] = self._queue
         heappush(queue, (time, priority, next(self._eid), event))
 
     def when(self, time: float, act: Callable[[], None], priority: int = NORMAL) -> ScheduledCallback:
-        """Call a function at an absolute time [s]."""
+        """Call the function `act` at the absolute time `time` [s]; return the callback, which can be cancelled."""
         occurrence = ScheduledCallback((lambda _: act(),))
         self.at(time, occurrence, priority)
         return occurrence
 
     def reach(self, time: float) -> simpy.Event:
-        """Return an event for a process, triggered at an absolute time [s]."""
+        """Return an event on which a SimPy process can wait, triggered at the absolute time `time` [s]."""
         event = simpy.Event(self)
         event._ok = True
         event._value = None
@@ -59,7 +59,7 @@ class Clock(simpy.Environment):
         return event
 
     def play(self, between: Callable[[], None] = lambda: None) -> None:
-        """Run until the queue is empty, like SimPy's `run`; call `between` regularly."""
+        """Process events until the queue is empty, like SimPy's `run`; call `between` once per batch of events."""
         queue = self._queue
         while queue:
             between()

@@ -43,7 +43,7 @@ _NEVER = float("inf")
 
 
 class CollectivePlay:
-    """A collective in flight, from the first rank to the last transfer's end.
+    """A collective during its simulation, from the first rank's arrival to the last transfer's end.
 
     Attributes
     ----------
@@ -99,14 +99,14 @@ class CollectivePlay:
         return [rank for p, rank in enumerate(self.op.group) if self._started[p] == _NEVER and p in self._absent]
 
     def gather(self, place: int) -> simpy.Event:
-        """Count a rank in; return the event triggered when the last rank has come."""
+        """Note the arrival of the participant at index `place`; return the event triggered by the last arrival."""
         self._absent.discard(place)
         if not self._absent:
             self._all_here.succeed()
         return self._all_here
 
     def reach(self, place: int) -> None:
-        """Start a rank: its stream has reached the operation and the start-up time has passed."""
+        """Start the participant at index `place`, after the start-up time, and the transfers waiting only for this."""
         now = self._clock._now
         if self._first_reach == _NEVER:
             self._first_reach = now
@@ -121,7 +121,10 @@ class CollectivePlay:
             self.done[place].succeed()
 
     def log(self) -> TransferLog:
-        """Return the transfers' log; enters follow from the ends by the rule for transfers."""
+        """Return the log of the collective's transfers, with the times when each begins to flow and ends [s].
+
+        The begin follows from the recorded ends, by the rule for transfers.
+        """
         transfers, routed = self.routed.transfers, self.routed
         started = np.array(self._started)
         latency = np.array([path.latency for path in routed.paths])
@@ -141,7 +144,7 @@ class CollectivePlay:
         )
 
     def _tail_ended(self, number: int) -> None:
-        """Mark participants whose last transfer has ended."""
+        """Count a transfer's end for the participants; trigger `done` for ranks without a further transfer."""
         for participant in self._tails[number]:
             self._left[participant] -= 1
             if self._left[participant] == 0 and participant < len(self.done):
@@ -246,12 +249,12 @@ class CollectivePlay:
 
 
 def _blocks(length: int) -> list[slice]:
-    """Return slices covering a length, short enough to bound the memory for intermediate results."""
+    """Return consecutive slices covering 0 .. `length`, short enough to bound memory for intermediate results."""
     return [slice(start, start + _SHORT) for start in range(0, length, _SHORT)]
 
 
 def _column(values: npt.NDArray[Any]) -> Any:
-    """Return a column as a list if it is short, otherwise as a memory view."""
+    """Return an array as a list if short, otherwise as a memory view with plain Python numbers."""
     return values.tolist() if len(values) <= _SHORT else _view(np.ascontiguousarray(values))
 
 
@@ -262,7 +265,7 @@ def _view(values: npt.NDArray[Any]) -> Any:
 
 
 def _pending(transfers: Transfers) -> Any:
-    """Return how many ends each transfer awaits, its channel included."""
+    """Return, for each transfer, how many transfers must end first, including the previous one on the channel."""
     waits = np.bincount(transfers.waiter, minlength=len(transfers)) + (transfers.before_on_channel >= 0)
     # A byte per transfer, unless a count needs more.
     if len(waits) and waits.max() > 255:
@@ -271,7 +274,7 @@ def _pending(transfers: Transfers) -> Any:
 
 
 def _successors(transfers: Transfers) -> npt.NDArray[np.int32]:
-    """Return each transfer's successor on its channel; -1 for the last."""
+    """Return, for each transfer, the number of the next transfer on its channel (a FIFO); -1 for the last."""
     after = np.full(len(transfers), _NONE, np.int32)
     follows = np.flatnonzero(transfers.before_on_channel >= 0)
     after[transfers.before_on_channel[follows]] = follows
@@ -280,7 +283,7 @@ def _successors(transfers: Transfers) -> npt.NDArray[np.int32]:
 
 @dataclass(frozen=True, slots=True)
 class _Waiters:
-    """Transfers waiting for each transfer.
+    """For each transfer in a collective, the transfers waiting for this transfer's end.
 
     Attributes
     ----------
@@ -296,7 +299,7 @@ class _Waiters:
 
 
 def _waiters(transfers: Transfers) -> _Waiters:
-    """Return the waiting transfers for each transfer."""
+    """Return, for each given transfer, the transfers waiting for this transfer's end."""
     only = np.full(len(transfers), _NONE, np.int32)
     only[transfers.awaited] = transfers.waiter
     count = np.bincount(transfers.awaited, minlength=len(transfers))
@@ -310,7 +313,7 @@ def _waiters(transfers: Transfers) -> _Waiters:
 
 
 def _initial(transfers: Transfers, ranks: int) -> dict[int, list[int]]:
-    """Return transfers without awaited transfers, by the rank that starts them.
+    """Return the transfers without awaited transfers, by the participant whose arrival starts the transfer.
 
     The sender starts its transfer, or the receiver if a server sends.
     """
@@ -322,7 +325,7 @@ def _initial(transfers: Transfers, ranks: int) -> dict[int, list[int]]:
 
 
 def _tails(transfers: Transfers, waiter: npt.NDArray[np.int32]) -> Ints:
-    """Return pairs (transfer, participant): the participant may be done after the transfer, shape (k, 2).
+    """Return pairs (transfer, participant), shape (k, 2): the participant may be done when the transfer has ended.
 
     A pair is omitted if a later transfer surely involves the participant too: the next transfer on the channel, or the
     transfer that waits for this one. Example: in a ring, only the last round has tails.
@@ -339,10 +342,10 @@ def _tails(transfers: Transfers, waiter: npt.NDArray[np.int32]) -> Ints:
 
 
 def _writable(values: Floats) -> Any:
-    """Return a column that can be written, in the form chosen by `_column`."""
+    """Return an array in a writable form: a list if the array is short, otherwise a memory view."""
     return values.tolist() if len(values) <= _SHORT else _view(values)
 
 
 def _filled(like: Any, value: float) -> Any:
-    """Return a column of the same form and length with equal values."""
+    """Return a list or memory view, of the same form and length as `like`, with `value` in each entry."""
     return [value] * len(like) if isinstance(like, list) else _view(np.full(len(like), value, np.float64))

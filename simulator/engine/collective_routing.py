@@ -43,7 +43,7 @@ from simulator.records.transfers import Transfers
 
 @dataclass(frozen=True, eq=False)
 class RoutedCollective:
-    """A collective with its transfers' routes.
+    """A collective operation with the network route of each transfer.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class RoutedCollective:
 
     @property
     def transfers(self) -> Transfers:
-        """Transfers, written out."""
+        """Every transfer in the collective, written out from the rounds."""
         return self.traffic.transfers
 
     @property
@@ -86,12 +86,12 @@ class RoutedCollective:
 
     @property
     def route_of(self) -> npt.NDArray[np.int32]:
-        """Row in `paths` and `links` for each transfer."""
+        """Number of the route taken by each transfer: a row in `paths` and `links`."""
         return self.traffic.route_of
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """A Path for each route, with only the links where flows can meet."""
+        """For each route a Path: latency, rate, and the links where flows can contend."""
         return self.routes.paths(self.capacity)
 
     @cached_property
@@ -103,7 +103,7 @@ class RoutedCollective:
 
 
 class _Kind(NamedTuple):
-    """Key for collectives that differ only in size."""
+    """Cache key of a collective's routes: equal for collectives that differ only in size."""
 
     schedule: int
     group: tuple[int, ...]
@@ -114,7 +114,7 @@ class _Kind(NamedTuple):
 
 
 def capacities(cluster: Cluster) -> list[float]:
-    """Return the fabric's link capacities: cluster links by number, then each rank's HBM bandwidth [B/s]."""
+    """Return link capacities [B/s]: the cluster's links by number, then each rank's HBM bandwidth as a further link."""
     hbm = [cluster.hbm_bandwidth(rank) for rank in range(cluster.world_size)]
     return [float(b) for b in cluster.router.bandwidth] + hbm
 
@@ -127,7 +127,7 @@ def route_collectives(
     times: Sequence[int] | None = None,
     watch_all: bool = False,
 ) -> list[RoutedCollective]:
-    """Find the routes for every collective in a program.
+    """Return each collective in a program with the transfers' network routes.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def route_collectives(
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """Results that depend on the program's collectives together.
+    """Routes and contention for a program's collectives: results that depend on the collectives together.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class _Together:
     lanes: Mapping[_Kind, tuple[int, bool]]
 
     def size(self) -> int:
-        """Approximate count of stored numbers."""
+        """Approximate count of stored numbers: the cache entry's size."""
         return sum(64 + 3 * len(one.link) for one in self.routes.values())
 
 
@@ -184,7 +184,7 @@ class _CollectiveRouter:
     def route_collectives(
         self, collectives: Sequence[Collective], each: Sequence[int], *, watch_all: bool
     ) -> list[RoutedCollective]:
-        """Return each collective with its routes."""
+        """Return each of the collectives with its routes; entry i stands for `each[i]` equal collectives."""
         kinds = [_kind(op) for op in collectives]
         times: Counter[_Kind] = Counter()
         for kind, count in zip(kinds, each, strict=True):
@@ -216,7 +216,7 @@ class _CollectiveRouter:
         return routed
 
     def _together(self, ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int], *, watch_all: bool) -> _Together:
-        """Route the collectives, and find which can hold each other back."""
+        """Return the routes for the collectives `ops`, and the collectives whose flows can hold each other back."""
         bandwidth = np.array(self.capacity)
         batches = _batches(ops, times)
         every = [self._route(batch, bandwidth) for batch in batches]
@@ -237,7 +237,7 @@ class _CollectiveRouter:
         return _Together([op.schedule for op in ops.values()], routes, contends, lanes)
 
     def _contend(self, kinds: Sequence[PotentialFlows], bandwidth: Floats, *, several: bool = False) -> bool:
-        """Return True if flows can hold each other back among these kinds alone, each taken once.
+        """Return True if flows of the given collectives can hold each other back on links, each collective taken once.
 
         Results are cached. A thousand equal nodes have routes that differ only in link numbers, and share an entry.
         """
@@ -273,7 +273,10 @@ class _CollectiveRouter:
 
     @staticmethod
     def _meet(kinds: Sequence[PotentialFlows], links: Ints, place: Ints, bandwidth: Floats) -> bool:
-        """Return True if pruning keeps any link for these kinds alone."""
+        """Return True if a link can be the bottleneck of two flows of the given collectives.
+
+        `place` is, for each pair of route and link in turn, the link's index in `links`.
+        """
         # Split the renumbered links back into kinds.
         cuts = np.cumsum([len(one.routes.link) for one in kinds])[:-1]
         # Links are renumbered to the used ones: a cluster may have a hundred thousand.
@@ -291,11 +294,11 @@ class _CollectiveRouter:
         contends: Mapping[_Kind, bool],
         bandwidth: Floats,
     ) -> dict[_Kind, tuple[int, bool]]:
-        """Return each kind's lane, and whether the lane has every collective on its stream.
+        """Return, by cache key, a collective's lane number, and whether the lane has every collective on its stream.
 
-        A rank runs one collective per stream at a time. If this suffices to keep flows apart, the whole stream forms a
-        lane; otherwise each group does. Kinds with a server or a switch get no lane (-1), because a server may take
-        part in several collectives at once.
+        Collectives in a lane never contend. A rank runs one collective per stream at a time. If this suffices to keep
+        flows apart, the whole stream forms a lane; otherwise each group does. Collectives with a server or a switch get
+        no lane (-1), because a server may take part in several collectives at once.
         """
         lanes: dict[_Kind, tuple[int, bool]] = {}
         streams: dict[str, list[_Kind]] = {}
@@ -327,7 +330,7 @@ class _CollectiveRouter:
         return lanes
 
     def _traffic(self, op: Collective) -> Traffic:
-        """Return the collective's traffic, cached by schedule and sizes."""
+        """Return a collective's transfers and bytes, cached by schedule and sizes."""
         sizes = op.elements, op.itemsize, op.reduce_itemsize
         # Traffic depends on schedule and sizes, not on the group.
         key = (id(op.schedule), *sizes)
@@ -338,7 +341,7 @@ class _CollectiveRouter:
         return self._traffics[key]
 
     def _route(self, batch: _Batch, bandwidth: Floats) -> PotentialFlows:
-        """Return the batch's potential flows, cached on the cluster."""
+        """Return the flows that a batch of collectives can have in flight, with their routes; cached on the cluster."""
         # The cached pair keeps the schedule alive: the key contains its id.
         _, flows = self.cluster.remember_routes(
             (PotentialFlows, *batch.kinds),
@@ -348,7 +351,10 @@ class _CollectiveRouter:
         return replace(flows, times=batch.times)
 
     def _potential_flows(self, ops: Sequence[Collective], bandwidth: Floats) -> PotentialFlows:
-        """Return the potential flows for collectives that differ only in groups, concatenated in the order in `ops`."""
+        """Return the flows that collectives can have in flight; the collectives `ops` differ only in process groups.
+
+        Flows are concatenated in the order of `ops`; `bandwidth` is by link [B/s].
+        """
         first, count = ops[0], len(ops)
         traffic, ranks = self._traffic(first), len(first.group)
         src, dst, reduce = traffic.route_keys.T
@@ -383,7 +389,7 @@ class _CollectiveRouter:
         return PotentialFlows(made, low, high, flows, ends[:, src].ravel(), ends[:, dst].ravel(), first.stream, 1)
 
     def _links_of(self, vertices: Sequence[tuple[str, ...]], pairs: Ints) -> RouteTable:
-        """Return the routes between participant pairs, for each group's vertices."""
+        """Return the routes between the given pairs of participants, for each process group's vertices in turn."""
         router = self.cluster.router
         every = np.array([[router.index[vertex] for vertex in own] for own in vertices], np.int64)
         numbers = np.stack([every[:, pairs[0]].ravel(), every[:, pairs[1]].ravel()])
@@ -394,7 +400,7 @@ class _CollectiveRouter:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Collectives that differ only in groups, no two with a common rank; or a single collective.
+    """Collectives routed together: they differ only in process groups, without a common rank; or a single collective.
 
     Attributes
     ----------
@@ -412,7 +418,7 @@ class _Batch:
 
 
 def _batches(ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int]) -> list[_Batch]:
-    """Group collectives that can be routed together.
+    """Group collectives, given by cache key with their occurrences `times`, into batches that are routed together.
 
     A server or switch may take part in several collectives, therefore these stay single. Only for them the number of
     occurrences matters.
@@ -434,10 +440,10 @@ def _batches(ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int]) -> lis
 
 
 def _vertices(cluster: Cluster, op: Collective) -> tuple[str, ...]:
-    """Return each participant's vertex: ranks, then servers and switches."""
+    """Return the cluster vertex for each participant in a collective: ranks, then servers and switches."""
     return tuple(cluster.ranks[rank] for rank in op.group) + op.auxiliaries
 
 
 def _kind(op: Collective) -> _Kind:
-    """Return the key for collectives that differ only in size."""
+    """Return a collective's cache key for routes, equal for collectives that differ only in size."""
     return _Kind(id(op.schedule), op.group, op.auxiliaries, op.stream, op.rate_cap, op.cross_rate_cap)

@@ -17,12 +17,12 @@ Colours = npt.NDArray[np.uint64]
 
 
 def bits(values: Floats) -> Colours:
-    """Return each float64's bits: equal numbers get equal colours."""
+    """Return the bits of each float64 as uint64 colours: equal numbers get equal colours."""
     return np.ascontiguousarray(values, np.float64).view(np.uint64)
 
 
 def different(colours: Colours) -> int:
-    """Return the number of distinct colours.
+    """Return the number of distinct colours in an array with 64-bit hashes.
 
     Sorting bare numbers takes a tenth of the time that `np.unique` needs.
     """
@@ -30,7 +30,9 @@ def different(colours: Colours) -> int:
 
 
 def summed(where: Ints, colours: Colours, size: int) -> Colours:
-    """Sum the colours at each place modulo 2^64: a hash for each multiset, independent of order.
+    """Return, for each index below `size`, the sum modulo 2^64 over the colours with this index in `where`.
+
+    The sum hashes a multiset of colours, independent of order.
 
     Examples
     --------
@@ -44,7 +46,10 @@ def summed(where: Ints, colours: Colours, size: int) -> Colours:
 
 
 def mixed(one: npt.NDArray[Any], other: npt.NDArray[Any] | int) -> Colours:
-    """Mix two colours into one with SplitMix64's finaliser (Steele, Lea & Flood, OOPSLA 2014)."""
+    """Hash two arrays of 64-bit colours into one, entry by entry, with SplitMix64's finaliser.
+
+    The finaliser is from Steele, Lea & Flood, OOPSLA 2014.
+    """
     # Unequal multipliers and addends make the result depend on the order of the two colours.
     state = one.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     state = state + (np.asarray(other).astype(np.uint64) + np.uint64(0x632BE59BD9B4E019))

@@ -22,7 +22,7 @@ from simulator.engine.clock import Clock, ScheduledCallback
 
 @dataclass(slots=True)
 class _Running:
-    """A running kernel: share left (1 to 0), and the time of the last update."""
+    """A running kernel: its two durations, the share left (1 to 0), and the time of the last update."""
 
     alone: float
     slowed: float
@@ -34,7 +34,7 @@ class _Running:
 
 @dataclass(slots=True)
 class Kernels:
-    """Kernels running on a rank.
+    """The kernels running on a rank, slowed down while a collective is in flight on the same rank.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Kernels:
         return running.done
 
     def communicate(self, change: int) -> None:
-        """Count a collective in (+1) or out (-1), and change the pace if the first begins or the last ends."""
+        """Count a collective on this rank in (`change` +1) or out (-1); adapt kernel speeds at the first and last."""
         before = self._in_flight > 0
         now = self.clock._now
         if before != (self._in_flight + change > 0):
@@ -77,7 +77,7 @@ class Kernels:
                 self._time(running, now)
 
     def _time(self, running: _Running, now: float) -> None:
-        """Schedule the kernel's end at the present pace, and cancel the former end."""
+        """Schedule a running kernel's end at the present speed from time `now` [s], and cancel its former end."""
         if running.timer is not None:
             running.timer.callbacks = ()
         # Rounding may leave a share slightly below 0, hence max() below.
@@ -85,6 +85,6 @@ class Kernels:
         running.timer = self.clock.when(now + max(running.left, 0.0) * pace, lambda: self._end(running))
 
     def _end(self, running: _Running) -> None:
-        """Trigger a kernel's end."""
+        """Remove a finished kernel and trigger the event for its end."""
         self._running.remove(running)
         running.done.succeed()

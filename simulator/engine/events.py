@@ -47,7 +47,7 @@ def execute(
     keep: Collection[int] | None = None,
     watch_all: bool = False,
 ) -> Timeline:
-    """Simulate a program.
+    """Simulate a program on a cluster with the events engine (a SimPy coroutine per stream); return the Timeline.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def execute(
 
 
 def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> tuple[Timeline, str]:
-    """Simulate until the end or a deadlock.
+    """Simulate a program on a cluster, with unlimited memory, until the end or a deadlock.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> t
 
 @dataclass(slots=True)
 class _Place:
-    """A stream's present operation, for deadlock reports."""
+    """A stream's present operation and the awaited operation, for reports of deadlocks."""
 
     rank: int
     stream: str
@@ -119,7 +119,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Play:
-    """State of a simulation."""
+    """State of a simulation with the events engine."""
 
     program: Program
     cluster: Cluster
@@ -143,7 +143,7 @@ class _Play:
     routed_collectives: dict[str, RoutedCollective] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Start a coroutine for each stream and run the clock until nothing is left."""
+        """Run the simulation with a coroutine for each stream; DeadlockError if a stream has not ended."""
         self._prepare()
         for rank, ops in enumerate(self.program.ranks):
             streams: dict[str, list[tuple[int, Op]]] = {}
@@ -183,7 +183,7 @@ class _Play:
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
 
     def _stream(self, place: _Place, queue: list[tuple[int, Op]]) -> Generator[simpy.Event, Any, None]:
-        """Run a stream's operations one by one: a SimPy process."""
+        """Run a stream's numbered operations one by one in a SimPy process; keep `place` up to date for reports."""
         for number, op in queue:
             place.at = op
             for name in op.after:
@@ -199,7 +199,7 @@ class _Play:
         self.running -= 1
 
     def _play(self, rank: int, number: int, op: Op) -> Generator[simpy.Event, Any, None]:
-        """Run a single operation."""
+        """Run operation `op`, at index `number` in a rank's program, within a SimPy process."""
         if isinstance(op, Compute):
             stretch = self._stretch(rank, number, on_gpu=op.on_gpu)
             slowed = op.duration if op.contended is None else op.contended
@@ -213,7 +213,7 @@ class _Play:
             self.memory_events[rank].append((number, self.clock.now))
 
     def _communicate(self, rank: int, op: Collective) -> Generator[simpy.Event, Any, None]:
-        """Take part in a collective, from arrival to the rank's own end."""
+        """Let `rank` take part in a collective within a SimPy process, from arrival to the rank's own end."""
         place = self.places_in[op.name][rank]
         # Each arrival overwrites the former, so the last rank's arrival remains.
         self.last_came[op.name] = self.clock.now
@@ -229,7 +229,7 @@ class _Play:
             yield collective.done[place]
 
     def _stretch(self, rank: int, number: int, *, on_gpu: bool) -> float:
-        """Return the factor on a kernel's duration from the GPU's speed and from noise."""
+        """Return the factor on a kernel's duration: noise / GPU speed; the kernel is operation `number` on `rank`."""
         speed = self.cluster.speeds[rank] if self.cluster.speeds and on_gpu else 1.0
         noise = 1.0
         if self.jitter.compute:
@@ -237,7 +237,7 @@ class _Play:
         return noise / speed
 
     def _note(self, place: _Place, op: Op, start: float) -> None:
-        """Record the span of an ended operation."""
+        """Record an operation, started at `start` [s] and ending now, in a span on the stream in `place`."""
         self.noted += 1
         end = self.clock.now
         if isinstance(op, Compute):
@@ -248,7 +248,7 @@ class _Play:
             self.spans.append(Span(place.rank, place.stream, op.name, kind, start, end, float(op.nbytes)))
 
     def _what(self, place: _Place) -> str:
-        """Say what a stream waits for."""
+        """Return the operation or ranks for which a stream waits, in words."""
         if place.at is None:
             return "nothing"
         name = place.at.name
@@ -258,7 +258,7 @@ class _Play:
         return waiting_text(place.at, place.awaiting, missing)
 
     def timeline(self) -> Timeline:
-        """Return everything recorded so far."""
+        """Return the Timeline with everything recorded so far: spans, transfers, memory and links."""
         events = {}
         for rank, own in self.memory_events.items():
             # Sorted by place in the program, which decides the order at equal times.
@@ -282,7 +282,7 @@ class _Play:
 
 
 def _at_work(spans: Sequence[Span]) -> float:
-    """Return how long any work was done [s].
+    """Return the time covered by at least one of the spans (kernels, collectives) [s].
 
     The stream on which the host issues kernels does not count.
     """

@@ -22,7 +22,7 @@ _ADDRESSES: Final = 2**47
 
 
 class ExpandableAllocator(Allocator):
-    """PyTorch's allocator under expandable_segments:True; see the module.
+    """PyTorch's caching allocator under expandable_segments:True: each pool's segment grows page by page.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ class ExpandableAllocator(Allocator):
         self._next_address = FIRST_ADDRESS
 
     def release(self) -> None:
-        """Unmap every page without an allocated block."""
+        """Give every page without an allocated block back to the device."""
         for pool in self._pools.values():
             for _, _, block in list(pool.cached):
                 self._unmap(block)
 
     def _page(self, pool: Pool) -> int:
-        """Return the pool's page size [B]."""
+        """Return the size of the pages that a pool takes from the device [B]."""
         return SMALL_SEGMENT if pool.small else self.large_page
 
     def _fit(self, pool: Pool, size: int) -> MemoryBlock | None:
@@ -76,7 +76,10 @@ class ExpandableAllocator(Allocator):
         return block
 
     def _place(self, pool: Pool, size: int) -> MemoryBlock:
-        """Return the lowest free addresses with enough room, mapped or not; otherwise a new segment."""
+        """Return the lowest free block in a pool from which on `size` bytes are free, mapped to memory or not.
+
+        If there is none, return a new segment without memory.
+        """
         for _, gap in pool.unmapped:
             start = gap.before if gap.before is not None and gap.before.cached else gap
             if _room(start, size):
@@ -90,7 +93,10 @@ class ExpandableAllocator(Allocator):
         return block
 
     def _map(self, block: MemoryBlock, size: int) -> bool:
-        """Map memory at the start of a block, and join it with a free block behind; return False without room."""
+        """Map device memory for up to `size` bytes, in whole pages, at the start of an unmapped block.
+
+        The block joins a free mapped block behind it. Returns False if the device has no room.
+        """
         pool = block.pool
         size = round_up(min(size, block.size), self._page(pool))
         if not self._has_room(size):
@@ -106,7 +112,7 @@ class ExpandableAllocator(Allocator):
         return True
 
     def _unmap(self, block: MemoryBlock) -> None:
-        """Unmap the whole pages inside a free block."""
+        """Give the whole pages inside a free block back to the device; the rest of the block stays free."""
         pool, page = block.pool, self._page(block.pool)
         # Page boundaries inside the block; a partial page at either end stays mapped.
         first = round_up(block.address - FIRST_ADDRESS, page) + FIRST_ADDRESS
@@ -125,7 +131,7 @@ class ExpandableAllocator(Allocator):
         self._join_unmapped(block)
 
     def _join_unmapped(self, block: MemoryBlock) -> None:
-        """Join unmapped addresses with unmapped neighbours."""
+        """Join a block of addresses without memory with neighbours that have no memory either."""
         pool = block.pool
         if block.behind is not None and not block.behind.mapped:
             pool.take_unmapped(block.behind)
@@ -147,7 +153,7 @@ def _reach(block: MemoryBlock) -> int:
 
 
 def _room(block: MemoryBlock | None, size: int) -> bool:
-    """Return True if free addresses from this block on suffice for `size` bytes."""
+    """Return True if the free addresses from `block` on, mapped or not, suffice for `size` bytes."""
     while block is not None and not block.held and size > 0:
         size -= block.size
         block = block.behind

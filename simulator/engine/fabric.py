@@ -35,7 +35,7 @@ _SHARED = float("inf")
 
 
 class FlowOwner(Protocol):
-    """A flow's owner (a collective), with the flows' sizes and the callbacks for their ends."""
+    """The collective to which flows belong: their sizes [B] and the callbacks for their ends."""
 
     sizes: Sequence[float]
     """Bytes by flow number [B]."""
@@ -45,9 +45,10 @@ class FlowOwner(Protocol):
 
 
 class Flow(ScheduledCallback):
-    """Bytes in flight. The clock's queue contains the flow at its end, or at its enter while its links are taken.
+    """A transfer's bytes in flight over links, also an event in the clock's queue.
 
-    The attributes `rate`, `remaining`, `updated` and `group` exist only while the flow shares links.
+    The clock's queue contains the flow at its end, or at its enter while its links are taken. The attributes `rate`,
+    `remaining`, `updated` and `group` exist only while the flow shares links.
     """
 
     __slots__ = ("end", "enter", "group", "number", "owner", "path", "rate", "remaining", "updated")
@@ -75,7 +76,7 @@ class _Group:
 
 
 class Fabric:
-    """Links with flows on them.
+    """The cluster's links and the flows on them, each flow at its max-min fair rate.
 
     Attributes
     ----------
@@ -99,9 +100,9 @@ class Fabric:
         self._solving = False
 
     def launch(self, flow: Flow) -> None:
-        """Send a flow that enters now or later.
+        """Send a flow over the links of its path, to enter (begin to flow) now or later.
 
-        Free links are taken at once. Otherwise the flow looks again at its enter time.
+        Free links are taken at once. Otherwise the flow checks its links again at its enter time.
         """
         now = self._clock._now
         if all(self.until[link] <= now for link in flow.path.links):
@@ -112,7 +113,7 @@ class Fabric:
             self._enter(flow)
 
     def _take(self, flow: Flow) -> None:
-        """Take the links until the flow's end."""
+        """Give a flow exclusive links until the flow's end, and schedule the end."""
         path = flow.path
         flow.end = flow.enter + flow.owner.sizes[flow.number] / path.rate
         flow.callbacks = flow.owner.on_end
@@ -122,7 +123,7 @@ class Fabric:
         self._clock.at(flow.end, flow)
 
     def _await(self, flow: Flow) -> None:
-        """Look again when the latency has passed."""
+        """Schedule a flow to check the links again after the latency, at the flow's enter time."""
         flow.callbacks = (self._enter,)
         self._clock.at(flow.enter, flow)
 
@@ -150,7 +151,7 @@ class Fabric:
             self._join(flow, flow.owner.sizes[flow.number])
 
     def _postpone(self, holder: Flow) -> None:
-        """Take a flow off its links before its enter; the flow looks again at its enter time."""
+        """Take a flow off the links before the flow enters; the flow checks the links again at the enter time."""
         self._withdraw(holder)
         # The queue still contains the old object at its former end; without callbacks it does nothing.
         again = _again(holder)
@@ -158,7 +159,7 @@ class Fabric:
         self._clock.at(again.enter, again)
 
     def _demote(self, holder: Flow) -> None:
-        """Convert a flow with its links to itself into a sharing flow."""
+        """Convert a flow with exclusive links into a flow that shares links, with the bytes left."""
         self._withdraw(holder)
         now = self._clock._now
         # A holder that entered at this instant keeps its exact size; computing the rest would change the last bit, and
@@ -168,7 +169,7 @@ class Fabric:
         self._join(_again(holder), left)
 
     def _withdraw(self, holder: Flow) -> None:
-        """Cancel a holder's end and free its links."""
+        """Cancel the scheduled end for a flow with exclusive links, and free the links."""
         holder.callbacks = ()
         for link in holder.path.links:
             if self.holder[link] is holder:
@@ -176,7 +177,7 @@ class Fabric:
                 self.holder[link] = None
 
     def _join(self, flow: Flow, remaining: float) -> None:
-        """Add a flow to its links' members; the solution at the end of the instant sets its rate."""
+        """Add a flow with `remaining` bytes to the sharing flows of its links; its rate is set later in the instant."""
         flow.remaining, flow.updated, flow.rate, flow.group = remaining, self._clock._now, 0.0, None
         for link, weight in zip(flow.path.links, flow.path.weights, strict=True):
             members = self._members[link]
@@ -189,7 +190,7 @@ class Fabric:
         self._solve_soon()
 
     def _leave(self, flow: Flow) -> None:
-        """Remove a flow from its links' members."""
+        """Remove a flow from the sharing flows of its links; a link without flows becomes free."""
         for link in flow.path.links:
             members = self._members[link]
             if members is None:
@@ -204,13 +205,13 @@ class Fabric:
                 self._dirty.discard(link)
 
     def _solve_soon(self) -> None:
-        """Schedule a single solution per instant, after everything else in the instant."""
+        """Schedule a computation of fair rates at the end of the present instant, unless already scheduled."""
         if not self._solving:
             self._solving = True
             self._clock.when(self._clock._now, self._solve, LAST)
 
     def _solve(self) -> None:
-        """Solve every group with a changed link."""
+        """Compute the fair rates of every group of connected flows with a changed link."""
         self._solving = False
         seen: set[Flow] = set()
         dirty, self._dirty = self._dirty, set()
@@ -225,7 +226,7 @@ class Fabric:
                     self._solve_group(self._connected(flow, seen))
 
     def _connected(self, start: Flow, seen: set[Flow]) -> list[Flow]:
-        """Return the flows connected with `start` by shared links."""
+        """Return the flows connected with `start` by shared links, also through other flows; add them to `seen`."""
         seen.add(start)
         flows, links = [start], set()
         # Breadth-first search: `flows` grows during the loop.
@@ -241,7 +242,7 @@ class Fabric:
         return flows
 
     def _solve_group(self, flows: list[Flow]) -> None:
-        """Set the rates in a group, and its timer."""
+        """Update the bytes left of connected flows, set their max-min fair rates, and schedule the next end."""
         now = self._clock._now
         group = _Group(flows)
         for flow in flows:
@@ -261,7 +262,7 @@ class Fabric:
         self._set_timer(group, now)
 
     def _set_timer(self, group: _Group, now: float) -> None:
-        """Schedule the group's next end."""
+        """Schedule the next end of a flow in a group, and note the flows that end then."""
         delays = [flow.remaining / flow.rate for flow in group.flows]
         least = max(min(delays), 0.0)
         # Flows whose ends differ only by rounding end together; otherwise each would cause a solution.
@@ -270,7 +271,7 @@ class Fabric:
         group.timer = self._clock.when(now + least, lambda: self._end(group))
 
     def _end(self, group: _Group) -> None:
-        """End the group's first flows."""
+        """End the flows of a group that are due now, and call their callbacks."""
         group.timer = None
         now = self._clock._now
         # Remove the flows first: the owners' callbacks below may launch flows on the same links.
@@ -285,7 +286,7 @@ class Fabric:
                 callback(flow)
 
     def _share(self, flows: list[Flow]) -> None:
-        """Set max-min fair rates by progressive filling [1]_.
+        """Set the max-min fair rate of each given flow by progressive filling [1]_.
 
         Raise the rates together until a link is full or a flow reaches its own cap; fix the rates concerned and go on
         with the rest. Example: flows A on link 1, B on links 1 and 2, C on link 2; link 1 has 10 B/s, link 2 has 20

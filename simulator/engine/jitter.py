@@ -21,7 +21,7 @@ _BEHIND_RANKS: Final = 2**32
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """Seeded noise.
+    """Seeded random noise on kernel durations and on transfer latencies.
 
     Attributes
     ----------
@@ -37,9 +37,9 @@ class Jitter:
 
 
 def latency_factors(jitter: Jitter, number: int, op: Collective, sources: npt.NDArray[Any]) -> Floats | None:
-    """Return a factor for each transfer; None without noise on latencies.
+    """Return a random factor on the latency for each transfer in a collective; None without noise on latencies.
 
-    A rank's n-th transfer has its own factor, independent of other transfers.
+    A rank's n-th transfer has a separate factor, independent from the remaining transfers.
 
     Parameters
     ----------
@@ -60,5 +60,5 @@ def latency_factors(jitter: Jitter, number: int, op: Collective, sources: npt.ND
 
 
 def kernel_factors(jitter: Jitter, ranks: npt.NDArray[Any], place: int) -> Floats:
-    """Return each rank's factor for the kernel at a place in its program."""
+    """Return, for each of the given ranks, the random factor on the duration of the kernel at index `place`."""
     return factors(jitter.compute, jitter.seed, ranks, place, np.zeros(len(ranks), np.int64))

@@ -31,10 +31,10 @@ from simulator.engine.routes import Routes
 
 @dataclass(frozen=True, slots=True)
 class PotentialFlows:
-    """Flows that can be in flight at once, for collectives that differ only in sizes.
+    """The flows that can be in flight at once in collectives of a program, with their routes.
 
-    A batch may concatenate several collectives that also differ in their groups, if no two have a participant in
-    common.
+    The collectives differ only in sizes. A batch may concatenate several collectives that also differ in their groups,
+    if no two have a participant in common.
 
     Attributes
     ----------
@@ -77,9 +77,9 @@ class PotentialFlows:
 
 
 def prune_links(every: Sequence[PotentialFlows], capacity: Floats) -> list[Bools]:
-    """Return which links are kept, a bool array for each entry's pairs of route and link.
+    """Return, for each entry's pairs of route and link, True if the link can be the bottleneck for two flows.
 
-    A kept link can be the bottleneck for two flows.
+    Links with False are pruned: no engine has to watch them. `capacity` is in B/s.
     """
     contended = _shared(every, len(capacity)) & (_demands(every, len(capacity)) > capacity * (1.0 + SUM_OF_RATES))
     # Two links may rule each other and one must stay. Thus a link goes only while a link that rules it is kept.
@@ -94,12 +94,12 @@ def prune_links(every: Sequence[PotentialFlows], capacity: Floats) -> list[Bools
 
 
 def all_links(every: Sequence[PotentialFlows]) -> list[Bools]:
-    """Return the same result without pruning: slower, but independent of the rules in `prune_links`."""
+    """Return True for each pair (route, link), without pruning: a check independent from `prune_links`."""
     return [np.ones(len(one.routes.link), np.bool_) for one in every]
 
 
 def _shared(every: Sequence[PotentialFlows], links: int) -> Bools:
-    """Return which links have several channels, shape (links,)."""
+    """Return True for each link used by several channels (FIFOs of transfers), shape (links,)."""
     # A link has several channels if its lowest and highest channel differ.
     low, high = np.full(links, np.iinfo(np.int64).max), np.full(links, -1)
     base = 0
@@ -118,7 +118,7 @@ def _shared(every: Sequence[PotentialFlows], links: int) -> Bools:
 
 
 def _demands(every: Sequence[PotentialFlows], links: int) -> Floats:
-    """Return the most that flows can ask from each link at once, shape (links,) [B/s].
+    """Return an upper bound on the rate that flows can ask from each link at once, shape (links,) [B/s].
 
     A rank's stream runs a single collective at a time. Each flow belongs to its source's stream and to its
     destination's stream. For each stream only the most demanding collective counts, and both sides give a bound. A
@@ -170,7 +170,7 @@ def _sums(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
 
 
 def _ruled(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) -> Iterator[tuple[int, list[int]]]:
-    """Yield contended links that other links rule, from the highest number down, with the ruling links.
+    """Yield each contended link that further links make redundant, highest number first, with these links.
 
     A link rules another if each user of the other takes it too and it is at least as narrow for each user. The
     candidates are links on the first and on the last user's route, which excludes most pairs at once.
@@ -204,7 +204,7 @@ def _ruled(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) 
 
 
 def _contended(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) -> tuple[Ints, Ints, Floats]:
-    """Return the routes' contended links: route (numbered on), link, and weight / capacity as narrowness."""
+    """Return each route's contended links as columns: route number over all entries, link, and weight / capacity."""
     routes, links, narrow, before = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)], 0
     for one in every:
         rows = np.flatnonzero(contended[one.routes.link])
@@ -216,7 +216,7 @@ def _contended(every: Sequence[PotentialFlows], contended: Bools, capacity: Floa
 
 
 def _distinct(route: Ints, link: Ints, narrow: Floats) -> tuple[Ints, Ints, Floats]:
-    """Deduplicate routes with equal links and equal narrowness; a rule for one holds for its duplicates.
+    """Return the columns (route, link, narrowness) without duplicate routes, which have equal links and narrowness.
 
     Routes with equal hashes are compared entry by entry, therefore a chance collision costs only time.
     """
@@ -234,7 +234,7 @@ def _distinct(route: Ints, link: Ints, narrow: Floats) -> tuple[Ints, Ints, Floa
 
 
 def _beside(chosen: Ints, route: Ints, link: Ints, users: Ints) -> Ints:
-    """Return each used link with each further link on its chosen route, shape (pairs,): link x links + other."""
+    """Return pairs (used link, other link on the route `chosen` for the used link), coded as link x links + other."""
     begin = np.searchsorted(route, np.arange(int(route.max(initial=-1)) + 2))
     own = np.flatnonzero(users)
     count = np.diff(begin)[chosen[own]]

@@ -24,7 +24,7 @@ from simulator.engine.path import Path
 
 
 def rates(paths: Sequence[Path], capacity: Sequence[float] | Floats) -> Floats:
-    """Return each flow's fair rate [B/s].
+    """Return the max-min fair rate of each flow over shared links [B/s].
 
     Parameters
     ----------
@@ -55,7 +55,10 @@ def rates(paths: Sequence[Path], capacity: Sequence[float] | Floats) -> Floats:
 def _with_caps(
     flow: Ints, link: Ints, weight: Floats, room: Floats, capped: Ints, caps: Floats
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Append each rate cap, modelled by a link with a single flow."""
+    """Return the pairs of flow and link, their weights and the link capacities, extended by rate caps.
+
+    Each cap [B/s] of a flow in `capped` is modelled by an additional link with this flow alone.
+    """
     if not len(capped):
         return flow, link, weight, room
     return (
@@ -67,7 +70,7 @@ def _with_caps(
 
 
 def _fill(flow: Ints, link: Ints, weight: Floats, room: Floats, flows: int) -> Floats:
-    """Fix rates pass by pass.
+    """Return the max-min fair rate of each flow [B/s], given pairs of flow and link, weights and link capacities.
 
     A pass fixes the flows on each link whose share is the smallest for every flow on the link.
     """

@@ -17,7 +17,7 @@ from simulator.records.timeline import MemorySample
 
 @dataclass(slots=True)
 class Hbm:
-    """A rank's HBM.
+    """A GPU's memory (HBM) during a simulation: allocations by label, and the bytes held after each change.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Hbm:
     _used: int = 0
 
     def allocate(self, op: Allocate, now: float) -> None:
-        """Take bytes.
+        """Allocate the bytes of a memory operation at time `now` [s].
 
         Raises
         ------
@@ -65,7 +65,7 @@ class Hbm:
         self._count(op.category, op.nbytes)
 
     def free(self, name: str, now: float) -> None:
-        """Give bytes back; ValueError if the label is unknown."""
+        """Free the allocation `name` at time `now` [s]; ValueError if the name is unknown."""
         if name not in self._held:
             raise ValueError(f"rank {self.rank} frees {name!r}, which it does not hold")
         op = self._held.pop(name)
@@ -74,7 +74,7 @@ class Hbm:
         self._count(op.category, -op.nbytes)
 
     def _place(self, op: Allocate, now: float) -> None:
-        """Place bytes with the allocator."""
+        """Place an allocation in the simulated allocator's segments, if there is an allocator."""
         if self.allocator is None:
             return
         try:
@@ -87,7 +87,10 @@ class Hbm:
             self.allocator.allocate(op.name, op.nbytes, now=now, category=op.category)
 
     def _lack(self, op: Allocate, now: float, needed: int) -> None:
-        """Record missing memory; raise OutOfMemoryError with the three largest allocations if the memory is limited."""
+        """Record that an allocation would need `needed` bytes in total, more than the capacity.
+
+        If the memory is limited, raises OutOfMemoryError with the three largest allocations.
+        """
         self.short = True
         if not self.limited:
             return
@@ -97,13 +100,13 @@ class Hbm:
         raise OutOfMemoryError(self.rank, now, needed, int(self.capacity), holders)
 
     def _count(self, category: str, change: int) -> None:
-        """Record a change by category."""
+        """Record a change by `change` bytes in the bytes held for `category`."""
         self._used += change
         self.used.append(self._used)
         self._changes.append((category, change))
 
     def samples(self, rank: int, times: Sequence[float]) -> Iterator[MemorySample]:
-        """Yield the bytes held after each change, for a rank whose changes happened at `times`."""
+        """Yield a sample of the bytes held, in total and by category, after each change, at the given times [s]."""
         by_category: dict[str, int] = {}
         # Not strict: up to the peak, only the first changes are needed.
         for (category, change), used, time in zip(self._changes, self.used, times, strict=False):

@@ -25,7 +25,7 @@ _PARTS: Final = 4096
 
 @cache
 def factor_table(sigma: float) -> Floats:
-    """Return exp(sigma z) at the quantiles i / 4096, i = 0 .. 4096.
+    """Return a table of exp(sigma z), z the standard normal quantile at i / 4096, for i = 0 .. 4096.
 
     A draw interpolates between two entries: 6 ns, where a logarithm, a cosine and an exponential take 40 ns. The
     outermost quantiles would be infinite; they are chosen to give z the exact mean in the outermost parts.
@@ -41,7 +41,7 @@ def factor_table(sigma: float) -> Floats:
 
 
 def factors(sigma: float, seed: int, rank: npt.NDArray[Any], op: int, number: npt.NDArray[Any]) -> Floats:
-    """Return exp(sigma z) with z standard normal, drawn from (seed, rank, op, number).
+    """Return random factors exp(sigma z), z standard normal, computed from the keys (seed, rank, op, number).
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def counted(sources: npt.NDArray[Any]) -> Ints:
 
 
 def _mixed(state: Unsigned) -> Unsigned:
-    """Apply SplitMix64's finaliser (Steele, Lea & Flood, OOPSLA 2014)."""
+    """Return 64-bit integers hashed entry by entry with SplitMix64's finaliser (Steele, Lea & Flood, OOPSLA 2014)."""
     with np.errstate(over="ignore"):
         z = state + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Links, and the capacity that a flow takes there.
+    """A flow's path: links, capacity taken on each link, latency and uncontended rate.
 
     Attributes
     ----------

@@ -47,7 +47,7 @@ def whose(keep: Collection[int] | None, program: Program, operations: int) -> Co
 
 
 def chosen(engine: Engine, *, arrays: bool) -> tuple[Literal["events", "compiled"], str]:
-    """Return the engine and the reason."""
+    """Return the engine to use, "events" or "compiled", and the reason; `arrays` is True with real arrays."""
     if engine != "auto":
         return engine, "as requested"
     if arrays:
@@ -66,7 +66,9 @@ def play(
     allocator: str | None = None,
     keep: Collection[int] | None = None,
 ) -> Timeline:
-    """Simulate a program; parameters and result equal those in `events.execute`.
+    """Simulate a program on a cluster with the chosen engine; return the Timeline.
+
+    Parameters and result equal those in `events.execute`.
 
     Raises
     ------
@@ -97,7 +99,10 @@ def play(
 
 
 def refuse_too_many(engine: Engine, program: Program, *, payload: bool) -> None:
-    """Raise SimulationError if the events engine cannot hold the transfers; nothing is written out for the check."""
+    """Raise SimulationError if the events engine is needed and memory cannot hold the program's transfers.
+
+    Transfers are only counted for the check.
+    """
     if engine != "events" and not payload:
         return
     transfers = _followed(program)
@@ -108,7 +113,7 @@ def refuse_too_many(engine: Engine, program: Program, *, payload: bool) -> None:
 
 
 def _refuse_endless(program: Program) -> None:
-    """Raise SimulationError if the events engine was not requested and would need too much time or memory."""
+    """Raise SimulationError if the events engine, chosen for lack of a compiled core, needs too much time or memory."""
     transfers, reason = _followed(program), "engine: there is no compiled core; "
     _refuse_larger_than_memory(transfers, reason, "collectives: closed_form")
     if transfers > _MOST_UNASKED:
@@ -119,7 +124,10 @@ def _refuse_endless(program: Program) -> None:
 
 
 def _refuse_larger_than_memory(transfers: int, reason: str, instead: str) -> None:
-    """Raise TooLargeError if the events engine cannot hold the transfers."""
+    """Raise TooLargeError if this machine's memory cannot hold `transfers` transfers in the events engine.
+
+    The message begins with `reason` and proposes the setting `instead`.
+    """
     short = shortage_text(transfers * BYTES_A_TRANSFER)
     if short:
         raise TooLargeError(
@@ -129,7 +137,7 @@ def _refuse_larger_than_memory(transfers: int, reason: str, instead: str) -> Non
 
 
 def _followed(program: Program) -> int:
-    """Return the number of transfers for the events engine."""
+    """Return the number of transfers that the events engine would simulate for a program."""
     lists = program.lists
     return sum(
         times * sum(op.schedule.length() for op in members if op.duration is None)
@@ -138,5 +146,5 @@ def _followed(program: Program) -> int:
 
 
 def _effort(transfers: int) -> str:
-    """Say the number of transfers and the time for them."""
+    """Return a text with the number of transfers and the estimated hours to simulate them."""
     return f"{transfers:.3g} transfers, about {transfers * SECONDS_A_TRANSFER / 3600:.2g} hours"

@@ -42,7 +42,7 @@ def check_program(program: Program, cluster: Cluster) -> None:
 
 
 def _check_list(rank: int, ops: Sequence[Op]) -> None:
-    """Raise ValueError for duplicate names, or waits for unknown names."""
+    """Raise ValueError if a rank's operations have duplicate names, or wait for unknown names."""
     names = {op.name for op in ops}
     if len(names) != len(ops):
         raise ValueError(f"rank {rank} has two operations of one name")
@@ -53,7 +53,7 @@ def _check_list(rank: int, ops: Sequence[Op]) -> None:
 
 
 def waiting_text(op: Op, awaited: str | None, missing: Sequence[int]) -> str:
-    """Say what a stream waits for.
+    """Return the operation or ranks for which a stream waits, in words.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Progress:
-    """Present state of a simulation.
+    """A simulation's present state, for a progress display.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ _CURRENT: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 @contextmanager
 def watched(progress: Progress) -> Iterator[None]:
-    """Report progress into `progress` inside this context and thread."""
+    """Context manager: simulations inside it, in this thread, write their state into `progress`."""
     token = _CURRENT.set(progress)
     try:
         yield
@@ -46,12 +46,12 @@ def watched(progress: Progress) -> Iterator[None]:
 
 
 def stage(name: str) -> None:
-    """Begin a stage."""
+    """Report that a simulation's stage `name` begins, such as "finding routes"."""
     tell(name, None, 0.0)
 
 
 def tell(name: str, share: float | None, now: float) -> None:
-    """Report the share done in a stage."""
+    """Report a simulation's stage `name`, the share done in this stage, and the simulated time `now` [s]."""
     progress = _CURRENT.get()
     if progress is not None:
         progress.stage, progress.share, progress.now = name, share, now

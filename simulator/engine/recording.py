@@ -41,7 +41,7 @@ class MemoryEvents:
 
 
 def memory_events(time: Floats, place: Ints) -> MemoryEvents:
-    """Sort memory operations by time; `place` must be rising."""
+    """Return memory operations sorted by time [s]; equal times keep the order of `place`, which must be rising."""
     order = np.argsort(time, kind="stable")
     return MemoryEvents(time[order], place[order])
 
@@ -65,10 +65,10 @@ def memory_over_time(
     limit: bool,
     allocator: str | None,
 ) -> MemoryPlayed:
-    """Allocate and free in temporal order, on each rank in `events`.
+    """Return the memory held over time, from each rank's allocations and frees in `events`, in temporal order.
 
-    A rank's memory depends on its list, its HBM size and the order of its memory operations. A single rank is simulated
-    for ranks with these in common; their results differ only in times.
+    A rank's memory depends on the operation list, the HBM size and the order between memory operations. A single rank
+    is simulated for ranks with these in common; the results differ only in times.
 
     Raises
     ------
@@ -108,14 +108,14 @@ _Kind = tuple[int, float, bytes]
 
 
 def _raise(program: Program, cluster: Cluster, rank: int, own: MemoryEvents, allocator: str | None) -> None:
-    """Raise the rank's OutOfMemoryError with the true time."""
+    """Raise the OutOfMemoryError of `rank` with the true time, by a second pass over its memory operations."""
     capacity = float(cluster.gpus[rank].hbm_bytes)
     hbm = Hbm(rank, capacity, True, LoggedAllocator(allocator, capacity) if allocator else None)
     _follow(hbm, program, own.place.tolist(), own.time.tolist())
 
 
 def _played(hbm_of: Mapping[int, Hbm], events: Mapping[int, MemoryEvents]) -> MemoryPlayed:
-    """Return samples, allocator logs and peaks; samples and logs are lazy."""
+    """Return the ranks' memory samples, allocator logs and peaks; samples and logs are computed on access."""
     samples = {rank: partial(_samples, hbm, rank, events[rank].time) for rank, hbm in hbm_of.items()}
     logs = {rank: partial(_log, hbm, events[rank].time) for rank, hbm in hbm_of.items() if hbm.allocator}
     peaks = {id(hbm): max(hbm.used, default=-1) for hbm in hbm_of.values()}
@@ -136,12 +136,12 @@ def _played(hbm_of: Mapping[int, Hbm], events: Mapping[int, MemoryEvents]) -> Me
 
 
 def _samples(hbm: Hbm, rank: int, time: Floats) -> list[MemorySample]:
-    """Return a rank's memory samples."""
+    """Return a rank's samples of bytes held, one after each memory operation; `time` has the operations' times [s]."""
     return list(hbm.samples(rank, time.tolist()))
 
 
 def _log(hbm: Hbm, time: Floats) -> list[AllocatorEvent]:
-    """Return a rank's allocator log, with event numbers replaced by times."""
+    """Return a rank's allocator log, with each event's number replaced by its time [s] from `time`."""
     times = time.tolist()
     events = hbm.allocator.events if hbm.allocator else ()
     return [replace(event, time=times[int(event.time)]) for event in events]
@@ -164,7 +164,7 @@ def refuse_unfit_at_start(program: Program, cluster: Cluster, allocator: str | N
 
 
 def _at_start(ops: Sequence[Op]) -> list[int]:
-    """Return the places of memory operations that happen at 0 s."""
+    """Return the indices of the allocations and frees in a rank's operations that happen at 0 s."""
     places, busy = [], set[str]()
     for place, op in enumerate(ops):
         # An operation behind a kernel or collective does not happen at 0 s.
@@ -178,7 +178,7 @@ def _at_start(ops: Sequence[Op]) -> list[int]:
 
 
 def _follow(hbm: Hbm, program: Program, places: Sequence[int], times: Sequence[float]) -> None:
-    """Apply memory operations to an HBM."""
+    """Apply the memory operations at indices `places` of a rank's program to its HBM, at the given times [s]."""
     # Ranks with a common list have common memory operations.
     ops = program.lists.lists[program.lists.list_of[hbm.rank]]
     for place, time in zip(places, times, strict=True):
@@ -198,7 +198,7 @@ def timeline_of(
     memory: MemoryPlayed,
     routes: Iterable[Routes],
 ) -> Timeline:
-    """Return a timeline without totals sent.
+    """Return a Timeline from an engine's results, except for the totals of transferred bytes.
 
     Parameters
     ----------
@@ -234,12 +234,12 @@ def timeline_of(
 
 
 def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Sort spans by rank, stream, start and end."""
+    """Return spans sorted by rank, stream, start and end."""
     return tuple(sorted(spans, key=lambda span: (span.rank, span.stream, span.start, span.end)))
 
 
 def of_ranks(timeline: Timeline, keep: Collection[int]) -> Timeline:
-    """Restrict a timeline to operations on the ranks in `keep` and on the rank ending last."""
+    """Return a timeline restricted to operations on the ranks in `keep` and on the rank that ends last."""
     ranks = by_rank(timeline.spans)
     kept = {*keep, timeline.last_rank}
     spans = LazyByRank({rank: partial(ranks.__getitem__, rank) for rank in ranks if rank in kept})

@@ -15,7 +15,7 @@ from simulator.engine.path import Path
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """Routes in columns; a route's number is its row in `latency` and `rate`.
+    """Routes through the cluster, as link arrays; a route's number is the row in `latency` and `rate`.
 
     Example: route 0 takes links 4 and 7, route 1 takes link 7: route = [0, 0, 1], link = [4, 7, 7].
 
@@ -42,23 +42,23 @@ class Routes:
         return len(self.latency)
 
     def kept(self, matters: Bools) -> Routes:
-        """Return the routes with another selection `matters`."""
+        """Return the routes with the array `matters` replaced: True where flows can hold each other back."""
         return replace(self, matters=matters)
 
     @cached_property
     def can_contend(self) -> bool:
-        """Return True if flows can hold each other back anywhere."""
+        """Return True if flows can hold each other back on any link of the routes."""
         return bool(self.matters.any())
 
     @cached_property
     def watched(self) -> tuple[Ints, Ints, Floats]:
-        """Route, link and weight of each pair that matters."""
+        """Columns route, link and weight for the pairs of route and link where flows can hold each other back."""
         return self.route[self.matters], self.link[self.matters], self.weight[self.matters]
 
     def paths(self, capacity: Sequence[float] | Floats) -> tuple[Path, ...]:
-        """Return a Path for each route, with only the links that matter.
+        """Return a Path for each route, with only the links where flows can hold each other back.
 
-        If a pruned link or a rate cap is narrower than these, the Path is capped.
+        If a pruned link or a rate cap is narrower than these links, the Path is capped. `capacity` is by link [B/s].
         """
         # Lists per route: paths are built once, for engines that follow single flows.
         links: list[list[int]] = [[] for _ in range(len(self))]

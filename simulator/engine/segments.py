@@ -27,7 +27,7 @@ HUGE_ROUNDING: Final = 2 * 2**20  # granularity above HUGE_REQUEST
 
 
 def round_up(nbytes: int, multiple: int) -> int:
-    """Round bytes up to a multiple [B].
+    """Return `nbytes` rounded up to a multiple of `multiple` [B].
 
     Examples
     --------
@@ -62,7 +62,7 @@ def segment_size(size: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class MemoryBlock:
-    """A contiguous piece in a segment; `allocate` returns it and `free` takes it back.
+    """A contiguous piece of GPU memory in a segment of a caching allocator, allocated or free.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class MemoryBlock:
         return rest
 
     def join(self) -> None:
-        """Absorb the block behind; the lower block stays."""
+        """Absorb the next block of the segment into this block."""
         gone = self.behind
         if gone is None:
             raise ValueError(f"block at {self.address:#x} is the last of its segment; nothing to join")
@@ -124,7 +124,7 @@ class MemoryBlock:
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """Blocks for a stream and a size class.
+    """A caching allocator's free memory for one stream and one size class (small or large).
 
     Attributes
     ----------
@@ -144,16 +144,16 @@ class Pool:
     unmapped: list[tuple[int, MemoryBlock]] = field(default_factory=list)
 
     def put(self, block: MemoryBlock) -> None:
-        """Insert a free block, sorted by its present size."""
+        """Insert a free block into the pool's cached blocks, sorted by size."""
         # Ties in size are broken by address.
         insort(self.cached, (block.size, block.address, block))
 
     def take(self, block: MemoryBlock) -> None:
-        """Remove a block; its size must be unchanged since `put`."""
+        """Remove a block from the pool's cached blocks; its size must be unchanged since `put`."""
         del self.cached[bisect_left(self.cached, (block.size, block.address))]
 
     def first_fit(self, size: int) -> int:
-        """Return the index in `cached` for the smallest block with at least `size` bytes.
+        """Return the index in `cached` of the smallest free block with at least `size` bytes.
 
         The index is len(cached) if there is none.
         """
@@ -161,16 +161,16 @@ class Pool:
         return bisect_left(self.cached, (size, -1))
 
     def put_unmapped(self, block: MemoryBlock) -> None:
-        """Insert addresses without memory."""
+        """Insert a block of addresses without memory into the pool's list `unmapped`."""
         insort(self.unmapped, (block.address, block))
 
     def take_unmapped(self, block: MemoryBlock) -> None:
-        """Remove addresses, which will get memory."""
+        """Remove a block of addresses from the pool's list `unmapped`, because it will get memory."""
         del self.unmapped[bisect_left(self.unmapped, (block.address,))]
 
 
 def chain(head: MemoryBlock) -> Iterator[MemoryBlock]:
-    """Yield a segment's blocks by address."""
+    """Yield a segment's blocks by address, given the first block."""
     block: MemoryBlock | None = head
     while block is not None:
         yield block
@@ -178,7 +178,7 @@ def chain(head: MemoryBlock) -> Iterator[MemoryBlock]:
 
 
 def runs(head: MemoryBlock) -> Iterator[tuple[MemoryBlock, ...]]:
-    """Yield a segment's mapped blocks, grouped between unmapped gaps."""
+    """Yield tuples of consecutive blocks with memory, split at unmapped gaps, given a segment's first block."""
     run: list[MemoryBlock] = []
     for block in chain(head):
         if block.mapped:

@@ -9,7 +9,7 @@ from simulator.records.operation import Collective
 
 
 class TimedCollective:
-    """A collective that waits for its ranks, then for its duration."""
+    """A collective with a given duration: it ends this duration after the last rank has arrived."""
 
     def __init__(self, clock: Clock, op: Collective) -> None:
         self._clock = clock
@@ -19,14 +19,14 @@ class TimedCollective:
         self._done = simpy.Event(clock)
 
     def reach(self, place: int) -> simpy.Event:
-        """Count a rank in; return the event for the end, common to every rank."""
+        """Note the arrival of the rank at index `place` in the group; return the event for the collective's end."""
         del self._absent[self._op.group[place]]
         if not self._absent:
             self._clock.when(self._clock._now + (self._op.duration or 0.0), self._finish)
         return self._done
 
     def _finish(self) -> None:
-        """Trigger the common end."""
+        """Trigger the event for the collective's end, common to every rank."""
         self._done.succeed()
 
     def missing(self) -> list[int]:

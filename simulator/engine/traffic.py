@@ -21,7 +21,7 @@ from simulator.records.transfers import Transfers, write_out
 
 @dataclass(frozen=True, slots=True)
 class SizedRound:
-    """A round with its transfers' bytes and its repetitions.
+    """A round in a collective's schedule with the transfers' bytes and the number of repetitions.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class SizedRound:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """A schedule with sizes.
+    """A collective's schedule with array sizes: each transfer's bytes.
 
     Attributes
     ----------
@@ -61,12 +61,12 @@ class Traffic:
     reduce_itemsize: int
 
     def __len__(self) -> int:
-        """Number of transfers, counted without writing them out."""
+        """Number of transfers, counted from the rounds without writing the transfers out."""
         return sum(len(part.route_of) * part.repeat.times for part in self.parts)
 
     @cached_property
     def parts(self) -> tuple[SizedRound, ...]:
-        """Rounds with at least one transfer."""
+        """Rounds of the schedule with their transfers' bytes."""
         repeats = list(self.schedule.repeats())
         # Offsets of each round in the concatenated rows.
         cuts = np.cumsum([0, *(len(repeat.round) for repeat in repeats)])
@@ -76,7 +76,7 @@ class Traffic:
 
     @property
     def route_keys(self) -> Ints:
-        """Distinct triples (source, destination, reduce), shape (routes, 3).
+        """The distinct routes: triples (source, destination, reduce) of the transfers, shape (routes, 3).
 
         A reduction at the destination takes a route different from a copy, because it uses HBM bandwidth.
         """
@@ -84,7 +84,7 @@ class Traffic:
 
     @cached_property
     def _by_key(self) -> tuple[Ints, npt.NDArray[np.int32]]:
-        """Return the distinct route keys, and each row's index into them."""
+        """Return the distinct triples (source, destination, reduce), and each transfer's index into them."""
         rounds = [repeat.round for repeat in self.schedule.repeats()]
         n = self.schedule.world_size + self.schedule.auxiliaries
         # A key packs source, destination and reduce into an integer.
@@ -95,7 +95,7 @@ class Traffic:
 
     @cached_property
     def channels(self) -> tuple[Ints, Ints, Ints]:
-        """Return for each route the lowest channel, the highest channel and the number of channels."""
+        """Lowest channel, highest channel and number of channels (FIFOs of transfers) on each route."""
         channel = np.concatenate([np.zeros(0, np.int64), *(part.repeat.round.channel for part in self.parts)])
         row, count = self._by_key[1], len(self.route_keys)
         low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
@@ -110,7 +110,7 @@ class Traffic:
 
     @cached_property
     def chunk_sizes(self) -> Floats:
-        """Elements in each chunk, shape (chunks,)."""
+        """Number of elements in each array chunk, shape (chunks,)."""
         return timed_sizes(self.schedule, self.elements)
 
     @cached_property
@@ -131,7 +131,7 @@ class Traffic:
         return np.where(round_.reduce, self.reduce_itemsize, self.itemsize)
 
     def _is_steady(self, repeat: Repeat) -> bool:
-        """Return True if chunk sizes repeat along each transfer's way through the table."""
+        """Return True if every transfer in a round carries equal bytes in each repetition of the round."""
         if repeat.times == 1:
             return True
         # A transfer visits places in the table this far apart. Example: a table with 6 chunks and moves 4 gives 2:
@@ -141,7 +141,7 @@ class Traffic:
         return all(bool((elements == elements[0]).all()) for elements in by_turn)
 
     def _by_place(self, repeat: Repeat, count: int) -> Floats:
-        """Return the elements carried by a run with `count` chunks, for each first place in the table."""
+        """Return the elements in `count` chunks, for each index in a round's chunk table as the first chunk."""
         return run_elements(repeat.table, np.full(len(repeat.table), count), repeat.round.step, self.chunk_sizes)
 
     @cached_property
@@ -153,7 +153,7 @@ class Traffic:
         return total
 
     def _bytes_of_all(self, part: SizedRound) -> Floats:
-        """Return each transfer's bytes summed over every repetition, shape (t,) [B]."""
+        """Return the bytes of each transfer in a round, summed over the round's repetitions, shape (t,) [B]."""
         repeat, round_ = part.repeat, part.repeat.round
         if part.steady:
             return part.nbytes * repeat.times
@@ -173,7 +173,7 @@ class Traffic:
 
     @cached_property
     def transfers(self) -> Transfers:
-        """Transfers, written out on first access."""
+        """Every transfer of the schedule, written out on first access."""
         return write_out(self.schedule)
 
     @cached_property

@@ -37,7 +37,7 @@ Tamper = Mapping[int, Callable[[Array], Array | None]]
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Arrays for a collective.
+    """The ranks' arrays for a collective, with the dtypes and the reduction.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Payload:
 
 
 def ended_order(transfers: Transfers, end: Floats) -> Ints:
-    """Return transfer numbers in the order of their ends; ties go to the lower number.
+    """Return transfer numbers in the order of the transfers' ends [s]; ties go to the lower number.
 
     A transfer's number is higher than its awaited transfers' numbers, therefore even transfers without duration stay in
     order. If adds may arrive in any order, schedules number transfers by sending rank.
@@ -72,7 +72,7 @@ def ended_order(transfers: Transfers, end: Floats) -> Ints:
 
 
 def carry_all(program: Program, timeline: Timeline, payloads: Mapping[str, Payload]) -> None:
-    """Apply the transfers in every collective with a payload, in the order of their ends."""
+    """Apply each collective's simulated transfers to the payload's arrays, in the order in which transfers ended."""
     ops = program.collectives()
     for log in timeline.logs:
         if log.collective in payloads:
@@ -81,7 +81,7 @@ def carry_all(program: Program, timeline: Timeline, payloads: Mapping[str, Paylo
 
 
 def carry(schedule: Schedule, transfers: Transfers, order: Ints, payload: Payload) -> None:
-    """Apply the transfers to the buffers in the given order."""
+    """Apply a collective's transfers to the payload's buffers in place, in the given order of transfer numbers."""
     elements = len(payload.buffers[0])
     if schedule.operation == "all_to_all":
         # A buffer in all_to_all has world_size rows; chunks are counted for a single row.
@@ -117,7 +117,10 @@ def carry(schedule: Schedule, transfers: Transfers, order: Ints, payload: Payloa
 
 
 def _carry_plain(transfers: Transfers, order: Ints, buffers: Sequence[Array], starts: list[int]) -> None:
-    """Apply sums in the payload's own dtype, a single chunk per transfer: the common case without bookkeeping."""
+    """Apply transfers that sum in the payload's own dtype, each a single chunk, to the buffers in place.
+
+    This is the common case, without bookkeeping. `starts` has each chunk's offset in the buffers.
+    """
     # Stable: the given order is kept within each chunk.
     by_chunk = order[np.argsort(transfers.first[order], kind="stable")]
     add = np.add
@@ -137,7 +140,7 @@ def _carry_plain(transfers: Transfers, order: Ints, buffers: Sequence[Array], st
 
 
 class _ChunkReduction:
-    """Moves and adds a single chunk: values at ranks, sums at servers, buffered values, wider partial sums."""
+    """Carries out a collective's transfers of a single chunk: rank values, server sums, buffered values, wider sums."""
 
     def __init__(
         self, schedule: Schedule, payload: Payload, wide: bool, start: int, stop: int, origins: list[int]
@@ -155,7 +158,7 @@ class _ChunkReduction:
         self._buffered: dict[int, list[tuple[int, int, Array]]] = {}
 
     def apply(self, number: int, src: int, dst: int, *, reduce: bool) -> None:
-        """Apply a transfer: the receiver adds the sender's value, or replaces its own."""
+        """Apply transfer `number` of the chunk: `dst` adds the value at `src` (`reduce`), or replaces its own."""
         # The sender's value includes everything that has arrived before.
         self._settle(src)
         # A copy of a partial sum is rounded, a copy of a complete sum is divided and final.
@@ -181,9 +184,9 @@ class _ChunkReduction:
             self._origins[dst] |= self._origins[src]
 
     def _lost(self, src: int, dst: int, value: Array, *, reduce: bool) -> None:
-        """Handle a lost transfer.
+        """Apply a lost transfer: the receiver keeps the present value, or gets zeros if there is none.
 
-        The receiver continues with its own value, or with zeros, and its origins count the data as arrived.
+        The receiver's origins count the data as arrived.
         """
         self._settle(dst)
         if self._origins[dst] == 0 and dst not in self._sums:
@@ -191,7 +194,7 @@ class _ChunkReduction:
         self._origins[dst] = self._origins[dst] | self._origins[src] if reduce else self._origins[src]
 
     def close(self) -> None:
-        """Add buffered values; convert every rank's chunk to the payload's dtype, averages divided."""
+        """Finish the chunk: add buffered values, divide averages, and convert ranks' values to the payload's dtype."""
         for participant in list(self._buffered):
             self._settle(participant)
         averaging = self._payload.reduction == "average"
@@ -206,13 +209,13 @@ class _ChunkReduction:
                 buffer[self._part] = finished(buffer[self._part], "average", world_size, self._payload.dtype.numpy)
 
     def _value(self, participant: int) -> Array:
-        """Return the participant's present value."""
+        """Return the chunk's present value at a participant."""
         if participant in self._sums:
             return self._sums[participant]
         return self._payload.buffers[participant][self._part]
 
     def _travelling(self, src: int, value: Array, *, complete: bool) -> Array:
-        """Return a sum in the form in which it is copied: rounded to the payload's dtype.
+        """Return a participant's `value` in the form in which copies travel: rounded to the payload's dtype.
 
         A complete sum is divided first (average), and the result also replaces the sum at its owner.
         """
@@ -225,7 +228,7 @@ class _ChunkReduction:
         return final
 
     def _put(self, participant: int, value: Array) -> None:
-        """Replace the participant's value."""
+        """Replace the chunk's value at a participant."""
         if participant < self._schedule.world_size:
             # A value in the payload's dtype replaces any partial sum.
             self._sums.pop(participant, None)
@@ -235,7 +238,7 @@ class _ChunkReduction:
             self._sums[participant] = value.copy()
 
     def _add(self, participant: int, value: Array) -> None:
-        """Add to the participant's value; a participant without a value takes it over."""
+        """Add `value` to the chunk's value at a participant; a participant without a value takes it over."""
         if self._origins[participant] == 0:
             self._put(participant, value)
             return
@@ -246,7 +249,7 @@ class _ChunkReduction:
         accumulate_into(into, value.astype(into.dtype, copy=False), self._payload.reduction)
 
     def _settle(self, participant: int) -> None:
-        """Add the buffered values in rank order, the participant's own value at its rank's place."""
+        """Add the values buffered at a participant in rank order, with its own value at its rank's place."""
         waiting = self._buffered.pop(participant, [])
         if not waiting:
             return

@@ -27,7 +27,7 @@ _LARGE: Final = 4 * 2**20
 
 
 def draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
-    """Fill an array with rank r's numbers: unit normals, or integers from -16 to 16 (unsigned: 0 to 16).
+    """Fill the array `into` with a rank's random numbers: unit normals, or integers from -16 to 16 (unsigned: 0 to 16).
 
     A long array repeats its first 262,139 numbers: copying takes a tenth of the time needed for drawing.
     """
@@ -41,7 +41,7 @@ def draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
 
 
 def _draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
-    """Fill an array with freshly drawn numbers."""
+    """Fill the array `into` with numbers freshly drawn from the seed and the rank."""
     generator = np.random.default_rng([seed, rank])
     if dtype.name in ("float64", "float32"):
         # Draw straight into the buffer: copying from a second array would take as long as drawing.
@@ -54,7 +54,7 @@ def _draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
 
 
 def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[Array]:
-    """Return every rank's buffer before the operation: every chunk in order, zeros in chunks not yet held.
+    """Return the random buffer of every rank before a collective: every chunk in order, zeros in chunks not yet held.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[
 
 
 class RandomInput:
-    """A rank's drawn numbers, kept while its buffer changes.
+    """A rank's random input numbers, kept while its buffer changes.
 
     Only a single period is stored.
 
@@ -95,7 +95,7 @@ class RandomInput:
         return self._length
 
     def __getitem__(self, part: slice) -> Array:
-        """Return the drawn numbers from `part.start` to before `part.stop`."""
+        """Return the input numbers of the given slice of the buffer; the slice must lie in the drawn part."""
         period, count = len(self._period), part.stop - part.start
         if not count:
             return self._period[:0]
@@ -108,19 +108,22 @@ class RandomInput:
 
 
 def drawn(schedule: Schedule, elements: int, buffers: Sequence[Array]) -> list[RandomInput]:
-    """Return each rank's drawn numbers; call before the buffers change."""
+    """Return a copy of each rank's random input numbers; call before the collective changes the buffers."""
     held = _held(schedule, _starts(schedule, elements))
     return [RandomInput(buffer, part) for buffer, part in zip(buffers, held, strict=True)]
 
 
 def _starts(schedule: Schedule, elements: int) -> list[int]:
-    """Return each chunk's offset, then the buffer's length."""
+    """Return the offset of each chunk in a rank's buffer, then the buffer's length."""
     starts: list[int] = chunk_starts(schedule, elements).tolist()
     return starts
 
 
 def _held(schedule: Schedule, starts: list[int]) -> list[slice]:
-    """Return the part held by each rank before the operation: from its first chunk to its last."""
+    """Return the slice of the buffer held by each rank before a collective: from the first chunk to the last.
+
+    `starts` has the chunk offsets.
+    """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for chunk in range(schedule.chunks):
@@ -132,7 +135,7 @@ def _held(schedule: Schedule, starts: list[int]) -> list[slice]:
 
 
 def _zeros(elements: int, dtype: Dtype, part: slice) -> Array:
-    """Return zeros whose memory Linux allocates on first write, with huge pages only in `part`.
+    """Return an array of zeros whose memory Linux allocates on first write, with huge pages only in the slice `part`.
 
     In all_to_all a rank writes only its row and its column in a square of chunks. numpy asks for huge pages everywhere;
     writing a column of small chunks would then allocate every page.
@@ -149,7 +152,7 @@ def _zeros(elements: int, dtype: Dtype, part: slice) -> Array:
 
 
 def result(schedule: Schedule, buffer: Array, rank: int, elements: int) -> Array:
-    """Return the operation's result for a rank; empty if the rank gets nothing."""
+    """Return the part of a rank's buffer that is the collective's result for the rank; possibly empty."""
     starts = _starts(schedule, elements)
     if schedule.operation in ("reduce_scatter", "scatter"):
         return buffer[starts[rank * schedule.pieces] : starts[(rank + 1) * schedule.pieces]].copy()

@@ -34,7 +34,7 @@ Step = tuple[int, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Arithmetic in a collective: dtypes and operation.
+    """A collective's number formats and reduction.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Expressions for a chunk: the term held by each participant, and the terms in its buffer.
+    """Sums for a chunk, as expressions over the inputs: each participant's term and buffered terms.
 
     Terms are numbered in order of creation; equal terms share a number.
     """
@@ -87,7 +87,7 @@ class _Chunk:
     buffered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def term(self, term: Term, origins: int) -> int:
-        """Return the number of a term, new or known; `origins` marks its inputs by bits."""
+        """Return a term's number in the chunk's expressions, new or known; `origins` marks the inputs by bits."""
         if term not in self.known:
             self.known[term] = len(self.terms)
             self.terms.append(term)
@@ -95,11 +95,11 @@ class _Chunk:
         return self.known[term]
 
     def add(self, a: int, b: int) -> int:
-        """Return the sum's number."""
+        """Return the number of the term that adds the terms with numbers `a` and `b`."""
         return self.term(("add", a, b), self.origins[a] | self.origins[b])
 
     def settle(self, participant: int) -> None:
-        """Add the participant's buffered terms in rank order, its own term at its rank's place."""
+        """Add the terms buffered at a participant in rank order, with its own term at its rank's place."""
         waiting = self.buffered.pop(participant, [])
         if not waiting:
             return
@@ -111,7 +111,7 @@ class _Chunk:
         self.held[participant] = total
 
     def transfer(self, src: int, dst: int, *, reduce: bool) -> None:
-        """Replay a transfer."""
+        """Replay a transfer of the chunk from `src` to `dst`: the receiver's term becomes a sum or a copy."""
         self.settle(src)
         value = self.held[src]
         if not reduce:
@@ -126,7 +126,7 @@ class _Chunk:
             self.held[dst] = value
 
     def finish(self, value: int, *, keep: bool) -> int:
-        """Return the term after a copy.
+        """Return the number of the term into which a copy turns the term `value`.
 
         A complete sum becomes final. A partial sum is rounded at the receiver, while its sender keeps the wide sum
         (`keep`).
@@ -146,7 +146,9 @@ def judge(
     inputs: Sequence[Array | RandomInput],
     results: Sequence[Array],
 ) -> Verdict:
-    """Compare results with the replay in the simulated order, and with exact arithmetic.
+    """Compare a collective's results with a replay in the simulated order, and with exact arithmetic.
+
+    Returns the number of wrong elements, the largest error and the number of overflows.
 
     Parameters
     ----------
@@ -175,7 +177,7 @@ def judge(
 
 
 def _elements(schedule: Schedule, inputs: Sequence[Array | RandomInput]) -> int:
-    """Return the array's number of elements per rank."""
+    """Return the number of elements of a collective's array, given each rank's input buffer."""
     return len(inputs[0]) // schedule.world_size if schedule.operation == "all_to_all" else len(inputs[0])
 
 
@@ -188,7 +190,10 @@ def _judge_chunk(
     inputs: Sequence[Array | RandomInput],
     results: Sequence[Array],
 ) -> Verdict:
-    """Compare a single chunk on every rank."""
+    """Compare a single chunk's results on every rank with the replay of its transfers `carried`; return the verdict.
+
+    `part` is the chunk's slice of the buffers.
+    """
     # Chunks are independent, so a single chunk's expressions bound the memory.
     expressions = _replayed(schedule, chunk, carried, numbers)
     wanted, origins = _promised_terms(schedule, chunk, expressions)
@@ -219,7 +224,7 @@ def _judge_chunk(
 
 
 def _replayed(schedule: Schedule, chunk: int, carried: list[Step], numbers: Numbers) -> _Chunk:
-    """Build a chunk's expressions by replaying its transfers in the given order."""
+    """Return a chunk's expressions after a replay; `carried` has the transfers (source, destination, reduce)."""
     rounds = np.dtype(numbers.accumulate) != numbers.dtype.numpy
     expressions = _Chunk(schedule.world_size, schedule.reduction_order, rounds, {})
     for rank in holders(schedule, chunk):
@@ -230,7 +235,7 @@ def _replayed(schedule: Schedule, chunk: int, carried: list[Step], numbers: Numb
 
 
 def _promised_terms(schedule: Schedule, chunk: int, expressions: _Chunk) -> tuple[dict[int, list[int]], int]:
-    """Return the terms required at the end, with their ranks, and the inputs contained in them.
+    """Return the terms that ranks must hold at the end, each with the ranks, and the inputs contained (bit mask).
 
     Each required term contains the same inputs.
     """
@@ -254,7 +259,10 @@ def _evaluate(
     part: slice,
     n: int,
 ) -> list[Array]:
-    """Return each term's value; values of unwanted terms may be overwritten."""
+    """Return each term's value in a chunk's expressions; only `wanted` values survive.
+
+    Later sums may overwrite further values. `part` is the chunk's slice in the inputs.
+    """
     values: list[Array] = []
     used = Counter(chain.from_iterable(term[1:] for term in expressions.terms if term[0] != "input"))
     used.update(list(wanted))
@@ -276,7 +284,7 @@ def _evaluate(
 
 
 def unlike(a: Array, b: Array) -> int:
-    """Return the number of elements that differ in any bit; NaN equals NaN.
+    """Return the number of elements in which two arrays differ in any bit; NaN equals NaN.
 
     Examples
     --------
@@ -296,7 +304,7 @@ def unlike(a: Array, b: Array) -> int:
 
 
 def _distance(result: Array, truth: Array) -> float:
-    """Return the largest finite distance from the exact result."""
+    """Return the largest finite absolute difference between a result and the exact result."""
     with np.errstate(invalid="ignore"):
         distance = np.abs(result.astype(truth.dtype) - truth)
     distance = distance[np.isfinite(distance)]

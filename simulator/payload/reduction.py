@@ -29,7 +29,9 @@ REDUCTIONS: Final = tuple(_OPERATORS)
 
 
 def accumulate_into(into: Array, other: Array, reduction: str) -> None:
-    """Add (or multiply, ...) `other` into `into`, in place, rounding to its dtype; integers wrap.
+    """Reduce (add, multiply, ...) the array `other` into the array `into`, in place, rounding to its dtype.
+
+    Integers wrap.
 
     Parameters
     ----------
@@ -57,7 +59,7 @@ def accumulate_into(into: Array, other: Array, reduction: str) -> None:
 
 
 def divide(total: Array, world_size: int) -> Array:
-    """Divide by the world size, rounding once to the array's dtype."""
+    """Return a sum divided by the number of ranks, rounded once to the sum's dtype."""
     if total.dtype.itemsize <= 2:
         return (total.astype(np.float32) / np.float32(world_size)).astype(total.dtype)
     quotient: Array = total / total.dtype.type(world_size)
@@ -65,20 +67,20 @@ def divide(total: Array, world_size: int) -> Array:
 
 
 def rounded(total: Array, dtype: npt.DTypeLike) -> Array:
-    """Round to a dtype; overflow gives infinity, or NaN in dtypes without infinity."""
+    """Return an array rounded to a dtype; overflow gives infinity, or NaN in dtypes without infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         return total.astype(dtype)
 
 
 def finished(total: Array, reduction: str, world_size: int, dtype: npt.DTypeLike) -> Array:
-    """Return a complete sum's result: divided for an average, and rounded to the payload's dtype."""
+    """Return a complete sum as the collective's result: divided for an average, and rounded to the payload's dtype."""
     if reduction == "average":
         total = divide(total, world_size)
     return total if total.dtype == dtype else rounded(total, dtype)
 
 
 def exact(inputs: list[Array], reduction: str) -> Array:
-    """Return the reduction in extended precision, over ranks in order.
+    """Return the reduction of the inputs in extended precision, in rank order.
 
     Returns
     -------
@@ -98,7 +100,7 @@ def exact(inputs: list[Array], reduction: str) -> Array:
 
 
 def overflowed(result: Array, dtype: Dtype) -> int:
-    """Return the number of elements in an exact result that overflow the dtype."""
+    """Return the number of finite elements in an exact result outside the dtype's range."""
     if dtype.is_float:
         with np.errstate(over="ignore", invalid="ignore"):
             held = result.astype(np.float64).astype(dtype.numpy).astype(np.float64)

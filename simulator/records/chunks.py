@@ -23,7 +23,7 @@ Sizes = TypeVar("Sizes", Ints, Floats)
 
 
 def split(elements: int, chunks: int) -> Ints:
-    """Cut n elements into k chunks: the first n mod k chunks get an additional element.
+    """Return the sizes when n elements are cut into k chunks: the first n mod k chunks have an additional element.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def split(elements: int, chunks: int) -> Ints:
 
 
 def chunk_sizes(schedule: Schedule, elements: int) -> Ints:
-    """Return each chunk's elements, shape (chunks,).
+    """Return the number of elements in each chunk of a schedule's array, shape (chunks,).
 
     In all_to_all, chunk i x world_size + j goes from rank i to rank j and has the size of the array's j-th part. In any
     other operation the array is cut evenly into parts, and each part evenly into pieces.
@@ -51,7 +51,10 @@ def chunk_sizes(schedule: Schedule, elements: int) -> Ints:
 
 
 def timed_sizes(schedule: Schedule, elements: int) -> Floats:
-    """Return each chunk's elements for timing, shape (chunks,): a large part's pieces count equally."""
+    """Return the number of elements in each chunk for timing, shape (chunks,), possibly fractions.
+
+    In large arrays, the pieces of a part count equally.
+    """
     if schedule.pieces == 1 or elements < _ALIKE * schedule.chunks:
         return chunk_sizes(schedule, elements).astype(np.float64)
     # Fractions are fine: these sizes determine times, never payload.
@@ -64,12 +67,15 @@ def chunk_starts(schedule: Schedule, elements: int) -> Ints:
 
 
 def transfer_elements(transfers: Transfers, sizes: Sizes) -> Sizes:
-    """Return the elements carried by each transfer, shape (t,), given chunk sizes."""
+    """Return the number of elements carried by each transfer, shape (t,), given each chunk's elements."""
     return run_elements(transfers.first, transfers.count, transfers.step, sizes)
 
 
 def run_elements(first: npt.NDArray[Any], count: npt.NDArray[Any], step: npt.NDArray[Any] | int, sizes: Sizes) -> Sizes:
-    """Return the elements in runs: `count` chunks from `first` on, `step` apart, modulo the number of chunks."""
+    """Return the elements in runs of chunks, shape (runs,): `count` chunks from `first` on, `step` apart.
+
+    Chunks are numbered modulo their number; `sizes` has the elements of each.
+    """
     step = np.broadcast_to(step, first.shape)
     carried = np.zeros(len(first), sizes.dtype)
     # Most transfers carry a single chunk, which needs no summing.

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class LazySequence(Sequence[T]):
-    """Lazy sequence: record n is built by make(n) on first access."""
+    """Lazy sequence of `total` records: record n is built by make(n) on first access."""
 
     __slots__ = ("_made", "_make", "_total")
 
@@ -40,7 +40,7 @@ class LazySequence(Sequence[T]):
 
 
 class LazyValues(Mapping[int, T]):
-    """Lazy mapping from rank to value.
+    """Lazy mapping from rank to a value, built on first access.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class LazyValues(Mapping[int, T]):
 
 
 class LazyByRank(LazyValues[tuple[T, ...]]):
-    """Lazy mapping from rank to a tuple of records; makers may return any sequence."""
+    """Lazy mapping from rank to a tuple of records, built on first access; makers may return any sequence."""
 
     __slots__ = ()
 
@@ -83,7 +83,7 @@ def _as_tuple(make: Callable[[], Sequence[T]]) -> tuple[T, ...]:
 
 
 class AllRanks(Sequence[T], Generic[T]):
-    """The records of each rank, concatenated.
+    """Lazy sequence with every rank's records, concatenated rank by rank.
 
     Attributes
     ----------

@@ -22,7 +22,7 @@ SAME: Final = 5e-4
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A comparable number in a report.
+    """A number in reports to be compared, with direction (less or more is better) and wording.
 
     Attributes
     ----------
@@ -61,11 +61,11 @@ class Measure:
     verb: str = "has"
 
     def text(self, value: float) -> str:
-        """Format the value for a sentence."""
+        """Return the value as text for a sentence, with unit and noun: "23.5 GiB of memory"."""
         return self.phrase.format(self.number(value))
 
     def amount_text(self, value: float) -> str:
-        """Format the value with its unit, without the noun: "23.5 GiB", "57,659 tokens/s".
+        """Return the value as text with its unit, without the noun: "23.5 GiB", "57,659 tokens/s".
 
         Examples
         --------
@@ -75,15 +75,15 @@ class Measure:
         return self.text(value) if "/s" in self.phrase else self.number(value)
 
     def uncertainty(self, report: Report) -> float:
-        """Return the largest relative error for 80 % of comparable measured runs; 0 without such runs."""
+        """Return the relative error that 80 % of comparable measured runs do not exceed; 0 if the report has none."""
         return interval_width(report, self.interval) or 0.0
 
     def better(self, one: float, other: float) -> bool:
-        """Return True if `one` beats `other`."""
+        """Return True if the value `one` is better than `other`: less or more, by this measure's direction."""
         return one < other if self.best == "least" else one > other
 
     def change_text(self, value: float, before: float) -> str:
-        """Describe a change: '16 % less time', '2.4x the time', 'the same time'.
+        """Return the change from `before` to `value` as text: '16 % less time', '2.4x the time', 'the same time'.
 
         Examples
         --------
@@ -100,7 +100,7 @@ class Measure:
         return f"{percent_text(abs(change))} {'less' if change < 0 else 'more'} {self.noun}"
 
     def sign_text(self, value: float, before: float) -> str:
-        """Describe a change in a list whose header names the measure: '-16 %', '2.4x', '0 %'.
+        """Return the change from `before` to `value` as text with a sign, without the noun: '-16 %', '2.4x', '0 %'.
 
         Examples
         --------
@@ -117,7 +117,10 @@ class Measure:
 
 
 def interval_width(report: Report, key: str = "step_time_s") -> float | None:
-    """Return the largest relative error for 80 % of comparable measured runs; None without such runs."""
+    """Return the relative error for the figure `key` not exceeded by 80 % of comparable measured runs; or None.
+
+    The result is None if the report has no measured runs to compare.
+    """
     ends = report.get("intervals") or {}
     low, high = (ends.get(f"{key}_80_{end}") for end in ("low", "high"))
     # Geometric half-width: f - 1, if the ends are prediction / f and prediction x f.
@@ -125,7 +128,7 @@ def interval_width(report: Report, key: str = "step_time_s") -> float | None:
 
 
 def percent_text(share: float) -> str:
-    """Format a share in per cent: two digits below ten, otherwise whole numbers.
+    """Return a share (0 to 1) as text in per cent: two digits below ten, otherwise whole numbers.
 
     Examples
     --------
@@ -137,7 +140,7 @@ def percent_text(share: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """Format a part of a step in per cent, to a tenth: the format in tables, sentences and pictures.
+    """Return a share (0 to 1) as text in per cent with one decimal: "15.7 %".
 
     Examples
     --------
@@ -148,7 +151,7 @@ def share_text(share: float) -> str:
 
 
 def arrays_text(number: float) -> str:
-    """Say how often a link carries the array.
+    """Return text for the traffic of a link in multiples of the collective's array: "1.5x the array".
 
     Examples
     --------
@@ -159,7 +162,7 @@ def arrays_text(number: float) -> str:
 
 
 def factor_text(ratio: float) -> str:
-    """Format a ratio.
+    """Return a ratio as text with "x": whole from 10 on, otherwise with two or three digits.
 
     Examples
     --------
@@ -170,12 +173,12 @@ def factor_text(ratio: float) -> str:
 
 
 def _idle(report: Report) -> float | None:
-    """Return the share of idle time in a step (bubble)."""
+    """Return the idle share of a step's time in a report (pipeline bubble), 0 to 1; None without a step time."""
     return report["bubble_time_s"] / report["step_time_s"] if report.get("step_time_s") else None
 
 
 def _last_loss(report: Report) -> float | None:
-    """Return the last step's loss, or None."""
+    """Return the loss of the last training step in a report; None if the report has no losses."""
     losses = (report.get("learning") or {}).get("losses") or ()
     return losses[-1] if losses else None
 
@@ -216,22 +219,22 @@ MEASURES: Final = (
 
 
 def names() -> tuple[str, ...]:
-    """Return every measure's name."""
+    """Return the names of all measures."""
     return tuple(dict.fromkeys(measure.name for measure in MEASURES))
 
 
 def names_of(kind: str) -> tuple[str, ...]:
-    """Return the measures' names for "collective" or for "training"."""
+    """Return the names of the measures for scenarios of a kind: "collective" or "training"."""
     return tuple(measure.name for measure in MEASURES if kind in measure.of)
 
 
 def find(name: str, kind: str) -> Measure:
-    """Return the measure with a name, for a kind of scenario."""
+    """Return the measure with this name, for scenarios of a kind: "collective" or "training"."""
     return next(measure for measure in MEASURES if measure.name == name and kind in measure.of)
 
 
 def for_reports(measure: Measure, reports: Sequence[Report]) -> Measure:
-    """Return the measure, or a comparable measure if the reports do not allow the given one.
+    """Return the measure, or a replacement by which the given reports can be compared fairly.
 
     Step times are compared per token if steps have different numbers of tokens. MFU is replaced by model FLOP/s if peak
     FLOP/s differ.
@@ -248,10 +251,10 @@ def for_reports(measure: Measure, reports: Sequence[Report]) -> Measure:
 
 
 def _all_steps(reports: Sequence[Report]) -> bool:
-    """Return True if every report comes from a training step."""
+    """Return True if there are reports, and every report comes from a training step."""
     return bool(reports) and all("tokens_per_s" in report for report in reports)
 
 
 def _alike(values: Sequence[float]) -> bool:
-    """Return True if values agree to 1e-6."""
+    """Return True if the values agree to a relative 1e-6; also if there are none."""
     return not values or max(values) - min(values) <= 1e-6 * max(values)

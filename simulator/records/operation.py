@@ -19,7 +19,7 @@ ISSUE: Final = "issue"
 
 
 class Computation(Enum):
-    """Effect on numbers of a rank's own work, or a server's."""
+    """Kinds of computation: the effect of a rank's own work, or a server's, on real numbers in a training."""
 
     FORWARD = "forward"  # run a unit forward
     RECOMPUTE = "recompute"  # run a layer, or a segment of layers, forward again
@@ -33,7 +33,7 @@ class Computation(Enum):
 
 
 class Exchange(Enum):
-    """Effect on numbers of a collective."""
+    """Kinds of data exchange: a collective's effect on real numbers in a training."""
 
     ALL_REDUCE = "all_reduce"  # sum gradients; every rank gets the whole sum
     REDUCE_SCATTER = "reduce_scatter"  # sum gradients; every rank gets its shard
@@ -56,7 +56,7 @@ Effect = TypeVar("Effect", Computation, Exchange)
 
 @dataclass(frozen=True, slots=True)
 class NumericAction(Generic[Effect]):
-    """An operation's effect on numbers, for real training; times do not depend on it.
+    """The effect of an operation on numbers, for real training; times do not depend on the effect.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ class Collective:
     def named(
         self, name: str, after: tuple[str, ...], group: tuple[int, ...], act: NumericAction[Exchange] | None = None
     ) -> Collective:
-        """Return a copy with another name, other awaited operations, another group and optionally another act.
+        """Return a copy of the collective with another name, awaited operations, group and optionally another effect.
 
         Written out, because a program may have a million: `dataclasses.replace` takes three times longer.
         """
@@ -215,7 +215,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Take HBM under a label until it is freed.
+    """An operation that takes GPU memory (HBM) under a label, until a Free operation gives it back.
 
     Attributes
     ----------
@@ -240,7 +240,7 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Free an allocation made by the same rank."""
+    """An operation that frees GPU memory allocated by the same rank."""
 
     allocation: str
     stream: str = "compute"
@@ -248,7 +248,7 @@ class Free:
 
     @property
     def name(self) -> str:
-        """Name used by other operations to wait for this operation."""
+        """Name by which further operations wait for this operation."""
         return f"free {self.allocation}"
 
 
@@ -256,7 +256,7 @@ Op = Compute | Collective | Allocate | Free
 
 
 def content(op: Collective) -> Hashable:
-    """Return a key without the collective's name, awaited operations and act."""
+    """Return a key of a collective's contents: equal for collectives that differ only in name, waits and effect."""
     return (
         id(op.schedule), op.group, op.auxiliaries, op.elements, op.itemsize, op.reduce_itemsize, op.dtype, op.stream,
         op.startup, op.rate_cap, op.cross_rate_cap, op.duration, op.together,

@@ -15,7 +15,7 @@ from simulator.records.operation import Collective, Op, content
 
 
 class CollectiveGroupFamily(Sequence[Collective]):
-    """A step's collective, once for each process group that carries it out; members are built on access.
+    """A collective operation of a training step, once for each process group; members are built on access.
 
     Parameters
     ----------
@@ -75,14 +75,14 @@ class OperationLists:
 
     @cached_property
     def kind_of(self) -> tuple[int, ...]:
-        """Kind of each family; families with equal keys have a common kind."""
+        """Each collective family's kind; families that differ only in names, waits and effects have an equal kind."""
         known: dict[Hashable, int] = {}
         # Kinds are numbered in order of first appearance.
         return tuple(known.setdefault(family.key, len(known)) for family in self.families)
 
     @cached_property
     def kinds(self) -> tuple[tuple[Collective, ...], ...]:
-        """Members of each kind's first family."""
+        """For each kind of collective, the first family's members, a collective per process group."""
         first: dict[int, CollectiveGroupFamily] = {}
         for family, kind in zip(self.families, self.kind_of, strict=True):
             first.setdefault(kind, family)
@@ -101,7 +101,7 @@ class OperationLists:
         list_of: tuple[int, ...],
         family: Callable[[int, Collective], tuple[Hashable, Callable[[], CollectiveGroupFamily]]],
     ) -> OperationLists:
-        """Build the lists and gather their families.
+        """Return a program's distinct operation lists, with the families for the lists' collectives.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ class OperationLists:
 
     @classmethod
     def by_identity(cls, ranks: Sequence[tuple[Op, ...]]) -> OperationLists:
-        """Build the lists for ranks given by tuples: ranks with the same tuple object share a list.
+        """Return a program's lists, given each rank's operations: ranks with the same tuple object share a list.
 
         Each collective is then a family with a single group.
         """
@@ -146,12 +146,12 @@ class OperationLists:
 
 
 def _only(op: Collective, _: int) -> Collective:
-    """Return the operation itself, its family's only member."""
+    """Return the collective `op`, its family's only member; the second argument is ignored."""
     return op
 
 
 class RanksByList(Sequence[tuple[Op, ...]]):
-    """Every rank's operations, if many ranks do the same in their own groups: equal ranks share a list.
+    """Sequence of every rank's operations, for programs in which many ranks do the same in their own groups.
 
     A rank's own operations are built on access.
 
@@ -189,13 +189,13 @@ class RanksByList(Sequence[tuple[Op, ...]]):
         return self._made[number]
 
     def one(self, rank: int, place: int) -> Op:
-        """Build a single operation, without the rank's other operations."""
+        """Return the operation at index `place` in a rank's list, without building the rank's other operations."""
         return self._made[rank][place] if rank in self._made else self._own(place, rank)
 
 
 @dataclass(frozen=True)
 class Program:
-    """Operations for each rank.
+    """A program: each rank's operations, stream by stream, without times.
 
     Attributes
     ----------
@@ -210,15 +210,15 @@ class Program:
 
     @cached_property
     def lists(self) -> OperationLists:
-        """Distinct lists, each once."""
+        """Distinct operation lists, and each rank's list."""
         return self.ranks.lists if isinstance(self.ranks, RanksByList) else OperationLists.by_identity(self.ranks)
 
     def name(self, rank: int, place: int) -> str:
-        """Return an operation's name."""
+        """Return the name for the operation at index `place` in a rank's list."""
         return self.ranks.name(place, rank) if isinstance(self.ranks, RanksByList) else self.ranks[rank][place].name
 
     def operation(self, rank: int, place: int) -> Op:
-        """Return an operation, without building the rank's other operations."""
+        """Return the operation at index `place` in a rank's list, without building the rank's other operations."""
         return self.ranks.one(rank, place) if isinstance(self.ranks, RanksByList) else self.ranks[rank][place]
 
     def collectives(self) -> dict[str, Collective]:

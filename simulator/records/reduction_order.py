@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class ReductionOrder(Enum):
-    """Order in which sums into a participant's chunk are formed."""
+    """Order in which a participant in a collective adds arriving values to a chunk."""
 
     IN_SEQUENCE = "in_sequence"
     """Each transfer that is added waits for the one before, so the schedule alone fixes the order (ring, tree)."""

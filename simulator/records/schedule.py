@@ -37,7 +37,7 @@ _BYTES_A_ROW: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Arrays with an entry for each transfer.
+    """A round in a collective's schedule: arrays with an entry for each transfer.
 
     Attributes
     ----------
@@ -74,13 +74,13 @@ class Round:
 
     @property
     def waits(self) -> Ints:
-        """Transfers awaited by each transfer, shape (t, w)."""
+        """Numbers of the transfers awaited by each transfer, shape (t, w); -1 for unused entries."""
         return self.after if self.gate is None else self.after[self.gate]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A round carried out `times` times, advancing regularly.
+    """A round in a collective's schedule that is carried out `times` times, advancing regularly.
 
     In repetition i, `after` is increased by i x the round's length, and transfers carry chunk table[(round.first + i x
     moves) mod len(table)].
@@ -92,7 +92,9 @@ class Repeat:
     table: Ints
 
     def hands_on(self, behind: Ints) -> bool:
-        """Return True if each transfer hands on the chunks carried one repetition earlier by the transfer behind.
+        """Return True if each transfer hands on the chunks that another transfer carried one repetition earlier.
+
+        `behind` names this other transfer.
 
         Parameters
         ----------
@@ -107,7 +109,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A collective's transfers, round by round, lazily.
+    """A collective's transfers, round by round; the rounds are computed on demand.
 
     Attributes
     ----------
@@ -143,7 +145,7 @@ class Schedule:
     rows: int = 0
 
     def refuse_too_long(self) -> None:
-        """Raise TooLargeError before any transfer is written if this machine cannot hold the schedule."""
+        """Raise TooLargeError if this machine's memory cannot hold the schedule; the check writes no transfer."""
         shortage = shortage_text(self.rows * _BYTES_A_ROW)
         if shortage:
             raise TooLargeError(
@@ -157,7 +159,7 @@ class Schedule:
         return self.rows > transfers or self.length() > transfers
 
     def rounds(self) -> Iterator[Round]:
-        """Yield every round, with repeated rounds written out.
+        """Yield every round in the schedule, with each repetition as a separate round.
 
         Examples
         --------
@@ -174,7 +176,7 @@ class Schedule:
                 yield self._moved(part, i)
 
     def repeats(self) -> Iterator[Repeat]:
-        """Yield every part with transfers; a plain round becomes a Repeat carried out once."""
+        """Yield every round with transfers, with its number of repetitions; a plain round is repeated once."""
         parts = self._walk()
         # Plain rounds share a table: separate tables would need memory growing with the square of the number of rounds.
         chunks = np.arange(self.chunks)
@@ -188,13 +190,13 @@ class Schedule:
         return sum(len(p) if isinstance(p, Round) else len(p.round) * p.times for p in self._walk())
 
     def _walk(self) -> Iterator[Round | Repeat]:
-        """Start a walk over the parts."""
+        """Return an iterator over rounds and repeated rounds; TooLargeError if this machine cannot hold them."""
         self.refuse_too_long()
         return self.parts()
 
     @staticmethod
     def _moved(part: Repeat, i: int) -> Round:
-        """Return a repeated round's i-th repetition."""
+        """Return the i-th repetition of a repeated round, as a plain round."""
         r = part.round
         after = np.where(r.after >= 0, r.after + i * len(r), -1)
         first = part.table[(r.first + i * part.moves) % len(part.table)]
@@ -202,6 +204,6 @@ class Schedule:
 
 
 def kept(make: Callable[[], Iterable[Round | Repeat]]) -> Callable[[], Iterator[Round | Repeat]]:
-    """Return a parts callable that computes the parts once, on first use, and caches them."""
+    """Return a function that gives an iterator over the rounds made by `make`, which is called once, on first use."""
     made = cache(lambda: tuple(make()))
     return lambda: iter(made())

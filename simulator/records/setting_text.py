@@ -29,7 +29,7 @@ _SPEEDS: Final = {0.5: "half speed", 0.25: "a quarter of its speed", 0.1: "a ten
 
 
 def setting_text(value: Any) -> str:
-    """Write a value in words.
+    """Return a scenario setting's value in words.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def setting_text(value: Any) -> str:
 
 
 def entry_text(key: str, value: Any) -> str:
-    """Write a key and its value."""
+    """Return a key and its value in words: "chunks 4", "not overlap"."""
     name = key.replace("_", " ")
     if isinstance(value, bool):
         return name if value else f"not {name}"
@@ -56,7 +56,7 @@ def entry_text(key: str, value: Any) -> str:
 
 
 def labelled(settings: Mapping[str, Any]) -> str:
-    """Return a label for several settings.
+    """Return a text for a legend that names several settings, given by dotted key.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def labelled(settings: Mapping[str, Any]) -> str:
 
 
 def label(key: str, value: Any) -> str:
-    """Return a label for a setting.
+    """Return a text for a legend that names a scenario's setting.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def label(key: str, value: Any) -> str:
 
 
 def _short(text: str) -> str:
-    """Shorten a text for a legend; a hash keeps shortened texts distinct."""
+    """Return a text, shortened for a legend if it is long; a hash keeps shortened texts distinct."""
     if len(text) <= _LONGEST:
         return text
     # Two long settings may have equal beginnings; the hash keeps their labels distinct.
@@ -113,7 +113,7 @@ def _label(key: str, value: Any) -> str:
 
 
 def _counted(one: str, several: str) -> Callable[[Any], str]:
-    """Return a function to write a number with its noun, singular or plural."""
+    """Return a function for writing a number with the noun `one` or `several`."""
 
     def text(value: Any) -> str:
         number = f"{value:,}" if isinstance(value, int) else str(value)

@@ -16,7 +16,7 @@ from simulator.records.transfers import Transfers
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A rank's operation, from the stream's arrival to the end.
+    """A rank's operation with times: from the start on the stream to the end.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Span:
 
 
 class RouteLinks(Sequence[tuple[int, ...]]):
-    """Each route's link numbers, in travel order.
+    """Each route's link numbers, in travel order; a sequence with a tuple per route.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class RouteLinks(Sequence[tuple[int, ...]]):
 
     @staticmethod
     def of(routes: Iterable[Iterable[int]]) -> RouteLinks:
-        """Build from each route's links."""
+        """Return the routes in columns, given each route's link numbers."""
         written = [tuple(route) for route in routes]
         begin = np.cumsum([0, *map(len, written)])
         return RouteLinks(begin, np.array([link for route in written for link in route], np.int64))
@@ -130,7 +130,7 @@ class TransferLog:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTotals:
-    """Totals for a collective, known without its log.
+    """A collective's transfer count and bytes, known without a log.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class CollectiveTotals:
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """HBM in use on a rank from this moment on, by category [B]."""
+    """GPU memory (HBM) in use on a rank from a moment on, in total and by category [B]."""
 
     rank: int
     time: float
@@ -159,7 +159,7 @@ class MemorySample:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorEvent:
-    """An allocator's action.
+    """A GPU memory allocator's logged action.
 
     Attributes
     ----------
@@ -194,7 +194,7 @@ class AllocatorEvent:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """Traffic on a directed link.
+    """Traffic on a directed link of the cluster during a simulation.
 
     Attributes
     ----------
@@ -216,7 +216,7 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Everything recorded by an engine.
+    """Everything recorded by an engine during a simulation: operations, transfers, memory and links.
 
     Attributes
     ----------
@@ -276,7 +276,7 @@ R = TypeVar("R", Span, MemorySample)
 
 
 def by_rank(records: Sequence[R]) -> Mapping[int, tuple[R, ...]]:
-    """Return the records for each rank, in the order given."""
+    """Return a mapping from rank to the rank's records, in the order given."""
     # Lazy records stay lazy.
     if isinstance(records, AllRanks):
         return records.by_rank

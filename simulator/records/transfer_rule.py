@@ -33,5 +33,5 @@ def enter(ready: float, latency: float, previous: float) -> float:
 
 
 def enters(ready: Floats, latency: Floats, previous: Floats) -> Floats:
-    """Apply `enter` to arrays with equal shapes [s]."""
+    """Return, for many transfers at once, when their bytes begin to flow [s]: max(ready + latency, previous)."""
     return np.maximum(ready + latency, previous)

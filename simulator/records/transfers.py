@@ -61,16 +61,16 @@ class Transfers:
 
     @property
     def awaited(self) -> npt.NDArray[np.int32]:
-        """Awaited transfer in each pair."""
+        """Number of the awaited transfer in each pair (awaited transfer, waiting transfer)."""
         return self._pairs[0]
 
     @property
     def waiter(self) -> npt.NDArray[np.int32]:
-        """Waiting transfer in each pair."""
+        """Number of the waiting transfer in each pair (awaited transfer, waiting transfer)."""
         return self._pairs[1]
 
     def waits_of(self) -> list[list[int]]:
-        """Return the awaited transfers for each transfer."""
+        """Return, for each transfer, the awaited transfers' numbers."""
         waits: list[list[int]] = [[] for _ in range(len(self))]
         for awaited, waiter in zip(self.awaited.tolist(), self.waiter.tolist(), strict=True):
             waits[waiter].append(awaited)
@@ -78,7 +78,7 @@ class Transfers:
 
 
 def write_out(schedule: Schedule) -> Transfers:
-    """Write a schedule out in columns.
+    """Return a schedule's transfers as columns with a row per transfer, repetitions included.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def write_out(schedule: Schedule) -> Transfers:
 
 
 def _laid_out(columns: list[npt.NDArray[Any]], times: list[int], kind: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Concatenate columns, each repeated; broadcast a single number if all entries are equal."""
+    """Return columns concatenated, column i repeated `times[i]` times; equal entries give one broadcast number."""
     if not columns:
         return np.zeros(0, kind)
     value = columns[0][0]
@@ -125,20 +125,20 @@ def _laid_out(columns: list[npt.NDArray[Any]], times: list[int], kind: npt.DType
 
 
 def _first_chunks(part: Repeat) -> npt.NDArray[np.int32]:
-    """Return the first chunk for each transfer and repetition in a part."""
+    """Return the first chunk that each transfer of a repeated round carries, repetition after repetition."""
     moves = np.arange(part.times, dtype=np.int32) * np.int32(part.moves)
     moved = (part.round.first.astype(np.int32)[None, :] + moves[:, None]) % np.int32(len(part.table))
     return part.table.astype(np.int32)[moved].ravel()
 
 
 def _count_waits(round_: Round) -> int:
-    """Return the number of pairs in a round."""
+    """Return the number of pairs (awaited transfer, waiting transfer) in a round."""
     count = (round_.after >= 0).sum(axis=1)
     return int((count if round_.gate is None else count[round_.gate]).sum())
 
 
 def _waits(schedule: Schedule, parts: list[Repeat]) -> Pairs:
-    """Return the pairs (awaited, waiter)."""
+    """Return the pairs (awaited transfer, waiting transfer) in a schedule's rounds; SimulationError if too many."""
     count = sum(_count_waits(part.round) * part.times for part in parts)
     if count > MOST_PAIRS:
         raise SimulationError(
@@ -160,7 +160,7 @@ def _waits(schedule: Schedule, parts: list[Repeat]) -> Pairs:
 
 
 def _before(parts: list[Repeat], channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return each transfer's predecessor on its channel."""
+    """Return the predecessor's number for each transfer on the same channel (FIFO), given the rounds; or -1."""
     before = np.full(len(channel), -1, np.int32)
     last = np.full(int(channel.max()) + 1 if len(channel) else 0, -1, np.int32)
     number = 0
@@ -181,7 +181,7 @@ def _before(parts: list[Repeat], channel: npt.NDArray[np.int32]) -> npt.NDArray[
 
 
 def before_on_channel(channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return each transfer's predecessor on its channel; -1 for the first.
+    """Return the predecessor's number for each transfer on the same channel (FIFO); -1 for the first transfer.
 
     Examples
     --------

@@ -88,14 +88,14 @@ def dragonfly(
 
 
 def _end(here: int, there: int, groups: int, routers: int, global_links: int) -> int:
-    """Return the router with the cable to another group: the following groups are assigned to routers in order."""
+    """Return the router number in group `here` whose cable leads to group `there`."""
     # With 3 groups and a single global link per router, group 0 reaches group 1 over its first router, and group 2 over
     # its second router.
     return here * routers + (there - here - 1) % groups // global_links
 
 
 def limits(*, hosts: int, routers: int, global_links: int, groups: int | None = None, **_: object) -> TopologyLimits:
-    """Return the limits: hosts x routers x groups GPUs."""
+    """Return the limits for a dragonfly: at most hosts x routers x groups GPUs."""
     return TopologyLimits(max_ranks=hosts * routers * (routers * global_links + 1 if groups is None else groups))
 
 
@@ -109,7 +109,7 @@ def size(
     groups: int | None = None,
     **_: object,
 ) -> GraphSize:
-    """Return the size of a graph with a cable for each GPU, each two routers in a group, and each two groups."""
+    """Return the vertex and cable counts for a dragonfly topology with these options."""
     count = routers * global_links + 1 if groups is None else groups
     gpus = hosts * routers * count
     cables = gpus + count * (routers * (routers - 1) // 2) + count * (count - 1) // 2

@@ -86,7 +86,7 @@ def fat_tree(
 
 
 def _join_pod(graph: Graph, pod: int, half: int, bandwidth: float, latency: float) -> None:
-    """Connect a pod's edge switches to its aggregation switches, and aggregation switch j to core group j."""
+    """Add to a fat tree's graph the cables of a pod: from edge to aggregation switches, and from these to the cores."""
     for j in range(half):
         # Core group j is cores j k/2 .. (j + 1) k/2 - 1; every pod has a cable to each core.
         aggregation = _switch(graph, "aggregation", pod * half + j)
@@ -101,7 +101,7 @@ def _switch(graph: Graph, layer: str, number: int) -> str:
 
 
 def _ports(hosts: int) -> int:
-    """Return the smallest even k with k^3/4 >= hosts."""
+    """Return the smallest even number of ports k per switch for `hosts` hosts: k^3/4 >= hosts."""
     k = 2
     while k**3 // 4 < hosts:
         k += 2
@@ -116,12 +116,12 @@ def _check(ports: int, oversubscription: float) -> None:
 
 
 def limits(*, k: int | None = None, oversubscription: float = 1.0, **_: object) -> TopologyLimits:
-    """Return the limits: k^3/4 GPUs, or no limit without k; raise ValueError for an invalid option."""
+    """Return the limits for a fat tree: k^3/4 GPUs, or no limit without k; ValueError for an invalid option."""
     _check(2 if k is None else k, oversubscription)
     return TopologyLimits(max_ranks=None if k is None else k**3 // 4, own_servers=True)
 
 
 def size(world_size: int, servers: int, *, k: int | None = None, **_: object) -> GraphSize:
-    """Return the size of a graph with k^3/4 hosts, 5 k^2/4 switches and 3 k^3/4 cables."""
+    """Return the vertex and cable counts for a fat tree: k^3/4 hosts, 5 k^2/4 switches, 3 k^3/4 cables."""
     ports = _ports(world_size + servers) if k is None else k
     return GraphSize(ports**3 // 4 + 5 * ports**2 // 4, 3 * ports**3 // 4)

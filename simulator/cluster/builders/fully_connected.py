@@ -40,10 +40,10 @@ def fully_connected(world_size: int, *, bandwidth: Bandwidth, latency: Seconds) 
 
 
 def limits(**_: object) -> TopologyLimits:
-    """Return the limits: none on the number of ranks, and a single route between any two GPUs."""
+    """Return the limits for fully connected GPUs: any number of ranks, a single route between any two GPUs."""
     return TopologyLimits(one_route=True)
 
 
 def size(world_size: int, servers: int, **_: object) -> GraphSize:
-    """Return the size of a graph with a cable between every two GPUs."""
+    """Return the vertex and cable counts for fully connected GPUs: a cable between every two GPUs."""
     return GraphSize(world_size, world_size * (world_size - 1) // 2)

@@ -54,12 +54,12 @@ def hypercube(
 
 
 def limits(*, dimensions: int | None = None, **_: object) -> TopologyLimits:
-    """Return the limits: 2^d GPUs, or no limit without `dimensions`."""
+    """Return the limits for a hypercube: 2^d GPUs, or no limit without `dimensions`."""
     return TopologyLimits(max_ranks=None if dimensions is None else 2**dimensions)
 
 
 def size(world_size: int, servers: int, *, dimensions: int | None = None, **_: object) -> GraphSize:
-    """Return the size of a graph with 2^d GPUs and d cables at each GPU."""
+    """Return the vertex and cable counts for a hypercube: 2^d GPUs with d cables each."""
     wide = _dimensions(world_size, dimensions)
     return GraphSize(2**wide, wide * 2**wide // 2)
 

@@ -133,7 +133,7 @@ def nodes(
 
 
 def _slots(gpus: int, inside: NodeInterconnect, pcie_switches: int | None) -> int:
-    """Return the number of PCIe switches per node."""
+    """Return the number of PCIe switches per node: as given, by default one per GPU, or none if `inside` is pcie."""
     return (0 if inside == "pcie" else gpus) if pcie_switches is None else pcie_switches
 
 
@@ -147,7 +147,7 @@ def _check(
     *,
     in_switch_reduction: bool,
 ) -> None:
-    """Raise ValueError for an invalid node, for any number of nodes."""
+    """Raise ValueError if a node's options contradict each other, such as fewer GPUs than network cards."""
     tree = inside == "pcie"
     # With two cards at a switch, routing would choose between the cards by the destination's number, and GPU i would
     # not keep to its own card.
@@ -167,7 +167,7 @@ def _check(
 
 
 def _note_nodes(graph: Graph, node: Node, count: int, *, in_switch_reduction: bool) -> None:
-    """Set graph attributes: the GPUs of each node, each GPU's socket, and the switches that can add."""
+    """Store in a graph's attributes each node's GPUs, each GPU's socket, and the switches that can add."""
     graph.graph["nodes"] = tuple(tuple(gpu_names(node, number)) for number in range(count))
     # GPUs are assigned to sockets in blocks: with 8 GPUs and 2 sockets, GPUs 0 to 3 belong to socket 0.
     graph.graph["hosts"] = tuple(
@@ -189,7 +189,10 @@ def limits(
     nodes: int | None = None,
     **_: object,
 ) -> TopologyLimits:
-    """Return the limits: no limit on ranks with cards and without `nodes`; raise ValueError for an invalid node."""
+    """Return the limits for a cluster with nodes: GPUs, servers, node size; ValueError for an invalid node.
+
+    The number of GPUs has no limit if nodes have network cards and `nodes` is not given.
+    """
     slots = _slots(gpus, inside, pcie_switches)
     _check(gpus, inside, link_bandwidth, slots, hosts, nics, in_switch_reduction=in_switch_reduction)
     # Without network cards, only a single node is possible.
@@ -216,7 +219,7 @@ def size(
     spines: int | None = None,
     **_: object,
 ) -> GraphSize:
-    """Return the size of the nodes needed for the ranks, plus the network between nodes."""
+    """Return the vertex and cable counts for the nodes needed by the ranks, plus the network between nodes."""
     count = -(-world_size // gpus)
     outside = count > 1 or servers > 0
     # The node and the network report their sizes; a test compares the sum with the built graph.

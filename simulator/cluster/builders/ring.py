@@ -42,10 +42,10 @@ def ring(world_size: int, *, bandwidth: Bandwidths, latency: Seconds) -> Graph:
 
 
 def limits(**_: object) -> TopologyLimits:
-    """Return the limits: none on the number of ranks."""
+    """Return the limits for a ring topology: any number of ranks."""
     return TopologyLimits()
 
 
 def size(world_size: int, servers: int, **_: object) -> GraphSize:
-    """Return the size of a graph with a cable for each GPU; 1 or 2 GPUs need a cable less."""
+    """Return the vertex and cable counts for a ring: a cable for each GPU, one less for 1 or 2 GPUs."""
     return GraphSize(world_size, world_size if world_size > 2 else world_size - 1)

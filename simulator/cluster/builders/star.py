@@ -45,10 +45,10 @@ def star(world_size: int, *, bandwidth: Bandwidths, latency: Seconds, servers: i
 
 
 def limits(**_: object) -> TopologyLimits:
-    """Return the limits: none on the number of ranks, ports for servers, and a single route between any two GPUs."""
+    """Return the limits for a star: any number of ranks, ports for servers, a single route between any two GPUs."""
     return TopologyLimits(own_servers=True, one_route=True)
 
 
 def size(world_size: int, servers: int, **_: object) -> GraphSize:
-    """Return the size of a graph with a cable for each GPU and server."""
+    """Return the vertex and cable counts for a star: a cable for each GPU and server, and a switch."""
     return GraphSize(world_size + servers + 1, world_size + servers)

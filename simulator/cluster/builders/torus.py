@@ -61,11 +61,14 @@ def torus(*, shape: Lengths, bandwidth: Bandwidth, latency: Seconds) -> Graph:
 
 
 def limits(*, shape: Sequence[int], **_: object) -> TopologyLimits:
-    """Return the limits: the GPU count is the product of the lengths."""
+    """Return the limits for a torus: the GPU count is the product over the lengths in `shape`."""
     return TopologyLimits(max_ranks=prod(shape))
 
 
 def size(world_size: int, servers: int, *, shape: Sequence[int], **_: object) -> GraphSize:
-    """Return the size of a graph with a cable per GPU and dimension; half as many for length 2, none for length 1."""
+    """Return the vertex and cable counts for a torus: a cable per GPU and dimension.
+
+    Dimensions with length 2 have half the cables, dimensions with length 1 none.
+    """
     gpus = prod(shape)
     return GraphSize(gpus, sum(gpus if length > 2 else gpus * (length - 1) // 2 for length in shape))

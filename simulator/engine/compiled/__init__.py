@@ -7,7 +7,7 @@ From a Program to a Timeline
 1.  `prepared` routes the collectives. In large programs `partition` finds ranks, rows and links that behave alike by
     colour refinement (`colours`), and `quotient` builds a program with a single member per class.
 2.  `rows` turns a schedule's rounds into a graph, with a repeated round written once; `shape` numbers the rows.
-    `playable` combines rows, bytes and routes. `problem` fills the flat arrays declared in problem.h
+    `sized_collective` combines rows, bytes and routes. `problem` fills the flat arrays declared in problem.h
     (`operation_lists`, `instances`); `fields` lists their names and types, `columns` concatenates them.
 3.  `core` calls the C library built by `library`. core.c contains the main loop; streams.h runs streams and kernels,
     transfers.h collectives, clock.h the event queue; fabric.h shares links among flows; noise.h draws noise.
@@ -15,7 +15,7 @@ From a Program to a Timeline
     come, and hands them over to the clock if another collective comes to the same links. Large rings have closed
     recurrences (recurrence.h).
 5.  `timeline` builds the Timeline. `busiest_link` finds the bottleneck if there are too many transfers to book every
-    link; in a deadlock, `stuck` reports which operations wait for each other.
+    link; in a deadlock, `deadlock` reports which operations wait for each other.
 
 Example: ZeRO-3 over 4,096 GPUs in nodes with 8 GPUs has 13 thousand million transfers. Refinement finds 256 rank
 classes, therefore 256 ranks are simulated. Their rings never contend, and each gather is computed in rounds with 256

@@ -18,7 +18,7 @@ from simulator.records.timeline import LinkUse
 
 
 def busiest_link(prepared: CoreProgram) -> tuple[int, float] | None:
-    """Return the link whose bytes take longest, and these bytes; None if nothing is sent.
+    """Return the link whose bytes take longest at the link's bandwidth, and these bytes; None if nothing is sent.
 
     Ties go to the lowest link number.
     """
@@ -42,7 +42,7 @@ def busiest_link(prepared: CoreProgram) -> tuple[int, float] | None:
 
 
 def routes_over(prepared: CoreProgram, link: int) -> dict[tuple[int, int], Ints]:
-    """Return the routes that cross a link by (kind, simulated member): the core reports their flows."""
+    """Return the routes that cross a link, keyed by collective: (kind, simulated process group)."""
     over: dict[tuple[int, int], list[Ints]] = {}
     for kind, members in enumerate(prepared.routed):
         for member, own in enumerate(members):
@@ -59,7 +59,7 @@ def routes_over(prepared: CoreProgram, link: int) -> dict[tuple[int, int], Ints]
 
 
 def link_use(prepared: CoreProgram, link: int, nbytes: float, flows: Floats) -> LinkUse:
-    """Return the link's use, given its flows' pairs (enter, end) [s]."""
+    """Return a link's bandwidth, carried bytes and busy time [s], given its flows' pairs (enter, end) [s]."""
     order = np.argsort(flows[:, 0], kind="stable")
     enter, end = flows[order].T
     busy = float(added(enter, end, np.zeros(len(order), np.int64)).sum())

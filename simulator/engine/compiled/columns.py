@@ -18,7 +18,7 @@ from simulator.engine.compiled.fields import FIELDS
 
 @dataclass(slots=True)
 class Columns:
-    """Columns built from pieces and concatenated once.
+    """Named arrays collected piece by piece and concatenated once.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Columns:
             self.pieces.setdefault(name, []).append(piece)
 
     def values(self) -> dict[str, npt.NDArray[Any]]:
-        """Return every column, converted to its field's type."""
+        """Return every column by name, its pieces concatenated in the type that the C core expects."""
         return {
             name: np.concatenate([np.atleast_1d(np.asarray(piece, FIELDS[name])) for piece in own])
             for name, own in self.pieces.items()
@@ -60,7 +60,7 @@ class Known:
         self.things: list[Any] = []
 
     def number(self, key: Any, make: Callable[[], Any]) -> int:
-        """Return the number of a key; call `make` if the key is new."""
+        """Return the number of `key` in the table; append `make()` to the table if the key is new."""
         if key not in self.numbers:
             # The number is the thing's index in `things`.
             self.numbers[key] = len(self.things)

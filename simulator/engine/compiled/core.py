@@ -30,7 +30,7 @@ _GLANCE: Final = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """Results of the core.
+    """Results of the compiled core: when each operation and transfer started and ended.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Times:
 
 
 def run(problem: Problem) -> Times:
-    """Simulate a problem.
+    """Simulate a program, written into arrays, with the compiled core; return the times of operations and transfers.
 
     Raises
     ------
@@ -87,7 +87,10 @@ def run(problem: Problem) -> Times:
 
 
 def _played(core: ctypes.CDLL, struct: ProblemStruct, result: ResultStruct, problem: Problem) -> int:
-    """Run the core; a long run gets a thread, and the calling thread reports progress and handles Ctrl-C."""
+    """Run the C core on the structs `struct` and `result`; return its outcome code.
+
+    A long run gets a thread, while the calling thread reports progress and handles Ctrl-C.
+    """
     if problem.transfers <= _SOON_PLAYED:
         return int(core.core_play(ctypes.byref(struct), ctypes.byref(result)))
     outcomes: list[int] = []
@@ -115,7 +118,7 @@ def _played(core: ctypes.CDLL, struct: ProblemStruct, result: ResultStruct, prob
 
 
 def _taken(result: ResultStruct) -> Floats:
-    """Return the tapped flows' enters and ends, shape (flows, 2) [s]."""
+    """Return the times when flows on tapped (reported) routes begin and end, shape (flows, 2) [s]."""
     if not result.taps:
         return np.zeros((0, 2))
     flat = np.ctypeslib.as_array(ctypes.cast(result.tap, ctypes.POINTER(ctypes.c_double)), (result.taps, 3))

@@ -12,7 +12,7 @@ from simulator.records.operation import Collective
 
 
 def deadlock(prepared: CoreProgram, problem: Problem, times: Times) -> DeadlockError:
-    """Return the error; it names what each unfinished stream waits for."""
+    """Return the error for a deadlock; it names the operation or ranks for which each blocked stream waits."""
 
     def column(values: Floats, rank: int) -> list[float]:
         first = int(problem.out_begin[prepared.played_rank[rank]])

@@ -47,7 +47,7 @@ def execute(
     patient: bool = True,
     reduced_from: int = REDUCED_FROM,
 ) -> Timeline:
-    """Simulate a program.
+    """Simulate a program on a cluster with the compiled engine; return the Timeline.
 
     Parameters and result equal those in `engine.events.execute`, without payload. From `reduced_from` transfers on, one
     rank per class is simulated. Unless `patient`, a simulation longer than an hour is refused.
@@ -109,7 +109,7 @@ def _refuse_endless(prepared: CoreProgram) -> None:
 
 
 def _followed(prepared: CoreProgram) -> Iterator[tuple[SizedCollective, int]]:
-    """Yield each collective that may need the clock, and how often it is carried out."""
+    """Yield each collective that may need event-by-event simulation, and how often the program runs the collective."""
     for times, kind in zip(prepared.program.lists.times, prepared.kinds, strict=True):
         for own in kind.playables:
             if own is not None and not own.in_order:

@@ -54,18 +54,18 @@ FIELDS: Final[dict[str, Any]] = {
 
 
 def _c_type(kind: Any) -> Any:
-    """Return the field's ctypes type; arrays are passed by pointer."""
+    """Return the ctypes type for a C struct's field, given its Python or array type; arrays become pointers."""
     return {int: ctypes.c_int64, float: ctypes.c_double}.get(kind, ctypes.c_void_p if isinstance(kind, str) else kind)
 
 
 class ProblemStruct(ctypes.Structure):
-    """`Problem` of problem.h."""
+    """The C struct `Problem` of problem.h, the core's input, as a ctypes structure."""
 
     _fields_ = [(name, _c_type(kind)) for name, kind in FIELDS.items()]
 
 
 class ResultStruct(ctypes.Structure):
-    """`Result` of problem.h."""
+    """The C struct `Result` of problem.h, the core's output, as a ctypes structure."""
 
     _fields_ = [
         ("start", ctypes.c_void_p), ("end", ctypes.c_void_p),
@@ -78,7 +78,7 @@ class ResultStruct(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Input of the core.
+    """Input of the compiled core: a program in flat arrays.
 
     Attributes
     ----------
@@ -99,12 +99,12 @@ class Problem:
 
     @property
     def transfers(self) -> int:
-        """Number of simulated transfers, gates included."""
+        """Number of simulated transfers, gates (rows without bytes, for waiting only) included."""
         shape = self.values["shape"]
         return int(self.values["shape_transfers"][shape[shape >= 0]].sum())
 
     def struct(self) -> ProblemStruct:
-        """Return the C struct, which borrows the arrays: keep the problem alive."""
+        """Return the core's input as a C struct, which borrows the arrays: keep this object alive."""
         struct = ProblemStruct()
         for name, value in self.values.items():
             setattr(struct, name, value.ctypes.data if isinstance(value, np.ndarray) else value)
@@ -112,5 +112,5 @@ class Problem:
 
 
 def as_field(name: str, values: Any) -> npt.NDArray[Any]:
-    """Return values in the field's type, contiguous in memory."""
+    """Return `values` as a contiguous array in the type of the core's field `name`."""
     return np.ascontiguousarray(values, dtype=FIELDS[name])

@@ -29,7 +29,7 @@ def instances(
     tapped: Mapping[tuple[int, int], Ints],
     capacity: Floats,
 ) -> dict[str, Any]:
-    """Return the fields in problem.h for instances, and for the tables shared by instances.
+    """Return the core's arrays, by field of problem.h, for collectives of each process group and their shared tables.
 
     Parameters
     ----------
@@ -99,12 +99,15 @@ _NO_TAPS: Final[Ints] = np.zeros(0, np.int64)
 
 
 def _same(thing: Any) -> Any:
-    """Return the argument; `partial(_same, thing)` is a maker without work."""
+    """Return the argument; `partial(_same, thing)` gives a function without arguments that returns `thing`."""
     return thing
 
 
 def _shapes(shapes: Sequence[tuple[Rows, Ints]]) -> dict[str, Any]:
-    """Concatenate the shapes' columns and shift their offsets accordingly."""
+    """Concatenate the row graphs of several schedules, with each row's route, into the core's arrays.
+
+    Returns the arrays by field of problem.h; offsets are shifted accordingly.
+    """
     columns = Columns()
     lengths: list[int] = []
     parts: list[int] = []
@@ -142,7 +145,7 @@ _COUNTED: Final = {"inner_begin": "inner_count", "outer_begin": "outer_count", "
 
 
 def _sizes(sizes: Sequence[tuple[Floats, bool]]) -> dict[str, Any]:
-    """Concatenate the sizes [B]."""
+    """Concatenate arrays of transfer sizes [B], each with its flag `steady`; return the core's arrays by field."""
     return {
         "size_begin": begins(len(nbytes) for nbytes, _ in sizes)[:-1],
         "size_steady": [steady for _, steady in sizes],
@@ -151,7 +154,10 @@ def _sizes(sizes: Sequence[tuple[Floats, bool]]) -> dict[str, Any]:
 
 
 def _routings(routings: Sequence[tuple[Routes, Ints]], capacity: Floats) -> dict[str, Any]:
-    """Concatenate the routes, each restricted to links where flows can contend."""
+    """Concatenate route tables, each with the tapped route numbers, into the core's arrays; return them by field.
+
+    Each route keeps only the links where flows can contend; `capacity` is in B/s.
+    """
     columns = Columns()
     empty = ("route_latency", "route_rate", "route_capped", "route_tapped", "route_link", "route_weight", "busy_link")
     columns.add(**dict.fromkeys(empty, ()), route_begin=0, busy_begin=0)

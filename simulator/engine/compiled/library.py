@@ -26,7 +26,7 @@ _FLAGS: Final = ("-std=c11", "-O3", "-fPIC", "-shared", "-ffp-contract=off")
 
 
 def sources() -> tuple[Path, ...]:
-    """Return the C files, sorted."""
+    """Return the paths of the compiled core's C sources and headers, sorted."""
     return tuple(sorted([*_FOLDER.glob("*.c"), *_FOLDER.glob("*.h")]))
 
 
@@ -40,7 +40,7 @@ def library_path() -> Path:
 
 
 def build() -> Path:
-    """Compile the core and move it next to its sources atomically.
+    """Compile the C core, move the library next to its sources atomically, delete older libraries, and return its path.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def build() -> Path:
 
 
 def compile_core(target: Path, *flags: str, source: Path | None = None) -> Path:
-    """Compile the core into a file, with additional flags; return the file.
+    """Compile the C core into the file `target`, with additional compiler flags; return `target`.
 
     Benchmarks pass constants ("-DSOLVE_FROM=0"). Tests pass sanitizers ("-fsanitize=address,undefined") or another
     `source` that includes core parts.
@@ -72,12 +72,12 @@ def compile_core(target: Path, *flags: str, source: Path | None = None) -> Path:
 
 
 def opened(path: Path) -> ctypes.CDLL:
-    """Load a library file and declare its functions' types."""
+    """Load the compiled core from `path`, declare its functions' types, and return the library."""
     return _typed(ctypes.CDLL(str(path)))
 
 
 def _compiler() -> list[str]:
-    """Return the compiler's command."""
+    """Return the C compiler's command as words: `CC`, cc, gcc or clang; OSError if there is no compiler."""
     if os.environ.get("CC"):
         return os.environ["CC"].split()
     for name in ("cc", "gcc", "clang"):
@@ -88,7 +88,7 @@ def _compiler() -> list[str]:
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """Return the library; None if it is missing and cannot be built."""
+    """Return the compiled core's library, built if necessary; None if the library is missing and cannot be built."""
     path = library_path()
     try:
         return opened(path if path.exists() else build())
@@ -102,12 +102,12 @@ def is_there() -> bool:
 
 
 def engine_warnings(engine: str) -> tuple[str, ...]:
-    """Return warnings for the user about the requested engine, at most one."""
+    """Return a warning, in a tuple, if `engine` is "auto" and there is no compiled core; otherwise an empty tuple."""
     return (_NO_CORE,) if engine == "auto" and not is_there() else ()
 
 
 def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
-    """Declare the library functions' types."""
+    """Declare the argument and result types of the core library's functions; return the library."""
     library.core_play.restype = ctypes.c_int32
     library.core_play.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     library.core_free.restype = None

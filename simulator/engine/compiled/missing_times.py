@@ -12,7 +12,7 @@ from simulator.engine.compiled.prepared import CoreProgram
 
 
 def refuse_missing_times(prepared: CoreProgram, problem: Problem, times: Times) -> None:
-    """Raise DefectError if an operation or a logged transfer has no finite time although the program has ended."""
+    """Raise DefectError if a finished program has an operation or a logged transfer without a finite time."""
     if times.stuck:
         return
     operation = _first_missing(times.start, times.end)
@@ -37,6 +37,6 @@ def refuse_missing_times(prepared: CoreProgram, problem: Problem, times: Times) 
 
 
 def _first_missing(begin: Floats, end: Floats) -> int | None:
-    """Return the first index without two finite times, or None."""
+    """Return the first index at which `begin` or `end` is not finite; None if both are finite everywhere."""
     missing = np.flatnonzero(~(np.isfinite(begin) & np.isfinite(end)))
     return int(missing[0]) if len(missing) else None

@@ -21,7 +21,7 @@ _OP_COLUMNS: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """The simulated ranks and their operations.
+    """The simulated ranks and their lists of operations; ranks with equal operations share a list.
 
     Attributes
     ----------
@@ -45,12 +45,15 @@ class Lists:
 
 
 def first_instances(lists: Lists, kinds: Sequence[SimulatedKind]) -> Ints:
-    """Return each family's first instance, then the total; instances in a family are consecutive."""
+    """Return, for each collective family, the number given to the first process group's collective; then the total.
+
+    A family is the same operation on several process groups, numbered consecutively.
+    """
     return begins(len(kinds[kind].members) for kind in lists.kind_of)
 
 
 def operation_lists(lists: Lists, kinds: Sequence[SimulatedKind]) -> dict[str, Any]:
-    """Return the fields in problem.h for operation lists and for memberships in groups."""
+    """Return the core's arrays, by field of problem.h, for the ranks' operations and their process groups."""
     columns, tables = Columns(), Known()
     table_of = [_table(tables, kind) for kind in kinds]
     first = first_instances(lists, kinds).tolist()
@@ -103,7 +106,7 @@ def _table(tables: Known, kind: SimulatedKind) -> int:
 
 
 def _operation(op: Op) -> tuple[int, int]:
-    """Return kind and flags of an operation."""
+    """Return an operation's code for the core (kernel, collective or memory) and its flags."""
     if isinstance(op, Compute):
         return KERNEL, ON_GPU if op.on_gpu else 0
     if isinstance(op, Collective):
@@ -112,5 +115,5 @@ def _operation(op: Op) -> tuple[int, int]:
 
 
 def _contended(kernel: Compute) -> float:
-    """Return the kernel's duration beside communication [s]."""
+    """Return a kernel's duration while a collective runs on the same GPU [s]."""
     return kernel.duration if kernel.contended is None else kernel.contended

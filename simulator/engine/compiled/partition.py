@@ -48,7 +48,7 @@ _MAX_PASSES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A process group's collective, input to the refinement.
+    """A process group's collective as input to the colour refinement that searches for ranks with equal behaviour.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Classes of all vertices, numbered from 0.
+    """Equivalence classes of ranks, servers, rows, collectives and links with equal behaviour, numbered from 0.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Partition:
 
 
 def equitable_partition(collectives: Sequence[Placed], ranks: Ints, capacity: Floats) -> Partition | None:
-    """Return the program's coarsest equitable partition.
+    """Return the program's coarsest equitable partition: classes of ranks, transfers and links that behave alike.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def equitable_partition(collectives: Sequence[Placed], ranks: Ints, capacity: Fl
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """Labelled edges among a schedule's rows, from vertex to neighbour."""
+    """Labelled edges among a schedule's rows (transfers in a round), from each vertex to a neighbour."""
 
     vertex: Ints
     neighbour: Ints
@@ -131,7 +131,7 @@ class _Edges:
         return _Edges(vertex, neighbour, label.astype(np.uint64))
 
     def seen(self, colours: Colours) -> Colours:
-        """Hash each vertex's multiset: its neighbours' colours, for each line in `colours`."""
+        """Return a hash over the neighbours' colours for each vertex; `colours` has a line per group of collectives."""
         return _summed_by_line(self.vertex, mixed(colours[:, self.neighbour], self.label), colours.shape[1])
 
 
@@ -192,11 +192,14 @@ class _Alike:
 
     @property
     def own(self) -> slice:
-        """Slice selecting these collectives in the program's numbering."""
+        """Slice selecting these collectives by number in the program."""
         return slice(self.first, self.first + len(self.members))
 
     def split(self, participants: Colours, collectives: Colours, links: Colours) -> Ints:
-        """Split groups with unequal surroundings; return a representative collective for each group."""
+        """Split groups of collectives whose participants, links or own colours differ.
+
+        Returns a representative collective's index for each group.
+        """
         facts = mixed(self.group, collectives[self.own])
         for column in participants[self.members].T:
             facts = mixed(facts, column)
@@ -209,7 +212,7 @@ class _Alike:
         return first
 
     def mix(self, participants: Colours, collectives: Colours, links: Colours) -> None:
-        """Mix the neighbours' colours into each row's colour."""
+        """Update each row's colour from the colours of its participants, collective, links and neighbouring rows."""
         if self.rows is None:
             return
         first = self.split(participants, collectives, links)
@@ -228,7 +231,7 @@ class _Alike:
         self.colours = mine
 
     def to_participants(self, collectives: Colours, sums: Colours) -> None:
-        """Add row colours and collective colours to each participant's multiset."""
+        """Add, to each participant's entry in `sums`, the colours for this participant's collectives and rows."""
         own = mixed(collectives[self.own], 6)[:, None]
         if self.rows is not None:
             real, width = np.flatnonzero(~self.rows.is_gate), self.members.shape[1]
@@ -238,7 +241,7 @@ class _Alike:
         np.add.at(sums, self.members, np.broadcast_to(own, self.members.shape))
 
     def to_links(self, sums: Colours) -> None:
-        """Add row colours to the multiset for each link on a row's route."""
+        """Add, to each link's entry in `sums`, the colours of the rows whose routes cross the link."""
         crossing = self.crossing
         if crossing.links.size:
             seen = mixed(self.colours[:, crossing.row], bits(crossing.weight)[crossing.place])
@@ -247,7 +250,7 @@ class _Alike:
 
 
 def _summed_by_line(where: Ints, colours: Colours, size: int) -> Colours:
-    """Apply `summed` to each line in `colours`, shape (lines, places)."""
+    """Sum, in each line of `colours`, the colours with equal index in `where`, modulo 2^64: shape (lines, size)."""
     lines = len(colours)
     places = (np.arange(lines) * size)[:, None] + where
     return summed(places.ravel(), colours.ravel(), lines * size).reshape(lines, size)
@@ -255,7 +258,7 @@ def _summed_by_line(where: Ints, colours: Colours, size: int) -> Colours:
 
 @dataclass(slots=True)
 class _Graph:
-    """The program, with every vertex's present colour.
+    """The program as a graph for colour refinement, with every vertex's present colour.
 
     Attributes
     ----------
@@ -278,7 +281,10 @@ class _Graph:
 
     @classmethod
     def of(cls, collectives: Sequence[Placed], ranks: Ints, capacity: Floats) -> _Graph:
-        """Build the graph; each vertex's first colour hashes its own properties."""
+        """Build the graph from the collectives, the ranks' initial labels and the link capacities [B/s].
+
+        Each vertex's initial colour hashes its own properties.
+        """
         alike, auxiliaries, facts, known = list[_Alike](), list[slice](), list[int](), dict[tuple[object, ...], int]()
         participants = len(ranks)
         for together in _alike(collectives):
@@ -300,7 +306,7 @@ class _Graph:
         return cls(len(ranks), alike, auxiliaries, *colours)
 
     def refined(self) -> Partition | None:
-        """Refine until a pass splits no class.
+        """Refine colours until a pass splits no class; return the classes, or None after too many passes or classes.
 
         A new colour depends on the old colour, therefore classes only split. A pass with an unchanged number leaves
         every class unchanged.
@@ -319,11 +325,11 @@ class _Graph:
         return None
 
     def _rows(self) -> Colours:
-        """Return the row colours, group after group."""
+        """Return the row colours (rows: transfers in a round), concatenated group after group."""
         return np.concatenate([np.zeros(0, np.uint64), *(one.colours.ravel() for one in self.alike)])
 
     def _pass(self) -> None:
-        """Mix the neighbours' multiset into each vertex's colour."""
+        """Carry out a refinement pass: mix into each vertex's colour the multiset of its neighbours' colours."""
         for one in self.alike:
             one.mix(self.participants, self.collectives, self.links)
         # Rows were updated first. Participants and links now see the new row colours, and collectives see the new
@@ -339,7 +345,7 @@ class _Graph:
         self.collectives = mixed(self.collectives, np.concatenate([np.zeros(0, np.uint64), *members]))
 
     def _partition(self) -> Partition:
-        """Number the classes."""
+        """Return every vertex's class, numbered from 0 by equal colour."""
         participant, collective, link, row = (
             np.unique(colours, return_inverse=True)[1]
             for colours in (self.participants, self.collectives, self.links, self._rows())
@@ -353,7 +359,11 @@ class _Graph:
         return Partition(rank, auxiliary, rows, collective, link, self._class_weights(by_group, link))
 
     def _class_weights(self, by_group: Sequence[Ints], link_class: Ints) -> tuple[Ints, Ints, Floats]:
-        """Return triples (row class, link, weight) for each class's first link."""
+        """Return triples (row class, link, weight) for the first link in each link class.
+
+        The weight is the capacity that a row class takes on the link in total, at a rate of 1 for each row. `by_group`
+        has the row classes in each group of collectives, `link_class` each link's class.
+        """
         first = np.zeros(len(link_class), np.bool_)
         first[np.unique(link_class, return_index=True)[1]] = True
         pairs, weights = [np.zeros(0, np.int64)], [np.zeros(0)]
@@ -372,7 +382,10 @@ class _Graph:
 
 
 def _with_rows(number: int, members: Ints, together: Sequence[Placed]) -> _Alike:
-    """Return equal collectives with their rows' first colours."""
+    """Return collectives with equal schedules, numbered from `number`, with the initial colours of their rows.
+
+    `members` lists the participants of each collective; a row is a transfer of a round.
+    """
     rows, routed = together[0].rows, [placed.routed for placed in together if placed.routed is not None]
     if rows is None:
         nothing = _Crossing(np.zeros((len(members), 0), np.int64), np.zeros(0), *np.zeros((2, 0), np.int64))
@@ -393,7 +406,10 @@ def _with_rows(number: int, members: Ints, together: Sequence[Placed]) -> _Alike
 
 
 def _crossing(rows: Rows, route: Ints, routed: Sequence[RoutedCollective]) -> _Crossing:
-    """Return where rows cross contended links; every route in `routed` has them at the same places."""
+    """Return the contended links that each row (transfer in a round) crosses, for collectives with equal schedules.
+
+    Contended links stand at the same positions along the routes of each collective in `routed`.
+    """
     taken_route, _, weight = routed[0].routes.watched
     links = np.array([own.routes.watched[1] for own in routed], np.int64).reshape(len(routed), len(weight))
     real = np.flatnonzero(~rows.is_gate)
@@ -404,7 +420,7 @@ def _crossing(rows: Rows, route: Ints, routed: Sequence[RoutedCollective]) -> _C
 
 
 def _among(rows: Rows) -> tuple[_Edges, ...]:
-    """Return the edges among rows.
+    """Return the edges among a schedule's rows (transfers in a round), along channels and for waits.
 
     Edges along a channel carry colours in both directions, therefore row classes form chains like the rows themselves.
     Wait edges carry colours from the awaited row to the waiting row.
@@ -439,14 +455,14 @@ def _alike(collectives: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
 
 
 def route_of_rows(rows: Rows, routed: RoutedCollective) -> Ints:
-    """Return each row's route number; 0 for gates."""
+    """Return each row's route number in a schedule (row: transfer in a round); 0 for rows without bytes (gates)."""
     route = np.zeros(len(rows), np.int64)
     route[~rows.is_gate] = np.concatenate([np.zeros(0, np.int64), *(part.route_of for part in routed.traffic.parts)])
     return route
 
 
 def rows_with_keys(key: Ints, wanted: Ints) -> tuple[Ints, Ints]:
-    """Find the rows whose key is wanted, in a sorted column: index in `wanted`, and row.
+    """Return the matches between the values `wanted` and the sorted column `key`: index in `wanted`, and row.
 
     Examples
     --------

@@ -32,7 +32,7 @@ REDUCED_FROM: Final = 200_000
 
 @dataclass(frozen=True, eq=False)
 class CoreProgram:
-    """A program with its routes and, if ranks are alike, its quotient.
+    """A program ready for the compiled core: routes and, if ranks behave alike, the quotient (one rank per class).
 
     Attributes
     ----------
@@ -72,31 +72,31 @@ class CoreProgram:
 
     @cached_property
     def kinds(self) -> Sequence[SimulatedKind]:
-        """Return each kind's simulated members."""
+        """Return, for each kind of collective (equal operation and groups), the process groups that are simulated."""
         every = enumerate(zip(self.program.lists.kinds, self.routed, strict=True))
         return [self._played(number, members, routed) for number, (members, routed) in every]
 
     def _played(
         self, number: int, members: Sequence[Collective], routed: Sequence[RoutedCollective | None]
     ) -> SimulatedKind:
-        """Return a kind's simulated members."""
+        """Return the simulated process groups of collective kind `number`, given its members and their routes."""
         if self.quotient is not None:
             return self.quotient.played(number, members)
         playables = [None if own is None else self.maker.make(op, own) for op, own in zip(members, routed, strict=True)]
         return all_played(members, playables, len(self.program.ranks))
 
     def problem(self, logged: Collection[int] = (), tapped: Mapping[tuple[int, int], Ints] | None = None) -> Problem:
-        """Return the core's input; parameters: see `problem_of`."""
+        """Return the core's input; `logged` collectives get transfer times, `tapped` routes get flow times."""
         return problem_of(self.lists, self.kinds, self.capacity, self.jitter, logged=logged, tapped=tapped)
 
     @cached_property
     def first_instance(self) -> Ints:
-        """Return each family's first instance, then the total."""
+        """Return, for each collective family, the number given to the first simulated collective; then the total."""
         return first_instances(self.lists, self.kinds)
 
     @property
     def instances(self) -> range:
-        """Return the numbers given to simulated collectives."""
+        """Return the range of the numbers given to simulated collectives."""
         return range(int(self.first_instance[-1]))
 
     @property
@@ -109,19 +109,19 @@ class CoreProgram:
 
     @cached_property
     def played_rank(self) -> Ints:
-        """Return each rank's representative among the simulated ranks."""
+        """Return, for each rank in the program, the representative simulated rank's index."""
         return np.arange(len(self.program.ranks)) if self.quotient is None else self.quotient.partition.rank
 
     def played_member(self, kind: int, member: int) -> int:
-        """Return the index of the simulated member with the given member's times."""
+        """Return the index for the simulated process group that represents group `member` in a collective kind."""
         return member if self.quotient is None else self.quotient.played_member(kind, member)
 
     def played_routes(self, kind: int) -> Mapping[int, RoutedCollective]:
-        """Return the kind's routes by member, without closed-form members."""
+        """Return a collective kind's routes by process group number, without groups whose duration is given."""
         return {member: own for member, own in enumerate(self.routed[kind]) if own is not None}
 
     def played_playable(self, kind: int, member: int) -> SizedCollective:
-        """Return the playable simulated for a member.
+        """Return the simulated collective (rows, bytes, routes) for process group `member` in a collective kind.
 
         Raises
         ------
@@ -134,7 +134,7 @@ class CoreProgram:
         return playable
 
     def played_rows(self, kind: int, member: int, routed: RoutedCollective) -> Ints:
-        """Return, for each row in a collective's schedule, the playable's row with its times; gates are omitted."""
+        """Return, for each row in a collective's schedule, the simulated row with its times; gates are omitted."""
         rows = self.maker.rows(routed)
         if self.quotient is None:
             return np.flatnonzero(~rows.is_gate)
@@ -142,7 +142,11 @@ class CoreProgram:
 
 
 def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: int = REDUCED_FROM) -> CoreProgram:
-    """Route a program's collectives, and search for equal ranks if there are at least `reduced_from` transfers."""
+    """Return a program with its collectives' routes, ready for the core.
+
+    From `reduced_from` transfers on, and without jitter, equal ranks are searched for, of which a single rank is
+    simulated.
+    """
     stage("finding routes")
     capacity = np.array(capacities(cluster))
     routed = _routed(program, cluster, capacity)
@@ -158,7 +162,7 @@ def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: in
 
 
 def _routed(program: Program, cluster: Cluster, capacity: Floats) -> list[tuple[RoutedCollective | None, ...]]:
-    """Return routes by kind and member; None if the duration is given."""
+    """Return the routes of a program's collectives: for each kind a tuple by group, None for a given duration."""
     lists = program.lists
     each = [(op, times) for members, times in zip(lists.kinds, lists.times, strict=True) for op in members]
     played = [(op, times) for op, times in each if op.duration is None]

@@ -29,7 +29,7 @@ def problem_of(
     logged: Collection[int] = (),
     tapped: Mapping[tuple[int, int], Ints] | None = None,
 ) -> Problem:
-    """Return the core's input.
+    """Return the compiled core's input: the program in flat arrays, with the fields of problem.h.
 
     Parameters
     ----------

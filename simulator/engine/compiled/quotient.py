@@ -34,7 +34,7 @@ from simulator.records.program import Program
 
 @dataclass(frozen=True, eq=False)
 class Representative:
-    """The collective that stands for its class.
+    """The reduced collective that represents a class of equally behaving collectives.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Representative:
 
 @dataclass(frozen=True, eq=False)
 class Quotient:
-    """Map from ranks, collectives and rows of a program to their representatives.
+    """The reduced program, and the map from ranks, collectives and transfers to the members that represent them.
 
     Attributes
     ----------
@@ -75,16 +75,16 @@ class Quotient:
 
     @cached_property
     def first_rank(self) -> Ints:
-        """Return each rank class's first rank."""
+        """Return the first rank's number in each class of equal ranks."""
         return np.unique(self.partition.rank, return_index=True)[1]
 
     @cached_property
     def representative(self) -> Ints:
-        """Return each collective's representative: its class's first collective."""
+        """Return, for each collective, the representative's number: the first collective in the same class."""
         return np.unique(self.partition.collective, return_index=True)[1][self.partition.collective]
 
     def played(self, kind: int, members: Sequence[Collective]) -> SimulatedKind:
-        """Return the kind with a single member per collective class."""
+        """Return a collective kind with a single process group for each class of equal collectives among `members`."""
         numbers = self._played_numbers(kind)
         first, chosen = int(self.first[kind]), numbers.tolist()
         groups = [tuple(self.ranks_of(number).tolist()) for number in chosen]
@@ -104,31 +104,31 @@ class Quotient:
         return SimulatedKind([members[number - first] for number in chosen], groups, playables, which, place)
 
     def _played_numbers(self, kind: int) -> Ints:
-        """Return the kind's representatives, by rising number."""
+        """Return the numbers given to a kind's representative collectives, in rising order."""
         if kind not in self._numbers:
             self._numbers[kind] = np.unique(self.representative[self.first[kind] : self.first[kind + 1]])
         return self._numbers[kind]
 
     def played_member(self, kind: int, member: int) -> int:
-        """Return the index of the simulated member that represents the given member."""
+        """Return the index for the simulated process group that represents group `member` in a collective kind."""
         own = self.representative[self.first[kind] + member]
         return int(np.searchsorted(self._played_numbers(kind), own))
 
     def played_rows(self, kind: int, member: int) -> Ints:
-        """Return, for each row in a collective, the simulated row that represents it."""
+        """Return, for each row in process group `member`'s collective, the simulated row that represents it."""
         number = int(self.first[kind]) + member
         reduced = self.reduced[int(self.representative[number])]
         return reduced_rows(reduced.of_class, self.partition.row[number])
 
     def ranks_of(self, number: int) -> Ints:
-        """Return the sorted rank classes taking part in a collective."""
+        """Return the classes of the ranks in collective `number`, sorted and without duplicates."""
         if number not in self._ranks:
             self._ranks[number] = np.unique(self.partition.rank[list(self.collectives[number].op.group)])
         return self._ranks[number]
 
     @cached_property
     def reduced(self) -> dict[int, Representative]:
-        """Return the simulated collectives by number."""
+        """Return the simulated (reduced) collectives by number; collectives with a given duration are omitted."""
         reduced = {}
         for number in np.unique(self.representative).tolist():
             placed = self.collectives[number]
@@ -137,7 +137,7 @@ class Quotient:
         return reduced
 
     def _reduce(self, number: int, whole: Rows, routed: RoutedCollective) -> Representative:
-        """Build the representative for a collective class."""
+        """Return the reduced collective for collective `number`: one row per class of rows, with bytes and routes."""
         classes = self.partition.row[number]
         # Classes are sorted by first row, which keeps rounds in order.
         first = np.sort(np.unique(classes, return_index=True)[1])
@@ -152,7 +152,10 @@ class Quotient:
         return Representative(SizedCollective(rows, route_of, nbytes, True, routes, alone, routed.lane), of_class)
 
     def _shape(self, number: int, whole: Rows, first: Ints, new: Ints) -> tuple[Rows, Ints]:
-        """Return each class's first row and its route; collectives with equal shape share the objects."""
+        """Return the reduced rows for collective `number`, one per row class, and each row's route.
+
+        Collectives with equal results share the objects.
+        """
         participant, ranks = self._participants(number), len(self.ranks_of(number))
         # Collectives with equal rows and equal classes share a shape, hence the core's arrays too.
         key = id(whole), ranks, first.tobytes(), new.tobytes(), participant.tobytes()
@@ -165,7 +168,7 @@ class Quotient:
         return self._shapes[key]
 
     def _participants(self, number: int) -> Ints:
-        """Return each participant's representative: ranks first, then servers and switches."""
+        """Return each participant's index in the reduced collective, for collective `number`."""
         ranks, auxiliary = self.ranks_of(number), self.partition.auxiliary[number]
         # A group may contain several ranks in a class; they share a representative.
         own = self.partition.rank[list(self.collectives[number].op.group)]
@@ -173,7 +176,7 @@ class Quotient:
         return np.concatenate([np.searchsorted(ranks, own), len(ranks) + behind])
 
     def _routes(self, routed: RoutedCollective, of_class: Ints, route: Ints) -> Routes:
-        """Build a route for each transfer class.
+        """Return a route for each transfer class, given each class's number and an original route.
 
         A route takes the first link in each link class, with the total weight of the transfer class there.
         """
@@ -189,12 +192,12 @@ class Quotient:
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Cache for chosen rows' bytes [B]: equal traffic shares an array."""
+    """Cache for the bytes of chosen rows (transfers in a round) [B]: collectives with equal traffic share an array."""
 
     known: dict[tuple[int, bytes], Floats] = field(default_factory=dict)
 
     def of(self, rows: Rows, routed: RoutedCollective, chosen: Ints) -> Floats:
-        """Return the chosen rows' bytes [B]."""
+        """Return the bytes of the rows `chosen` from a collective's schedule, in their first repetition [B]."""
         key = id(routed.traffic), chosen.tobytes()
         if key not in self.known:
             self.known[key] = carried_by_row(rows, routed)[chosen]
@@ -202,7 +205,7 @@ class _Carried:
 
 
 def _reduced(rows: Rows, ranks: int, participant: Ints, first: Ints, new: Ints) -> Rows:
-    """Return each class's first row; `new` maps every row to its class's row."""
+    """Return a schedule reduced to `first`, the first row of each class; `new` maps every row to its reduced row."""
     # Only waits by first rows are kept, because a first row's waits stand for its class.
     is_first = np.zeros(len(rows), np.bool_)
     is_first[first] = True
@@ -228,7 +231,7 @@ def _reduced(rows: Rows, ranks: int, participant: Ints, first: Ints, new: Ints) 
 
 
 def reduced_rows(of_class: Ints, classes: Ints) -> Ints:
-    """Return, for each row in a class's collective, the simulated row that represents it."""
+    """Return, for each row class in `classes`, the simulated row with this class: the index in `of_class`."""
     order = np.argsort(of_class)
     return np.asarray(order[np.searchsorted(of_class[order], classes)])
 
@@ -236,7 +239,7 @@ def reduced_rows(of_class: Ints, classes: Ints) -> Ints:
 def _first_pairs(
     rows: Rows, is_first: Bools, new: Ints
 ) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints, Ints]]:
-    """Return the waits of the first rows, inside and between rounds, renumbered and without duplicates."""
+    """Return the waits for each class's first row, inside and between rounds, renumbered by `new`, not repeated."""
     awaited, waiter, shift = (column[is_first[rows.inner[1]]] for column in rows.inner)
     inner = np.unique(np.stack([new[awaited], new[waiter], shift]), axis=1)
     awaited, at, waiter, times = (column[is_first[rows.outer[2]]] for column in rows.outer)
@@ -251,7 +254,7 @@ def reduce_by_symmetry(
     speeds: Sequence[float],
     capacity: Floats,
 ) -> Quotient | None:
-    """Return the program's quotient, or None if too many ranks differ.
+    """Return the program reduced to one rank per class of equal ranks, or None if too many ranks differ.
 
     Ranks with a common list take part in families with equal kinds at equal places. A single family per kind therefore
     separates ranks just like the whole program does.
@@ -261,7 +264,7 @@ def reduce_by_symmetry(
     program : Program
         The whole program.
     routed : sequence of sequence of RoutedCollective or None
-        Routes by kind and member, as in `Prepared`.
+        Routes by kind and member, as in `CoreProgram`.
     rows : callable (RoutedCollective) -> Rows
         Returns the rows of a collective's schedule.
     speeds : sequence of float

@@ -29,7 +29,9 @@ _NONE: Ints = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A schedule's rows, round after round; in each round the gates come first.
+    """A schedule's dependency graph: rows, each a transfer in a round, with repetitions, channels and waits.
+
+    Rows stand round after round; in each round the gates (rows without bytes, for waiting only) come first.
 
     Attributes
     ----------
@@ -78,27 +80,27 @@ class Rows:
 
     @cached_property
     def lengths(self) -> Ints:
-        """Rows in each round, gates included."""
+        """Number of rows in each round, gates (rows without bytes) included, shape (rounds,)."""
         return np.bincount(self.round_of, minlength=len(self.times))
 
     @cached_property
     def transfer_lengths(self) -> Ints:
-        """Rows in each round, gates excluded."""
+        """Number of rows in each round, gates (rows without bytes) excluded, shape (rounds,)."""
         return np.bincount(self.round_of[~self.is_gate], minlength=len(self.times))
 
     @cached_property
     def first(self) -> Ints:
-        """First row in each round."""
+        """First row number in each round, shape (rounds,)."""
         return starts(self.lengths)
 
     @cached_property
     def log_base(self) -> Ints:
-        """The schedule's number for each round's first transfer."""
+        """Number, among the schedule's transfers, of each round's first transfer, shape (rounds,)."""
         return starts(self.transfer_lengths * self.times)
 
     @cached_property
     def place(self) -> Ints:
-        """Each row's place in its round; gates and transfers are counted separately."""
+        """Each row's index within the round; gates and transfers are counted separately."""
         place = np.arange(len(self)) - self.first[self.round_of]
         gates = (self.lengths - self.transfer_lengths)[self.round_of]
         return np.where(self.is_gate, place, place - gates)
@@ -110,7 +112,7 @@ class Rows:
 
     @cached_property
     def waits(self) -> Ints:
-        """Number of transfers awaited by each repetition, the channel excluded.
+        """Number of transfers awaited by each row's repetition, without the channel's previous one, shape (rows,).
 
         The number is equal in every repetition, therefore the last repetition's pairs are counted.
         """
@@ -121,7 +123,7 @@ class Rows:
 
     @cached_property
     def ring(self) -> Bools:
-        """Return which rounds are rings, shape (rounds,).
+        """Return True for each round that is a ring, shape (rounds,).
 
         From the second repetition on, a ring's row waits for its own channel and for exactly one row, one repetition
         earlier.
@@ -140,7 +142,7 @@ class Rows:
 
     @cached_property
     def joined(self) -> Bools:
-        """Return which rings continue the round before without a break, shape (rounds,)."""
+        """Return True for each ring that continues the round before without a break, shape (rounds,)."""
         joined = self.ring.copy()
         for number in np.flatnonzero(self.ring).tolist():
             first, length, before = int(self.first[number]), int(self.lengths[number]), number - 1
@@ -160,19 +162,19 @@ class Rows:
 
     @cached_property
     def behind(self) -> Ints:
-        """Return, for each row in a ring, the row whose chunk it hands on."""
+        """Return, for each row in a ring, the row that delivered the chunk now handed on; 0 for rows without one."""
         behind = np.zeros(len(self), np.int64)
         behind[self.inner[1]] = self.inner[0]
         return behind
 
 
 def rows_of(traffic: Traffic) -> Rows:
-    """Return the rows for a traffic's schedule."""
+    """Return the rows in a collective's schedule: its rounds' transfers with channels and waits."""
     return _RowsWriter(traffic).rows()
 
 
 class _RowsWriter:
-    """Converts a schedule's rounds into rows."""
+    """Converts the rounds in a collective's schedule into rows, the graph of waiting transfers."""
 
     def __init__(self, traffic: Traffic) -> None:
         self.schedule = traffic.schedule
@@ -204,7 +206,10 @@ class _RowsWriter:
         )
 
     def _moves(self, inner: tuple[Ints, Ints, Ints]) -> Bools:
-        """Return for each round whether chunks keep their sizes on their way from row to row."""
+        """Return True for each round where every row carries the awaited row's chunks from a repetition earlier.
+
+        `inner` are the waits inside rounds: arrays (awaited row, waiting row, shift in repetitions).
+        """
         behind = np.full(len(self.round_of), -1)
         behind[inner[1]] = inner[0]
         moves = np.zeros(len(self.rounds), np.bool_)
@@ -215,14 +220,18 @@ class _RowsWriter:
         return moves
 
     def _column(self, name: str) -> Ints:
-        """Return a round column extended to rows; 0 for gates."""
+        """Return the rounds' column `name` (src, dst, ...) as an array over every row; 0 for gates."""
         column = np.zeros(len(self.round_of), np.int64)
         columns = [np.broadcast_to(getattr(own, name), len(own)) for own in self.rounds]
         column[~self.is_gate] = np.concatenate([_NONE, *columns])
         return column
 
     def _channels(self, channel: Ints) -> tuple[Ints, Ints, Ints, Bools]:
-        """Return next row on the channel, its shift, next row after the last repetition, and `follows`."""
+        """Return, by row: next row on the channel, its shift in repetitions, next row in a later round, and `follows`.
+
+        `channel` is the FIFO of each row; `follows` is True if another row precedes the first repetition on the
+        channel.
+        """
         rows = np.flatnonzero(~self.is_gate)
         # Rows sorted by channel, in schedule order within a channel: each FIFO's queue.
         order = rows[np.argsort(channel[rows], kind="stable")]
@@ -245,7 +254,10 @@ class _RowsWriter:
         return following, shift, leaving, follows
 
     def _waits(self) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints, Ints]]:
-        """Return the pairs inside rounds, and the pairs between rounds."""
+        """Return the waits inside rounds (awaited row, waiter, shift), and between rounds.
+
+        A wait between rounds is (awaited row, awaited repetition, waiter, waiting repetition).
+        """
         waiters, numbers, gates, gated = [_NONE], [_NONE], [_NONE], [_NONE]
         for number, own in enumerate(self.rounds):
             row, column = np.nonzero(own.after >= 0)
@@ -293,6 +305,6 @@ def starts(lengths: Ints) -> Ints:
 
 
 def by_key(columns: tuple[npt.NDArray[Any], ...]) -> Any:
-    """Sort columns by the first column, stably."""
+    """Return the given columns, reordered by a stable sort of the first column."""
     order = np.argsort(columns[0], kind="stable")
     return tuple(column[order] for column in columns)

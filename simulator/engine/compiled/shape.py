@@ -18,7 +18,7 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 def shape_columns(rows: Rows) -> Columns:
-    """Return the columns of a shape by their names in problem.h; offsets count from the shape's first row."""
+    """Return the core's columns for a schedule's rows, by their names in problem.h; offsets start at the first row."""
     of, times = rows.round_of, rows.times
     place = np.arange(len(rows)) - rows.first[of]
     # A ring needs a slot per row, any other round a slot per transfer.
@@ -67,7 +67,7 @@ def shape_columns(rows: Rows) -> Columns:
 
 
 def _sent_before(rows: Rows) -> tuple[Ints, Ints]:
-    """Return how many transfers the sender has before each row's first repetition, and per repetition."""
+    """Return, for each row, how many transfers the sender starts before, and how many per repetition."""
     own = np.flatnonzero(~rows.is_gate)
     rounds = len(rows.times)
     # A key for each pair (sender, round), with the pair's row count.
@@ -84,7 +84,7 @@ def _sent_before(rows: Rows) -> tuple[Ints, Ints]:
 
 
 def _initial(rows: Rows) -> tuple[Ints, Ints]:
-    """Return rows without awaited transfers, by the rank that starts them.
+    """Return the rows without awaited transfers: the count by participant that starts a row, and the sorted rows.
 
     The sender starts its row, or the receiver if a server sends.
     """

@@ -14,7 +14,7 @@ from simulator.records.operation import Collective
 
 @dataclass(frozen=True, eq=False)
 class SimulatedKind:
-    """A kind's simulated members, the same for every family.
+    """The process groups simulated for a kind of collective, the same for every operation of this kind.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class SimulatedKind:
 
 
 def all_played(members: Sequence[Collective], playables: Sequence[SizedCollective | None], ranks: int) -> SimulatedKind:
-    """Return a kind with every group simulated."""
+    """Return a kind of collective with every process group simulated, none represented by another."""
     which, place = np.zeros((2, ranks), np.int64)
     for number, op in enumerate(members):
         group = list(op.group)

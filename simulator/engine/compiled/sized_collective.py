@@ -24,7 +24,7 @@ _ALL_WAIT: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SizedCollective:
-    """A collective of one process group.
+    """A process group's collective in the form needed by the compiled core: rows of its schedule, bytes and routes.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class SizedCollective:
 
 @dataclass(slots=True)
 class SizedCollectiveMaker:
-    """Makes playables; equal schedules share rows, equal traffic shares bytes.
+    """Builds collectives for the compiled core; equal schedules share rows, equal traffic shares arrays of bytes.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class SizedCollectiveMaker:
     _nbytes: dict[int, Floats] = field(default_factory=dict)
 
     def rows(self, routed: RoutedCollective) -> Rows:
-        """Return the rows of a collective's schedule."""
+        """Return the rows (transfers in a round, with waits) in a routed collective's schedule, cached by schedule."""
         schedule = routed.traffic.schedule
         if id(schedule) not in self._rows:
             # The cached tuple keeps the schedule alive: the key contains its id.
@@ -81,7 +81,7 @@ class SizedCollectiveMaker:
         return self._rows[id(schedule)]
 
     def make(self, op: Collective, routed: RoutedCollective) -> SizedCollective:
-        """Return a program's collective in playable form."""
+        """Return a collective with its routes in the form that the compiled core needs, cached by `routed`."""
         if id(routed) not in self._made:
             rows = self.rows(routed)
             # Traffics with the same schedule number their routes alike.
@@ -93,7 +93,7 @@ class SizedCollectiveMaker:
         return self._made[id(routed)]
 
     def _carried(self, rows: Rows, routed: RoutedCollective) -> Floats:
-        """Return bytes by row for steady traffic, otherwise by transfer [B]."""
+        """Return each row's bytes if repetitions carry equal bytes, otherwise each transfer's bytes [B]."""
         traffic = routed.traffic
         if not traffic.steady:
             return traffic.nbytes
@@ -110,5 +110,5 @@ def carried_by_row(rows: Rows, routed: RoutedCollective) -> Floats:
 
 
 def may_be_in_order(op: Collective) -> bool:
-    """Return True if no rank is done before the last rank has come."""
+    """Return True if the collective's operation lets no rank finish before the last rank has arrived."""
     return op.schedule.operation in _ALL_WAIT

@@ -34,7 +34,7 @@ _MOST_KEPT: Final = 2**24
 
 @dataclass(frozen=True, eq=False)
 class TimelineWriter:
-    """Builds a Timeline from a prepared program and its times.
+    """Builds the Timeline of a simulation from the program and the compiled core's times.
 
     Attributes
     ----------
@@ -53,7 +53,11 @@ class TimelineWriter:
     def timeline(
         self, keep: Collection[int] | None, links: tuple[LinkUse, ...], *, limit_memory: bool, allocator: str | None
     ) -> Timeline:
-        """Return the timeline with operations of every rank, or of ranks in `keep` and the rank ending last."""
+        """Return the timeline, with operations on every rank, or on the ranks in `keep` and the rank ending last.
+
+        `links` is the measured use of links; `allocator` names the simulated memory allocator, None to count bytes
+        only.
+        """
         active = np.flatnonzero(self._counts)
         last = self._last(active)
         # The rank ending last is always kept: it determines the end.
@@ -78,12 +82,12 @@ class TimelineWriter:
 
     @cached_property
     def _counts(self) -> Ints:
-        """Return each rank's number of operations."""
+        """Return the number of operations for each rank in the program."""
         lengths = np.diff(self.problem.values["list_begin"])[self.problem.values["list_of"]]
         return np.asarray(lengths[self.prepared.played_rank])
 
     def _last(self, active: Ints) -> tuple[float, int | None]:
-        """Return when the last operation ends, and on which rank; ties go to the lowest rank.
+        """Return when the last operation of the ranks `active` ends [s], and its rank; ties go to the lowest rank.
 
         Operations on memory are ignored: they take no time.
         """
@@ -100,12 +104,12 @@ class TimelineWriter:
         return float(ends.max()), int(active[np.argmax(ends)])
 
     def _times_of(self, column: Floats, rank: int) -> Floats:
-        """Return a rank's entries in a column of operation times."""
+        """Return a rank's entries in `column`, the start or end times for every simulated operation [s]."""
         first = int(self.problem.out_begin[self.prepared.played_rank[rank]])
         return column[first : first + int(self._counts[rank])]
 
     def _spans(self, rank: int) -> tuple[Span, ...]:
-        """Return a rank's spans, sorted."""
+        """Return the kernels and collectives of a rank as spans with start and end, sorted."""
         starts, ends = (self._times_of(column, rank).tolist() for column in (self.times.start, self.times.end))
         program, spans = self.prepared.program, []
         # Ranks with a common list run the same operations, each in its own groups.
@@ -124,7 +128,7 @@ class TimelineWriter:
         return in_order(spans)
 
     def _at_work(self, rank: int) -> float:
-        """Return how long the rank did any work [s].
+        """Return the time during which a rank runs at least one kernel or collective [s].
 
         The stream on which the host issues kernels does not count.
         """
@@ -141,7 +145,11 @@ class TimelineWriter:
 
     @cached_property
     def _work_of_lists(self) -> list[tuple[Ints, list[int]]]:
-        """Return each list's places of work operations, and of collectives that begin when the last rank comes."""
+        """Return, for each list, the indices of kernels and collectives, and of collectives with a common start.
+
+        A common start is the last rank's arrival at a collective. Work on the stream on which the host issues kernels
+        is omitted.
+        """
         found = []
         for ops in self.prepared.program.lists.lists:
             work = [n for n, op in enumerate(ops) if isinstance(op, Compute | Collective) and op.stream != ISSUE]
@@ -150,7 +158,7 @@ class TimelineWriter:
         return found
 
     def _last_came(self, op: Collective, rank: int, place: int) -> float:
-        """Return when the last rank reached the collective [s]."""
+        """Return when the last rank reached a collective [s]; the collective is operation `place` of `rank`."""
         lists = self.prepared.program.lists
         name = lists.lists[lists.list_of[rank]][place].name
         return max(
@@ -160,16 +168,16 @@ class TimelineWriter:
 
     @cached_property
     def _places(self) -> list[dict[str, int]]:
-        """Return, for each list, its operations' places by name."""
+        """Return, for each operation list, a dict from an operation's name to its index in the list."""
         return [{op.name: place for place, op in enumerate(ops)} for ops in self.prepared.program.lists.lists]
 
     def _memory_events(self, rank: int) -> MemoryEvents:
-        """Return a rank's memory operations by time."""
+        """Return the times and indices of a rank's memory operations, sorted by time."""
         places = self._on_hbm(int(self.problem.values["list_of"][self.prepared.played_rank[rank]]))
         return memory_events(self._times_of(self.times.end, rank)[places], places)
 
     def _followed_in_memory(self, kept: Sequence[int], *, all_kept: bool) -> list[int]:
-        """Return the kept ranks; if some ranks are not kept, add one rank per other kind.
+        """Return the ranks whose memory is simulated: the ranks `kept` and, unless `all_kept`, a rank of each kind.
 
         Ranks in a kind have the same list, HBM size and temporal order of memory operations. Memory use depends on
         nothing else, therefore few ranks give the peak over every rank.
@@ -192,35 +200,35 @@ class TimelineWriter:
         return sorted({*kept, *kinds.values()})
 
     def _on_hbm(self, number: int) -> Ints:
-        """Return the places of memory operations in a list."""
+        """Return the indices of the memory operations (allocate, free) in operation list `number`."""
         return np.flatnonzero(self.problem.values["op_kind"][self._own(number)] == MEMORY)
 
     def _own(self, number: int) -> slice:
-        """Return the slice containing a list's operations."""
+        """Return the slice for operation list `number` in the arrays over every list."""
         begins = self.problem.values["list_begin"]
         return slice(int(begins[number]), int(begins[number + 1]))
 
     @cached_property
     def _played_collectives(self) -> _Numbered:
-        """Return the collectives with simulated transfers."""
+        """Return numbers for all collectives whose transfers are simulated, not given in closed form."""
         return _Numbered(
             [[place for place, own in enumerate(kind) if own is not None] for kind in self.prepared.routed],
             self.prepared.program.lists.kind_of,
         )
 
     def _name(self, number: int) -> str:
-        """Return a collective's name."""
+        """Return the name for collective `number`."""
         family, member = self._played_collectives.find(number)
         return self.prepared.program.lists.families[family][member].name
 
     def _sent(self, number: int) -> CollectiveTotals:
-        """Return a collective's totals."""
+        """Return the name, transfer count and total bytes for collective `number`."""
         family, member = self._played_collectives.find(number)
         own = self.prepared.played_routes(self.prepared.program.lists.kind_of[family])[member]
         return CollectiveTotals(self._name(number), len(own.traffic), own.traffic.total_bytes)
 
     def _log(self, number: int) -> TransferLog:
-        """Return a collective's log; without logged times, simulate the program once more."""
+        """Return the log for collective `number`'s transfers; simulate again if their times were not logged."""
         family, member = self._played_collectives.find(number)
         kind = self.prepared.program.lists.kind_of[family]
         own = self.prepared.played_routes(kind)[member]
@@ -247,18 +255,18 @@ class TimelineWriter:
 
     @cached_property
     def _played_again(self) -> tuple[Problem, Times]:
-        """Run the program again and log every collective."""
+        """Return the core's input and times from a second simulation, with the transfers of every collective logged."""
         return self._played_for(self.prepared.instances)
 
     def _played_for(self, logged: Collection[int]) -> tuple[Problem, Times]:
-        """Run the program again and log the given collectives."""
+        """Return the core's input and times from another simulation, with transfers of the given collectives logged."""
         problem = self.prepared.problem(logged)
         times = run(problem)
         refuse_missing_times(self.prepared, problem, times)
         return problem, times
 
     def _numbers(self, kind: int, member: int, routed: RoutedCollective) -> Ints:
-        """Return, for each transfer in a collective, the number under which its representative is logged."""
+        """Return, for each transfer in process group `member`'s collective, the representative's log number."""
         rows = self.prepared.played_playable(kind, member).rows
         there = self.prepared.played_rows(kind, member, routed)
         base, stride = rows.log_base[rows.round_of] + rows.place, rows.transfer_lengths[rows.round_of]
@@ -272,7 +280,7 @@ class TimelineWriter:
 
 
 class _Numbered:
-    """Running numbers for chosen members, family after family.
+    """Numbers 0, 1, ... for chosen process groups of collectives, family after family (a family is one operation).
 
     Parameters
     ----------
@@ -289,6 +297,6 @@ class _Numbered:
         self.total = int(self._first[-1])
 
     def find(self, number: int) -> tuple[int, int]:
-        """Return the family and member for a number."""
+        """Return the family (operation) and the process group for collective `number`."""
         family = int(np.searchsorted(self._first, number, "right")) - 1
         return family, self._members[self._kind_of[family]][number - int(self._first[family])]
