@@ -53,8 +53,8 @@ function address() {
   try { history.replaceState(null, "", `#${parts.join("&")}`); } catch { /* the page works without */ }
 }
 
-function asked() {
-  const parts = new Map(location.hash.slice(1).split("&").map((part) => part.split("=")));
+function asked(hash) {
+  const parts = new Map(hash.slice(1).split("&").map((part) => part.split("=")));
   const point = Number(parts.get("point") ?? NaN);
   const window = (parts.get("window") || "").split(",").map(Number);
   return { point: Number.isInteger(point) && point >= 0 && point < data.points.length ? point : null,
@@ -263,11 +263,12 @@ function start() {
   picker();
   tables();
   front();
-  const { point, window } = asked();
+  const { point, window } = asked(location.hash);
   state.asked = window;
   pick(point ?? state.point);
-  addEventListener("hashchange", () => {
-    const { point: other, window: wanted } = asked();
+  // The event's address, because a point that was drawn meanwhile has written its own.
+  addEventListener("hashchange", (event) => {
+    const { point: other, window: wanted } = asked(new URL(event.newURL).hash);
     if (other !== null && other !== state.point) { state.asked = wanted; pick(other); }
     else if (wanted && state.view) state.view.set(wanted[0] / state.played.unit_s, wanted[1] / state.played.unit_s);
   });
