@@ -180,7 +180,10 @@ def read_figures(path: Path) -> GpuFigures:
 
 
 def fit_gpu(figures: GpuFigures, base: str) -> GpuFit:
-    """Return a GPU file with constants fitted to measurements; data sheet figures come from the catalog GPU `base`."""
+    """Fit kernel constants to measured figures of a GPU, and return them as the data of a GPU file.
+
+    Figures of the data sheet are copied from the catalog GPU `base`.
+    """
     source = f"measured on {figures.device.get('name', 'a GPU')} with tools/measure_gpu.py"
     # A copy of the base GPU's file; only measured keys are replaced below.
     data = dict(load(registry.find("gpu", base)).data)

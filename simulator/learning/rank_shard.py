@@ -63,10 +63,10 @@ class RankShard:
         return self.gpt.share.place == 0
 
     def counted(self, units: Units, *, partial: bool = False) -> Ints:
-        """Return a boolean mask over the packed elements of several units: elements that this rank counts in the global
-        norm.
+        """Return a boolean mask over the packed gradient elements of some units of the model.
 
-        With `partial`, the mask selects the elements that every tensor-parallel rank holds.
+        True: this rank adds the element's square to the global norm, in which each element of the model counts once.
+        With `partial` True instead: the elements that every tensor-parallel rank holds as a partial sum.
         """
         masks = []
         for unit in units:

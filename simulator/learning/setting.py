@@ -168,9 +168,10 @@ class TrainingContext:
         return 0 if self.last_comes_back_first else self.plan.step.accumulation - 1
 
     def scattered_in(self, micro: int) -> int:
-        """Return the key under which a reduce-scattered shard of a micro-batch is stored until copies are summed.
+        """Return the number under which a rank stores its reduce-scattered gradient shard of a micro-batch `micro`.
 
-        If copies are summed once a step (`gradient_sync: shard`), all micro-batches share a key.
+        The shard waits there for the sum over the model's copies. With `gradient_sync: shard`, this sum takes place
+        once a step, and all micro-batches are added under the number 0.
         """
         return 0 if self.plan.step.sharding.gradient_sync == "shard" else micro
 

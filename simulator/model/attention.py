@@ -116,8 +116,9 @@ def _qkv(model: Transformer, batch: Batch, source: str) -> tuple[Saved, Saved, S
 
 
 def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
-    """Return flash attention on a micro-batch as a single operation: a kernel, or a kernel per step of a
-    context-parallel ring.
+    """Return a list with one operation: flash attention on a micro-batch of a rank.
+
+    The operation has a kernel, or with a context-parallel ring a kernel for each step of the ring.
     """
     cut = batch.cut
     heads = model.num_heads // cut.tensor

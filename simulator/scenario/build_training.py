@@ -191,9 +191,9 @@ def scaling_rule(scaling: LossScalingSpec, dtypes: PrecisionSpec) -> str:
 
 
 def ranks(wanted: ParallelismSpec, world_size: int) -> int:
-    """Return the number of ranks that the parallel groups need, the product of their sizes.
+    """Return the number of ranks that a scenario's parallelism uses: tp x pp x cp x dp.
 
-    Without `dp`, data-parallel ranks fill the cluster.
+    Without `dp` in the scenario, dp is the largest number with which the ranks fit into `world_size`.
     """
     # Expert parallelism spreads experts over ranks counted here already, and is no factor.
     rest = wanted.tp * wanted.pp * wanted.cp

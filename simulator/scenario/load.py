@@ -204,7 +204,7 @@ def _point(scenario: Scenario, data: axes.PointData, settings: Mapping[str, Any]
 
 
 def check_name(name: str) -> None:
-    """Raise ScenarioError if a scenario file could not have this value of its key `name`."""
+    """Raise ScenarioError if `name` cannot be the name of a scenario (value of the key `name` in a file)."""
     try:
         adapter("name").validate_python(name)
     except ValidationError as error:

@@ -114,7 +114,10 @@ def _from_the_end(faulty: Iterable[Key]) -> list[Key]:
 
 
 def _doubtful(data: dict[str, Any], key: Key) -> Iterator[str]:
-    """Yield the dotted keys whose intended value is unknown after removal of the value at `key`."""
+    """Yield the dotted scenario keys whose intended values are unknown, because the wrong value at `key` was left out.
+
+    A misspelt key also puts the absent keys of its mapping in doubt. Rules between keys skip keys in doubt.
+    """
     if key[0] in axes.KINDS:
         # An axis with other values left still varies its key; an axis that loses every value does not.
         values = at(data, key[:2])

@@ -40,8 +40,10 @@ class Refinement:
 
 
 def refine(trial: CandidateFit, sweep: SweepTimes) -> Refinement:
-    """Return a trial's constants refined to fit simulated times: simulate, correct, fit again; the best of a few
-    rounds.
+    """Return a candidate fit's constants, refined until simulated times are as near as possible to a measured sweep.
+
+    Each round simulates the sweep, corrects the predicted times by simulated / predicted, and fits again; the round
+    with the smallest error is returned.
     """
     measured, constants = data(sweep), trial.constants
     # Correction per size: simulated / predicted time, without start-up.
