@@ -1,4 +1,4 @@
-"""Chooses the algorithm with the shortest predicted time, and gives the reason as text.
+"""Chooses among candidate algorithms by the shortest predicted time (last step of `auto`), with a reason as text.
 
 The choice is made during planning, without a clock: by exact closed forms, or else by estimates, which the reason
 marks with "about".

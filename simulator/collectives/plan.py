@@ -1,4 +1,4 @@
-"""Plans a collective: turns "all_reduce 256 MiB over these ranks" into a Program, with algorithm and predicted time.
+"""Plans a collective: which algorithm does `auto` take, and which Program with which predicted time results?
 
 Planning decides everything before a clock runs: the algorithm, the nodes, the vertices for servers and switches, the
 machine's start-up time and rate caps. This module uses no clock and no arrays.

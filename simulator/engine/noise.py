@@ -1,5 +1,4 @@
-"""Seeded noise: a factor exp(sigma z) computed from rank, operation and number, never from the order in which factors
-are drawn.
+"""Seeded noise: a factor exp(sigma z) from rank, operation and number, never from the order of the draws.
 
 Counters go in, normals come out, without a running stream. Adding a rank or a transfer leaves every other factor
 unchanged.

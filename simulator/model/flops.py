@@ -1,4 +1,4 @@
-"""FLOPs of a training step by the field's usual formulas, and the resulting utilisation.
+"""FLOPs of a training step by the field's usual formulas: the numerator of MFU.
 
 Formulas of a model and a sequence length; kernels carry their real FLOPs themselves. Any printed MFU depends on three
 choices, which are arguments here: the parameters counted in P, full or causal attention, and recomputed work.

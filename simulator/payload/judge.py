@@ -1,5 +1,4 @@
-"""What must a collective's result be, bit for bit, if its transfers end in a given order? The judge replays and
-compares.
+"""What must a collective's result be, bit for bit, if its transfers end in a given order? Replays and compares.
 
 The judge is independent of the engines and has neither clock nor buffers. Every rank's chunk becomes an expression over
 the inputs, such as "((2 + 3) + 0) + 1", and each distinct expression is evaluated once.

@@ -1,4 +1,4 @@
-"""Which results does a plan report, as plain data? Best settings, why others lose, the Pareto front, the cost.
+"""Which results and sentences does a plan report? Best settings, why others lose, the Pareto front, the cost.
 
 Every number is a field of a simulated report, or computed here from such fields. Tables, JSON and pages use this data.
 """

@@ -1,5 +1,4 @@
-"""How many schedule rows must be routed for a program's collectives? Rows are transfers with each repeated round
-counted once.
+"""How many schedule rows (transfers, with a repeated round counted once) must be routed for a program?
 
 A step on very many ranks is never planned just for this count. The same step is planned on few ranks in the same
 cluster, at two sizes, and the count is extrapolated.

@@ -1,4 +1,4 @@
-"""Which key of a scenario is meant by another name: by the end of a key, or by another program's word?
+"""Which message does an unknown scenario key get: the key meant by the end of a key, or by another program's word?
 
 Our own names are defined only in the records. Here are names used by PyTorch, Hugging Face's Trainer, DeepSpeed and
 Megatron-LM, each with advice.

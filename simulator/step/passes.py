@@ -1,4 +1,4 @@
-"""Which kernels and allocations does a unit's forward and backward pass issue? The same under every sharding strategy.
+"""Which kernels and allocations (activations, gradients) do the passes through a unit issue, under every sharding?
 
 A strategy decides what is communicated and when; `Passes` writes what a pass computes and holds.
 

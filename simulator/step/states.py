@@ -1,4 +1,4 @@
-"""How many bytes of model states does a rank hold (parameters, gradients, optimizer), depending on the sharding?
+"""How many bytes of parameters and optimizer states does a rank hold, depending on the sharding?
 
 The module also counts the HBM traffic of the optimizer's update, but no time.
 
