@@ -177,6 +177,11 @@ def _idle(report: Report) -> float | None:
     return report["bubble_time_s"] / report["step_time_s"] if report.get("step_time_s") else None
 
 
+def _exposed_share(report: Report) -> float | None:
+    """Return the share of exposed communication in a step's time in a report, 0 to 1; None without a step time."""
+    return report["exposed_comm_time_s"] / report["step_time_s"] if report.get("step_time_s") else None
+
+
 def _last_loss(report: Report) -> float | None:
     """Return the loss of the last training step in a report; None if the report has no losses."""
     losses = (report.get("learning") or {}).get("losses") or ()
@@ -212,6 +217,8 @@ MEASURES: Final = (
     Measure("bubble", _STEP, _idle, share_text, "idle time", "{} idle time"),
     Measure("exposed", _STEP, itemgetter("exposed_comm_time_s"), format_time, "exposed communication",
             "{} of exposed communication"),
+    Measure("exposed_share", _STEP, _exposed_share, share_text, "share of exposed communication",
+            "{} exposed communication"),
     Measure("communication", _STEP, itemgetter("comm_time_s"), format_time, "communication", "{} of communication"),
     Measure("recompute", _STEP, itemgetter("recompute_time_s"), format_time, "recompute", "{} of recompute"),
     Measure("loss", _STEP, _last_loss, "{:.4g}".format, "loss", "a loss of {}"),

@@ -52,9 +52,12 @@ def _finding(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[RuleVi
             yield RuleViolation(
                 (*at, "of", number), (f"got {name!r}; measures of {KINDS[shape.kind]} are {there}"), ("answer",)
             )
-    if asked.finding in AGAINST and not shape.compare:
+    if asked.above is not None and asked.finding != "threshold":
+        yield RuleViolation((*at, "above"), "belongs to threshold; remove the key", ("answer",), True)
+    if asked.finding in AGAINST and not shape.compare and asked.above is None:
+        hint = "; add above: VALUE to search for a value instead" if asked.finding == "threshold" else ""
         yield RuleViolation(
-            at, (f"{asked.finding} compares settings, but the scenario has no key compare"), ("answer", "compare")
+            at, f"{asked.finding} compares settings, but the scenario has no key compare{hint}", ("answer", "compare")
         )
     # An effect may be found along either kind of axis.
     if asked.finding == "effect" and not (shape.sweep or shape.compare):

@@ -42,6 +42,13 @@ class FindingSpec(Spec):
         default=(), description="Measures of the report to describe; the finding's usual measures if omitted."
     )
     along: str | None = Field(default=None, description="Key along which a threshold is searched.")
+    above: Annotated[float, reading.number(positive=True, most=_MOST)] | None = Field(
+        default=None,
+        description=(
+            "threshold: value of the measure to search for, instead of a comparison with the baseline, in the units of "
+            "the report: 0.5 for a share, seconds, bytes, tokens/s."
+        ),
+    )
     between: Listed[Any] | None = Field(
         default=None, description="First and last value of `along`, if this key is not swept."
     )

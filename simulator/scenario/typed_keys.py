@@ -75,6 +75,9 @@ class FindingKeys(TypedDict, total=False):
     """Measures of the report to describe; the finding's usual measures if omitted."""
     along: str
     """Key along which a threshold is searched."""
+    above: float
+    """threshold: value of the measure to search for, instead of a comparison with the baseline, in the units of the
+    report: 0.5 for a share, seconds, bytes, tokens/s."""
     between: Sequence[Any]
     """First and last value of along, if this key is not swept."""
     margin: float

@@ -630,3 +630,53 @@ def test_an_axis_ends_where_its_setting_can_be_simulated_and_repeats_no_number()
     compared_ones = outcomes(SWEPT, report)
     axis = Axis("training.micro_batch_size", (1, 2, 4))
     assert _playable(compared_ones, {"training.sharding": "ddp"}, axis, {}).numbers == (1, 2)
+
+
+def test_from_how_many_gpus_on_a_share_is_exceeded_needs_no_comparison() -> None:
+    """Searched with further points: the first number of GPUs whose share is above, one less is not."""
+    asked = {"finding": "threshold", "of": ["exposed_share"], "along": "cluster.world_size", "above": 0.5}
+    data: dict[str, Any] = {
+        "name": "dominates",
+        "cluster": {"topology": "leaf_spine_100g", "world_size": 8},
+        "training": {"model": "gpt2_xl", "seq_len": 1024, "micro_batch_size": 4, "sharding": "ddp"},
+        "sweep": {"cluster.world_size": [1, 16]},
+        "answer": [asked],
+    }
+    told = answered(data)
+    (found,) = told.findings[0].numbers["places"]
+    (place,) = found["places"]
+    assert place["above_from_here"]
+    gpus = int(place["at"])
+
+    def share(number: int) -> float:
+        single = {key: value for key, value in data.items() if key not in ("sweep", "answer")}
+        one = {**single, "cluster": {"topology": "leaf_spine_100g", "world_size": number}}
+        (report,) = reports(compared(one))
+        return float(report["exposed_comm_time_s"] / report["step_time_s"])
+
+    assert share(gpus - 1) <= 0.5 < share(gpus)
+    assert told.sentences[0].startswith(
+        f"The job has over 50.0 % exposed communication from {gpus} GPUs on: 0.0 % at 1"
+    )
+    # A value that is never reached is told with both ends.
+    never = answered(data | {"answer": [asked | {"above": 0.99}]})
+    assert never.sentences[0].startswith("The job has at most 99.0 % exposed communication from 1 GPU to 16 GPUs: ")
+
+
+def test_what_above_belongs_to_is_told() -> None:
+    with pytest.raises(ScenarioError, match="belongs to threshold; remove the key"):
+        load_scenario(SHARDED | {"answer": [{"finding": "change", "above": 2}]})
+    alone = {key: value for key, value in SHARDED.items() if key not in ("compare", "baseline")}
+    asked = {"finding": "threshold", "along": "training.seq_len", "between": [64, 128]}
+    with pytest.raises(ScenarioError, match="add above: VALUE to search for a value instead"):
+        load_scenario(alone | {"answer": [asked]})
+
+
+def test_a_change_within_the_uncertainty_is_a_tie() -> None:
+    of = compared(SHARDED | {"compare": {"training.sharding.bucket_size": ["25 MiB", "400 MiB"]}, "answer": ["change"]}
+                  | {"training": {**SHARDED["training"], "sharding": {"strategy": "ddp"}}})  # fmt: skip
+    first, second = reports(of)
+    change = abs(second["step_time_s"] / first["step_time_s"] - 1)
+    uncertain = max(interval_width(report, "step_time_s") or 0.0 for report in (first, second))
+    assert 0 < change < uncertain
+    assert f"; a tie within ±{percent_text(uncertain)})" in answer(of).sentences[0]

@@ -8,7 +8,7 @@ from typing import Any
 from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.text import capital, clauses, join_list, joined, predicates
-from simulator.records.measures import SAME, Measure, for_reports
+from simulator.records.measures import SAME, Measure, for_reports, percent_text
 from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
 
@@ -85,13 +85,14 @@ def _predicate(first: Row, row: Row, told: list[Measure], baseline: str) -> str:
     for number, measure in enumerate(told):
         before, after = (measure.value(one.report or {}) or 0.0 for one in (first, row))
         # The first change names the baseline; the others refer to the same setting.
-        parts.append((measure.verb, _compared(measure, after, before, baseline if number == 0 else "")))
+        tie = max(measure.uncertainty(one.report or {}) for one in (first, row))
+        parts.append((measure.verb, _compared(measure, after, before, baseline if number == 0 else "", tie)))
     lacks = ", but does not fit in memory" if row.fits is False else ""
     other = f"; {baseline} does not fit in memory" if not first.fits else ""
     return f"{predicates(parts)}{lacks}{other}"
 
 
-def _compared(measure: Measure, after: float, before: float, baseline: str) -> str:
+def _compared(measure: Measure, after: float, before: float, baseline: str, tie: float = 0.0) -> str:
     """Return a text with the change of a value from the baseline's, and both values."""
     values = measure.amount_text(after), measure.amount_text(before)
     # A change relative to 0 is undefined: write the values.
@@ -101,7 +102,10 @@ def _compared(measure: Measure, after: float, before: float, baseline: str) -> s
     if change.startswith("the same "):
         return f"{change}{f' as {baseline}' if baseline else ''} ({values[0]})"
     link = "of" if "x the " in change else "than"
-    return f"{change}{f' {link} {baseline}' if baseline else ''} ({values[0]} instead of {values[1]})"
+    # The same rule as for the best setting: a smaller change than the prediction's uncertainty is a tie.
+    is_tie = SAME < abs(after / before - 1) < tie if before else False
+    within = f"; a tie within ±{percent_text(tie)}" if is_tie else ""
+    return f"{change}{f' {link} {baseline}' if baseline else ''} ({values[0]} instead of {values[1]}{within})"
 
 
 def _signs(first: Row, row: Row, told: list[Measure]) -> str:

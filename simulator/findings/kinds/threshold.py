@@ -1,13 +1,16 @@
-"""From which value of an axis on is a setting worse than the baseline by a margin, or no longer worse?"""
+"""From which value of an axis on is a setting worse than the baseline by a margin, or a measure above a value?
+
+The answer to "from how many GPUs on is communication over half of the step?" needs no baseline: `above: 0.5`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simulator.findings.comparison import Comparison, Settings, key_of
-from simulator.findings.crossovers import Axis, axis_of, changes, log_ratio
+from simulator.findings.crossovers import Axis, axis_of, changes, log_ratio, sign_changes
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
 from simulator.findings.text import bracket_text, bracketed, clause, join_list
@@ -27,7 +30,11 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     """
     key = asked.along or ""
     axis = axis_of(compared, key, asked.between)
-    if axis is None or len(compared.settings) < 2:
+    if axis is None:
+        return None
+    if asked.above is not None:
+        return _above(compared, asked, axis, asked.above)
+    if len(compared.settings) < 2:
         return None
     rows = compared.under(compared.shown_condition)
     reports = [row.report for row in rows if row.report is not None]
@@ -50,6 +57,90 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
         "threshold", tuple(sentences), {"along": key, "margin": asked.margin, "places": found},
         tuple(row.index for row in rows[:2]),
     )  # fmt: skip
+
+
+def _above(compared: Comparison, asked: FindingSpec, axis: Axis, above: float) -> FindingResult | None:
+    """Return the finding on axis values from which measures of each setting are above a value (SI units).
+
+    There is a sentence per measure and setting: "The job has over 50 % exposed communication from 32 GPUs on: 25.8 %
+    at 16 GPUs, 53.4 % at 64 GPUs".
+    """
+    found: list[dict[str, Any]] = []
+    sentences: list[str] = []
+    for measure in map(compared.measure, asked.of or _USUAL):
+        for setting in _apart(compared.settings, axis.key):
+            texts = []
+            for fixed in _fixed(compared, axis.key):
+                distance = _distance(compared, measure, {**setting, **fixed}, axis, above)
+                known = {number: distance(number) for number in axis.numbers}
+                values = {number: above + far for number, far in known.items() if far is not None}
+                if not values:
+                    continue
+                places = sign_changes(distance, axis)
+                said = _above_text(measure, axis, places, values, above)
+                name = _without_axis(compared, setting, axis.key)
+                texts.append((clause(name, said[0]), f"{said[1]} ({labelled(fixed)})" if fixed else said[1]))
+                found.append({
+                    "setting": dict(setting), "measure": measure.name, "fixed": dict(fixed), "above": above,
+                    "places": [bracketed(one) | {"above_from_here": after} for one, after in places],
+                    "values": {str(number): reached for number, reached in values.items()},
+                })  # fmt: skip
+            sentences += _together(texts)
+    if not found:
+        return None
+    rows = compared.under(compared.shown_condition)
+    return FindingResult(
+        "threshold", tuple(sentences), {"along": axis.key, "above": above, "places": found},
+        tuple(row.index for row in rows[:2]),
+    )  # fmt: skip
+
+
+def _distance(
+    compared: Comparison, measure: Measure, settings: Settings, axis: Axis, above: float
+) -> Callable[[int], float | None]:
+    """Return a function from an axis value to the distance of the measure from `above` (None: unknown point)."""
+
+    def distance(number: int) -> float | None:
+        # A point between the scenario's own values is simulated once, and kept by the comparison.
+        report = compared.known({**settings, **axis.settings(number)})
+        reached = None if report is None else measure.value(report)
+        return None if reached is None else reached - above
+
+    return distance
+
+
+def _without_axis(compared: Comparison, setting: Settings, key: str) -> str:
+    """Return a setting's name without the axis's key; the kind of job for a scenario without compared settings."""
+    if not setting:
+        return {"collective": "The collective", "training": "The job"}[compared.kind]
+    return compared.name(_without(setting, key))
+
+
+def _above_text(
+    measure: Measure, axis: Axis, places: Sequence[tuple[Bracket, bool]], values: Mapping[int, float], above: float
+) -> tuple[str, str]:
+    """Return a statement such as 'has over 50 % exposed communication', and the axis values at which it holds.
+
+    Parameters
+    ----------
+    places : sequence of (Bracket, bool)
+        Places on the axis; True if the measure is above the value from there on.
+    values : mapping of int to float
+        The measure's values at the axis's own numbers.
+    """
+    over, under = (f"{measure.verb} {word} {measure.text(above)}" for word in ("over", "at most"))
+    first, last = min(values), max(values)
+    ends = ", ".join(
+        f"{measure.amount_text(values[number])} at {label(axis.key, axis.settings(number)[axis.key])}"
+        for number in dict.fromkeys((first, last))
+    )
+    if not places:
+        names = (label(axis.key, axis.settings(number)[axis.key]) for number in (first, last))
+        return over if values[first] > above else under, f"from {' to '.join(names)}: {ends}"
+    said = [over if after else under for _, after in places]
+    at = [f"from {bracket_text(axis.key, bracketed(one))} on" for one, _ in places]
+    before = "".join(f"{text} {where}, and " for text, where in zip(said[:-1], at[:-1], strict=True))
+    return f"{before}{said[-1]}", f"{at[-1]}: {ends}"
 
 
 def _fixed(compared: Comparison, key: str) -> list[Settings]:
