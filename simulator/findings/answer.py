@@ -95,7 +95,9 @@ def answer(compared: Comparison) -> Answer:
     untold = [_untold(entry) for entry, one in tried if one is None and scenario.answer]
     # The first finding decides the points for pictures and tables.
     spoken = tuple(dict.fromkeys(index for one in found[:1] for index in one.spoken)) or _first_that_fits(compared)
-    reason = why(compared, spoken, asked[0].of[0] if asked[0].of else "") or Cause("", {})
+    # Whether something fits is a question of memory.
+    first = asked[0].of[0] if asked[0].of else "memory" if asked[0].finding == "fit" else ""
+    reason = why(compared, spoken, first) or Cause("", {})
     budgets = budget.budgets(compared)
     sentences = [f"{_upper(sentence)}." for one in found for sentence in one.sentences]
     # The finding "fit" says this itself.

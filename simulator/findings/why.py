@@ -26,6 +26,8 @@ _MOST_PARTS: Final = 3
 # Link loads that differ by less than 1 % explain nothing.
 _ALIKE: Final = 0.01
 # Measures explained by the categories of memory.
+# A rest of memory smaller than this share of the difference is not mentioned.
+_REST: Final = 0.05
 _OF_MEMORY: Final = ("memory", "reserved", "least_stage")
 # Wording in sentences, if a part's name in report.json is another word.
 _WORDS: Final = {"recomputation": "recompute"}
@@ -135,9 +137,16 @@ def _of_memory(compared: Comparison, rows: list[Row]) -> Cause | None:
         return None
     told = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(whole)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
     texts = [f"{n} {'-' if parts[n] < 0 else '+'}{format_memory(abs(parts[n]))}" for n in told]
+    # The listed parts and this rest add up to the difference.
+    rest = whole - sum(parts[n] for n in told)
+    if abs(rest) >= _REST * abs(whole):
+        texts.append(f"others {'-' if rest < 0 else '+'}{format_memory(abs(rest))}")
     change = f"{format_memory(abs(whole))} {'less' if whole < 0 else 'more'} memory"
     sentence = f"{_contrast(compared, rows, change, 'needs')}: {', '.join(texts)}"
-    return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole_bytes": whole, "parts_bytes": parts})
+    return Cause(
+        sentence,
+        {"of": rows[0].index, "against": rows[1].index, "whole_bytes": whole, "parts_bytes": parts, "rest_bytes": rest},
+    )
 
 
 def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, tokens: str = "") -> str:

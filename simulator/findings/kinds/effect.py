@@ -30,9 +30,6 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     names = asked.of or _USUAL[compared.kind]
     values = _values(compared, key)
     # The first value is the reference.
-    told: Sequence[Any] = (
-        values[1:] if len(values) <= _MOST_VALUES + 1 or key not in compared.numeric_axes else values[-1:]
-    )
     rows = []
     for name in names:
         measure = compared.measure(name)
@@ -40,6 +37,11 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     changes = [one for own in rows for one in own]
     if not changes:
         return None
+    told: Sequence[Any] = values[1:]
+    if len(values) > _MOST_VALUES + 1 and key in compared.numeric_axes:
+        # The last value at which something fits; a step that does not fit cannot be run.
+        fitting = [value for value in told if any(one["fits"] for one in changes if one["value"] == value)]
+        told = (fitting or told)[-1:]
     if len(told) > _MOST_TOLD:
         told = _largest(told, changes)
     sentences = [_sentence(compared, key, value, changes) for value in told]
@@ -48,6 +50,8 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
         return None
     # Prefer the condition shown by other findings for pictures.
     shown = [one for one in changes if one["fixed"].items() <= compared.shown_condition.items()] or changes
+    # A step that does not fit explains nothing, if another does.
+    shown = [one for one in shown if one["fits"]] or shown
     worst = max(shown, key=lambda one: abs(one["change"]))
     start = next((one["from_point"] for one in changes if one["point"] == worst["point"]), worst["point"])
     return FindingResult("effect", tuple(kept), {"along": key, "changes": changes}, (worst["point"], start))

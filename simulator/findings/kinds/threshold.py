@@ -55,8 +55,27 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
         return None
     return FindingResult(
         "threshold", tuple(sentences), {"along": key, "margin": asked.margin, "places": found},
-        tuple(row.index for row in rows[:2]),
+        _worst(compared, found, axis) or tuple(row.index for row in rows[:2]),
     )  # fmt: skip
+
+
+def _worst(compared: Comparison, found: Sequence[Mapping[str, Any]], axis: Axis) -> tuple[int, ...]:
+    """Return the indices of a setting's point and the baseline's, where the setting is worst against the baseline.
+
+    Empty if the axis is not swept, or if no setting is worse anywhere.
+    """
+    ratios = [
+        (ratio, one, int(number)) for one in found for number, ratio in one["log_ratios"].items() if ratio > _EQUAL
+    ]
+    if not ratios:
+        return ()
+    _, one, number = max(ratios, key=lambda each: each[0])
+    settings = {**one["fixed"], **axis.settings(number)}
+    pair = ({**one["setting"], **settings}, {**compared.settings[0], **settings})
+    rows = [
+        row for wanted in pair for row in compared.rows if key_of({**row.setting, **row.condition}) == key_of(wanted)
+    ]
+    return tuple(row.index for row in rows)
 
 
 def _above(compared: Comparison, asked: FindingSpec, axis: Axis, above: float) -> FindingResult | None:
@@ -279,6 +298,10 @@ def _sentence(
         return clause(name, f"{measure.verb} the same {measure.noun} as {baseline}"), f"from {first} to {last}"
     if not places:
         stays = worse if next(iter(ratios.values())) > math.log1p(margin) else near
+        # Better everywhere: the margin says less than the comparison itself.
+        if all(ratio < -_EQUAL for ratio in ratios.values()):
+            fewer = "less" if measure.best == "least" else "more"
+            stays = f"{measure.verb} {fewer} {measure.noun} than {baseline}"
         return clause(name, stays), f"from {first} to {last}"
     said = [worse if now else near for _, now in places]
     at = [f"from {bracket_text(axis.key, bracketed(one))} on" for one, _ in places]
