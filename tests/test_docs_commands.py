@@ -9,7 +9,6 @@ import pytest
 from tools.docs_commands import ROOT, blocks, matches, pages, with_outputs
 
 PAGES = [page.relative_to(ROOT) for page in pages()]
-QUESTIONS = sorted((ROOT / "docs" / "howto").glob("[!i]*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
@@ -36,3 +35,13 @@ def test_python_of_a_page_is_run_with_the_variables_of_its_earlier_blocks() -> N
     shown = page.replace("\n1\n", "\n2\n").replace("x + 1\n", "x + 1\n3\n")
     assert with_outputs(page) == shown
     assert with_outputs(shown) == shown
+
+
+def test_every_question_is_on_the_index_with_its_title() -> None:
+    index = (ROOT / "docs" / "howto" / "index.md").read_text(encoding="utf-8")
+    pages_there = [page for page in sorted((ROOT / "docs" / "howto").glob("*.md")) if page.name != "index.md"]
+    assert len(pages_there) >= 25
+    for page in pages_there:
+        title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        assert title.endswith("?")
+        assert f"- [{title}]({page.name})" in index

@@ -44,6 +44,8 @@ class Measure:
         Adjective for the best value: "fastest", or an adjective of the noun ("highest" bus bandwidth).
     verb : str
         Verb between a setting and the value: "takes" 3 ms, "reaches" 40 % MFU.
+    is_share : bool
+        Whether the value is a share of the step, whose changes are told in percentage points.
     interval : str
         Key of the report's prediction interval for the value: "step_time_s", "peak_memory_bytes"; empty if there is
         none.
@@ -59,6 +61,7 @@ class Measure:
     superlative: str = "lowest"
     interval: str = ""
     verb: str = "has"
+    is_share: bool = False
 
     def text(self, value: float) -> str:
         """Return the value as text for a sentence, with unit and noun: "23.5 GiB of memory"."""
@@ -214,11 +217,11 @@ MEASURES: Final = (
             "memory of the emptiest stage", "{} on the emptiest stage", verb="needs"),
     Measure("reserved", _STEP, itemgetter("peak_reserved_bytes"), format_memory, "reserved memory",
             "{} of reserved memory", verb="needs"),
-    Measure("bubble", _STEP, _idle, share_text, "idle time", "{} idle time"),
+    Measure("bubble", _STEP, _idle, share_text, "idle time", "{} idle time", is_share=True),
     Measure("exposed", _STEP, itemgetter("exposed_comm_time_s"), format_time, "exposed communication",
             "{} of exposed communication"),
     Measure("exposed_share", _STEP, _exposed_share, share_text, "share of exposed communication",
-            "{} exposed communication"),
+            "{} exposed communication", is_share=True),
     Measure("communication", _STEP, itemgetter("comm_time_s"), format_time, "communication", "{} of communication"),
     Measure("recompute", _STEP, itemgetter("recompute_time_s"), format_time, "recompute", "{} of recompute"),
     Measure("loss", _STEP, _last_loss, "{:.4g}".format, "loss", "a loss of {}"),

@@ -230,4 +230,7 @@ def _changed(measure: Measure, row: Row, first: Mapping[str, Any] | None) -> str
         return measure.number(value)
     change = value / before - 1
     sign = "+" if change > 0 else "-"
+    if measure.is_share:
+        # Percent of percent would be misread: 25.8 % against 0.1 % is 25.7 points more.
+        return f"{measure.number(value)} ({sign}{100 * abs(value - before):.1f} points)"
     return f"{measure.number(value)} ({sign}{percent_text(abs(change))})"
