@@ -16,12 +16,14 @@ from simulator.findings import gpu_numbers
 from simulator.planner.cluster_sizes import ClusterSizeResult
 from simulator.planner.explain import step_difference
 from simulator.planner.infeasible import NO_WAY, MemoryNeed, Remedy
-from simulator.planner.plan_report import exposed, reasons, sensitivity_sentence, sentences
+from simulator.planner.plan_report import exposed, kind_rows, reasons, sensitivity_sentence, sentences
 from simulator.planner.question import PlanQuestion
 from simulator.planner.search import SearchResult
 from simulator.planner.sensitivity import MachineChange
 from simulator.report.tables.layout import Column
 
+# Kinds of layout to print.
+_MOST_KINDS: Final = 12
 # Time between two progress lines in a file or pipe [s].
 _EVERY: Final = 10.0
 
@@ -63,6 +65,7 @@ def print_plan(found: SearchResult, question: PlanQuestion) -> None:
         for sentence in sentences(found, question.budget, question.deadline):
             print_text(sentence)
         _print_best(found)
+    _print_kinds(found)
     print_text(
         f"\n{found.considered:,} settings considered, {len(found.played):,} simulated. Excluded settings by reason:"
     )
@@ -112,6 +115,15 @@ def _print_best(found: SearchResult) -> None:
         )
     typer.echo("")
     print_table(columns, rows)
+
+
+def _print_kinds(found: SearchResult) -> None:
+    """Print the fastest setting of each kind of layout, if there are several kinds."""
+    rows = kind_rows(found)
+    if len(rows) > 1:
+        typer.echo("\nFastest setting of each kind of layout (at least: lower bound, not simulated)")
+        columns = [Column("kind", left=True), Column("step"), Column("setting", left=True, folds=True)]
+        print_table(columns, [list(row) for row in rows[:_MOST_KINDS]])
 
 
 def _interval(report: Mapping[str, Any]) -> str:

@@ -80,6 +80,25 @@ class PlayedSetting:
 
 
 @dataclass(frozen=True, slots=True)
+class LayoutKind:
+    """The fastest setting of a kind of layout (`Setting.kind`), as far as the search knows.
+
+    Attributes
+    ----------
+    setting : Setting
+        The setting of this kind with the lowest step time or lower bound.
+    step_time : float
+        Simulated step time, or a lower bound for a setting that was not simulated [s].
+    is_bound : bool
+        Whether `step_time` is a lower bound; the memory of such a setting may not have been checked.
+    """
+
+    setting: Setting
+    step_time: float
+    is_bound: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """Outcome of a plan's search, complete or partial.
 
@@ -107,6 +126,8 @@ class SearchResult:
         Number of settings that ended in an error, by message.
     ended : bool
         Whether the search is complete.
+    kinds : tuple of LayoutKind
+        The fastest setting of each kind of layout, fastest first; empty before the search is complete.
     """
 
     base: Scenario
@@ -120,6 +141,7 @@ class SearchResult:
     slower: int
     failed: dict[str, int]
     ended: bool
+    kinds: tuple[LayoutKind, ...] = ()
 
     def frame(self) -> pd.DataFrame:
         """Return the best settings as a pandas table: a column for each dimension, then a column for each
@@ -191,6 +213,7 @@ def search(
         return SearchResult(
             base, choices, sequences, tuple(under_way.ranked()), tuple(under_way.played), considered, refused,
             under_way.do_not_fit, len(waiting), under_way.failed, ended=ended,
+            kinds=under_way.kinds() if ended else (),
         )  # fmt: skip
 
     with open_player(backend, (0, Point({}, base))) as player:
@@ -250,6 +273,19 @@ class _SearchState:
         """Return the fastest simulated settings that fit into memory; ties go to the setting enumerated first."""
         fitting = [one for one in self.played if one.fits]
         return sorted(fitting, key=lambda one: (one.step_time, one.number))[: self.best]
+
+    def kinds(self) -> tuple[LayoutKind, ...]:
+        """Return the fastest setting of each kind of layout, fastest first: simulated, or known by its lower bound."""
+        known = [LayoutKind(one.setting, one.step_time, is_bound=False) for one in self.played if one.fits]
+        hbm = self.cluster.gpus[0].hbm_bytes
+        # A setting that waits was pruned: its bound exceeds the best settings' times.
+        known += [
+            LayoutKind(one.setting, one.bound, is_bound=True) for one in self.waiting if one.passing.memory <= hbm
+        ]
+        fastest: dict[str, LayoutKind] = {}
+        for one in sorted(known, key=lambda one: one.step_time):
+            fastest.setdefault(one.setting.kind, one)
+        return tuple(fastest.values())
 
     def last_of_best(self) -> float:
         """Return the largest lower bound at which a setting is worth simulating: the slowest best setting's step time

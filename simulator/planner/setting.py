@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from simulator.scenario.plan_spec import KEYS
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_spec import PRECISIONS, PrecisionSpec, TrainingSpec
+
+# Names of the field for sharding strategies.
+_SHARDINGS: Final = {"zero3": "FSDP", "zero2": "ZeRO-2", "zero1": "ZeRO-1", "ddp": "DDP"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,13 @@ class Setting:
     def cut(self) -> tuple[int | str | None, ...]:
         """Parallelism and sharding; settings with equal values differ in batch, schedule and memory options."""
         return self.tp, self.pp, self.cp, self.ep, self.sharding, self.shard_size
+
+    @property
+    def kind(self) -> str:
+        """The kind of layout in words: 'FSDP', 'HSDP, tp', 'ZeRO-1, tp, pp'."""
+        sharding = _SHARDINGS.get(self.sharding, self.sharding) if self.dp > 1 else "no sharding"
+        name = "HSDP" if self.sharding == "zero3" and self.shard_size is not None and self.dp > 1 else sharding
+        return ", ".join([name, *(part for part in ("tp", "pp", "cp", "ep") if getattr(self, part) > 1)])
 
     def spec(self, base: TrainingSpec) -> TrainingSpec:
         """Return a scenario's `training` section with this setting's values; `base` supplies the remaining keys."""

@@ -52,6 +52,7 @@ def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], 
     parts = [
         head,
         _best(told),
+        _kinds(told),
         _nearest(told),
         f'<div class="two">{_FRONT}{_rows("Excluded settings and reasons", _left_out(told))}</div>',
         _COORDINATES,
@@ -129,6 +130,28 @@ def _best(told: Mapping[str, Any]) -> str:
     return (
         '<section class="panel"><h2>Best settings</h2><div class="scroll tall"><table class="sortable" id="best">'
         f"{table}</tbody></table></div></section>"
+    )
+
+
+def _kinds(told: Mapping[str, Any]) -> str:
+    """Return an HTML panel with the fastest setting of each kind of layout; empty with a single kind."""
+    rows = told.get("kinds", [])
+    if len(rows) < 2 or not told["best"]:
+        return ""
+    fastest = _step(told)
+    cells = "".join(
+        f'<tr><td>{escape(one["kind"])}</td><td data-v="{one["step_time_s"]!r}">'
+        f"{'at least ' if one['is_lower_bound'] else ''}{format_time(one['step_time_s'])}</td>"
+        f"<td>+{100 * max(0.0, one['step_time_s'] / fastest - 1):.1f}&nbsp;%</td>"
+        f'<td class="text">{escape(one["setting"])}</td></tr>'
+        for one in rows
+    )
+    head = '<tr><th>kind</th><th>step</th><th>vs the best</th><th class="text">fastest setting</th></tr>'
+    note = "At least: a lower bound of a setting that was not simulated, because it cannot be among the best."
+    return (
+        '<section class="panel"><h2>Fastest setting of each kind of layout</h2><div class="scroll">'
+        f'<table class="sortable" id="kinds"><caption>{note}</caption><thead>{head}</thead>'
+        f"<tbody>{cells}</tbody></table></div></section>"
     )
 
 
