@@ -134,12 +134,12 @@ def test_a_page_of_the_gallery_has_question_answer_picture_file_and_report(tmp_p
     gallery_pages.write(entries, source)
     gallery_pages.write_reports(entries, html)
     page = (source / "gallery" / "small.md").read_text()
-    assert "**How fast is a ring of four?**" in page
+    assert "# How fast is a ring of four?" in page
     assert "> The ring wins by 2 \\* 3.\n>\n> Its links are idle.\n" in page
     assert SMALL in page
     assert 'href="small_report.html"' in page
     assert (html / "gallery" / "small_report.html").read_text() == "the report"
     with Image.open(source / "gallery" / "small_small.png") as image:
         assert image.size == (640, 320)
-    assert "did not play it" in (source / "gallery" / "zero_stages.md").read_text()
+    assert "did not simulate the scenario" in (source / "gallery" / "zero_stages.md").read_text()
     assert "played 1 of them" in (source / "gallery" / "index.md").read_text()

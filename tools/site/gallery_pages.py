@@ -12,12 +12,21 @@ from PIL import Image
 
 from simulator.results.page.page import without_files
 from simulator.scenario.load import load_scenario
+from simulator.scenario.records import Scenario
 from tools.site.gallery_runs import ROOT, GalleryRun
 
 # Width in pixels: twice the displayed width, for screens with double resolution.
 _THUMBNAIL: Final = 640
-_TOPICS: Final = {"collective": "Collectives", "training": "Training steps", "numerics": "Training for real"}
-_NOT_PLAYED: Final = "This build did not play it; `make docs` does."
+_TOPICS: Final = {
+    "collective": "Collectives and links",
+    "data": "Data parallelism and sharding",
+    "cut": "Tensor, pipeline, context and expert parallelism",
+    "memory": "Memory, kernels and precision",
+    "numerics": "Real training",
+}
+# Varied keys that make a scenario a question of memory, kernels or precision.
+_MEMORY_KEYS: Final = ("activation_checkpointing", "offload", "allocator", "attention", "precision", "seq_len")
+_NOT_SIMULATED: Final = "This build did not simulate the scenario; `make docs` does."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +55,20 @@ class Entry:
 def entry(path: Path, run: GalleryRun | None) -> Entry:
     """Read a scenario file."""
     scenario = load_scenario(path)
-    step = scenario.training
-    # A scenario with real training is shown apart from other training steps.
-    topic = "collective" if step is None else "numerics" if step.numerics else "training"
-    return Entry(path.stem, scenario.question or path.stem, topic, path.read_text(encoding="utf-8"), run)
+    return Entry(path.stem, scenario.question or path.stem, _topic(scenario), path.read_text(encoding="utf-8"), run)
+
+
+def _topic(scenario: Scenario) -> str:
+    """Return a scenario's heading on the index (a key of _TOPICS), from its job and its varied keys."""
+    step, keys = scenario.training, [*scenario.compare, *scenario.sweep]
+    if step is None:
+        return "collective"
+    if step.numerics:
+        return "numerics"
+    sizes = step.parallelism
+    if max(sizes.tp, sizes.pp, sizes.cp, sizes.ep) > 1 or any(".parallelism" in key for key in keys):
+        return "cut"
+    return "memory" if any(key.endswith(_MEMORY_KEYS) for key in keys) else "data"
 
 
 def write(entries: Sequence[Entry], source: Path) -> None:
@@ -94,14 +113,14 @@ def _report(one: Entry) -> Path | None:
 
 
 def _page(one: Entry) -> str:
-    parts = [f"# {one.name}", f"**{one.question}**", *_answered(one)]
-    parts += [f"```yaml\n{one.text.rstrip()}\n```", f"Play it: `simulator run {one.name}`"]
+    parts = [f"# {one.question}", *_answered(one)]
+    parts += [f"The scenario `{one.name}`:", f"```yaml\n{one.text.rstrip()}\n```", f"    simulator run {one.name}"]
     return "\n\n".join(parts) + "\n"
 
 
 def _answered(one: Entry) -> list[str]:
     if one.run is None:
-        return [_NOT_PLAYED]
+        return [_NOT_SIMULATED]
     parts = [_quoted(one.run.answer)]
     if _picture(one) is not None:
         parts += [f"```{{image}} {one.name}.png\n:alt: {one.question}\n:class: gallery-picture\n```"]
@@ -112,17 +131,23 @@ def _answered(one: Entry) -> list[str]:
 
 def _quoted(sentences: Sequence[str]) -> str:
     """Return a program's sentences as a Markdown quotation, one paragraph each, with markup escaped."""
-    # A program's text may contain characters with a meaning in Markdown.
-    lines = ["".join(f"\\{c}" if c in "\\`*_{}[]<>#|$~" else c for c in line) for line in sentences]
-    return "\n>\n".join(f"> {line}" for line in lines)
+    return "\n>\n".join(f"> {_escaped(line)}" for line in sentences)
+
+
+def _escaped(line: str) -> str:
+    """Return a program's text with the characters escaped that have a meaning in Markdown."""
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|$~" else c for c in line)
 
 
 def _index(entries: Sequence[Entry]) -> str:
     # A quick build says so on the page.
     played = sum(one.run is not None for one in entries)
-    words = f"{len(entries)} scenarios are shipped. Each begins with a question, and `simulator run NAME` plays it."
+    words = (
+        f"The package contains {len(entries)} scenarios. Each answers a question, and `simulator run NAME` "
+        "simulates it. The cards show the question and the first sentence of the answer."
+    )
     if played < len(entries):
-        words += f" This build played {played} of them; `make docs` plays all."
+        words += f" This build simulated {played} of them; `make docs` simulates all."
     parts = ["# Gallery", words]
     for topic, title in _TOPICS.items():
         cards = [_card(one) for one in entries if one.topic == topic]
@@ -134,7 +159,8 @@ def _index(entries: Sequence[Entry]) -> str:
 def _card(one: Entry) -> str:
     image = [f":img-top: {one.name}_small.png", f":img-alt: {one.question}"] if _picture(one) else []
     options = [f":link: {one.name}", ":link-type: doc", *image]
-    return "\n".join([f":::{{grid-item-card}} {one.name}", *options, "", one.question, ":::"])
+    said = _escaped(one.run.answer[0]) if one.run is not None and one.run.answer else ""
+    return "\n".join([f":::{{grid-item-card}} {one.question}", *options, "", said, "", f"`{one.name}`", ":::"])
 
 
 def scenarios() -> Mapping[str, Path]:
