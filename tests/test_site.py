@@ -142,4 +142,4 @@ def test_a_page_of_the_gallery_has_question_answer_picture_file_and_report(tmp_p
     with Image.open(source / "gallery" / "small_small.png") as image:
         assert image.size == (640, 320)
     assert "did not simulate the scenario" in (source / "gallery" / "zero_stages.md").read_text()
-    assert "played 1 of them" in (source / "gallery" / "index.md").read_text()
+    assert "simulated 1 of them" in (source / "gallery" / "index.md").read_text()
