@@ -109,8 +109,22 @@ def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:
     )
     text = f"uncertainty (80 %) of the step time: ±{near}, from the errors of comparable measured runs"
     # No measurement covers these runs: the interval uses errors from other frameworks or chips.
-    if any(report["carried_over"] for _, report in known):
+    # Eight bits were measured, but only on some chips.
+    dtypes = {
+        f"{dtype} on this chip" if dtype.startswith("float8") else dtype: None
+        for _, report in known
+        if (dtype := report.get("unmeasured_dtype"))
+    }
+    if any(report["carried_over"] and not report.get("unmeasured_dtype") for _, report in known):
         text += "; this framework or chip was never measured, therefore errors of other frameworks or chips are used"
+    if dtypes:
+        text += (
+            f"; no training step with matmuls in {' or '.join(dtypes)} was measured, therefore the larger errors "
+            "of unseen sources are used"
+        )
+    # Reports of earlier versions lack `host_memory_bytes`.
+    if any(report.get("host_memory_bytes") and report["optimizer_time_s"] > 0 for _, report in known):
+        text += "; the rate of the host's update is known within a factor of ten, which widens the interval"
     # Communication on an unmeasured network may be slower than its rated speed.
     if any(is_best_case(report) and report["exposed_comm_time_s"] > 0 for _, report in known):
         text += "; on unmeasured networks, exposed communication adds the error of measured collectives"

@@ -1,5 +1,4 @@
-"""Which changes may make a step fit into memory: allocator, attention, checkpointing, micro-batch, ZeRO stage, tensor or
-context parallelism, offload?
+"""Which changes may make a step fit into memory: recomputing, micro-batch, ZeRO stage, parallelism, offload, ...?
 
 This module lists changes, the mildest first, and applies several changes together; the caller tests whether they help.
 """
@@ -151,7 +150,7 @@ def _partitioned(wanted: Parallelism) -> Callable[[TrainingStep], TrainingStep |
 
 
 def _mild(step: TrainingStep, ranks: int) -> Iterator[Change]:
-    """Yield changes of one setting that apply to a training step on `ranks` ranks and may save memory, mildest first."""
+    """Yield changes of one setting that may save memory of a training step on `ranks` ranks, mildest first."""
     if step.allocator != "expandable_segments":
         text = "allocator: expandable_segments"
         yield Change("allocator", text, lambda old: replace(old, allocator="expandable_segments"))

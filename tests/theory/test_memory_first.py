@@ -230,7 +230,8 @@ def test_what_comes_nearest_needs_less_than_what_failed(data: dict[str, object])
     loaded = load_scenario(data)
     failed = simulate(loaded, limit_memory=False).report.peak_memory_bytes
     nearest = re.search(
-        r"no tested combination of changes is enough; the change with the smallest need: .* \(needs about ([0-9.e+]+) GiB\)",
+        r"no tested combination of changes is enough; "
+        r"the change with the smallest need: .* \(needs about ([0-9.e+]+) GiB\)",
         str(error),
     )
     assert nearest is not None, str(error)

@@ -98,6 +98,27 @@ def test_measured_constants_need_no_caveat_and_those_of_another_machine_do() -> 
     )
 
 
+def test_a_precision_of_which_no_training_was_measured_is_told() -> None:
+    measured = caveats(training("dgx_h100", 8, precision="bf16"))["interval"][0]
+    assert caveats(training("dgx_h100", 8, precision="fp8"))["interval"][0].endswith("comparable measured runs")
+    for precision, dtype in (("fp32", "float32"), ("tf32", "tf32")):
+        told = caveats(training("dgx_h100", 8, precision=precision))["interval"][0]
+        assert told.endswith(
+            f"; no training step with matmuls in {dtype} was measured, therefore the larger errors of unseen sources "
+            "are used"
+        )
+        assert int(re.findall(r"±(\d+) %", told)[0]) > 2 * int(re.findall(r"±(\d+) %", measured)[0])
+    # Training in fp8 was measured on H100 only.
+    assert "matmuls in float8_e4m3fn on this chip" in caveats(training("dgx_b200", 8, precision="fp8"))["interval"][0]
+
+
+def test_the_uncertain_rate_of_a_hosts_update_is_told() -> None:
+    """The host's update takes nearly the whole step, and its rate may be off by the root of ten."""
+    told = caveats(training("dgx_h100", 8, sharding="zero1", offload="optimizer"))["interval"][0]
+    assert told.endswith("; the rate of the host's update is known within a factor of ten, which widens the interval")
+    assert 100 < int(re.findall(r"±(\d+) %", told)[0]) < 100 * (10**0.5 - 1) * 1.2
+
+
 def test_a_page_says_whose_runs_constants_were_fitted_to() -> None:
     page = simulator.play(training("dgx_h100", 8)).to_html()
     assert rows_of(page, "constants") == [

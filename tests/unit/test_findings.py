@@ -211,6 +211,20 @@ def test_why_says_how_the_update_runs_where_the_optimizer_decides() -> None:
     assert saved["for_loop"] > saved["foreach"] > 2 * saved["fused"]
 
 
+def test_why_names_the_hosts_rate_where_the_host_updates() -> None:
+    """The kernels of an update on GPUs, which `implementation` selects, run at one of the two points only."""
+    base = {
+        "name": "update", "cluster": {"topology": "dgx_h100", "world_size": 8},
+        "training": {"model": "gpt2", "seq_len": 128, "sharding": "zero1"},
+    }  # fmt: skip
+    slow = {"what": "optimizer", "host_rate": "20 GB/s"}
+    for settings, rates in ((["none", slow], "20 GB/s"), (["optimizer", slow], "50 GB/s and 20 GB/s")):
+        reason = why(compared(base | {"compare": {"training.offload": settings}}), (0, 1))
+        assert reason is not None
+        told = f" (update on the host at {rates})"
+        assert re.search(r": optimizer -[\d.]+ [mu]?s" + re.escape(told), reason.sentence)
+
+
 def test_the_front_is_what_brute_force_finds() -> None:
     of = compared(
         SHARDED

@@ -26,7 +26,13 @@ from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
 from simulator.report.numbers.headline import HasHeadline
-from simulator.report.numbers.prediction_intervals import Traits, UnmeasuredNetwork, prediction_interval
+from simulator.report.numbers.prediction_intervals import (
+    HostUpdate,
+    Traits,
+    UnmeasuredNetwork,
+    is_measured_dtype,
+    prediction_interval,
+)
 from simulator.report.numbers.summary import BETWEEN
 from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.plan import StepPlan
@@ -89,7 +95,9 @@ class TrainingReport(HasHeadline):
         Prediction intervals of step_time_s, tokens_per_s and peak_memory_bytes: step_time_s_80_low,
         step_time_s_80_high, step_time_s_95_low, ...; see `prediction_intervals`.
     carried_over : bool
-        True if no run of this framework or chip was measured; the intervals are wider then.
+        True if no run of this framework, chip or matmul dtype was measured; the intervals are wider then.
+    unmeasured_dtype : str or None
+        The matmul dtype, if no training run with this dtype was measured.
     learning : Learning or None
         Results of a real training.
     algorithms : dict of str to str
@@ -129,6 +137,7 @@ class TrainingReport(HasHeadline):
     idle_time_by_stage: tuple[float, ...] = ()
     intervals: dict[str, float] = field(default_factory=dict)
     carried_over: bool = False
+    unmeasured_dtype: str | None = None
     learning: Learning | None = None
     algorithms: dict[str, str] = field(default_factory=dict)
     constants: str | None = None
@@ -240,7 +249,11 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     traits = _traits(plan, cluster)
     # Computed once, because the prediction interval and the report both need it.
     exposed_by = [_exposed(work, _dimension) for work in works]
-    times = prediction_interval(traits, network=_unmeasured(plan, works, _means(exposed_by), time))
+    dtype = plan.step.precision.matmul
+    unseen = not is_measured_dtype(dtype, traits.chip)
+    network = _unmeasured(plan, works, _means(exposed_by), time)
+    host = HostUpdate(parts["host update"] / time) if plan.step.offload is not None else None
+    times = prediction_interval(traits, network=network, host=host, unseen=unseen)
     return TrainingReport(
         step_time_s=time / rounds,
         tokens_per_s=steps * plan.tokens,
@@ -273,8 +286,9 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         idle_time_by_stage=_idle_by_stage(plan, timeline),
         intervals=times.around("step_time_s", time / rounds)
         | times.around("tokens_per_s", steps * plan.tokens)
-        | prediction_interval(traits, "memory").around("peak_memory_bytes", float(peak.nbytes)),
+        | prediction_interval(traits, "memory", unseen=unseen).around("peak_memory_bytes", float(peak.nbytes)),
         carried_over=times.carried_over,
+        unmeasured_dtype=dtype if unseen else None,
         algorithms=dict(plan.algorithms),
         constants=BETWEEN.join(plan.constants) or None,
     )
