@@ -26,6 +26,7 @@ from simulator.findings.text import bracket_text, bracketed
 from simulator.findings.why import parts_of_step, why
 from simulator.planner.setting import Setting
 from simulator.records.measures import find, interval_width, percent_text
+from simulator.results.budget_table import budget_table
 from simulator.results.small_table import small_tables
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.answer_spec import FINDINGS
@@ -254,6 +255,20 @@ def test_a_budget_is_the_step_times_its_number() -> None:
         assert one["cost"] == pytest.approx(2.5 * 8 * hours)
         assert one["energy_kwh"] == pytest.approx(8 * hours)
     assert told.sentences[-1].startswith("Estimate for 1 billion tokens with zero3: ")
+    costs = budget_table(of, told)
+    assert costs is not None
+    assert costs.columns == ("days", "GPU hours", "cost", "energy (kWh)")
+    assert [name for name, _ in costs.rows] == [of.name(row.setting) for row in of.rows]
+    for (_, cells), one in zip(costs.rows, told.budget, strict=True):
+        written = [float(cell.replace(",", "")) for cell in cells]
+        assert written == pytest.approx([one[key] for key in ("days", "gpu_hours", "cost", "energy_kwh")], rel=5e-3)
+
+
+def test_the_budget_of_a_single_point_does_not_bear_the_scenarios_name() -> None:
+    of = compared({key: value for key, value in SHARDED.items() if key != "compare"} | {"budget": {"tokens": 1e9}})
+    told = answer(of)
+    assert told.sentences[-1].startswith("Estimate for 1 billion tokens: ")
+    assert budget_table(of, told) is None
 
 
 def test_straggling_is_told_against_nobody_slow() -> None:
