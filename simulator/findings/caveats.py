@@ -6,15 +6,19 @@ Facts from the reports, in words, for terminal and page.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import shorten
 from typing import Final, NamedTuple
 
 from simulator.basics.counts import number_of
 from simulator.findings.comparison import Comparison, Row
+from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.summary import BETWEEN
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
+# Maximum length of a sentence about constants [characters].
+_MOST_LETTERS: Final = 160
 # Prefix for sources measured on another machine.
 _BORROWED: Final = "not measured here"
 
@@ -58,23 +62,33 @@ def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
 
 def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield caveats on topologies without measured collectives, and on constants taken over from another machine."""
-    unmeasured, borrowed = dict[str, None](), dict[str, None]()
+    unmeasured, borrowed = dict[str, None](), dict[str, dict[str, None]]()
     for row, report in rows:
-        constants = sources(report)
         if is_best_case(report):
             topology = row.point.cluster.topology
             # A topology written inline in the scenario has no name.
             unmeasured[topology if isinstance(topology, str) else "this topology"] = None
         told = str(report.get("why", ""))
         # Skip a source that the report's own reason already mentions.
-        borrowed |= dict.fromkeys(
-            source.partition(";")[0] for source in constants if source.startswith(_BORROWED) and source not in told
-        )
+        for operation, source in _sources_by_operation(row, report):
+            if source.startswith(_BORROWED) and source not in told:
+                borrowed.setdefault(source.partition(";")[0], {})[operation] = None
     if unmeasured:
         names = ", ".join(list(unmeasured)[:_MOST]) + (", ..." if len(unmeasured) > _MOST else "")
         yield Caveat("network", best_case(names))
-    for source in list(borrowed)[:_MOST]:
-        yield Caveat("network", f"constants of collectives are {source}")
+    for source, operations in list(borrowed.items())[:_MOST]:
+        yield Caveat("network", shorten(f"constants of {join_list(list(operations))} are {source}", _MOST_LETTERS))
+
+
+def _sources_by_operation(row: Row, report: Report) -> Iterator[tuple[str, str]]:
+    """Yield an operation of a collective and the source of its constants, for each source of a report."""
+    own = report.get("constants_by_operation")
+    if own:
+        yield from ((operation, source) for operation, several in own.items() for source in several)
+        return
+    # A collective has one operation; reports of training steps of earlier versions do not name the operations.
+    operation = row.point.collective.operation if row.point.collective is not None else "collectives"
+    yield from ((operation, source) for source in sources(report))
 
 
 def is_best_case(report: Report) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from simulator.basics.intervals import Interval, length, outside
 from simulator.basics.units import format_memory, format_time
@@ -37,6 +37,10 @@ from simulator.report.numbers.summary import BETWEEN
 from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.plan import StepPlan
 from simulator.step.streams import HOST_COPIES, dimension_of
+
+# With less than this share of the collectives' bytes in simulated transfers, the most used link is no bottleneck: a
+# step with closed forms may simulate nothing but the sum of the gradient's norm, a few bytes.
+_LEAST_SIMULATED: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,7 +78,8 @@ class TrainingReport(HasHeadline):
     closed_form_collectives, played_collectives : int
         Collectives timed by a closed form; collectives whose transfers were simulated.
     bottleneck : Bottleneck or None
-        The most used link, if any link is recorded.
+        The most used link. None if no link is recorded, or if the simulated transfers carry less than 1 % of the
+        collectives' bytes, because closed forms fill no link.
     because : str
         A sentence about the limiting part.
     exposed_comm_time_by_kind : dict of str to float
@@ -105,6 +110,8 @@ class TrainingReport(HasHeadline):
     constants : str or None
         Sources of the machine's measured constants, separated by " | ". None without measurements: links then carry
         their full rating and start-up is free, which is a best case, and the intervals are wider.
+    constants_by_operation : dict of str to tuple of str
+        The same sources for each operation of a collective: {"all_gather": ("fitted to 8 H100: ...",)}.
     """
 
     step_time_s: float
@@ -141,6 +148,7 @@ class TrainingReport(HasHeadline):
     learning: Learning | None = None
     algorithms: dict[str, str] = field(default_factory=dict)
     constants: str | None = None
+    constants_by_operation: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
@@ -275,7 +283,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         shortfall_bytes=_shortfall(timeline, peak.nbytes, capacity),
         closed_form_collectives=plan.closed_forms,
         played_collectives=plan.played,
-        bottleneck=bottleneck(timeline),
+        bottleneck=bottleneck(timeline) if plan.simulated_share >= _LEAST_SIMULATED else None,
         because=_because(time, parts, _room(timeline, peak.nbytes, capacity)),
         exposed_comm_time_by_kind=_shared([_exposed(work, lambda span: span.kind) for work in works], rounds),
         comm_time_by_dimension=_shared([_by_dimension(work) for work in works], rounds),
@@ -291,6 +299,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         unmeasured_dtype=dtype if unseen else None,
         algorithms=dict(plan.algorithms),
         constants=BETWEEN.join(plan.constants) or None,
+        constants_by_operation=dict(plan.constants_by_operation),
     )
 
 
