@@ -122,13 +122,13 @@ def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:
         f"{100 * half:.0f} %" if round(100 * less) == round(100 * half) else f"{100 * less:.0f} to {100 * half:.0f} %"
     )
     text = f"uncertainty (80 %) of the step time: ±{near}, from the errors of comparable measured runs"
-    # No measurement covers these runs: the interval uses errors from other frameworks or chips.
     # Eight bits were measured, but only on some chips.
     dtypes = {
         f"{dtype} on this chip" if dtype.startswith("float8") else dtype: None
         for _, report in known
         if (dtype := report.get("unmeasured_dtype"))
     }
+    # No measurement covers these runs: the interval uses errors from other frameworks or chips.
     if any(report["carried_over"] and not report.get("unmeasured_dtype") for _, report in known):
         text += "; this framework or chip was never measured, therefore errors of other frameworks or chips are used"
     if dtypes:

@@ -91,15 +91,17 @@ def _tiers(
     fits : function (alternative) -> bool
         Test whether a changed step fits into memory.
     """
-    # Two mild changes, for example full recomputation and ZeRO-3, cost less than an update on the host.
-    yield single_changes(step, [*mild, *host])
-    yield double_changes(step, [*mild, *host])
+    yield single_changes(step, mild)
+    yield double_changes(step, mild)
     yield _together(step, [], mild, fits)
     yield single_changes(step, cuts)
     yield [one for cut in cuts for mild_one in mild if (one := changed(step, [cut, mild_one])) is not None]
     # The largest partition of each kind, the partition of the least memory.
     largest = {cut.kind: cut for cut in cuts}.values()
     yield [one for cut in largest for one in _together(step, [cut], mild, fits)]
+    # The update on the host costs most.
+    yield single_changes(step, host)
+    yield [one for one in double_changes(step, [*mild, *host]) if "offload" in one.kinds]
     yield _together(step, [], [*mild, *host], fits)
 
 
