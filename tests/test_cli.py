@@ -201,6 +201,21 @@ def test_run_prints_the_answer_a_table_and_where_results_are(cli: Command) -> No
     assert "\x1b" not in answer.out
 
 
+def test_the_cost_of_each_setting_is_printed(cli: Command) -> None:
+    training = {"model": "gpt2", "seq_len": 128, "sharding": "ddp"}
+    scenario = {
+        "name": "cost", "cluster": {"topology": "dgx_a100", "world_size": 8}, "training": training,
+        "budget": {"tokens": 1e9, "price": 2},
+    }  # fmt: skip
+    Path("cost.yaml").write_text(json.dumps(scenario), encoding="utf-8")
+    alone = cli("run", "cost.yaml", "--no-report").out
+    assert "Estimate for 1 billion tokens: " in alone
+    assert "estimate for the whole training" not in alone
+    several = cli("run", "cost.yaml", "--no-report", "--set", "training.sharding=ddp,zero3").out
+    table = several[several.index("estimate for the whole training") :]
+    assert all(text in table for text in ("days", "GPU hours", "cost", "│ ddp", "│ zero3"))
+
+
 def test_json_is_one_document_on_stdout(cli: Command) -> None:
     single, sweep = cli("run", "small.yaml", "--json"), cli("sweep", "both.yaml", "--jobs", 1, "--json")
     assert list(single.data) == ["answer", "points"]

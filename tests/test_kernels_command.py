@@ -72,6 +72,19 @@ def test_a_line_for_each_kernel_and_what_takes_most(cli: Command) -> None:
     assert up["flops"] == 2 * 8192 * 28672 * 4096
 
 
+def test_no_kernel_moves_its_bytes_faster_than_the_gpus_memory(cli: Command) -> None:
+    """Merged kernels move 0.8 of the bytes of separate kernels, and their rates count these bytes."""
+    options = ("kernels", "llama3_8b", "--seq-len", 8192)
+    separate, merged = cli(*options, "--json").data["kernels"], cli(*options, "--compile", "--json").data["kernels"]
+    rates = [one["bytes"] / one["seconds"] for one in merged]
+    assert max(rates) < 3.35e12
+    shares = {one["kernel"]: one["bytes"] / other["bytes"] for one, other in zip(merged, separate, strict=True)}
+    assert shares["norm1"] == shares["activation gradient"] == pytest.approx(0.8)
+    assert shares["up"] == shares["attention"] == shares["log-softmax"] == 1
+    told = " ".join(cli(*options, "--compile").out.split())
+    assert "merged kernels move 0.8 times the bytes in the column shape, and GB/s counts the moved bytes." in told
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

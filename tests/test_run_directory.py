@@ -5,22 +5,24 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 
 import simulator
 from simulator.basics.atomic_files import write_atomically
-from simulator.basics.errors import ScenarioError
+from simulator.basics.errors import ScenarioError, ScenarioWarning
 from simulator.cli.interruption import TerminatedError
 from simulator.results import run_directory
 from simulator.run.outcome import PointOutcome
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
-from simulator.sweeps.artifacts import ArtifactWriter, transfers_text
+from simulator.sweeps.artifacts import ArtifactWriter, links_text, transfers_text
 from simulator.sweeps.journal import open_journal, read_journal
 from simulator.sweeps.sweep import play_points
 from tests.commands import RING, SMALL, Answer, Command, commands_in
@@ -133,6 +135,29 @@ def test_use_of_links_over_time_adds_up_to_the_bytes_of_each_link(cli: Command, 
     assert table.shape == (50, len(run.timeline.links))
     assert table.index[0] == 0.0
     assert table.to_numpy().max() <= 1 + 1e-9
+
+
+def test_collectives_that_fill_no_link_are_told_beside_the_use_of_links() -> None:
+    """ZeRO-3's gathers and reduce-scatters are closed forms; the rest are the few bytes of the loss and the norm."""
+    training = {"model": "gpt2", "seq_len": 128, "sharding": "zero3"}
+    scenario = {"name": "a", "cluster": {"topology": "dgx_h100", "world_size": 8}, "training": training}
+    run = simulator.simulate(scenario)
+    closed, played = run.report.closed_form_collectives, run.report.played_collectives
+    said = f"{closed:,} of {closed + played:,} collectives are computed by closed forms and fill no link; "
+    assert links_text(run).splitlines()[:2] == [
+        f"# {said}training.collectives: played simulates their transfers",
+        "link,start_s,end_s,share",
+    ]
+    with pytest.warns(ScenarioWarning, match=re.escape(said)):
+        run.link_usage()
+    assert run.report.bottleneck is None
+    simulated = simulator.simulate(scenario | {"training": training | {"collectives": "played"}})
+    assert simulated.report.bottleneck is not None
+    assert simulated.report.bottleneck.bytes > 1e6
+    assert links_text(simulated).startswith("link,")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulated.link_usage()
 
 
 def test_more_transfers_than_are_kept_are_left_out_and_the_file_says_so() -> None:

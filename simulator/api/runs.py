@@ -6,6 +6,7 @@ The results equal those of the command line; this module only adds display.
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -13,10 +14,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.basics.errors import ScenarioError, one_of
+from simulator.basics.errors import ScenarioError, ScenarioWarning, one_of
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.payload.carry import Tamper
+from simulator.report.numbers.closed_forms import closed_forms_note
 from simulator.report.numbers.link_use import shares_over_time
 from simulator.report.views.view import NAME, compressed
 from simulator.results.page.page import keeps_views, point_folder, report_page
@@ -82,6 +84,11 @@ class Run(core.SimulatedRun):
             A row for each part, with its start as index "time_s" [s]; a column for each link that carried anything
             ("gpu0->switch0"), with the share of the link's bandwidth that is used, from 0 to 1.
 
+        Warns
+        -----
+        ScenarioWarning
+            Collectives of a training step are computed by closed forms, which fill no link.
+
         Examples
         --------
         >>> from simulator import collective_scenario, simulate
@@ -92,6 +99,9 @@ class Run(core.SimulatedRun):
         """
         import pandas as pd
 
+        note = closed_forms_note(self.report)
+        if note:
+            warnings.warn(note, ScenarioWarning, stacklevel=2)
         names, edges, shares = shares_over_time(self.timeline, bins)
         return pd.DataFrame(shares.T, index=pd.Index(edges[:-1], name="time_s"), columns=list(names))
 

@@ -105,15 +105,37 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
         "halved (SMs or HBM bandwidth), or the kernel's launch and end. Not included: the optimizer, copies around "
         "collectives, recomputed kernels."
     )
-    framework = step.framework
-    # Equal bytes take unequal times, which looks like an error unless explained.
-    layers = framework.compiled if step.compiled else framework.elementwise
-    if layers != framework.streaming:
-        print_text(
-            f"HBM-bound kernels take {layers:g} times the transfer time of their bytes in layers, and "
-            f"{framework.streaming:g} times in embedding and head. Equal bytes therefore take unequal times. The "
-            f"factors are constants of framework {framework.name}."
+    factors = _factors(step)
+    if factors:
+        print_text(factors)
+
+
+def _factors(step: TrainingStep) -> str:
+    """Return sentences on the framework's factors for HBM-bound kernels; "" without factors.
+
+    Equal bytes take unequal times, which looks like an error unless explained.
+    """
+    framework, sentences = step.framework, []
+    if step.compiled:
+        sentences.append(
+            f"The compiler merges kernels: merged kernels move {framework.compiled:g} times the bytes in the column "
+            "shape, and GB/s counts the moved bytes."
+            if framework.compiled
+            else "The compiler merges kernels: merged kernels move no bytes and take no time."
         )
+        if framework.streaming != 1:
+            sentences.append(
+                f"Other HBM-bound kernels in embedding and head take {framework.streaming:g} times the transfer time "
+                "of their bytes."
+            )
+    elif framework.elementwise != framework.streaming:
+        sentences.append(
+            f"HBM-bound kernels take {framework.elementwise:g} times the transfer time of their bytes in layers, and "
+            f"{framework.streaming:g} times in embedding and head. Equal bytes therefore take unequal times."
+        )
+    if sentences:
+        sentences.append(f"The factors are constants of framework {framework.name}.")
+    return " ".join(sentences)
 
 
 def _cells(row: KernelRow, total: float) -> list[str]:

@@ -194,7 +194,12 @@ def kernels(
         str | None, typer.Option(help="Framework that launches the kernels: torchtitan, llm_foundry, bare, ...")
     ] = None,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="A compiler merges kernels; merged kernels take no time of their own.")
+        bool,
+        typer.Option(
+            "--compile",
+            help="A compiler merges memory-bound kernels, which then move fewer bytes: 0.8 times as many, none with "
+            "framework bare.",
+        ),
     ] = False,
     tp: Annotated[
         int, typer.Option(help="Number of tensor-parallel ranks; the table shows the kernels on each rank.")

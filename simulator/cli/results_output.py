@@ -12,6 +12,7 @@ from simulator.cli.console import print_text
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison
 from simulator.report.tables.table import points_tables
+from simulator.results.budget_table import budget_table
 from simulator.results.drawn import DrawnPictures
 from simulator.results.page.page import FILE
 from simulator.results.small_table import SmallTable, small_tables
@@ -48,6 +49,12 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
                 console.print(table)
             if len(small.rows) > _MOST_SMALL:
                 typer.echo(f"{len(small.rows) - _MOST_SMALL} more rows: {folder / 'table.csv'}")
+    costs = budget_table(compared, answer)
+    if costs is not None:
+        for table in tables_within(costs, width):
+            console.print(table)
+        if len(costs.rows) > _MOST_SMALL:
+            typer.echo(f"{len(costs.rows) - _MOST_SMALL} more rows: {folder / 'report.json'}")
     number = len(pictures.files)
     drawn = f", {number} picture{'s' if number != 1 else ''} in {folder / 'plots'}" if number else ""
     # With --no-report there is no page; name the directory instead.

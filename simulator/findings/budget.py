@@ -57,8 +57,9 @@ def sentence(compared: Comparison, rows: list[dict[str, Any]], point: int) -> st
         return ""
     row = compared.rows[point]
     length = f"{tokens_text(budget.tokens)} tokens" if budget.tokens is not None else _steps(budget, row)
-    name = compared.name({**row.setting, **row.condition})
-    return f"Estimate for {length} with {name}: {amounts_text(one, budget)}"
+    # A single point has no setting to name.
+    name = f" with {compared.name({**row.setting, **row.condition})}" if len(compared.rows) > 1 else ""
+    return f"Estimate for {length}{name}: {amounts_text(one, budget)}"
 
 
 def amounts_text(one: Mapping[str, Any], budget: BudgetSpec) -> str:

@@ -6,15 +6,19 @@ Facts from the reports, in words, for terminal and page.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import shorten
 from typing import Final, NamedTuple
 
 from simulator.basics.counts import number_of
 from simulator.findings.comparison import Comparison, Row
+from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.summary import BETWEEN
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
+# Maximum length of a sentence about constants [characters].
+_MOST_LETTERS: Final = 160
 # Prefix for sources measured on another machine.
 _BORROWED: Final = "not measured here"
 
@@ -58,23 +62,33 @@ def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
 
 def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield caveats on topologies without measured collectives, and on constants taken over from another machine."""
-    unmeasured, borrowed = dict[str, None](), dict[str, None]()
+    unmeasured, borrowed = dict[str, None](), dict[str, dict[str, None]]()
     for row, report in rows:
-        constants = sources(report)
         if is_best_case(report):
             topology = row.point.cluster.topology
             # A topology written inline in the scenario has no name.
             unmeasured[topology if isinstance(topology, str) else "this topology"] = None
         told = str(report.get("why", ""))
         # Skip a source that the report's own reason already mentions.
-        borrowed |= dict.fromkeys(
-            source.partition(";")[0] for source in constants if source.startswith(_BORROWED) and source not in told
-        )
+        for operation, source in _sources_by_operation(row, report):
+            if source.startswith(_BORROWED) and source not in told:
+                borrowed.setdefault(source.partition(";")[0], {})[operation] = None
     if unmeasured:
         names = ", ".join(list(unmeasured)[:_MOST]) + (", ..." if len(unmeasured) > _MOST else "")
         yield Caveat("network", best_case(names))
-    for source in list(borrowed)[:_MOST]:
-        yield Caveat("network", f"constants of collectives are {source}")
+    for source, operations in list(borrowed.items())[:_MOST]:
+        yield Caveat("network", shorten(f"constants of {join_list(list(operations))} are {source}", _MOST_LETTERS))
+
+
+def _sources_by_operation(row: Row, report: Report) -> Iterator[tuple[str, str]]:
+    """Yield an operation of a collective and the source of its constants, for each source of a report."""
+    own = report.get("constants_by_operation")
+    if own:
+        yield from ((operation, source) for operation, several in own.items() for source in several)
+        return
+    # A collective has one operation; reports of training steps of earlier versions do not name the operations.
+    operation = row.point.collective.operation if row.point.collective is not None else "collectives"
+    yield from ((operation, source) for source in sources(report))
 
 
 def is_best_case(report: Report) -> bool:
@@ -108,9 +122,23 @@ def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:
         f"{100 * half:.0f} %" if round(100 * less) == round(100 * half) else f"{100 * less:.0f} to {100 * half:.0f} %"
     )
     text = f"uncertainty (80 %) of the step time: ±{near}, from the errors of comparable measured runs"
+    # Eight bits were measured, but only on some chips.
+    dtypes = {
+        f"{dtype} on this chip" if dtype.startswith("float8") else dtype: None
+        for _, report in known
+        if (dtype := report.get("unmeasured_dtype"))
+    }
     # No measurement covers these runs: the interval uses errors from other frameworks or chips.
-    if any(report["carried_over"] for _, report in known):
+    if any(report["carried_over"] and not report.get("unmeasured_dtype") for _, report in known):
         text += "; this framework or chip was never measured, therefore errors of other frameworks or chips are used"
+    if dtypes:
+        text += (
+            f"; no training step with matmuls in {' or '.join(dtypes)} was measured, therefore the larger errors "
+            "of unseen sources are used"
+        )
+    # Reports of earlier versions lack `host_memory_bytes`.
+    if any(report.get("host_memory_bytes") and report["optimizer_time_s"] > 0 for _, report in known):
+        text += "; the rate of the host's update is known within a factor of ten, which widens the interval"
     # Communication on an unmeasured network may be slower than its rated speed.
     if any(is_best_case(report) and report["exposed_comm_time_s"] > 0 for _, report in known):
         text += "; on unmeasured networks, exposed communication adds the error of measured collectives"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simulator.basics.units import format_memory, format_time
+from simulator.basics.units import format_bandwidth, format_memory, format_time
 from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.text import clause, join_list
 from simulator.records.measures import arrays_text
@@ -106,22 +106,27 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
     told = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(whole)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
     texts = [f"{_WORDS.get(n, n)} {'-' if parts[n] < 0 else '+'}{format_time(abs(parts[n]))}" for n in told]
     if told[:1] == ["optimizer"]:
-        texts[0] += _implementations(rows[:2])
+        texts[0] += _updates(rows[:2])
     change = f"{format_time(abs(whole))} {'less' if whole < 0 else 'more'}"
     tokens = " for the same number of tokens" if abs(scale - 1) > _ALIKE else ""
     sentence = f"{_contrast(compared, rows, change, 'takes', tokens)}: {', '.join(texts)}"
     return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
 
 
-def _implementations(rows: list[Row]) -> str:
-    """Return a text on how the points' optimizer is implemented, and the key to choose it; "" without a choice."""
+def _updates(rows: list[Row]) -> str:
+    """Return a text on where or with which kernels the points' optimizer updates: the rate of an update on the host,
+    else the implementation on GPUs, and the key to choose it; "" without a choice.
+    """
     trainings = [row.point.training for row in rows if row.point.training is not None]
+    rates = dict.fromkeys(one.offload.host_rate for one in trainings if one.offload.what != "none")
+    if rates:
+        # The implementation has no effect on the host, and the host's update takes nearly all of the difference.
+        return f" (update on the host at {join_list([format_bandwidth(rate) for rate in rates])})"
     names = dict.fromkeys(
         implementation_of(optimizer(training.optimizer), framework(training.framework))
         for training in trainings
         # Only updates on GPUs have a choice of kernels.
-        if training.offload.what == "none"
-        and STRATEGIES.find(training.sharding.strategy).updater is not Updater.SERVERS
+        if STRATEGIES.find(training.sharding.strategy).updater is not Updater.SERVERS
     )
     if not names:
         return ""

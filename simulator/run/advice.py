@@ -6,15 +6,25 @@ simulate is named with its lower bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Final
 
 from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
 from simulator.run.memory import checked_need, estimate_memory, least_need
-from simulator.step.alternatives import Alternative, double_changes, single_changes
+from simulator.step.alternatives import (
+    Alternative,
+    Change,
+    changed,
+    double_changes,
+    mild_changes,
+    offloading,
+    partitions,
+    single_changes,
+)
 from simulator.step.spec import TrainingStep
 
 # Limits on advice: changes tried, among those with a chance to fit, and changes reported.
@@ -27,21 +37,24 @@ _MOST_LISTED: Final = 200_000
 
 
 def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
-    """Return a text with a training step's memory need and single changes that make it fit, else pairs of changes.
+    """Return a text with a training step's memory need and changes that make the step fit, as few changes as possible.
 
-    If no pair fits either, the nearest change is named, provided that it needs less memory than the step itself.
+    If no change fits, the nearest change is named, provided that it needs less memory than the step itself.
     """
     # Only memory matters here, so real training is omitted.
     bare = replace(step, lesson=None)
     least = least_need(cluster, bare)
     told = f"the whole step needs at least {format_memory(least)}; " if least > cluster.gpus[0].hbm_bytes else ""
-    singles, doubles = (made(bare, cluster.world_size) for made in (single_changes, double_changes))
-    # Pairs are tried only if no single change fits.
-    fitting = _fitting(cluster, singles, jitter) or _fitting(cluster, doubles, jitter)
-    if fitting:
-        return f"{told}changes that make the step fit: {'; '.join(fitting)}"
-    changes = [*singles, *doubles]
-    nearest = _nearest(cluster, changes)
+    per_node = min(map(len, cluster.nodes), default=1)
+    mild, cuts = mild_changes(bare, cluster.world_size), partitions(step, cluster.world_size, per_node)
+    host = offloading(bare)
+    tried: list[Alternative] = []
+    for tier in _tiers(bare, mild, cuts, host, lambda one: _fits(cluster, one, jitter)):
+        fitting = _fitting(cluster, tier, jitter)
+        if fitting:
+            return f"{told}changes that make the step fit: {'; '.join(fitting)}"
+        tried += tier
+    nearest = _nearest(cluster, tried)
     # Without a simulation, the lower bound is the only known number.
     if nearest is not None and _takes_long(nearest.step):
         nbytes = least_need(cluster, nearest.step)
@@ -54,12 +67,86 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
         nbytes = checked_need(cluster, nearest.step, jitter).most
         if nbytes < estimate_memory(cluster, bare).most:
             return (
-                f"{told}no tested pair of changes is enough; the change with the smallest need: {nearest.text} "
+                f"{told}no tested combination of changes is enough; the change with the smallest need: {nearest.text} "
                 f"(needs about {format_memory(nbytes)})"
             )
-    if any(_takes_long(one.step) for one in changes):
+    if any(_takes_long(one.step) for one in tried):
         return f"{told}no tested change needs less memory, and further changes take long to simulate"
     return f"{told}no change needs less memory on this GPU"
+
+
+def _tiers(
+    step: TrainingStep,
+    mild: Sequence[Change],
+    cuts: Sequence[Change],
+    host: Sequence[Change],
+    fits: Callable[[Alternative], bool],
+) -> Iterator[list[Alternative]]:
+    """Yield lists of changed steps, the changes that cost least time first; the caller stops at the first that fits.
+
+    Parameters
+    ----------
+    mild, cuts, host : sequence of Change
+        Changes that cost little time; tensor and context parallelism; offload, whose update takes seconds.
+    fits : function (alternative) -> bool
+        Test whether a changed step fits into memory.
+    """
+    yield single_changes(step, mild)
+    yield double_changes(step, mild)
+    yield _together(step, [], mild, fits)
+    yield single_changes(step, cuts)
+    yield [one for cut in cuts for mild_one in mild if (one := changed(step, [cut, mild_one])) is not None]
+    # The largest partition of each kind, the partition of the least memory.
+    largest = {cut.kind: cut for cut in cuts}.values()
+    yield [one for cut in largest for one in _together(step, [cut], mild, fits)]
+    # The update on the host costs most.
+    yield single_changes(step, host)
+    yield [one for one in double_changes(step, [*mild, *host]) if "offload" in one.kinds]
+    yield _together(step, [], [*mild, *host], fits)
+
+
+def _together(
+    step: TrainingStep, fixed: Sequence[Change], changes: Sequence[Change], fits: Callable[[Alternative], bool]
+) -> list[Alternative]:
+    """Return a step with the strongest changes of each kind together, without the changes that are not needed.
+
+    Parameters
+    ----------
+    fixed : sequence of Change
+        Changes that are always made, and made first.
+    changes : sequence of Change
+        Further changes; changes of one kind are neighbours, the mildest first.
+    fits : function (alternative) -> bool
+        Test whether a changed step fits into memory.
+    """
+    kinds = [list(of_kind) for _, of_kind in groupby(changes, key=lambda one: one.kind)]
+    chosen: list[Change | None] = [of_kind[-1] for of_kind in kinds]
+
+    def made() -> Alternative | None:
+        wanted = [*fixed, *(one for one in chosen if one is not None)]
+        return changed(step, wanted) if wanted else None
+
+    best = made()
+    if best is None or not fits(best):
+        return [] if best is None else [best]
+    # The costliest change is weakened first, as far as the step still fits.
+    for place in reversed(range(len(kinds))):
+        strongest = chosen[place]
+        for weaker in (None, *kinds[place][:-1]):
+            chosen[place] = weaker
+            tried = made()
+            if tried is not None and fits(tried):
+                best = tried
+                break
+        else:
+            chosen[place] = strongest
+    return [best]
+
+
+def _fits(cluster: Cluster, one: Alternative, jitter: Jitter) -> bool:
+    """Return True if a changed step fits into memory and does not take long to simulate."""
+    least = None if _takes_long(one.step) else _least(cluster, one.step)
+    return least is not None and least <= cluster.gpus[0].hbm_bytes and checked_need(cluster, one.step, jitter).fits
 
 
 def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> list[str]:

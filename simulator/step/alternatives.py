@@ -1,16 +1,22 @@
-"""Which changes may make a step fit into memory: allocator, attention, ZeRO stage, checkpointing, micro-batch, offload?
+"""Which changes may make a step fit into memory: recomputing, micro-batch, ZeRO stage, parallelism, offload, ...?
 
-This module lists changes, one or two at a time, the mildest first; the caller tests whether they help.
+This module lists changes, the mildest first, and applies several changes together; the caller tests whether they help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Final
 
+from simulator.model.partition import context_refusal, expert_tensor_refusal, refusal
+from simulator.step.parallelism import Parallelism
 from simulator.step.spec import Offload, TrainingStep, Updater
 from simulator.step.strategies.strategy import STRATEGIES, Strategy
+
+# Numbers of ranks that cut a model or its sequences, tried in this order.
+_CUTS: Final = (2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +28,7 @@ class Change:
     kind : str
         Changed key; changes of one key are never combined.
     text : str
-        The change in a scenario's notation.
+        The change in a scenario's notation, without the number of micro-batches.
     made : function (step) -> TrainingStep or None
         Return the changed step; None if the change does not apply.
     """
@@ -34,7 +40,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A training step with one or two changed settings, and the changes in words.
+    """A training step with changed settings, and the changes in words.
 
     Attributes
     ----------
@@ -47,37 +53,104 @@ class Alternative:
     step: TrainingStep
 
 
-def single_changes(step: TrainingStep, ranks: int) -> list[Alternative]:
-    """Return variants of a training step on `ranks` ranks, each with a single changed setting to save memory."""
-    tried = ((change, change.made(step)) for change in _changes(step, ranks))
-    return [Alternative((change.kind,), change.text, made) for change, made in tried if made is not None]
+def changed(step: TrainingStep, changes: Sequence[Change]) -> Alternative | None:
+    """Return a training step after all of the given changes; None if one of the changes does not apply.
+
+    Examples
+    --------
+    >>> from simulator.model.load import load_model
+    >>> from simulator.step.spec import Sharding
+    >>> ddp = TrainingStep(load_model("gpt2"), 1024, 2, sharding=Sharding("ddp"))
+    >>> changed(ddp, [*mild_changes(ddp, 8)[1:3], *partitions(ddp, 8, 8)[:1]]).text
+    'activation_checkpointing: full, micro_batch_size: 1 and parallelism: {tp: 2} with gradient_accumulation_steps: 4'
+    """
+    made: TrainingStep | None = step
+    for one in changes:
+        # Each change applies to the changed step: offload, for example, needs a sharded optimizer.
+        made = None if made is None else one.made(made)
+    if made is None:
+        return None
+    *most, last = (one.text for one in changes)
+    text = f"{', '.join(most)} and {last}" if most else last
+    if made.accumulation != step.accumulation:
+        text += f" with gradient_accumulation_steps: {made.accumulation}"
+    return Alternative(tuple(one.kind for one in changes), text, made)
 
 
-def double_changes(step: TrainingStep, ranks: int) -> list[Alternative]:
-    """Return variants of a training step on `ranks` ranks, each with two changed settings to save memory.
+def single_changes(step: TrainingStep, changes: Sequence[Change]) -> list[Alternative]:
+    """Return variants of a training step, each with a single one of the given changes."""
+    return [made for one in changes if (made := changed(step, [one])) is not None]
+
+
+def double_changes(step: TrainingStep, changes: Sequence[Change]) -> list[Alternative]:
+    """Return variants of a training step, each with two of the given changes, of different kinds.
 
     Examples
     --------
     >>> from simulator.model.load import load_model
     >>> from simulator.step.spec import Sharding
     >>> ddp = TrainingStep(load_model("gpt2"), 1024, 1, sharding=Sharding("ddp"))
-    >>> double_changes(ddp, 8)[-1].text
+    >>> double_changes(ddp, [*mild_changes(ddp, 8), *offloading(ddp)])[-1].text
     'sharding: zero3 and offload: optimizer'
     """
-    found = []
-    for one, other in combinations(_changes(step, ranks), 2):
-        made = None if one.kind == other.kind else one.made(step)
-        # The second change applies to the changed step: offload, for example, needs a sharded optimizer.
-        both = None if made is None else other.made(made)
-        if both is not None:
-            found.append(Alternative((one.kind, other.kind), f"{one.text} and {other.text}", both))
-    return found
+    pairs = (pair for pair in combinations(changes, 2) if pair[0].kind != pair[1].kind)
+    return [made for pair in pairs if (made := changed(step, pair)) is not None]
 
 
-def _changes(step: TrainingStep, ranks: int) -> Iterator[Change]:
-    """Yield the changes of one setting that apply to a training step on `ranks` ranks and may save memory, mildest
-    first.
+def mild_changes(step: TrainingStep, ranks: int) -> list[Change]:
+    """Return changes that may save memory of a training step on `ranks` ranks and cost little time, mildest first."""
+    return list(_mild(step, ranks))
+
+
+def partitions(step: TrainingStep, ranks: int, ranks_per_node: int) -> list[Change]:
+    """Return changes from data parallelism alone to tensor parallelism inside nodes, or to context parallelism.
+
+    The list begins with the smallest numbers of ranks. It is empty if the step has another kind of parallelism already.
+    The micro-batches of a rank grow in number by as much as the data-parallel ranks shrink: the global batch stays.
     """
+    now = step.parallelism
+    servers = STRATEGIES.find(step.sharding.strategy).updater is Updater.SERVERS
+    # Real training refuses several settings of a partitioned model.
+    if servers or step.lesson is not None or max(now.size, now.experts.ranks, now.experts.tensor) > 1:
+        return []
+    found = []
+    for size in _CUTS:
+        if ranks_per_node % size == 0:
+            cut = Parallelism(tp=size, order=now.order, experts=replace(now.experts, tensor=size))
+            found.append(("tp", size, cut))
+        found.append(("cp", size, Parallelism(cp=size, order=now.order, experts=now.experts)))
+    return [
+        Change(f"parallelism.{kind}", f"parallelism: {{{kind}: {size}}}", _partitioned(wanted))
+        for kind, size, wanted in found
+        if ranks % size == 0 and _possible(step, wanted)
+    ]
+
+
+def offloading(step: TrainingStep) -> list[Change]:
+    """Return the change that moves the optimizer states of a training step to the hosts; none if they are there."""
+    return [Change("offload", "offload: optimizer", _offloaded)] if step.offload is None else []
+
+
+def _possible(step: TrainingStep, wanted: Parallelism) -> bool:
+    """Return True if the model and the sequences of a training step can be cut in the wanted way."""
+    cut = wanted.cut()
+    refused = refusal(step.model, cut, step.seq_len) or context_refusal(step.model, cut, step.seq_len)
+    return not (refused or expert_tensor_refusal(step.model, cut))
+
+
+def _partitioned(wanted: Parallelism) -> Callable[[TrainingStep], TrainingStep | None]:
+    """Return a function from a data-parallel step to the same step, cut as wanted, with the same global batch."""
+
+    def made(old: TrainingStep) -> TrainingStep | None:
+        if old.parallelism.size > 1:
+            return None
+        return replace(old, parallelism=wanted, accumulation=old.accumulation * wanted.size)
+
+    return made
+
+
+def _mild(step: TrainingStep, ranks: int) -> Iterator[Change]:
+    """Yield changes of one setting that may save memory of a training step on `ranks` ranks, mildest first."""
     if step.allocator != "expandable_segments":
         text = "allocator: expandable_segments"
         yield Change("allocator", text, lambda old: replace(old, allocator="expandable_segments"))
@@ -87,22 +160,19 @@ def _changes(step: TrainingStep, ranks: int) -> Iterator[Change]:
         text = "activation_checkpointing: full"
         yield Change("checkpointing", text, lambda old: replace(old, checkpointing="full"))
     smaller = step.micro_batch_size // 2
-    # Halve the micro-batch and double the accumulation: the global batch stays.
     while smaller:
-        times = step.micro_batch_size // smaller
-        text = f"micro_batch_size: {smaller} with gradient_accumulation_steps: {step.accumulation * times}"
-        yield Change("micro_batch_size", text, _micro_batch(smaller, step.accumulation * times))
+        yield Change("micro_batch_size", f"micro_batch_size: {smaller}", _micro_batch(smaller))
         smaller //= 2
     # A single data-parallel rank has nothing to shard.
     if step.parallelism.holders(ranks) > 1:
         yield from _shardings(step)
-    if step.offload is None:
-        yield Change("offload", "offload: optimizer", _offloaded)
 
 
-def _micro_batch(size: int, accumulation: int) -> Callable[[TrainingStep], TrainingStep]:
-    """Return a function from a step to the step with this micro-batch size and gradient accumulation."""
-    return lambda old: replace(old, micro_batch_size=size, accumulation=accumulation)
+def _micro_batch(size: int) -> Callable[[TrainingStep], TrainingStep]:
+    """Return a function from a step to the step with this micro-batch size and the same global batch."""
+    return lambda old: replace(
+        old, micro_batch_size=size, accumulation=old.accumulation * (old.micro_batch_size // size)
+    )
 
 
 def _shardings(step: TrainingStep) -> Iterator[Change]:

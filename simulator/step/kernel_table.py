@@ -35,10 +35,11 @@ class KernelRow:
     seconds : float
         Duration of a single kernel [s].
     nbytes : float
-        Least bytes read and written [B].
+        Least bytes read and written; of a merged kernel the share that is left after merging [B].
     bound : {"arithmetic", "HBM", "launch", "merged"}
         The largest of: the time lost with half of the SMs, the time lost with half of the HBM bandwidth, and the launch
-        overhead. "merged": a compiler has fused the kernel into a neighbour.
+        overhead. "merged": a compiler has fused the kernel into a neighbour, and the framework has no constant for the
+        bytes that are left.
     """
 
     part: str
@@ -78,7 +79,7 @@ def _rows(part: str, times: int, timer: KernelTimer, operations: Sequence[Operat
     for backward in (False, True):
         for operation in operations:
             for kernel in operation.backward if backward else operation.forward:
-                seconds, nbytes = timer.seconds(kernel), kernel.nbytes(itemsize)
+                seconds, nbytes = timer.seconds(kernel), kernel.nbytes(itemsize) * timer.bytes_left(kernel)
                 yield KernelRow(part, times, backward, kernel, seconds, nbytes, _bound(timer, kernel, seconds))
 
 

@@ -125,6 +125,11 @@ class KernelTimer:
         )
         return KernelCost(alone, contended, 0.0, nbytes, launches)
 
+    def bytes_left(self, kernel: Kernel) -> float:
+        """Return the share of a kernel's bytes that moves through HBM: below 1 if a compiler merges the kernel."""
+        merged = self.step.compiled and isinstance(kernel, Elementwise) and kernel.fusible
+        return min(self.step.framework.compiled, 1.0) if merged else 1.0
+
     @property
     def _contention(self) -> _Contention:
         """Number of SMs taken by a communication library's collective, and the share of HBM bandwidth left to

@@ -53,6 +53,10 @@ class StepPlan:
         Algorithms of each operation by its dimension: {"dp all_gather": "multi_ring"}.
     constants : tuple of str
         Sources of the machine's constants for collectives, without duplicates; empty without constants.
+    constants_by_operation : mapping of str to tuple of str
+        The same sources for each operation: {"all_gather": ("fitted to ...",)}.
+    simulated_share : float
+        Bytes of collectives whose transfers are simulated, over the bytes of all collectives.
     """
 
     program: Program
@@ -66,6 +70,8 @@ class StepPlan:
     host_bytes: int = 0
     algorithms: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[str, ...] = ()
+    constants_by_operation: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    simulated_share: float = 1.0
 
 
 @collected_later()
@@ -110,6 +116,8 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         host_bytes=max(made.states.on_host for made in stages),
         algorithms=_algorithms(unlike),
         constants=tuple(sorted({op.constants for op in unlike if op.constants})),
+        constants_by_operation=_constants_by_operation(unlike),
+        simulated_share=_simulated_share(collectives),
     )
 
 
@@ -123,6 +131,21 @@ def _in_every_group(stages: Iterable[_StageProgram], communicator: Communicator)
             if key not in found:
                 found[key] = [op] if scope is None else communicator.in_every_group(op, scope)
     return list(chain.from_iterable(found.values()))
+
+
+def _simulated_share(collectives: Sequence[Collective]) -> float:
+    """Return the bytes of collectives without a closed form over the bytes of all collectives; 1 without bytes."""
+    whole = sum(op.nbytes for op in collectives)
+    return sum(op.nbytes for op in collectives if op.duration is None) / whole if whole else 1.0
+
+
+def _constants_by_operation(collectives: Iterable[Collective]) -> dict[str, tuple[str, ...]]:
+    """Return the sources of the machine's constants for each operation that has constants, in alphabetical order."""
+    found: dict[str, set[str]] = {}
+    for op in collectives:
+        if op.constants:
+            found.setdefault(op.schedule.operation, set()).add(op.constants)
+    return {operation: tuple(sorted(found[operation])) for operation in sorted(found)}
 
 
 def _algorithms(collectives: Iterable[Collective]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from simulator.basics.arrays import Array
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.csv_text import csv_text
 from simulator.records.timeline import TransferLog
+from simulator.report.numbers.closed_forms import closed_forms_note
 from simulator.report.numbers.link_use import shares_over_time
 from simulator.report.traces import kineto, memory_snapshot
 from simulator.report.views import view as views
@@ -138,13 +139,14 @@ def links_text(run: SimulatedRun) -> str:
 
     The share is the used part of the link's bandwidth, from 0 to 1. The number of parts falls from 100 to 1 with the
     number of links, so that the file has at most about 200,000 rows; with too many transfers, or none, the file has a
-    single line that says so.
+    single line that says so. The first line reports how many collectives fill no link because of closed forms, if any.
     """
     if run.timeline.transfers > _MOST_SPREAD:
         return f"# use of links is not computed for {run.timeline.transfers} transfers\n"
     bins = min(_TIME_PARTS, max(1, _MOST_ROWS // max(1, len(run.timeline.links))))
     names, edges, shares = shares_over_time(run.timeline, bins)
-    lines = ["link,start_s,end_s,share"]
+    note = closed_forms_note(run.report)
+    lines = [*([f"# {note}"] if note else []), "link,start_s,end_s,share"]
     starts, ends = (list(map(repr, side.tolist())) for side in (edges[:-1], edges[1:]))
     for name, row in zip(map(_field, names), shares.tolist(), strict=True):
         lines += [f"{name},{a},{b},{share:.6g}" for a, b, share in zip(starts, ends, row, strict=True)]

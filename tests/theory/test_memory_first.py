@@ -138,16 +138,22 @@ def refusal(data: dict[str, object]) -> OutOfMemoryError:
     return caught.value
 
 
-_SETTING = r"([a-z_.]+): ([a-z_0-9]+)"
+_SETTING = r"([a-z_.]+): (?:([a-z_0-9]+)|\{([a-z]+): ([0-9]+)\})"
 
 
 def advised(error: OutOfMemoryError) -> list[tuple[dict[str, object], float]]:
     """Keys of `training` that each piece of advice sets, and the memory that it needs [GiB]."""
     _, told, pieces = str(error).partition("changes that make the step fit: ")
-    found = re.findall(rf"({_SETTING}.*?) \(needs about ([0-9.e+]+) GiB\)", pieces if told else "")
+    found = re.findall(r"([a-z].*?) \(needs about ([0-9.e+]+) GiB\)", pieces if told else "")
     return [
-        ({key: int(value) if value.isdigit() else value for key, value in re.findall(_SETTING, text)}, float(needed))
-        for text, *_, needed in found
+        (
+            {
+                key: {inner: int(size)} if inner else int(value) if value.isdigit() else value
+                for key, value, inner, size in re.findall(_SETTING, text)
+            },
+            float(needed),
+        )
+        for text, needed in found
     ]
 
 
@@ -162,6 +168,12 @@ UNFIT = {
         8, "llama3_8b", seq_len=8192, micro_batch_size=4, sharding="ddp", gradient_accumulation_steps=4,
         parallelism={"pp": 2},
     ),
+    "three keys": scenario(8, "llama3_8b", seq_len=8192, micro_batch_size=4, sharding="ddp") | {
+        "cluster": {"topology": "dgx_h100", "gpu": "a100_sxm_40gb", "world_size": 8},
+    },
+    "three keys and the host": scenario(16, "llama3_70b", seq_len=2048, micro_batch_size=4, sharding="ddp"),
+    "one long sequence": scenario(8, "llama3_8b", seq_len=131_072, sharding="zero3", activation_checkpointing="full"),
+    "long sequences in two keys": scenario(8, "llama3_8b", seq_len=131_072, sharding="zero3"),
 }  # fmt: skip
 
 
@@ -187,11 +199,29 @@ def test_two_changes_are_combined_where_one_is_not_enough() -> None:
     assert ({"activation_checkpointing": "full", "sharding": "zero3"}, 70.4) in advised(error)  # 75.6 GB
 
 
+def test_three_changes_are_combined_where_two_are_not_enough() -> None:
+    """Without any of the three changes the step does not fit, and a smaller ZeRO stage does not fit either."""
+    three = {"activation_checkpointing": "full", "micro_batch_size": 1, "sharding": "zero3"}
+    [(keys, _)] = advised(refusal(UNFIT["three keys"]))
+    assert keys == three | {"gradient_accumulation_steps": 4}
+    training: dict[str, object] = UNFIT["three keys"]["training"]  # type: ignore[assignment]
+    for left_out in three:
+        rest = {key: value for key, value in keys.items() if key != left_out}
+        refusal(UNFIT["three keys"] | {"training": training | rest})
+    refusal(UNFIT["three keys"] | {"training": training | keys | {"sharding": "zero2"}})
+
+
+def test_long_sequences_are_cut_over_ranks_with_the_same_global_batch() -> None:
+    kinds = [keys for keys, _ in advised(refusal(UNFIT["one long sequence"]))]
+    # 8 sequences a step before, on eight data-parallel ranks; now a single copy computes 8 micro-batches.
+    assert {"parallelism": {"cp": 8}, "gradient_accumulation_steps": 8} in kinds
+    assert {"parallelism": {"tp": 8}, "gradient_accumulation_steps": 8} in kinds
+
+
 @pytest.mark.parametrize(
     "data",
     [
         scenario(1, "llama3_8b", seq_len=8192, micro_batch_size=4, sharding="ddp"),
-        scenario(16, "llama3_70b", seq_len=2048, micro_batch_size=4, sharding="ddp"),
         scenario(8, "llama3_405b", seq_len=2048, sharding="zero3", activation_checkpointing="full"),
     ],
 )
@@ -200,7 +230,8 @@ def test_what_comes_nearest_needs_less_than_what_failed(data: dict[str, object])
     loaded = load_scenario(data)
     failed = simulate(loaded, limit_memory=False).report.peak_memory_bytes
     nearest = re.search(
-        r"no tested pair of changes is enough; the change with the smallest need: .* \(needs about ([0-9.e+]+) GiB\)",
+        r"no tested combination of changes is enough; "
+        r"the change with the smallest need: .* \(needs about ([0-9.e+]+) GiB\)",
         str(error),
     )
     assert nearest is not None, str(error)

@@ -13,6 +13,7 @@ import pytest
 import simulator
 from simulator.basics import registry
 from simulator.cluster.gpu_file import load_gpu
+from simulator.cluster.topology_file import load_topology
 from simulator.step.framework import load_framework
 from tests.commands import commands_in
 
@@ -88,14 +89,55 @@ def test_a_plan_says_it_too() -> None:
 def test_measured_constants_need_no_caveat_and_those_of_another_machine_do() -> None:
     assert caveats(collective("dgx_a100", 8, algorithm="ring")) == {}
     assert caveats(collective("dgx_a100", 16, algorithm="blueconnect")) == {
-        "network": [f"constants of collectives are {BORROWED}"]
+        "network": [f"constants of all_reduce are {BORROWED}"]
     }
+    # Gathers and reduce-scatters have one origin; sums of small tensors have another.
+    assert caveats(training("dgx_h100", 16, sharding="zero3"))["network"] == [
+        "constants of all_gather and reduce_scatter are not measured here: inside nodes as in one node, between nodes "
+        "as the all_reduce of dgx_b200 (same cards)",
+        "constants of all_reduce are not measured here: rates as aws_p5 (the same nodes, as much card bandwidth), "
+        "start-up as dgx_b200 (the same cards)",
+    ]
     told = caveats(training("dgx_a100", 8))
     assert list(told) == ["interval"]
     assert re.fullmatch(
         r"uncertainty \(80 %\) of the step time: ±\d+ %, from the errors of comparable measured runs",
         told["interval"][0],
     )
+
+
+@pytest.mark.parametrize("name", registry.names("topology"))
+def test_constants_of_other_machines_are_told_in_short_lines_that_name_their_operations(name: str) -> None:
+    """Origins are told once, with every operation that has the origin."""
+    if not load_topology(name).collectives:
+        return
+    for keys in ({"sharding": "zero3"}, {"sharding": "zero1", "clip_norm": 1.0}):
+        lines = caveats(training(name, 16, **keys)).get("network", [])
+        assert all(re.match(r"constants of [a-z_]+(, [a-z_]+)*( and [a-z_]+)? are not measured", one) for one in lines)
+        assert all(len(one) <= 160 and not one.endswith("[...]") for one in lines)
+        origins = [one.partition(" are ")[2] for one in lines]
+        assert len(origins) == len(set(origins))
+
+
+def test_a_precision_of_which_no_training_was_measured_is_told() -> None:
+    measured = caveats(training("dgx_h100", 8, precision="bf16"))["interval"][0]
+    assert caveats(training("dgx_h100", 8, precision="fp8"))["interval"][0].endswith("comparable measured runs")
+    for precision, dtype in (("fp32", "float32"), ("tf32", "tf32")):
+        told = caveats(training("dgx_h100", 8, precision=precision))["interval"][0]
+        assert told.endswith(
+            f"; no training step with matmuls in {dtype} was measured, therefore the larger errors of unseen sources "
+            "are used"
+        )
+        assert int(re.findall(r"±(\d+) %", told)[0]) > 2 * int(re.findall(r"±(\d+) %", measured)[0])
+    # Training in fp8 was measured on H100 only.
+    assert "matmuls in float8_e4m3fn on this chip" in caveats(training("dgx_b200", 8, precision="fp8"))["interval"][0]
+
+
+def test_the_uncertain_rate_of_a_hosts_update_is_told() -> None:
+    """The host's update takes nearly the whole step, and its rate may be off by the root of ten."""
+    told = caveats(training("dgx_h100", 8, sharding="zero1", offload="optimizer"))["interval"][0]
+    assert told.endswith("; the rate of the host's update is known within a factor of ten, which widens the interval")
+    assert 100 < int(re.findall(r"±(\d+) %", told)[0]) < 100 * (10**0.5 - 1) * 1.2
 
 
 def test_a_page_says_whose_runs_constants_were_fitted_to() -> None:

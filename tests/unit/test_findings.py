@@ -26,6 +26,7 @@ from simulator.findings.text import bracket_text, bracketed
 from simulator.findings.why import parts_of_step, why
 from simulator.planner.setting import Setting
 from simulator.records.measures import find, interval_width, percent_text
+from simulator.results.budget_table import budget_table
 from simulator.results.small_table import small_tables
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.answer_spec import FINDINGS
@@ -211,6 +212,20 @@ def test_why_says_how_the_update_runs_where_the_optimizer_decides() -> None:
     assert saved["for_loop"] > saved["foreach"] > 2 * saved["fused"]
 
 
+def test_why_names_the_hosts_rate_where_the_host_updates() -> None:
+    """The kernels of an update on GPUs, which `implementation` selects, run at one of the two points only."""
+    base = {
+        "name": "update", "cluster": {"topology": "dgx_h100", "world_size": 8},
+        "training": {"model": "gpt2", "seq_len": 128, "sharding": "zero1"},
+    }  # fmt: skip
+    slow = {"what": "optimizer", "host_rate": "20 GB/s"}
+    for settings, rates in ((["none", slow], "20 GB/s"), (["optimizer", slow], "50 GB/s and 20 GB/s")):
+        reason = why(compared(base | {"compare": {"training.offload": settings}}), (0, 1))
+        assert reason is not None
+        told = f" (update on the host at {rates})"
+        assert re.search(r": optimizer -[\d.]+ [mu]?s" + re.escape(told), reason.sentence)
+
+
 def test_the_front_is_what_brute_force_finds() -> None:
     of = compared(
         SHARDED
@@ -240,6 +255,20 @@ def test_a_budget_is_the_step_times_its_number() -> None:
         assert one["cost"] == pytest.approx(2.5 * 8 * hours)
         assert one["energy_kwh"] == pytest.approx(8 * hours)
     assert told.sentences[-1].startswith("Estimate for 1 billion tokens with zero3: ")
+    costs = budget_table(of, told)
+    assert costs is not None
+    assert costs.columns == ("days", "GPU hours", "cost", "energy (kWh)")
+    assert [name for name, _ in costs.rows] == [of.name(row.setting) for row in of.rows]
+    for (_, cells), one in zip(costs.rows, told.budget, strict=True):
+        written = [float(cell.replace(",", "")) for cell in cells]
+        assert written == pytest.approx([one[key] for key in ("days", "gpu_hours", "cost", "energy_kwh")], rel=5e-3)
+
+
+def test_the_budget_of_a_single_point_does_not_bear_the_scenarios_name() -> None:
+    of = compared({key: value for key, value in SHARDED.items() if key != "compare"} | {"budget": {"tokens": 1e9}})
+    told = answer(of)
+    assert told.sentences[-1].startswith("Estimate for 1 billion tokens: ")
+    assert budget_table(of, told) is None
 
 
 def test_straggling_is_told_against_nobody_slow() -> None:

@@ -14,6 +14,7 @@ from simulator.report.numbers.network_errors import NetworkError, error_size
 from simulator.report.numbers.network_errors import shipped as shipped_errors
 from simulator.report.numbers.prediction_intervals import (
     SHARES,
+    HostUpdate,
     Quantity,
     Residual,
     Traits,
@@ -76,6 +77,19 @@ def test_an_unmeasured_network_counts_by_the_share_that_is_exposed(share: float)
     assert prediction_interval(PLAIN, residuals=runs).width == pytest.approx((math.exp(0.05),) * 2)
     memory = [replace(one, own={"memory": 0.05}) for one in runs]
     assert prediction_interval(PLAIN, "memory", memory, network=network).width[0] == pytest.approx(math.exp(0.05))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_an_update_on_the_host_counts_by_the_share_that_is_exposed(share: float) -> None:
+    """Rates of hosts are known within a factor of ten, so the update takes up to the root of ten times as long."""
+    runs = [residual("one", 0.05)]
+    found = prediction_interval(PLAIN, residuals=runs, host=HostUpdate(share))
+    longer = 1 + share * (math.sqrt(10) - 1)
+    assert found.width == pytest.approx((math.exp(math.hypot(0.05, math.log(longer))),) * 2)
+    memory = [replace(one, own={"memory": 0.05}) for one in runs]
+    assert prediction_interval(PLAIN, "memory", memory, host=HostUpdate(share)).width[0] == pytest.approx(
+        math.exp(0.05)
+    )
 
 
 def test_of_each_sweep_the_collective_counts_that_takes_as_long() -> None:
@@ -175,4 +189,4 @@ def test_algorithms_of_all_process_groups_are_named() -> None:
         ran.setdefault(f"{dimension_of(op.stream)} {op.schedule.operation}", set()).add(op.schedule.algorithm)
     assert ran["dp all_gather"] == {"ring", "blueconnect"}
     assert {name: set(text.split(", ")) for name, text in plan.algorithms.items()} == ran
-    assert any(source.startswith("not measured here: rings as in one node") for source in plan.constants)
+    assert any(source.startswith("not measured here: inside nodes as in one node") for source in plan.constants)

@@ -88,10 +88,10 @@ def _rings(h100: MachineCollective, a100: MachineCollective | None) -> dict[str,
     # Links twice as fast carry twice the bytes in equal time: cap and half size double.
     b200 = replace(h100, rate_cap=2 * h100.rate_cap, half_size=2 * h100.half_size)
     return {
-        "dgx_a100": _said(a100, f"{_ABSENT}: as its all_reduce, a ring too"),
+        "dgx_a100": _said(a100, f"{_ABSENT}: taken from its all_reduce, which is a ring as well"),
         "dgx_h100": h100,
         "dgx_b200": _said(b200, f"{_ABSENT}: as dgx_h100, twice the bytes in the same time over links twice as fast"),
-        "aws_p4de": _said(a100, f"{_ABSENT}: as the all_reduce of dgx_a100, a ring over the same eight GPUs"),
+        "aws_p4de": _said(a100, f"{_ABSENT}: taken from the all_reduce of dgx_a100, a ring over the same eight GPUs"),
         "aws_p5": _said(h100, "as dgx_h100, the same eight GPUs"),
     }
 
@@ -110,11 +110,12 @@ def _over_nodes(name: str, ring: MachineCollective, all_reduces: Mapping[str, Me
         raise ValueError(f"{name} has no all_reduce to take the network's part from")
     # The network's part of the start-up: over nodes less within a node.
     startup = float(f"{ring.startup + own.nodes.startup - own.one_node.startup:.4g}")
-    why = f"{_ABSENT}: rings as in one node, the network's start-up as of its all_reduce, "
+    # The terminal prints the text up to the first semicolon, in a line of at most 160 characters.
+    why = f"{_ABSENT}: inside nodes as in one node, between nodes "
     if network.cross_rate_cap == float("inf"):
-        why += "no cap between nodes but its cards' rating"
+        why += "at the rating of the cards"
     else:
-        why += f"cap between nodes as of the all_reduce of {other}" + (", the same cards" if other != name else "")
+        why += f"as the all_reduce of {other}" + (" (same cards)" if other != name else "")
     machine = replace(
         ring,
         algorithm="multi_ring",
@@ -123,7 +124,7 @@ def _over_nodes(name: str, ring: MachineCollective, all_reduces: Mapping[str, Me
         step=_NVLINK_STEP,
         cross_step=NETWORK_STEP,
     )
-    return _said(machine, f"{why}; steps as in NCCL's own model")
+    return _said(machine, f"{why}; start-up of the network as of its all_reduce, steps as in NCCL's own model")
 
 
 def _said(machine: MachineCollective, why: str) -> MachineCollective:

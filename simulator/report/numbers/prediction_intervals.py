@@ -18,6 +18,9 @@ Without a measured collective on a machine, a step's exposed communication may t
 error that the same share of measured collectives, simulated in the same way, do not exceed (network_errors.py). With an
 exposed share s, the step may take 1 + s (e^n - 1) times as long. The two errors are independent, so their logarithms
 add in squares.
+
+The update of offloaded optimizer states on a host counts in the same way, with the error of the host's rate. A matmul
+dtype of which no training run was measured counts like a framework of which no run was measured.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
 
+from simulator.basics.dtypes import find
 from simulator.basics.measured_tables import FOLDER, read_table
 from simulator.basics.quantiles import weighted_quantile
 from simulator.report.numbers.network_errors import error_size
@@ -39,6 +43,12 @@ TABLE: Final = FOLDER / "residuals.csv"
 # Weight factor for each trait that differs between a run and the prediction. A large factor, because few runs say
 # little about each other: with 0.25, runs of omitted sources fall into 80 % intervals less often than stated.
 _UNLIKE: Final = 0.75
+# Reported rates of hosts' updates span a factor of ten, from 11 to 110 GB/s a node (docs/training.md): a rate is off by
+# at most the root of ten from the middle of the span. The reports are too few for quantiles, so 80 and 95 % intervals
+# both take the whole span.
+_HOST_RATE_ERROR: Final = math.log(10) / 2
+# Matmul dtypes with the matrix units and the rates of a measured dtype.
+_SIXTEEN_BIT: Final = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,24 @@ class UnmeasuredNetwork:
 
 
 @dataclass(frozen=True, slots=True)
+class HostUpdate:
+    """A step's share of the update of optimizer states by hosts, whose rate is known within a factor of ten.
+
+    Attributes
+    ----------
+    exposed : float
+        Share of the step in which hosts update and the GPUs compute nothing.
+    """
+
+    exposed: float
+
+    def error(self) -> float:
+        """Return the logarithmic error of the whole step's time if the host's rate is off by the root of ten."""
+        # ln(1 + s (e^n - 1)), with e^n the root of ten.
+        return math.log1p(self.exposed * math.expm1(_HOST_RATE_ERROR))
+
+
+@dataclass(frozen=True, slots=True)
 class Residual:
     """A measured training run, with its traits and its prediction errors ln(measured / predicted).
 
@@ -108,7 +136,7 @@ class PredictionInterval:
     width : tuple of float
         e^h for each share, above 1.
     carried_over : bool
-        True if no run of this framework or of this chip was measured.
+        True if no run of this framework, of this chip or with this matmul dtype was measured.
     """
 
     width: tuple[float, ...]
@@ -128,6 +156,7 @@ def prediction_interval(
     residuals: Sequence[Residual] | None = None,
     *,
     network: UnmeasuredNetwork | None = None,
+    host: HostUpdate | None = None,
     unseen: bool = False,
 ) -> PredictionInterval:
     """Return the prediction interval of a training run's time or memory, from the errors of similar measured runs.
@@ -142,8 +171,10 @@ def prediction_interval(
         Errors to use instead of the shipped ones.
     network : UnmeasuredNetwork, optional
         Communication over an unmeasured network; does not affect memory.
+    host : HostUpdate, optional
+        Update of offloaded optimizer states; does not affect memory.
     unseen : bool
-        If True, treat the framework as never measured.
+        If True, treat the framework as never measured, for example because the matmul dtype never was.
     """
     # Memory was not measured in every run.
     pool = [one for one in residuals or shipped() if quantity in one.own]
@@ -154,12 +185,29 @@ def prediction_interval(
     counts = Counter(one.source for one in pool)
     # Similar runs count more; each source counts once.
     weights = [_likeness(one.traits, traits) / counts[one.source] for one in pool]
-    # Memory does not depend on the network.
-    more = [0.0 if network is None or quantity == "memory" else network.error(share) for share in SHARES]
+    # Memory depends neither on the network nor on the host's rate.
+    links = [0.0 if network is None or quantity == "memory" else network.error(share) for share in SHARES]
+    update = 0.0 if host is None or quantity == "memory" else host.error()
     halves = (weighted_quantile(errors, weights, share) for share in SHARES)
     # Independent errors: the squares of the logarithms add.
-    widths = (math.exp(math.hypot(half, by)) for half, by in zip(halves, more, strict=True))
+    widths = (math.exp(math.hypot(half, by, update)) for half, by in zip(halves, links, strict=True))
     return PredictionInterval(tuple(widths), carried)
+
+
+def is_measured_dtype(matmul: str, chip: str) -> bool:
+    """Return True if a measured training run has matmuls in a dtype with the same rates; eight bits: on this chip.
+
+    Examples
+    --------
+    >>> [is_measured_dtype(dtype, "h100") for dtype in ("bfloat16", "float8_e5m2", "tf32", "float32")]
+    [True, True, False, False]
+    >>> is_measured_dtype("float8_e4m3fn", "b200")
+    False
+    """
+    # The table of errors distinguishes eight bits from sixteen; no row has a wider dtype.
+    if find(matmul, stored=False).itemsize == 1:
+        return any(one.traits.eight_bit and one.traits.chip == chip for one in shipped())
+    return matmul in _SIXTEEN_BIT
 
 
 def _likeness(one: Traits, other: Traits) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from simulator.basics.intervals import Interval, length, outside
 from simulator.basics.units import format_memory, format_time
@@ -26,11 +26,21 @@ from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
 from simulator.report.numbers.headline import HasHeadline
-from simulator.report.numbers.prediction_intervals import Traits, UnmeasuredNetwork, prediction_interval
+from simulator.report.numbers.prediction_intervals import (
+    HostUpdate,
+    Traits,
+    UnmeasuredNetwork,
+    is_measured_dtype,
+    prediction_interval,
+)
 from simulator.report.numbers.summary import BETWEEN
 from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.plan import StepPlan
 from simulator.step.streams import HOST_COPIES, dimension_of
+
+# With less than this share of the collectives' bytes in simulated transfers, the most used link is no bottleneck: a
+# step with closed forms may simulate nothing but the sum of the gradient's norm, a few bytes.
+_LEAST_SIMULATED: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -68,7 +78,8 @@ class TrainingReport(HasHeadline):
     closed_form_collectives, played_collectives : int
         Collectives timed by a closed form; collectives whose transfers were simulated.
     bottleneck : Bottleneck or None
-        The most used link, if any link is recorded.
+        The most used link. None if no link is recorded, or if the simulated transfers carry less than 1 % of the
+        collectives' bytes, because closed forms fill no link.
     because : str
         A sentence about the limiting part.
     exposed_comm_time_by_kind : dict of str to float
@@ -89,7 +100,9 @@ class TrainingReport(HasHeadline):
         Prediction intervals of step_time_s, tokens_per_s and peak_memory_bytes: step_time_s_80_low,
         step_time_s_80_high, step_time_s_95_low, ...; see `prediction_intervals`.
     carried_over : bool
-        True if no run of this framework or chip was measured; the intervals are wider then.
+        True if no run of this framework, chip or matmul dtype was measured; the intervals are wider then.
+    unmeasured_dtype : str or None
+        The matmul dtype, if no training run with this dtype was measured.
     learning : Learning or None
         Results of a real training.
     algorithms : dict of str to str
@@ -97,6 +110,8 @@ class TrainingReport(HasHeadline):
     constants : str or None
         Sources of the machine's measured constants, separated by " | ". None without measurements: links then carry
         their full rating and start-up is free, which is a best case, and the intervals are wider.
+    constants_by_operation : dict of str to tuple of str
+        The same sources for each operation of a collective: {"all_gather": ("fitted to 8 H100: ...",)}.
     """
 
     step_time_s: float
@@ -129,9 +144,11 @@ class TrainingReport(HasHeadline):
     idle_time_by_stage: tuple[float, ...] = ()
     intervals: dict[str, float] = field(default_factory=dict)
     carried_over: bool = False
+    unmeasured_dtype: str | None = None
     learning: Learning | None = None
     algorithms: dict[str, str] = field(default_factory=dict)
     constants: str | None = None
+    constants_by_operation: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
@@ -240,7 +257,11 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     traits = _traits(plan, cluster)
     # Computed once, because the prediction interval and the report both need it.
     exposed_by = [_exposed(work, _dimension) for work in works]
-    times = prediction_interval(traits, network=_unmeasured(plan, works, _means(exposed_by), time))
+    dtype = plan.step.precision.matmul
+    unseen = not is_measured_dtype(dtype, traits.chip)
+    network = _unmeasured(plan, works, _means(exposed_by), time)
+    host = HostUpdate(parts["host update"] / time) if plan.step.offload is not None else None
+    times = prediction_interval(traits, network=network, host=host, unseen=unseen)
     return TrainingReport(
         step_time_s=time / rounds,
         tokens_per_s=steps * plan.tokens,
@@ -262,7 +283,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         shortfall_bytes=_shortfall(timeline, peak.nbytes, capacity),
         closed_form_collectives=plan.closed_forms,
         played_collectives=plan.played,
-        bottleneck=bottleneck(timeline),
+        bottleneck=bottleneck(timeline) if plan.simulated_share >= _LEAST_SIMULATED else None,
         because=_because(time, parts, _room(timeline, peak.nbytes, capacity)),
         exposed_comm_time_by_kind=_shared([_exposed(work, lambda span: span.kind) for work in works], rounds),
         comm_time_by_dimension=_shared([_by_dimension(work) for work in works], rounds),
@@ -273,10 +294,12 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         idle_time_by_stage=_idle_by_stage(plan, timeline),
         intervals=times.around("step_time_s", time / rounds)
         | times.around("tokens_per_s", steps * plan.tokens)
-        | prediction_interval(traits, "memory").around("peak_memory_bytes", float(peak.nbytes)),
+        | prediction_interval(traits, "memory", unseen=unseen).around("peak_memory_bytes", float(peak.nbytes)),
         carried_over=times.carried_over,
+        unmeasured_dtype=dtype if unseen else None,
         algorithms=dict(plan.algorithms),
         constants=BETWEEN.join(plan.constants) or None,
+        constants_by_operation=dict(plan.constants_by_operation),
     )
 
 
