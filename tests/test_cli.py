@@ -97,7 +97,7 @@ WRONG_COMMANDS = [
     (("show", "nogpu.yaml"), "--gpu: topology nogpu has no GPU", "--gpu a100_sxm_80gb"),
     (("show", "star_100g", "--out", "star.txt"), "--out: got star.txt; must end with one of .png, .svg, .pdf", ""),
     (("show", "star_100g", "--out", "small.yaml/x.png"), "--out: small.yaml/x.png: cannot be written", ""),
-    (("diff", "a", "b"), "a/report.json: is not the report of a run", "the directory that `simulator run` printed"),
+    (("diff", "a", "b"), "a: is not the directory of a run", "the directory that `simulator run` printed"),
     (("rerun", "."), ".: has no finished run", "give a run's directory"),
     (("run", "small.yaml", "--out", "small.yaml"), "--out: small.yaml is a file", "choose a directory"),
     (("run", "small.yaml", "--out", "small.yaml/x"), "--out: small.yaml/x: cannot be written: Not a directory", ""),
