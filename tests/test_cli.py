@@ -95,6 +95,8 @@ WRONG_COMMANDS = [
     (("show", "torus"), "topology: got 'torus'", "did you mean 'torus_2d'?"),
     (("show", "star_100g", "--gpu", "h20"), "--gpu: got 'h20'; one of ", "did you mean 'h200'?"),
     (("show", "nogpu.yaml"), "--gpu: topology nogpu has no GPU", "--gpu a100_sxm_80gb"),
+    (("show", "star_100g", "--links", "--svg"), "--svg: excludes --links", "omit one option"),
+    (("show", "p5"), "topology: got 'p5'", "did you mean 'aws_p5'?"),
     (("show", "star_100g", "--out", "star.txt"), "--out: got star.txt; must end with one of .png, .svg, .pdf", ""),
     (("show", "star_100g", "--out", "small.yaml/x.png"), "--out: small.yaml/x.png: cannot be written", ""),
     (("diff", "a", "b"), "a: is not the directory of a run", "the directory that `simulator run` printed"),
@@ -249,6 +251,20 @@ def test_show_draws_and_counts_links(cli: Command, tmp_path: Path) -> None:
     assert answer.code == 0
     assert "3 x gpu -> switch: 12.5 GB/s, 5 us" in answer.out
     assert (tmp_path / "pictures" / "star.svg").stat().st_size > 1000
+
+
+def test_show_prints_the_name_of_every_link_that_a_scenario_can_slow_down(cli: Command, tmp_path: Path) -> None:
+    answer = cli("show", "star_100g", "--links", "--world-size", 11)
+    assert answer.code == 0
+    lines = answer.out.splitlines()
+    assert lines[1].split() == ["gpu1->switch0", "12.5", "GB/s", "5", "us"]
+    names = [line.split()[0] for line in lines]
+    assert names[10:12] == ["gpu10->switch0", "switch0->gpu0"]
+    assert len(names) == 22
+    assert not list(tmp_path.glob("*.png"))
+    factors = ", ".join(f"'{name}': 0.5" for name in names)
+    changes = ("cluster.world_size=11", f"cluster.link_factors={{{factors}}}")
+    assert cli("check", "small.yaml", *(word for one in changes for word in ("--set", one))).code == 0
 
 
 def test_show_draws_another_gpu_and_files_by_path(cli: Command, tmp_path: Path) -> None:
