@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -278,6 +279,34 @@ def test_show_draws_another_gpu_and_files_by_path(cli: Command, tmp_path: Path) 
     cli("show", "mine.yaml", "--gpu", "l4", "--world-size", 2, "--out", "again.svg")
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "mine.svg").read_bytes()
     assert "l4 (number: rank)" in (tmp_path / "mine.svg").read_text(encoding="utf-8")
+
+
+def test_the_nccl_table_names_operation_algorithm_and_trust(cli: Command) -> None:
+    """The operation has its own name and reduction; each algorithm has its first size; best cases are called so."""
+    sizes = ("--begin", "1KiB", "--end", "1GiB", "--factor", 1024)
+    answer = cli("collective", "allreduce", "--topology", "h100_ethernet_100g", "--world-size", 12, *sizes)
+    comments = [line for line in answer.out.splitlines() if line.startswith("# ")]
+    assert comments[0] == "# simulated: h100_ethernet_100g, 12 ranks, all_reduce"
+    first, *later = (line for line in comments if line.startswith("# algorithm"))
+    assert re.match(r"# algorithm: (\w+); fastest estimate for 1 KiB: \1 ", first)
+    assert re.match(r"# algorithm from 1 MiB on: (\w+); fastest estimate for 1 MiB: \1 ", later[0])
+    (trust,) = (line for line in comments if line.startswith("# trust: "))
+    assert "no collective of this run was measured on h100_ethernet_100g; times are a best case" in trust
+    assert {line.split()[3] for line in answer.out.splitlines() if not line.startswith("#")} == {"sum"}
+    measured = cli("collective", "all_reduce", "--topology", "aws_p5", "--world-size", 16, "--begin", "1G").out
+    assert measured.splitlines()[1].startswith("# algorithm: nvls; aws_p5 runs nvls (fitted to 16 H100: ")
+    assert measured.splitlines()[1].endswith("results p5.48xlarge)")
+    assert "# trust: " not in measured
+    borrowed = cli("collective", "all_reduce", "--topology", "aws_p4de", "--world-size", 8, "--algorithm", "tree").out
+    assert "# trust: constants of collectives are not measured here: as dgx_a100" in borrowed
+
+
+def test_arrays_too_large_are_refused_by_the_option(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: 2.0**30)
+    answer = cli("collective", "all_reduce", "--payload", "--begin", "1GiB", "--end", "8GiB", "--factor", "8")
+    assert (answer.code, answer.out, len(answer.faults)) == (2, "", 1)
+    assert answer.err.startswith("--payload: real arrays of 8 ranks and their checks need ")
+    assert answer.err.endswith("; leave out --payload, or use a smaller --end\n")
 
 
 def test_the_nccl_table_doubles_from_begin_to_end(cli: Command) -> None:
