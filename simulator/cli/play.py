@@ -14,7 +14,7 @@ from simulator.basics.errors import ScenarioError, SimulatorError
 from simulator.basics.optional_packages import require_package
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
 from simulator.cli.progress import progress
-from simulator.cli.results_output import print_results
+from simulator.cli.results_output import print_results, print_traces
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.findings.answer import Answer, answer
@@ -100,6 +100,8 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     else:
         pictures = _pictures(folder, scenario, ordered, answered, svg=options.svg)
         print_results(compared, answered, folder, pictures, full=options.full_table)
+        if options.trace:
+            print_traces(folder, [outcome.index for outcome in ordered if outcome.error is None])
     # Results of the remaining points are complete; the exit code still says that something failed.
     if any(outcome.error for outcome in ordered):
         _print_failures(ordered)
