@@ -13,6 +13,7 @@ import typer
 from simulator.basics.errors import ScenarioError, SimulatorError
 from simulator.basics.optional_packages import require_package
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
+from simulator.cli.link_names import check_link_names
 from simulator.cli.progress import progress
 from simulator.cli.results_output import print_results, print_traces
 from simulator.cli.settings import as_overrides
@@ -78,6 +79,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     numbered = list(enumerate(points(scenario)))
     with _naming_the_scenario(scenario, alone=len(numbered) == 1):
         print_warnings([announced(point.scenario for _, point in numbered)])
+    check_link_names(scenario.source, [point for _, point in numbered])
     for _, point in numbered:
         check_ranks(point.scenario, options.ranks or ())
     # Everything that can be refused has been refused before a directory exists.
