@@ -9,7 +9,6 @@ import pytest
 from tools.docs_commands import ROOT, blocks, matches, pages, with_outputs
 
 PAGES = [page.relative_to(ROOT) for page in pages()]
-QUESTIONS = sorted((ROOT / "docs" / "howto").glob("[!i]*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
@@ -36,3 +35,15 @@ def test_python_of_a_page_is_run_with_the_variables_of_its_earlier_blocks() -> N
     shown = page.replace("\n1\n", "\n2\n").replace("x + 1\n", "x + 1\n3\n")
     assert with_outputs(page) == shown
     assert with_outputs(shown) == shown
+
+
+def test_an_argument_in_quotation_marks_may_have_two_lines() -> None:
+    page = (
+        "Save as `a.yaml`:\n\n```yaml\n# x?\nname: a\ncluster: {topology: star_100g, world_size: 4}\n"
+        "collective: {operation: all_reduce, size: 1 KiB}\n```\n\n"
+        "```console\n$ simulator check a.yaml --set 'sweep={cluster.world_size: [2, 4],\n"
+        "    collective.algorithm: [ring]}' \\\n    --set seed=1\n...\npoints:    2\n...\n```\n"
+    )
+    assert with_outputs(page) == page
+    with pytest.raises(ValueError, match=r"^simulator check 'a: the command has no end$"):
+        with_outputs("```console\n$ simulator check 'a\n```\n")
