@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -95,9 +96,11 @@ WRONG_COMMANDS = [
     (("show", "torus"), "topology: got 'torus'", "did you mean 'torus_2d'?"),
     (("show", "star_100g", "--gpu", "h20"), "--gpu: got 'h20'; one of ", "did you mean 'h200'?"),
     (("show", "nogpu.yaml"), "--gpu: topology nogpu has no GPU", "--gpu a100_sxm_80gb"),
+    (("show", "star_100g", "--links", "--svg"), "--svg: excludes --links", "omit one option"),
+    (("show", "p5"), "topology: got 'p5'", "did you mean 'aws_p5'?"),
     (("show", "star_100g", "--out", "star.txt"), "--out: got star.txt; must end with one of .png, .svg, .pdf", ""),
     (("show", "star_100g", "--out", "small.yaml/x.png"), "--out: small.yaml/x.png: cannot be written", ""),
-    (("diff", "a", "b"), "a/report.json: is not the report of a run", "the directory that `simulator run` printed"),
+    (("diff", "a", "b"), "a: is not the directory of a run", "the directory that `simulator run` printed"),
     (("rerun", "."), ".: has no finished run", "give a run's directory"),
     (("run", "small.yaml", "--out", "small.yaml"), "--out: small.yaml is a file", "choose a directory"),
     (("run", "small.yaml", "--out", "small.yaml/x"), "--out: small.yaml/x: cannot be written: Not a directory", ""),
@@ -266,6 +269,20 @@ def test_show_draws_and_counts_links(cli: Command, tmp_path: Path) -> None:
     assert (tmp_path / "pictures" / "star.svg").stat().st_size > 1000
 
 
+def test_show_prints_the_name_of_every_link_that_a_scenario_can_slow_down(cli: Command, tmp_path: Path) -> None:
+    answer = cli("show", "star_100g", "--links", "--world-size", 11)
+    assert answer.code == 0
+    lines = answer.out.splitlines()
+    assert lines[1].split() == ["gpu1->switch0", "12.5", "GB/s", "5", "us"]
+    names = [line.split()[0] for line in lines]
+    assert names[10:12] == ["gpu10->switch0", "switch0->gpu0"]
+    assert len(names) == 22
+    assert not list(tmp_path.glob("*.png"))
+    factors = ", ".join(f"'{name}': 0.5" for name in names)
+    changes = ("cluster.world_size=11", f"cluster.link_factors={{{factors}}}")
+    assert cli("check", "small.yaml", *(word for one in changes for word in ("--set", one))).code == 0
+
+
 def test_show_draws_another_gpu_and_files_by_path(cli: Command, tmp_path: Path) -> None:
     plain = "builder: star\noptions: {bandwidth: 100 Gb/s, latency: 5 us}\n"
     (tmp_path / "mine.yaml").write_text(plain, encoding="utf-8")
@@ -277,6 +294,34 @@ def test_show_draws_another_gpu_and_files_by_path(cli: Command, tmp_path: Path) 
     cli("show", "mine.yaml", "--gpu", "l4", "--world-size", 2, "--out", "again.svg")
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "mine.svg").read_bytes()
     assert "l4 (number: rank)" in (tmp_path / "mine.svg").read_text(encoding="utf-8")
+
+
+def test_the_nccl_table_names_operation_algorithm_and_trust(cli: Command) -> None:
+    """The operation has its own name and reduction; each algorithm has its first size; best cases are called so."""
+    sizes = ("--begin", "1KiB", "--end", "1GiB", "--factor", 1024)
+    answer = cli("collective", "allreduce", "--topology", "h100_ethernet_100g", "--world-size", 12, *sizes)
+    comments = [line for line in answer.out.splitlines() if line.startswith("# ")]
+    assert comments[0] == "# simulated: h100_ethernet_100g, 12 ranks, all_reduce"
+    first, *later = (line for line in comments if line.startswith("# algorithm"))
+    assert re.match(r"# algorithm: (\w+); fastest estimate for 1 KiB: \1 ", first)
+    assert re.match(r"# algorithm from 1 MiB on: (\w+); fastest estimate for 1 MiB: \1 ", later[0])
+    (trust,) = (line for line in comments if line.startswith("# trust: "))
+    assert "no collective of this run was measured on h100_ethernet_100g; times are a best case" in trust
+    assert {line.split()[3] for line in answer.out.splitlines() if not line.startswith("#")} == {"sum"}
+    measured = cli("collective", "all_reduce", "--topology", "aws_p5", "--world-size", 16, "--begin", "1G").out
+    assert measured.splitlines()[1].startswith("# algorithm: nvls; aws_p5 runs nvls (fitted to 16 H100: ")
+    assert measured.splitlines()[1].endswith("results p5.48xlarge)")
+    assert "# trust: " not in measured
+    borrowed = cli("collective", "all_reduce", "--topology", "aws_p4de", "--world-size", 8, "--algorithm", "tree").out
+    assert "# trust: constants of collectives are not measured here: as dgx_a100" in borrowed
+
+
+def test_arrays_too_large_are_refused_by_the_option(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: 2.0**30)
+    answer = cli("collective", "all_reduce", "--payload", "--begin", "1GiB", "--end", "8GiB", "--factor", "8")
+    assert (answer.code, answer.out, len(answer.faults)) == (2, "", 1)
+    assert answer.err.startswith("--payload: real arrays of 8 ranks and their checks need ")
+    assert answer.err.endswith("; leave out --payload, or use a smaller --end\n")
 
 
 def test_the_nccl_table_doubles_from_begin_to_end(cli: Command) -> None:

@@ -45,3 +45,15 @@ def test_every_question_is_on_the_index_with_its_title() -> None:
         title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         assert title.endswith("?")
         assert f"- [{title}]({page.name})" in index
+
+
+def test_an_argument_in_quotation_marks_may_have_two_lines() -> None:
+    page = (
+        "Save as `a.yaml`:\n\n```yaml\n# x?\nname: a\ncluster: {topology: star_100g, world_size: 4}\n"
+        "collective: {operation: all_reduce, size: 1 KiB}\n```\n\n"
+        "```console\n$ simulator check a.yaml --set 'sweep={cluster.world_size: [2, 4],\n"
+        "    collective.algorithm: [ring]}' \\\n    --set seed=1\n...\npoints:    2\n...\n```\n"
+    )
+    assert with_outputs(page) == page
+    with pytest.raises(ValueError, match=r"^simulator check 'a: the command has no end$"):
+        with_outputs("```console\n$ simulator check 'a\n```\n")

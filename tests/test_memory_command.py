@@ -34,6 +34,8 @@ def test_what_fits_comes_first_and_every_word_of_the_table_is_explained(cli: Com
     # 16 bytes of each of 70.55 billion parameters over 8 ranks are 131 GiB.
     assert short.startswith("the model does not fit on a100_sxm_80gb of 80 GiB; the smallest need is 1")
     assert "ZeRO stage 3 with sqrt checkpointing" in short.splitlines()[0]
+    # No article: "a" is wrong before some names, and "an" before others.
+    assert "sum on a100_sxm_80gb of 80.0 GiB (ZeRO stages by the paper's convention)" in short.splitlines()
 
 
 def test_the_stage_that_holds_most_is_named_first(cli: Command) -> None:

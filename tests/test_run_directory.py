@@ -46,7 +46,9 @@ def test_a_single_run_leaves_everything_in_one_directory(cli: Command, tmp_path:
     assert (run["simulator"], run["seed"], run["base"]) == (simulator.__version__, 0, str(tmp_path))
     assert run["wall_time_s"] > 0
     assert set(run["packages"]) == {"simpy", "numpy", "networkx", "ml_dtypes"}
-    assert cli("run", "small.yaml", "--out", "traced", "--trace").code == 0
+    answer = cli("run", "small.yaml", "--out", "traced", "--trace")
+    assert answer.code == 0
+    assert answer.out.splitlines()[-1] == f"traces: {Path('traced/trace')}; each file opens in https://ui.perfetto.dev"
     traces = {f"trace/rank{rank}.json.gz" for rank in range(4)}
     assert set(contents(tmp_path / "traced")) == files | traces
 
@@ -58,7 +60,10 @@ def test_each_point_of_several_has_a_directory_and_a_trace_if_asked(cli: Command
     }
     files |= {"scenario.yaml", "report.json", "report.html", "table.csv"}
     assert set(contents(tmp_path / "plain")) == files
-    assert cli("run", "both.yaml", "--out", "traced", "--trace").code == 0
+    answer = cli("run", "both.yaml", "--out", "traced", "--trace")
+    assert answer.code == 0
+    first, last = (Path("traced", "points", number, "trace") for number in ("0000", "0001"))
+    assert f"traces: {first} to {last}; " in answer.out
     traces = {f"points/000{i}/trace/rank{rank}.json.gz" for i in (0, 1) for rank in range(4)}
     assert set(contents(tmp_path / "traced")) == files | traces
 

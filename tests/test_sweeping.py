@@ -97,6 +97,17 @@ def test_failures_are_told_once_each_with_exit_code_1(cli: Command) -> None:
     assert told[1].startswith("1 of 3 points failed, the first with cluster.world_size=3: link: got 'gpu3->switch0'")
 
 
+def test_a_link_that_no_machine_of_a_sweep_has_is_refused_before_the_run(cli: Command, tmp_path: Path) -> None:
+    """A straggler's rank is checked in the same way; `gpu3->switch0` exists in the larger machine, and may stay."""
+    axes = ("--set", "cluster.world_size=2,4", "--set")
+    slow = "sweep.cluster.link_factors=[{}, {'gpu3->switch0': 0.5}, {'gpu3->swich0': 0.5, 'gpu9->switch0': 0.5}]"
+    answer = cli("sweep", "small.yaml", *axes, slow, "--jobs", 1, "--out", "never")
+    assert (answer.code, answer.out, len(answer.faults)) == (2, "", 2)
+    assert answer.faults[0].startswith("small.yaml: link: got 'gpu3->swich0'; one of gpu0->switch0")
+    assert answer.faults[1].startswith("small.yaml: link: got 'gpu9->switch0'; one of gpu0->switch0")
+    assert not (tmp_path / "never").exists()
+
+
 def test_points_come_on_two_processes_as_they_do_on_one() -> None:
     numbered = list(enumerate(points(scenario(sweep={"collective.size": ["4 KiB", "8 KiB", "1 MiB"]}))))
     alone = list(play_points(numbered, 1))

@@ -100,3 +100,15 @@ def test_a_table_of_the_validation_folds_its_texts() -> None:
 def test_a_word_that_is_wider_than_the_window_stays_whole() -> None:
     columns = [Column("name", left=True, folds=True), Column("figure")]
     assert laid_out(columns, [("a" * 40, "1")], 20) == [f"{'name':40}  figure", f"{'a' * 40}       1"]
+
+
+def test_a_lack_of_memory_is_told_in_lines_within_the_window(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the largest holders and changes that help: several lines of a window, a single line in a pipe."""
+    job = "name: job\ncluster: {topology: dgx_a100, world_size: 8}\ntraining: {model: gpt2_xl, seq_len: 1k, "
+    Path("job.yaml").write_text(f"{job}micro_batch_size: 64, sharding: ddp}}\n", encoding="utf-8")
+    (line,) = cli("run", "job.yaml").faults
+    monkeypatch.setenv("COLUMNS", "100")
+    folded = cli("run", "job.yaml").faults
+    assert len(folded) > 3
+    assert all(len(part) <= 100 for part in folded)
+    assert " ".join(part.strip() for part in folded) == line

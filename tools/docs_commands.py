@@ -7,7 +7,8 @@ Three kinds of fenced blocks are carried out, in the page's order and in one emp
 
 - A block after a line that ends in "Save as `NAME`:" is written to the file NAME.
 - A ``console`` block has lines `$ COMMAND`, each followed by the command's output. Commands are `simulator ...`,
-  and `python NAME`. A line `...` in the output stands for any number of lines that are left out.
+  and `python NAME`. After a backslash and within quotation marks, a command goes on in the next line. A line `...` in
+  the output stands for any number of lines that are left out.
 - A ``python`` block with `>>> ` is an interactive session; the sessions of a page share their variables.
 
 `tests/test_docs_commands.py` compares the outputs on each page with the outputs now.
@@ -123,10 +124,27 @@ def _session(body: str, variables: dict[str, Any]) -> Iterator[str]:
 def _commands(body: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each command of a block, with the output lines on the page."""
     for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
-        # A backslash continues a command on the next line.
         lines = part.rstrip("\n").split("\n")
-        last = next(number for number, line in enumerate(lines) if not line.endswith("\\"))
+        last = next((number for number in range(len(lines)) if _is_complete("\n".join(lines[: number + 1]))), None)
+        if last is None:
+            raise ValueError(f"{lines[0]}: the command has no end")
         yield "\n".join(lines[: last + 1]), lines[last + 1 :]
+
+
+def _is_complete(command: str) -> bool:
+    r"""Return whether a command ends here: no backslash at the end, and no open quotation.
+
+    Examples
+    --------
+    >>> _is_complete("simulator list " + chr(92)), _is_complete("simulator check 'a"), _is_complete("simulator list")
+    (False, False, True)
+    """
+    try:
+        shlex.split(command)
+    except ValueError:
+        # A quotation, or the character behind a backslash, stands on the next line.
+        return False
+    return not command.endswith("\\")
 
 
 def _output(command: str) -> list[str]:

@@ -27,6 +27,9 @@ _GIB: Final = 2**30
 MOST_FAULTS: Final = 50
 # Maximum characters in a line about a fault.
 _LONGEST: Final = 1000
+# Most names that a message proposes, and fewest letters that mean any name which contains them.
+_MOST_MEANT: Final = 3
+_LEAST_PART: Final = 3
 # Maximum characters in compared names: a comparison costs the product of both lengths.
 _MOST_COMPARED: Final = 200
 
@@ -215,11 +218,19 @@ def one_of(allowed: Iterable[str], name: object) -> str:
     """
     names = sorted(allowed)
     shown = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + ", ..."
-    typed = str(name)[:_MOST_COMPARED].lower()
+    close = _similar(names, str(name)[:_MOST_COMPARED].lower())
+    return f"one of {shown}{f'; did you mean {close}?' if close else ''}"
+
+
+def _similar(names: Sequence[str], typed: str) -> str:
+    """Return the names that a typed text probably means, quoted and joined by "or"; empty if no name is similar."""
+    if not typed:
+        return ""
     # A name that continues the typed text is likelier than a name with one different letter: h100 means h100_sxm, not
-    # h200.
-    close = [n for n in names if typed and n.startswith(f"{typed}_")] or difflib.get_close_matches(
-        typed, names, n=1, cutoff=0.6
-    )
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"one of {shown}{hint}"
+    # h200. A name that ends in the typed text is almost as likely: p5 means aws_p5.
+    close = [name for name in names if name.startswith(f"{typed}_")][:1]
+    close = close or [name for name in names if f"_{typed}_" in f"_{name.lower()}_"][:_MOST_MEANT]
+    close = close or difflib.get_close_matches(typed, names, n=1, cutoff=0.6)
+    if not close and len(typed) >= _LEAST_PART:
+        close = [name for name in names if typed in name.lower()][:_MOST_MEANT]
+    return " or ".join(map(repr, close))

@@ -237,8 +237,17 @@ def show(
     gpu: OtherGpu = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture to write; TOPOLOGY.png if omitted.")] = None,
     svg: Svg = False,
+    links: Annotated[
+        bool,
+        typer.Option("--links", help="Print the name of every link, for `cluster.link_factors`, instead of a picture."),
+    ] = False,
 ) -> None:
     """Draw a topology, and print its link bandwidths."""
+    if links:
+        from simulator.cli.links import print_links
+
+        print_links(topology, world_size, gpu, drawing=[*(["--out"] if out else []), *(["--svg"] if svg else [])])
+        return
     from simulator.cli.show import show as shown
 
     shown(topology, world_size, out, gpu, svg=svg)

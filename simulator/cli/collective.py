@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +16,8 @@ from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError, TooLargeError, in_lines
 from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
+from simulator.findings.caveats import best_case, is_best_case, sources
+from simulator.records.measures import Report
 from simulator.report.tables.nccl_table import NcclRow, write_table
 from simulator.run.checks import warnings_of
 from simulator.run.simulate import simulate_point
@@ -83,7 +85,6 @@ def table(
     nbytes_list = _sizes(sizes, dtype, cluster, keys)
     warnings: dict[str, None] = {}
     points: list[dict[str, Any]] = []
-    rows = []
     scenarios = [_loaded(_scenario(cluster, keys | {"size": f"{size} B", "dtype": dtype})) for size in nbytes_list]
     with _options_for_keys():
         print_warnings([_as_typed(announced(scenarios))])
@@ -94,15 +95,45 @@ def table(
         points.append(
             {"settings": {"collective.size": size}, "engine": run.timeline.engine, "report": run.report.to_dict()}
         )
-        rows.append(_row(operation, size, dtype, run.report, world_size))
     print_warnings(map(_as_typed, warnings))
     if as_json:
         typer.echo(json.dumps({"points": points}, indent=2))
         return
-    why = points[0]["report"]
-    # `auto` may choose another algorithm for each size; the comment names the first.
-    comment = f"simulated: {topology}, {world_size} ranks, {operation}, {why['algorithm']} ({why['why']})"
+    reports = [point["report"] for point in points]
+    # The scenario has the name of the operation, whichever spelling was typed.
+    named = scenarios[0].collective.operation if scenarios[0].collective is not None else operation
+    rows = [_row(named, size, dtype, report, world_size) for size, report in zip(nbytes_list, reports, strict=True)]
+    head = f"simulated: {topology}, {world_size} ranks, {named}"
+    comment = "\n".join([head, *_algorithms(nbytes_list, reports), *_trust(topology, reports)])
     typer.echo(write_table(rows, comment=comment, width=width()), nl=False)
+
+
+def _algorithms(sizes: Sequence[int], reports: Sequence[Report]) -> Iterator[str]:
+    """Yield a line for each range of array sizes [B] with the same algorithm, with the reason at the smallest size."""
+    ranges: list[tuple[int, Report]] = []
+    for size, report in zip(sizes, reports, strict=True):
+        # `auto` may choose another algorithm for each size.
+        if not ranges or ranges[-1][1]["algorithm"] != report["algorithm"]:
+            ranges.append((size, report))
+    for size, report in ranges:
+        begin = f" from {units.format_bytes(size)} on" if size != sizes[0] else ""
+        why = report["why"].replace("fastest estimate:", f"fastest estimate for {units.format_bytes(size)}:", 1)
+        yield f"algorithm{begin}: {report['algorithm']}; {why}"
+
+
+def _trust(topology: str, reports: Sequence[Report]) -> Iterator[str]:
+    """Yield a line if the times are a best case, and a line for each source of constants from another machine."""
+    if any(map(is_best_case, reports)):
+        yield f"trust: {best_case(topology)}"
+    # The reason of the chosen algorithm may contain the source already.
+    borrowed = dict.fromkeys(
+        source
+        for report in reports
+        for source in sources(report)
+        if source.startswith("not measured") and source.partition(";")[0] not in report["why"]
+    )
+    for source in borrowed:
+        yield f"trust: constants of collectives are {source}"
 
 
 def _scenario(cluster: dict[str, Any], collective: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +193,9 @@ def _as_typed(message: str) -> str:
     message = message.replace("<dict>: ", "")
     for key, option in _OPTIONS.items():
         message = re.sub(rf"^{re.escape(key)}\b", option, message, flags=re.MULTILINE)
-    return message
+    # The option has no value, and the arrays grow with the largest size.
+    message = message.replace("--payload: got true; ", "--payload: ")
+    return message.replace("; write payload: auto", "; leave out --payload, or use a smaller --end")
 
 
 def _itemsize(dtype: str) -> int:
@@ -172,7 +205,7 @@ def _itemsize(dtype: str) -> int:
         raise ScenarioError(f"--{error}") from error
 
 
-def _row(operation: str, size: int, dtype: str, report: Any, world_size: int) -> NcclRow:
+def _row(operation: str, size: int, dtype: str, report: Report, world_size: int) -> NcclRow:
     # nccl-tests counts elements per rank for these operations, and of the whole array for the rest.
     parts = operation in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
     count = size // find_dtype(dtype).itemsize
@@ -184,8 +217,8 @@ def _row(operation: str, size: int, dtype: str, report: Any, world_size: int) ->
         dtype=dtype,
         redop="sum" if reducing else "none",
         root=0 if rooted else -1,
-        time=report.time_s,
-        algbw=report.algbw,
-        busbw=report.busbw,
-        wrong=report.wrong,
+        time=report["time_s"],
+        algbw=report["algbw"],
+        busbw=report["busbw"],
+        wrong=report["wrong"],
     )

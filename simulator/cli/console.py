@@ -60,11 +60,12 @@ def print_table(
         typer.echo(line)
 
 
-def print_text(text: str, indent: str = "") -> None:
-    """Print lines to stdout, folded at spaces if too long; continuation lines start with the indent."""
-    wide = width()
+def print_text(text: str, indent: str = "", *, stderr: bool = False) -> None:
+    """Print lines to stdout or stderr, folded at spaces if too long; continuation lines start with the indent."""
+    stream = sys.stderr if stderr else sys.stdout
+    wide = width(stream)
     for line in text.split("\n"):
         if wide is not None and len(line) > wide:
             line = textwrap.fill(line, wide, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        # With an explicit stdout, its own encoding is used; click would write UTF-8 even if the locale is ASCII.
-        typer.echo(line, file=sys.stdout)
+        # With an explicit stream, its own encoding is used; click would write UTF-8 even if the locale is ASCII.
+        typer.echo(line, file=stream)

@@ -13,10 +13,14 @@ import typer
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.errors import ScenarioError
 from simulator.cli.console import print_text
+from simulator.results.figure_text import figure_texts, relative_change_text
+from simulator.results.main_difference import main_difference
 from simulator.results.run_differences import Change, RunDifferences, differences, key_text, read_run
 
 # Most points named that only one run has; the rest is counted.
 _MOST_NAMED: Final = 5
+# Fields that follow from other fields, and counters of the simulator: only --json lists them.
+_UNLISTED: Final = ("intervals", "because", "constants", "closed_form_collectives", "played_collectives")
 
 
 def show(first: Path, second: Path, *, as_json: bool, page: Path | None = None) -> None:
@@ -32,7 +36,8 @@ def show(first: Path, second: Path, *, as_json: bool, page: Path | None = None) 
         if not found.common:
             raise ScenarioError(f"--html: {first} and {second} have no common point; a page compares common points")
         write_atomically(page, diff_page((runs[0].folder, runs[1].folder), found))
-        print_text(f"{' '.join(found.sentences(names))} Page: {page}", indent="  ")
+        said = (main_difference(found, names), *found.sentences(names), f"Page: {page}")
+        print_text(" ".join(sentence for sentence in said if sentence), indent="  ")
     elif as_json:
         typer.echo(json.dumps(_data(found), indent=2))
     else:
@@ -53,6 +58,9 @@ def _print(found: RunDifferences, names: tuple[str, str]) -> None:
     if found.nothing:
         typer.echo("no difference: every figure is equal at every point")
         return
+    main = main_difference(found, names)
+    if main:
+        print_text(main, indent="  ")
     # A lone report.json has no scenario.yaml beside it.
     if found.keys is None:
         typer.echo("Scenario keys were not compared, because a single report file has no scenario.")
@@ -65,29 +73,33 @@ def _print(found: RunDifferences, names: tuple[str, str]) -> None:
     for name, own in zip(names, found.only, strict=True):
         # A sweep may have thousands of points that the other run lacks.
         for settings in own[:_MOST_NAMED]:
-            print_text(f"  only in {name}: {_settings(settings)}", indent="    ")
+            print_text(f"  only in {name}: {_settings_text(settings)}", indent="    ")
         if len(own) > _MOST_NAMED:
             typer.echo(f"  only in {name}: {len(own) - _MOST_NAMED:,} more")
+    unlisted = dict.fromkeys(_UNLISTED, 0)
     for point in found.common:
         for change in point.changes:
-            first, second = _figures(change)
-            line = f"{_settings(point.settings)}: {change.key}: {first} -> {second}{_relative(change)}"
-            print_text(line, indent="  ")
+            field = change.key.partition(".")[0]
+            if field in unlisted:
+                unlisted[field] += 1
+            else:
+                print_text(f"{_settings(point.settings)}{_line(change)}", indent="  ")
+    fields = [field for field, count in unlisted.items() if count]
+    if fields:
+        print_text(f"Not listed: {sum(unlisted.values()):,} of {', '.join(fields)}; --json lists them.", indent="  ")
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "the point"
+    """Return a point's settings before a figure; empty for the only point of a run."""
+    return f"{_settings_text(settings)}: " if settings else ""
 
 
-def _figures(change: Change) -> tuple[str, str]:
-    """Format a changed figure's two values with six digits, or with every digit if six digits are equal."""
-    short = tuple(f"{value:.6g}" if isinstance(value, float) else str(value) for value in (change.first, change.second))
-    return (short[0], short[1]) if short[0] != short[1] else (str(change.first), str(change.second))
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "the only point"
 
 
-def _relative(change: Change) -> str:
-    a, b = change.first, change.second
-    # Relative changes exist only for numbers, and not from 0.
-    if isinstance(a, int | float) and isinstance(b, int | float) and a:
-        return f" ({(b - a) / a:+.3%})"
-    return ""
+def _line(change: Change) -> str:
+    """Return a differing figure with both values and the relative change."""
+    first, second = figure_texts(change.key, change.first, change.second)
+    relative = relative_change_text(change.first, change.second)
+    return f"{change.key}: {first} -> {second}{f' ({relative})' if relative else ''}"

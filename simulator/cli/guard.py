@@ -11,7 +11,8 @@ from typing import Any
 
 import typer
 
-from simulator.basics.errors import DefectError, SimulatorError, one_of
+from simulator.basics.errors import DefectError, ScenarioError, SimulatorError, one_of
+from simulator.cli.console import print_text
 from simulator.cli.interruption import exit_code, heed_no_more, interruption_behind, word
 
 
@@ -28,7 +29,11 @@ def guarded(command: Callable[[], Any]) -> int:
 
 def _told(error: BaseException) -> int:
     if isinstance(error, SimulatorError):
-        typer.echo(str(error), err=True)
+        if isinstance(error, ScenarioError):
+            # A line for each fault, as editors and `grep` read it.
+            typer.echo(str(error), err=True)
+        else:
+            print_text(str(error), indent="  ", stderr=True)
         if isinstance(error, DefectError) and error.scenario:
             typer.echo(error.scenario.rstrip(), err=True)
         return error.exit_code

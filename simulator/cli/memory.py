@@ -77,7 +77,7 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     )
     for name, nbytes in activations.items():
         typer.echo(f"  {name:<34}{nbytes / GIB:>10.2f} GiB")
-    print_text(f"\nsum on a {request.gpu} of {capacity / GIB:.1f} GiB (ZeRO stages by the paper's convention)")
+    print_text(f"\nsum on {request.gpu} of {capacity / GIB:.1f} GiB (ZeRO stages by the paper's convention)")
     rows = [
         [f"stage {stage}", *(f"{need / GIB:.1f} {'fits' if need <= capacity else 'over'}" for need in own)]
         for stage, own in enumerate(needs)
@@ -88,7 +88,8 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     if activations["attention"] == activations["none"]:
         print_text(
             f"  attention equals none: --attention {request.attention} stores no scores, therefore recomputing "
-            "attention saves no memory"
+            "attention saves no memory",
+            indent="  ",
         )
     print_text(
         "\nNot included: gathered units, buckets, fragmentation, and the framework's own 0.5 to 2 GiB. A simulated "

@@ -20,7 +20,7 @@ from simulator.planner.plan_report import exposed, kind_rows, reasons, sensitivi
 from simulator.planner.question import PlanQuestion
 from simulator.planner.search import SearchResult
 from simulator.planner.sensitivity import MachineChange
-from simulator.report.tables.layout import Column
+from simulator.report.tables.layout import Column, filled_columns
 
 # Kinds of layout to print.
 _MOST_KINDS: Final = 12
@@ -66,10 +66,12 @@ def print_plan(found: SearchResult, question: PlanQuestion) -> None:
             print_text(sentence)
         _print_best(found)
     _print_kinds(found)
+    excluded = reasons(found)
     print_text(
-        f"\n{found.considered:,} settings considered, {len(found.played):,} simulated. Excluded settings by reason:"
+        f"\n{found.considered:,} settings considered, {len(found.played):,} simulated."
+        f"{' Excluded settings by reason:' if excluded else ''}"
     )
-    for reason, count in reasons(found).items():
+    for reason, count in excluded.items():
         print_text(f"  {count:,} {reason}", indent="    ")
 
 
@@ -78,7 +80,7 @@ def print_sizes(tried: Sequence[ClusterSizeResult]) -> None:
     if tried:
         numbers = [one.to_dict() for one in tried]
         print_text(f"\n{gpu_numbers.sentence(numbers)}")
-        heads, rows = gpu_numbers.table(numbers)
+        heads, rows = filled_columns(*gpu_numbers.table(numbers))
         # The last column is text and may be folded.
         print_table([*map(Column, heads[:-1]), Column(heads[-1], left=True, folds=True)], rows)
 
@@ -114,7 +116,7 @@ def _print_best(found: SearchResult) -> None:
             ]
         )
     typer.echo("")
-    print_table(columns, rows)
+    print_table(*filled_columns(columns, rows))
 
 
 def _print_kinds(found: SearchResult) -> None:

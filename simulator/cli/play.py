@@ -13,8 +13,9 @@ import typer
 from simulator.basics.errors import ScenarioError, SimulatorError
 from simulator.basics.optional_packages import require_package
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
+from simulator.cli.link_names import check_link_names
 from simulator.cli.progress import progress
-from simulator.cli.results_output import print_results
+from simulator.cli.results_output import print_results, print_traces
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.findings.answer import Answer, answer
@@ -78,6 +79,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     numbered = list(enumerate(points(scenario)))
     with _naming_the_scenario(scenario, alone=len(numbered) == 1):
         print_warnings([announced(point.scenario for _, point in numbered)])
+    check_link_names(scenario.source, [point for _, point in numbered])
     for _, point in numbered:
         check_ranks(point.scenario, options.ranks or ())
     # Everything that can be refused has been refused before a directory exists.
@@ -100,6 +102,8 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     else:
         pictures = _pictures(folder, scenario, ordered, answered, svg=options.svg)
         print_results(compared, answered, folder, pictures, full=options.full_table)
+        if options.trace:
+            print_traces(folder, [outcome.index for outcome in ordered if outcome.error is None])
     # Results of the remaining points are complete; the exit code still says that something failed.
     if any(outcome.error for outcome in ordered):
         _print_failures(ordered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -62,6 +63,15 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
     typer.echo(f"{'report' if page.is_file() else 'results'}: {page if page.is_file() else folder}{drawn}")
     for line in (*pictures.undrawn, *([pictures.left_out] if pictures.left_out else [])):
         typer.echo(line)
+
+
+def print_traces(folder: Path, points: Sequence[int]) -> None:
+    """Print the directories with the traces of a run's points (given by index), and where to open a trace."""
+    alone = folder / "trace"
+    places = [alone] if alone.is_dir() else [folder / "points" / f"{index:04d}" / "trace" for index in points]
+    if places:
+        further = f" to {places[-1]}" if len(places) > 1 else ""
+        print_text(f"traces: {places[0]}{further}; each file opens in https://ui.perfetto.dev", "  ")
 
 
 def tables_within(small: SmallTable, width: int) -> list[Table]:

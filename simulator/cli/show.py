@@ -24,15 +24,10 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 def show(topology: str, world_size: int | None, out: Path | None, gpu: str | None = None, *, svg: bool = False) -> None:
     """Draw a topology to a picture file, optionally with another GPU, and print its kinds of links."""
     known = facts(topology)
-    ranks = world_size or usual_ranks(known)
     target = out or Path(f"{known.name}.png")
     if target.suffix not in _SUFFIXES:
         raise ScenarioError(f"--out: got {target}; must end with one of {', '.join(_SUFFIXES)}")
-    # A cluster cannot be built without a GPU.
-    if gpu is None and known.gpu is None:
-        raise ScenarioError(f"--gpu: topology {known.name} has no GPU; write for example --gpu a100_sxm_80gb")
-    print_warnings([announced_topology(topology, ranks)])
-    cluster = build(topology, ranks, gpu=gpu if gpu is None else _chosen(gpu))
+    cluster = built(topology, world_size, gpu)
     # matplotlib is imported only after every check.
     from simulator.report.plots import style
     from simulator.report.plots.topology import figure
@@ -48,11 +43,23 @@ def show(topology: str, world_size: int | None, out: Path | None, gpu: str | Non
                 drawn.savefig(picture, dpi=150, metadata=plain)
         except OSError as error:
             raise ScenarioError(f"--out: {picture}: cannot be written: {error.strerror or error}") from error
+    ranks = len(cluster.ranks)
     print_text(f"{known.name}: {ranks} ranks of {cluster.gpus[0].name}, {in_words(cluster)}", indent="  ")
     for (src, dst, bandwidth, latency), count in _kinds(cluster).items():
         typer.echo(f"  {count:>6} x {src} -> {dst}: {format_bandwidth(bandwidth)}, {format_time(latency)}")
     for picture in pictures:
         typer.echo(f"picture: {picture}")
+
+
+def built(topology: str, world_size: int | None, gpu: str | None) -> Cluster:
+    """Return a topology's cluster, with the usual number of ranks and the topology's own GPU if these are None."""
+    known = facts(topology)
+    ranks = world_size or usual_ranks(known)
+    # A cluster cannot be built without a GPU.
+    if gpu is None and known.gpu is None:
+        raise ScenarioError(f"--gpu: topology {known.name} has no GPU; write for example --gpu a100_sxm_80gb")
+    print_warnings([announced_topology(topology, ranks)])
+    return build(topology, ranks, gpu=gpu if gpu is None else _chosen(gpu))
 
 
 def _chosen(gpu: str) -> str:

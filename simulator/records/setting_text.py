@@ -1,13 +1,13 @@
 """How are settings written in sentences, tables and legends: a value, a setting, or every setting of a point?
 
-A mapping's kind (`strategy`, `rule` or `what`) comes first, without its key. A boolean becomes its key, with "not" for
+A mapping's kind (`strategy`, `rule` or `what`) comes first, without its key. A boolean becomes words for True or for
 False. A number gets its customary unit ("64 GPUs").
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from simulator.basics.sections import SECTIONS, flat
@@ -20,6 +20,18 @@ _WITHOUT_NAME: Final = (
 )  # fmt: skip
 # Keys inside a mapping whose values are clear without the key.
 _CLEAR_INSIDE: Final = ("schedule",)
+# Words for True and for False, by key.
+_BOOLEANS: Final[Mapping[str, tuple[str, str]]] = {
+    "asynchronous": ("asynchronous", "synchronous"),
+    "balanced": ("balanced", "unbalanced"),
+    "compile": ("compiled", "not compiled"),
+    "dropout": ("dropout", "no dropout"),
+    "numerics": ("real training", "no real training"),
+    "payload": ("payload", "no payload"),
+    "reshard_after_forward": ("parameters freed after forward", "parameters kept after forward"),
+    "sequence_parallel": ("sequence parallel", "without sequence parallelism"),
+    "shared": ("overflows shared", "overflows not shared"),
+}
 # Keys of a model's number of layers and width, by family (Hugging Face's names).
 _LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers")
 _WIDTHS: Final = ("hidden_size", "n_embd", "d_model")
@@ -34,24 +46,40 @@ def setting_text(value: Any) -> str:
     Examples
     --------
     >>> setting_text({"strategy": "parameter_server", "asynchronous": True, "servers": 2})
-    'parameter_server (asynchronous, servers 2)'
+    'parameter_server (asynchronous, 2 servers)'
     >>> setting_text([]), setting_text({3: 0.5}), setting_text({"prefetch": 0, "reshard_after_forward": False})
-    ('none', '3 0.5', 'prefetch 0, not reshard after forward')
+    ('none', '3 0.5', 'prefetch 0, parameters kept after forward')
     """
     if isinstance(value, Mapping):
         kind = next((setting_text(value[key]) for key in _KINDS if key in value), "")
-        rest = ", ".join(entry_text(str(key), value[key]) for key in value if key not in _KINDS)
+        rest = ", ".join(_entries({str(key): inner for key, inner in value.items() if key not in _KINDS}))
         return f"{kind} ({rest})" if kind and rest else kind or rest or "none"
     if isinstance(value, list | tuple):
         return ", ".join(map(setting_text, value)) or "none"
     return "none" if value is None or value == "" else str(value)
 
 
+def _entries(mapping: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each key and its value in words; the place of parameter servers belongs to their number."""
+    count = mapping.get("servers")
+    for key, value in mapping.items():
+        if key == "servers" and isinstance(count, int):
+            yield _servers({"count": count, "on": mapping.get("servers_on", "")})
+        elif key != "servers_on" or not isinstance(count, int):
+            yield entry_text(key, value)
+
+
 def entry_text(key: str, value: Any) -> str:
-    """Return a key and its value in words: "chunks 4", "not overlap"."""
+    """Return a key and its value in words.
+
+    Examples
+    --------
+    >>> entry_text("chunks", 4), entry_text("compile", False), entry_text("tie_word_embeddings", False)
+    ('chunks 4', 'not compiled', 'tie word embeddings false')
+    """
     name = key.replace("_", " ")
     if isinstance(value, bool):
-        return name if value else f"not {name}"
+        return _BOOLEANS.get(key, (name, f"{name} false"))[0 if value else 1]
     return setting_text(value) if key in _CLEAR_INSIDE else f"{name} {setting_text(value)}"
 
 
@@ -138,7 +166,8 @@ def _servers(value: Any) -> str:
     if not isinstance(value, Mapping):
         return setting_text(value)
     count = value.get("count", 1)
-    place = {"own": " of their own", "workers": " on workers"}.get(value.get("on", ""), "")
+    own = " of its own" if count == 1 else " of their own"
+    place = {"own": own, "workers": " on workers"}.get(value.get("on", ""), "")
     return f"{_counted('server', 'servers')(count)}{place}"
 
 
@@ -167,7 +196,31 @@ def _checkpointing(value: Any) -> str:
 def _slow_links(value: Any) -> str:
     if not isinstance(value, Mapping) or not value:
         return "no slow link"
-    return ", ".join(f"{link} at {_share(factor)}" for link, factor in value.items())
+    return ", ".join(f"{link} at {_share(factor)}" for link, factor in _cables(value).items())
+
+
+def _cables(factors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {link: factor}, with a single entry "a <-> b" for a cable with equal factors in both directions.
+
+    Examples
+    --------
+    >>> _cables({"gpu0->hub": 0.5, "gpu1->hub": 0.1, "hub->gpu0": 0.5})
+    {'gpu0 <-> hub': 0.5, 'gpu1->hub': 0.1}
+    """
+    cables: dict[str, Any] = {}
+    for link, factor in factors.items():
+        src, _, dst = str(link).partition("->")
+        back = f"{dst} <-> {src}"
+        if back in cables and factors.get(f"{dst}->{src}") == factor:
+            continue
+        cables[f"{src} <-> {dst}" if factors.get(f"{dst}->{src}") == factor else str(link)] = factor
+    return cables
+
+
+def _resharding(value: Any) -> str:
+    if isinstance(value, bool):
+        return "resharding after forward" if value else "no resharding after forward"
+    return f"resharding over {value} ranks after forward"
 
 
 _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
@@ -183,16 +236,15 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "training.gradient_accumulation_steps": _counted("micro-batch", "micro-batches"),
     "collective.fusion": lambda value: "no fusion" if value is None else setting_text(value),
     "collective.accumulate": lambda value: "sums in float32" if value == "float32" else "sums in the payload's dtype",
+    # A noun in the singular: sentences say "no resharding after forward takes 2 ms".
+    "training.sharding.reshard_after_forward": lambda value: _resharding(value),
+    "training.sharding.servers_on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
     "training.sharding.servers": _counted("server", "servers"),
     "training.faults": lambda value: setting_text(value) if value else "without faults",
     "training.parallelism.context": setting_text,
     "training.parallelism.experts.dtype": lambda value: "sent as they are" if value == "auto" else f"sent as {value}",
     "training.activation_checkpointing": lambda value: _checkpointing(value),
-    "training.loss_scaling.shared": lambda value: "overflows shared" if value else "overflows not shared",
     "training.steps": _counted("step", "steps"),
     "training.attention": lambda value: f"{setting_text(value)} attention",
     "training.allocator": setting_text,
-    "training.parallelism.sequence_parallel": lambda value: (
-        "sequence parallel" if value else "without sequence parallelism"
-    ),
 }

@@ -74,11 +74,14 @@ class CommonPoint:
         Number of the point in each run.
     changes : tuple of Change
         Figures that differ.
+    reports : tuple of two mappings
+        The point's report in each run; None if the point failed.
     """
 
     settings: Mapping[str, Any]
     places: tuple[int, int]
     changes: tuple[Change, ...]
+    reports: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +147,8 @@ def read_run(run: Path) -> ReportedRun:
         # A ScenarioError without a cause already names the fault: the file is too large to be read.
         if isinstance(error, ScenarioError) and error.__cause__ is None:
             raise
-        raise ScenarioError(
-            f"{path}: is not the report of a run; give the directory that `simulator run` printed"
-        ) from error
+        fault = f"{path}: is not the report of a run" if path.exists() else f"{run}: is not the directory of a run"
+        raise ScenarioError(f"{fault}; give the directory that `simulator run` printed") from error
     scenario = path.parent / "scenario.yaml"
     # A report with another name may have been copied next to any scenario.
     if path.name != _REPORT or not scenario.is_file():
@@ -228,7 +230,8 @@ def _plain(key: str, data: Mapping[str, Any]) -> Any:
 def _common(first: PointOutcome, second: PointOutcome) -> CommonPoint:
     # Rows of the table contain settings too; settings differ by design, and are removed before the comparison.
     a, b = (row(PointOutcome(0, {}, own.engine, own.report, own.error)) for own in (first, second))
-    return CommonPoint({**first.settings, **second.settings}, (first.index, second.index), _changes(a, b))
+    settings, places = {**first.settings, **second.settings}, (first.index, second.index)
+    return CommonPoint(settings, places, _changes(a, b), (first.report, second.report))
 
 
 def _changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[Change, ...]:

@@ -101,7 +101,10 @@ class ClusterSpec(Spec):
         default={}, description="Factor on the FLOP/s and HBM bandwidth of a rank, by rank."
     )
     link_factors: dict[LinkName, Factor] = Field(
-        default={}, description="Factor on the bandwidth of a link, by link ('src->dst')."
+        default={},
+        description=(
+            "Factor on the bandwidth of a link, by link ('src->dst'). Names: `simulator show TOPOLOGY --links`."
+        ),
     )
     jitter: JitterSpec = Field(default=JitterSpec(), description="Random variation of times, drawn from the seed.")
     placement: Listed[Rank] | None = Field(

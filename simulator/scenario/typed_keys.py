@@ -49,7 +49,9 @@ class FaultKeys(TypedDict, total=False):
 
     step: Required[int]
     """Step of the fault, counted from 0."""
-    what: Required[Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]]
+    what: Required[
+        Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
+    ]
     """Kind of fault: a transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an overflow; a rank
     has stopped."""
     collective: str
@@ -331,7 +333,7 @@ class ClusterKeys(TypedDict, total=False):
     stragglers: Mapping[int, float]
     """Factor on the FLOP/s and HBM bandwidth of a rank, by rank."""
     link_factors: Mapping[str, float]
-    """Factor on the bandwidth of a link, by link ('src->dst')."""
+    """Factor on the bandwidth of a link, by link ('src->dst'). Names: simulator show TOPOLOGY --links."""
     jitter: JitterKeys
     """Random variation of times, drawn from the seed."""
     placement: Sequence[int]
@@ -439,7 +441,9 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Allocator of GPU memory."""
     offload: Literal["none", "optimizer"] | OffloadKeys
     """Data on the host: none, optimizer."""
-    loss_scaling: Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
+    loss_scaling: (
+        Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
+    )
     """Loss scaling: rule and options; short form: the rule's name."""
     clip_norm: float
     """Maximum gradient norm; no clipping if omitted."""

@@ -99,7 +99,7 @@ def test_a_run_does_not_differ_from_itself(cli: Command) -> None:
     assert cli("diff", "one", "one", "--json").data == same
 
 
-def test_a_figure_that_was_rounded_otherwise_does_not_differ_and_others_have_six_digits(
+def test_a_figure_that_was_rounded_otherwise_does_not_differ_and_others_have_units(
     cli: Command, tmp_path: Path
 ) -> None:
     for name in ("one", "other"):
@@ -114,7 +114,11 @@ def test_a_figure_that_was_rounded_otherwise_does_not_differ_and_others_have_six
         return cli("diff", "one", "other").out
 
     assert again(took * (1 + 1e-14)) == "no difference: every figure is equal at every point\n"
-    assert f"time_s: {took:.6g} -> {took * 1.1:.6g} (+10.000%)" in " ".join(again(took * 1.1).split())
+    assert f"time_s: {1e6 * took:.4g} us -> {1.1e6 * took:.4g} us (+10 %)" in again(took * 1.1).splitlines()
+    # Four digits would be equal: every digit is printed.
+    assert f"time_s: {took} s -> {took * (1 + 1e-7)} s (+1e-05 %)" in again(took * (1 + 1e-7)).splitlines()
+    # From nearly nothing, a factor says more than a percentage with ten digits.
+    assert f"time_s: {1e6 * took:.4g} us -> {took * 1e6:.4g} s (x 1e6)" in again(took * 1e6).splitlines()
 
 
 def test_two_runs_differ_in_what_was_changed(cli: Command) -> None:
@@ -125,9 +129,57 @@ def test_two_runs_differ_in_what_was_changed(cli: Command) -> None:
     (slower,) = (line for line in answer.out.splitlines() if line.startswith("collective.algorithm=ring: time_s:"))
     # A part makes six hops round a ring of four, so it crosses the slow link twice, with 1 KiB at half the bandwidth.
     before, late = 6 * (10e-6 + 1024 / 12.5e9), 2 * 1024 / 12.5e9
-    assert f"({late / before:+.3%})" in slower
+    assert f"({100 * late / before:+.3g} %)" in slower
     changes = cli("diff", "one", "two", "--json").data["differences"]
     assert {change["key"] for change in changes} >= {"time_s", "algbw", "busbw"}
+
+
+def a_step(time: float, memory: int, tokens: int = 4096) -> dict[str, Any]:
+    """The report of a training step on one GPU."""
+    report = {"step_time_s": time, "tokens_per_s": tokens / time, "peak_memory_bytes": memory, "because": f"{time}"}
+    return report | {"intervals": {"step_time_s_80_low": time / 2}, "closed_form_collectives": memory}
+
+
+def test_the_first_line_has_the_change_of_time_and_memory_with_both_names(cli: Command, tmp_path: Path) -> None:
+    """The median of several points stands between the least and the largest change."""
+
+    def told(*pairs: tuple[dict[str, Any], dict[str, Any]]) -> str:
+        for name, reports in zip(("one", "two"), zip(*pairs, strict=True), strict=True):
+            several = [{"seed": seed} if len(pairs) > 1 else {} for seed in range(len(pairs))]
+            points = [
+                {"settings": settings, "engine": "events", "report": report}
+                for settings, report in zip(several, reports, strict=True)
+            ]
+            (tmp_path / f"{name}.json").write_text(json.dumps({"points": points}), encoding="utf-8")
+        return cli("diff", "one.json", "two.json").out.splitlines()[0]
+
+    assert told((a_step(2.0, 2**30), a_step(2.2, 2**29))) == (
+        "two.json takes 10 % more time (2 s -> 2.2 s) and needs 50 % less peak memory (1 GiB -> 512 MiB) compared with "
+        "one.json."
+    )
+    # A step with twice the tokens takes longer, and is faster per token.
+    assert told((a_step(2.0, 2**30), a_step(3.2, 2**30, 8192))).startswith(
+        "two.json takes 20 % less time per token (2,048 tokens/s -> 2,560 tokens/s) and needs the same peak memory"
+    )
+    assert told(*((a_step(2.0, 2**30), a_step(2.0 * ratio, 2**30)) for ratio in (1.1, 0.5, 3.0))) == (
+        "two.json takes 10 % more time (-50 % to 3.0x) and needs the same peak memory compared with one.json (median "
+        "of 3 common points)."
+    )
+
+
+def test_figures_that_follow_from_others_are_only_counted(cli: Command, tmp_path: Path) -> None:
+    for name, time in (("one", 2.0), ("two", 4.0)):
+        points = [{"settings": {}, "engine": "events", "report": a_step(time, int(time) * 2**30)}]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"points": points}), encoding="utf-8")
+    lines = cli("diff", "one.json", "two.json").out.splitlines()
+    assert lines[2:] == [
+        "6 figures differ in 1 common point.",
+        "step_time_s: 2 s -> 4 s (+100 %)",
+        "tokens_per_s: 2,048 -> 1,024 (-50 %)",
+        "peak_memory_bytes: 2 GiB -> 4 GiB (+100 %)",
+        "Not listed: 3 of intervals, because, closed_form_collectives; --json lists them.",
+    ]
+    assert len(cli("diff", "one.json", "two.json", "--json").data["differences"]) == 6
 
 
 def test_points_are_matched_by_their_settings_not_by_their_place() -> None:
@@ -273,8 +325,8 @@ def test_a_point_that_failed_differs_by_its_error(cli: Command, tmp_path: Path) 
     for name, told in (("one", point(1.0)), ("two", failed)):
         (tmp_path / f"{name}.json").write_text(json.dumps({"points": [told]}), encoding="utf-8")
     lines = cli("diff", "one.json", "two.json").out.splitlines()
-    assert "the point: error: None -> no route" in lines
-    assert "the point: time_s: 1 -> None" in lines
+    assert "error: not set -> no route" in lines
+    assert "time_s: 1 s -> not set" in lines
 
 
 def test_check_says_which_engine_plays_and_why(cli: Command) -> None:

@@ -74,3 +74,16 @@ def test_names_far_from_all_others_get_no_hint() -> None:
     assert one_of(["ring", "tree"], "zzz") == "one of ring, tree"
     assert "did you mean 'ring'?" in one_of(["ring", "tree"], "Ring")
     assert one_of([f"n{i:02d}" for i in range(20)], "zzz").endswith("n11, ...")
+
+
+def test_a_part_of_a_name_means_the_names_that_contain_it() -> None:
+    machines = ["aws_p4d", "aws_p5", "dgx_a100", "dgx_h100", "h100_ethernet_100g"]
+    assert one_of(machines, "p5").endswith("; did you mean 'aws_p5'?")
+    assert one_of(machines, "a100").endswith("; did you mean 'dgx_a100'?")
+    assert one_of(machines, "ethernet").endswith("; did you mean 'h100_ethernet_100g'?")
+    assert one_of(machines, "net").endswith("; did you mean 'h100_ethernet_100g'?")
+    # Two letters are a part of too many names.
+    assert "did you mean" not in one_of(machines, "gx")
+    assert one_of(["double_binary_tree", "multi_ring", "wide_ring"], "ring").endswith(
+        "; did you mean 'multi_ring' or 'wide_ring'?"
+    )

@@ -197,6 +197,22 @@ def test_run_sweep_and_plan_search_alike(cli: Command, tmp_path: Path) -> None:
     assert cli("run", "plan/best.yaml", "--json").code == 0
 
 
+def test_a_plan_has_no_empty_column_and_no_empty_list_of_reasons(cli: Command, tmp_path: Path) -> None:
+    """Without a price there is no cost, on the page either; without excluded settings there are no reasons."""
+    numbers = ("--set", "plan.among.gpus=[4, 8]", "--set", "budget.tokens=1e9", "--jobs", "1")
+    answer = cli("plan", "asked.yaml", *numbers, "--out", "plan")
+    (heads,) = (line for line in answer.out.splitlines() if line.startswith("GPUs"))
+    assert heads.split() == ["GPUs", "step", "tokens/s/GPU", "days", "GPU", "hours", "fastest", "setting"]
+    assert "<th>cost</th>" not in (tmp_path / "plan" / "report.html").read_text(encoding="utf-8")
+    priced = cli("plan", "asked.yaml", *numbers, "--out", "priced", "--set", "budget.price=2")
+    assert any(line.split()[3:7] == ["days", "GPU", "hours", "cost"] for line in priced.out.splitlines())
+    assert "<th>cost</th>" in (tmp_path / "priced" / "report.html").read_text(encoding="utf-8")
+    one = ("plan.fix={pp: 1, tp: 1, checkpointing: none}", "plan.among={micro_batch: [1], sharding: [zero1, zero3]}")
+    few = cli("plan", "asked.yaml", *(word for setting in one for word in ("--set", setting)), "--jobs", "1")
+    assert "considered, 1 simulated.\n" in few.out
+    assert "Excluded" not in few.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [

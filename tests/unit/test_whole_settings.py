@@ -12,7 +12,7 @@ import pytest
 import simulator
 from simulator.basics.errors import ScenarioError
 from simulator.basics.sections import flat, varied
-from simulator.records.setting_text import label
+from simulator.records.setting_text import label, setting_text
 from simulator.results.plotted_points import as_file_name
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.partial_settings import matching
@@ -254,3 +254,45 @@ def test_an_option_that_none_reads_is_still_refused() -> None:
     assert "collective.servers: only for parameter_server" in line
     (line, *_) = told(training({"training.sharding.strategy": ["ddp", "zero1"]}, {"training.sharding.shard_size": [2]}))
     assert "has no sharding groups" in line
+
+
+NO: dict[str, str] = {
+    "asynchronous": "synchronous",
+    "balanced": "unbalanced",
+    "compile": "not compiled",
+    "dropout": "no dropout",
+    "numerics": "no real training",
+    "payload": "no payload",
+    "reshard_after_forward": "parameters kept after forward",
+    "sensitivity": "",
+    "sequence_parallel": "without sequence parallelism",
+    "shared": "overflows not shared",
+}
+
+
+def test_every_boolean_key_has_words_for_false() -> None:
+    """The page of all keys lists the values of each key; `sensitivity` belongs to a plan and is in no legend."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "scenario_keys.md").read_text(encoding="utf-8")
+    booleans = {
+        line.split("`")[1] for line in page.splitlines() if line.startswith("| `") and "`true`, `false`" in line
+    }
+    assert booleans == set(NO)
+    for name, words in NO.items():
+        if words:
+            assert setting_text({"strategy": "x", name: False}) == f"x ({words})"
+
+
+def test_a_cable_with_equal_factors_in_both_directions_is_one_phrase() -> None:
+    key = "cluster.link_factors"
+    both = {"nic3->leaf3": 0.25, "leaf3->nic3": 0.25}
+    assert label(key, both) == "nic3 <-> leaf3 at a quarter of its speed"
+    assert label(key, both | {"leaf3->nic3": 0.5}) == "nic3->leaf3 at a quarter of its speed, leaf3->nic3 at half speed"
+
+
+def test_servers_have_the_same_words_in_a_training_and_in_a_collective() -> None:
+    training = {"strategy": "parameter_server", "servers": 8, "servers_on": "workers"}
+    assert label("training.sharding", training) == "parameter_server (8 servers on workers)"
+    assert label("collective.servers", {"count": 8, "on": "workers"}) == "8 servers on workers"
+    assert label("training.sharding", training | {"servers": 1, "servers_on": "own"}) == (
+        "parameter_server (1 server of its own)"
+    )

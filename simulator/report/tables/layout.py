@@ -10,9 +10,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Final
+from typing import Final, TypeVar
 
 _GAP: Final = "  "
+_Heading = TypeVar("_Heading")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,20 @@ class Column:
 def text_columns(*headings: str) -> list[Column]:
     """Return a left-aligned column with foldable cells for each heading."""
     return [Column(heading, left=True, folds=True) for heading in headings]
+
+
+def filled_columns(
+    headings: Sequence[_Heading], rows: Sequence[Sequence[str]]
+) -> tuple[list[_Heading], list[list[str]]]:
+    """Return headings and rows without the columns that are empty in every row; a table without rows keeps all columns.
+
+    Examples
+    --------
+    >>> filled_columns(["GPUs", "cost", "days"], [["8", "", "3"], ["16", "", ""]])
+    (['GPUs', 'days'], [['8', '3'], ['16', '']])
+    """
+    filled = [place for place in range(len(headings)) if not rows or any(row[place] for row in rows)]
+    return [headings[place] for place in filled], [[row[place] for place in filled] for row in rows]
 
 
 def laid_out(

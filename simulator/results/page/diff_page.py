@@ -11,6 +11,8 @@ from typing import Any, Final
 from simulator.records.setting_text import labelled
 from simulator.report.plots import style
 from simulator.report.views import view as views
+from simulator.results.figure_text import is_number, relative_change_text
+from simulator.results.main_difference import main_difference
 from simulator.results.page.document import document
 from simulator.results.run_differences import Change, CommonPoint, RunDifferences, key_text
 
@@ -35,7 +37,9 @@ def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
     )
     pairs = [_pair(folders, point) for point in points[:_MOST_PAIRS]]
     data = {"pairs": pairs, "colours": style.OPERATIONS | style.MEMORY}
-    said = found.sentences((str(folders[0]), str(folders[1])))
+    names = str(folders[0]), str(folders[1])
+    main, counted = main_difference(found, names), found.sentences(names)
+    said = (main, *counted) if main else counted
     left = len(points) - _MOST_PAIRS
     note = (
         f'<p class="note">Shown: the first {_MOST_PAIRS} points; {left:,} more points are not shown.</p>'
@@ -95,9 +99,8 @@ def _table(heading: str, name: str, columns: Sequence[str], rows: str) -> str:
 
 def _row(pair: int, change: Change) -> str:
     first, second = change.first, change.second
-    # bool is a subclass of int, and True - False is no meaningful change.
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (first, second))
-    moved = f"{(second - first) / abs(first):+.3%}" if numbers and first else ""
+    numbers = is_number(first) and is_number(second)
+    moved = relative_change_text(first, second)
     cells = [change.key, _text(first), _text(second), moved]
     kind = "" if numbers else ' class="text"'
     body = "".join(f"<td{kind}>{escape(cell)}</td>" for cell in cells)

@@ -13,6 +13,7 @@ from simulator.basics.units import format_memory, format_time
 from simulator.findings import gpu_numbers
 from simulator.findings.budget import amount_text
 from simulator.report.plots import style
+from simulator.report.tables.layout import filled_columns
 from simulator.results.page.document import document
 from simulator.results.page.page_data import PART_COLOURS, exposed_kinds, part_order, step_parts
 
@@ -24,6 +25,8 @@ _CHOSEN: Final = (
 )  # fmt: skip
 _FRONT: Final = """<section class="panel hidden needsjs"><h2>Memory vs time</h2>
 <div id="planfront"></div></section>"""
+# Columns for the whole training: names in a budget, and headings.
+_AMOUNTS: Final = {"days": "days", "gpu_hours": "GPU hours", "cost": "cost"}
 _COORDINATES: Final = """<section class="panel hidden needsjs"><h2>All simulated settings</h2>
 <div id="coordinates"></div></section>"""
 
@@ -54,7 +57,7 @@ def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], 
         _best(told),
         _kinds(told),
         _nearest(told),
-        f'<div class="two">{_FRONT}{_rows("Excluded settings and reasons", _left_out(told))}</div>',
+        f'<div class="two">{_FRONT}{_left_out(told)}</div>',
         _COORDINATES,
         _sizes(told.get("sizes", [])),
         _sensitivity(told),
@@ -111,7 +114,9 @@ def _word(value: Any) -> Any:
 def _best(told: Mapping[str, Any]) -> str:
     if not told["best"]:
         return ""
-    budgets = bool(told["best"][0]["budget"])
+    # Without a price, the cost is unknown for every setting.
+    budget = told["best"][0]["budget"] or {}
+    amounts = [name for name in _AMOUNTS if budget.get(name) is not None]
     heads = [
         "setting",
         "step",
@@ -123,8 +128,8 @@ def _best(told: Mapping[str, Any]) -> str:
         "idle time",
         "lower bound / time",
     ]
-    heads += ["days", "GPU hours", "cost"] if budgets else []
-    rows = "".join(_best_row(one, budgets=budgets) for one in told["best"])
+    heads += [_AMOUNTS[name] for name in amounts]
+    rows = "".join(_best_row(one, amounts) for one in told["best"])
     head = "".join(f"<th>{one}</th>" for one in heads) + '<th class="text">difference from the best</th>'
     table = f"<thead><tr>{head}</tr></thead><tbody>{rows}"
     return (
@@ -173,7 +178,7 @@ def _nearest(told: Mapping[str, Any]) -> str:
     return _table(title, ("change", "needs", "setting"), rows)
 
 
-def _best_row(one: Mapping[str, Any], *, budgets: bool) -> str:
+def _best_row(one: Mapping[str, Any], amounts: Sequence[str]) -> str:
     report, step = one["report"], one["report"]["step_time_s"]
     low, high = (report["intervals"].get(f"step_time_s_80_{end}") for end in ("low", "high"))
     within = "" if low is None else f"{format_time(low)} to {format_time(high)}"
@@ -187,9 +192,7 @@ def _best_row(one: Mapping[str, Any], *, budgets: bool) -> str:
         (f"{100 * report['bubble_time_s'] / step:.1f} %", report["bubble_time_s"]),
         (f"{100 * one['bound_s'] / step:.1f} %", one["bound_s"]),
     ]
-    if budgets:
-        known = [one["budget"][name] for name in ("days", "gpu_hours", "cost")]
-        cells += [("" if value is None else amount_text(value), value) for value in known]
+    cells += [(amount_text(one["budget"][name]), one["budget"][name]) for name in amounts]
     body = "".join(f'<td data-v="{value!r}">{escape(text)}</td>' for text, value in cells)
     why = f'<td class="text">{escape(one["against_best"]["text"])}</td>'
     return f'<tr data-number="{one["number"]}"><td class="text">{escape(one["text"])}</td>{body}{why}</tr>'
@@ -197,7 +200,7 @@ def _best_row(one: Mapping[str, Any], *, budgets: bool) -> str:
 
 def _sizes(tried: Sequence[Mapping[str, Any]]) -> str:
     """Return an HTML panel that compares numbers of GPUs, from the tried numbers' results; empty without any."""
-    return _table(gpu_numbers.sentence(tried), *gpu_numbers.table(tried)) if tried else ""
+    return _table(gpu_numbers.sentence(tried), *filled_columns(*gpu_numbers.table(tried))) if tried else ""
 
 
 def _sensitivity(told: Mapping[str, Any]) -> str:
@@ -232,8 +235,10 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> s
     return f'<section class="panel"><h2>{escape(title)}</h2><div class="scroll">{table}</div></section>'
 
 
-def _left_out(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    return [(f"{count:,}", text) for text, count in told["reasons"].items()]
+def _left_out(told: Mapping[str, Any]) -> str:
+    """Return an HTML panel with the numbers of excluded settings by reason; empty if no setting was excluded."""
+    rows = [(f"{count:,}", text) for text, count in told["reasons"].items()]
+    return _rows("Excluded settings and reasons", rows) if rows else ""
 
 
 def _choice(told: Mapping[str, Any], name: str) -> str:

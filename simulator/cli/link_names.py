@@ -1,0 +1,71 @@
+"""Does every link that a scenario slows down exist in a machine of the scenario? Known before any point is simulated.
+
+A link may be missing in some points only: `gpu5->switch0` exists with 8 GPUs, and not with 4 GPUs. Such points fail by
+themselves. A link that no point's machine has is a mistake in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from simulator.basics.errors import ScenarioError, SimulatorError, in_lines
+from simulator.cluster.build import graph_size
+from simulator.run.scenario_cluster import build_cluster, servers_of
+from simulator.scenario.records import Point, Scenario
+
+# Most vertices and links of all machines that are built for this check: about a second.
+_MOST_PARTS: Final = 100_000
+
+
+def check_link_names(source: str, points: Sequence[Point]) -> None:
+    """Raise ScenarioError, with a line for each name, if links in `cluster.link_factors` exist in no point's machine.
+
+    Nothing is checked if the machines are large, or if a machine cannot be built for another reason; the simulation
+    then reports the fault.
+
+    Parameters
+    ----------
+    source : str
+        Name of the scenario file, for the message.
+    points : sequence of Point
+        Points of the scenario.
+    """
+    slowed = [point.scenario for point in points if point.scenario.cluster.link_factors]
+    # Points often share a machine: build each machine once.
+    machines = {repr((_healthy(one).cluster, one.base, servers_of(one))): one for one in slowed}
+    try:
+        if sum(map(_parts, machines.values())) > _MOST_PARTS:
+            return
+        graphs = [build_cluster(_healthy(one)).graph for one in machines.values()]
+    except SimulatorError:
+        return
+    links = {f"{src}->{dst}" for graph in graphs for src, dst in graph.edges}
+    faults: dict[str, str] = {}
+    for one in slowed:
+        for name, factor in one.cluster.link_factors.items():
+            if name not in links and name not in faults:
+                faults[name] = f"{source}: {_fault(one, name, factor)}"
+    if faults:
+        raise ScenarioError(in_lines(list(faults.values())))
+
+
+def _healthy(scenario: Scenario) -> Scenario:
+    """Return a scenario whose links all have their own speed."""
+    return scenario.replaced(cluster=scenario.cluster.replaced(link_factors={}))
+
+
+def _parts(scenario: Scenario) -> int:
+    """Return the number of vertices and links of a scenario's machine."""
+    spec = scenario.cluster
+    gpus = max(spec.placement) + 1 if spec.placement else spec.world_size
+    return graph_size(spec.topology, gpus, servers=servers_of(scenario), base=scenario.base).parts
+
+
+def _fault(scenario: Scenario, name: str, factor: float) -> str:
+    """Return the message of a machine that lacks a link; the message proposes links with similar names."""
+    try:
+        build_cluster(scenario.replaced(cluster=scenario.cluster.replaced(link_factors={name: factor})))
+    except ScenarioError as error:
+        return str(error)
+    return ""
