@@ -77,8 +77,8 @@ def text() -> str:
     last = ("ScenarioKeys", "ClusterKeys", *_WITH_CLUSTER)
     written = _HEAD + "".join(_class(name, parts[name]) for name in (*sorted(set(parts) - set(last)), *last))
     # Lines with many words are too long; ruff breaks them.
-    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", FILE.name, "-"]
-    return subprocess.run(ruff, input=written, capture_output=True, text=True, check=True, cwd=FILE.parent).stdout
+    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(FILE), "-"]
+    return subprocess.run(ruff, input=written, capture_output=True, text=True, check=True).stdout
 
 
 def _class(name: str, form: Mapping[str, Any]) -> str:

@@ -49,9 +49,7 @@ class FaultKeys(TypedDict, total=False):
 
     step: Required[int]
     """Step of the fault, counted from 0."""
-    what: Required[
-        Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
-    ]
+    what: Required[Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]]
     """Kind of fault: a transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an overflow; a rank
     has stopped."""
     collective: str
@@ -241,16 +239,7 @@ class PrecisionKeys(TypedDict, total=False):
     """Dtype for gradients in communication; auto: float32, or float64 for float64 gradients."""
     master: Literal["float64", "float32", "float16", "bfloat16", "auto", None]
     """Dtype for the optimizer's parameter copy; auto: float32 for narrower parameters."""
-    matmul: Literal[
-        "float64",
-        "float32",
-        "float16",
-        "bfloat16",
-        "tf32",
-        "float8_e4m3fn",
-        "float8_e5m2",
-        "auto",
-    ]
+    matmul: Literal["float64", "float32", "float16", "bfloat16", "tf32", "float8_e4m3fn", "float8_e5m2", "auto"]
     """Dtype for matmul inputs; auto: the parameters' dtype."""
 
 
@@ -346,16 +335,7 @@ class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):
     """A single collective operation (keys of collective)."""
 
     operation: Required[
-        Literal[
-            "all_gather",
-            "all_reduce",
-            "all_to_all",
-            "broadcast",
-            "gather",
-            "reduce",
-            "reduce_scatter",
-            "scatter",
-        ]
+        Literal["all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"]
     ]
     """Collective operation."""
     algorithm: str
@@ -363,16 +343,7 @@ class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):
     size: str
     """Size of the whole array; optional with tensors."""
     dtype: Literal[
-        "bfloat16",
-        "float16",
-        "float32",
-        "float64",
-        "float8_e4m3fn",
-        "float8_e5m2",
-        "int32",
-        "int64",
-        "int8",
-        "uint8",
+        "bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "int32", "int64", "int8", "uint8"
     ]
     """Data type of the elements."""
     reduction: Literal["sum", "average", "max", "min", "product"]
@@ -441,9 +412,7 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Allocator of GPU memory."""
     offload: Literal["none", "optimizer"] | OffloadKeys
     """Data on the host: none, optimizer."""
-    loss_scaling: (
-        Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
-    )
+    loss_scaling: Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
     """Loss scaling: rule and options; short form: the rule's name."""
     clip_norm: float
     """Maximum gradient norm; no clipping if omitted."""

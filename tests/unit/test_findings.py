@@ -701,11 +701,11 @@ def test_what_above_belongs_to_is_told() -> None:
         load_scenario(alone | {"answer": [asked]})
 
 
-def test_a_change_within_the_uncertainty_is_a_tie() -> None:
+def test_a_change_of_the_time_within_the_uncertainty_is_told() -> None:
     of = compared(SHARDED | {"compare": {"training.sharding.bucket_size": ["25 MiB", "400 MiB"]}, "answer": ["change"]}
                   | {"training": {**SHARDED["training"], "sharding": {"strategy": "ddp"}}})  # fmt: skip
     first, second = reports(of)
     change = abs(second["step_time_s"] / first["step_time_s"] - 1)
     uncertain = max(interval_width(report, "step_time_s") or 0.0 for report in (first, second))
     assert 0 < change < uncertain
-    assert f"; a tie within ±{percent_text(uncertain)})" in answer(of).sentences[0]
+    assert f"; uncertainty ±{percent_text(uncertain)})" in answer(of).sentences[0]

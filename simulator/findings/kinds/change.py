@@ -13,6 +13,8 @@ from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL = {"collective": ("time",), "training": ("time", "memory")}
+# Key of the reports' interval for step times and rates.
+_TIME = "step_time_s"
 # From this many settings on, only the best setting has a clause; changes of the other settings become a list.
 _LIST = 3
 # A change that varies by less than this over the conditions is reported for the shown condition alone.
@@ -102,9 +104,10 @@ def _compared(measure: Measure, after: float, before: float, baseline: str, tie:
     if change.startswith("the same "):
         return f"{change}{f' as {baseline}' if baseline else ''} ({values[0]})"
     link = "of" if "x the " in change else "than"
-    # The same rule as for the best setting: a smaller change than the prediction's uncertainty is a tie.
-    is_tie = SAME < abs(after / before - 1) < tie if before else False
-    within = f"; a tie within ±{percent_text(tie)}" if is_tie else ""
+    # A change of the time that is smaller than the prediction's uncertainty may be the other way round in reality.
+    # Memory follows from sizes of tensors, whose errors two settings share.
+    is_unsure = measure.interval == _TIME and before and SAME < abs(after / before - 1) < tie
+    within = f"; uncertainty ±{percent_text(tie)}" if is_unsure else ""
     return f"{change}{f' {link} {baseline}' if baseline else ''} ({values[0]} instead of {values[1]}{within})"
 
 
