@@ -24,7 +24,7 @@ MOST_BYTES = 300_000
 FIGURES = {
     "01_collectives_step_by_step": 11,
     "02_where_the_bandwidth_goes": 8,
-    "03_sweeping_worker_counts": 2,
+    "03_sweeping_worker_counts": 3,
     "04_low_precision_sums": 1,
     "05_zero_memory_and_time": 4,
     "06_checkpointing_tradeoff": 4,
