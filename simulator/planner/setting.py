@@ -9,9 +9,10 @@ from typing import Any, Final
 from simulator.scenario.plan_spec import KEYS
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_spec import PRECISIONS, PrecisionSpec, TrainingSpec
+from simulator.step.strategies.strategy import STRATEGIES
 
-# Names of the field for sharding strategies.
-_SHARDINGS: Final = {"zero3": "FSDP", "zero2": "ZeRO-2", "zero1": "ZeRO-1", "ddp": "DDP"}
+# Names of the field by the number of sharded kinds of model states: none, optimizer, and gradients, and parameters.
+_NAMES: Final = ("DDP", "ZeRO-1", "ZeRO-2", "FSDP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,9 @@ class Setting:
     @property
     def kind(self) -> str:
         """The kind of layout in words: 'FSDP', 'HSDP, tp', 'ZeRO-1, tp, pp'."""
-        sharding = _SHARDINGS.get(self.sharding, self.sharding) if self.dp > 1 else "no sharding"
-        name = "HSDP" if self.sharding == "zero3" and self.shard_size is not None and self.dp > 1 else sharding
+        name = _NAMES[len(STRATEGIES.find(self.sharding).shards)] if self.dp > 1 else "no sharding"
+        if self.dp > 1 and self.shard_size is not None:
+            name = "HSDP"
         return ", ".join([name, *(part for part in ("tp", "pp", "cp", "ep") if getattr(self, part) > 1)])
 
     def spec(self, base: TrainingSpec) -> TrainingSpec:
