@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.basics.errors import ScenarioError
-from simulator.basics.units import format_memory
+from simulator.basics.units import format_memory, format_time
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.findings.crossovers import Axis
@@ -709,3 +709,30 @@ def test_a_change_of_the_time_within_the_uncertainty_is_told() -> None:
     uncertain = max(interval_width(report, "step_time_s") or 0.0 for report in (first, second))
     assert 0 < change < uncertain
     assert f"; uncertainty ±{percent_text(uncertain)})" in answer(of).sentences[0]
+
+
+def test_a_setting_that_fits_without_a_rival_is_told_first_if_it_is_faster() -> None:
+    """Four L4: with the optimizer on the host both fit, without only full checkpointing, which is faster than both."""
+    data: dict[str, Any] = {
+        "name": "lone",
+        "cluster": {"topology": "pcie_workstation", "world_size": 4, "gpu": "l4"},
+        "training": {"model": "gpt2_xl", "seq_len": 1024, "micro_batch_size": 7, "sharding": "zero3"},
+        "compare": {"training.activation_checkpointing": ["none", "full"]},
+        "sweep": {"training.offload": ["none", "optimizer"]},
+    }
+    of = compared(data)
+    fits = {row.index: row.fits for row in of.rows}
+    told = answer(of)
+    alone = next(row for row in of.rows if row.fits and row.condition == {"training.offload": "none"})
+    assert sum(fits.values()) == 3
+    assert alone.report is not None
+    time = format_time(alone.report["step_time_s"])
+    assert told.sentences[0] == f"With offload none, only full checkpointing fits: {time}."
+    assert told.sentences[1].startswith("With offload optimizer, ")
+    assert told.spoken[0] == alone.index
+    # Where nothing has a rival, the conditions are told one by one.
+    larger = answered(data | {"training": {**data["training"], "micro_batch_size": 12}})
+    assert all(", only full checkpointing fits: " in sentence for sentence in larger.sentences)
+    # Whether something fits is told under every condition.
+    fit = answered(data | {"answer": ["fit"]})
+    assert [sentence.partition(",")[0] for sentence in fit.sentences] == ["With offload optimizer", "With offload none"]

@@ -29,6 +29,8 @@ from simulator.scenario.answer_spec import FindingSpec
 _USUAL: Final = {"collective": "time", "training": "time"}
 # Values that differ by less than this share are equal: the engine's precision against closed forms.
 _EQUAL: Final = 1e-9
+# Conditions with a single fitting setting that are told.
+_MOST_LONE: Final = 3
 # Settings listed individually beside the best.
 _MOST_OTHERS: Final = 4
 
@@ -37,11 +39,12 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     """Return the finding on the best setting under each condition; None if no condition has two comparable settings."""
     reports = [row.report for row in compared.rows if row.fits and row.report is not None]
     measure = for_reports(compared.measure(asked.of[0] if asked.of else _USUAL[compared.kind]), reports)
-    contests = [(condition, _contest(compared, condition, measure)) for condition in compared.conditions]
+    every = [(condition, _contest(compared, condition, measure)) for condition in compared.conditions]
     # A condition with a single comparable setting has no winner.
-    contests = [(condition, rows) for condition, rows in contests if len(rows) > 1]
+    contests = [(condition, rows) for condition, rows in every if len(rows) > 1]
+    lone = [(condition, rows[0]) for condition, rows in every if len(rows) == 1 and len(compared.settings) > 1]
     if not contests:
-        return None
+        return _only_lone(compared, measure, lone) if lone and not compared.numeric_axes else None
     crossings = [one for key in compared.numeric_axes for one in _crossings(compared, measure, contests, key)]
     numbers: dict[str, Any] = {
         "measure": measure.name,
@@ -50,12 +53,45 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
         **_counts(compared, measure, contests),
     }
     shown = next((rows for condition, rows in contests if condition == compared.shown_condition), contests[-1][1])
-    told = _alone(compared, measure, shown) if len(contests) == 1 else _over_all(compared, measure, contests)
-    lost = _lost(compared)
-    sentences = [told + lost, *_lead_changes(compared, measure, crossings)]
+    if len(contests) == 1:
+        where = labelled(contests[0][0]) if len(compared.conditions) > 1 else ""
+        told = (f"With {where}, " if where else "") + _alone(compared, measure, shown)
+    else:
+        told = _over_all(compared, measure, contests)
+    sentences = [told + _lost(compared), *_lead_changes(compared, measure, crossings)]
     # The winner, the baseline and the worst.
-    spoken = (shown[0].index, *(row.index for row in shown if row.setting == compared.settings[0]), shown[-1].index)
+    spoken = [shown[0].index, *(row.index for row in shown if row.setting == compared.settings[0]), shown[-1].index]
+    # A setting without a rival may be faster than the winner of every contest: its sentence comes first.
+    if lone and not compared.numeric_axes:
+        first = _value(measure, shown[0])
+        texts = [_without_rival(compared, measure, condition, row) for condition, row in lone[:_MOST_LONE]]
+        leads = any(measure.better(_value(measure, row), first) for _, row in lone)
+        sentences = [*texts, *sentences] if leads else [*sentences, *texts]
+        if leads:
+            spoken.insert(0, min((row for _, row in lone), key=lambda row: _ahead_of(measure, row, shown[0])).index)
     return FindingResult("best", tuple(sentences), numbers, tuple(dict.fromkeys(spoken)))
+
+
+def _only_lone(compared: Comparison, measure: Measure, lone: Sequence[tuple[Settings, Row]]) -> FindingResult | None:
+    """Return the finding for conditions in each of which a single setting fits, the best first."""
+    first = lone[0][1]
+    ordered = sorted(lone, key=lambda one: _ahead_of(measure, one[1], first))
+    sentences = [_without_rival(compared, measure, condition, row) for condition, row in ordered[:_MOST_LONE]]
+    places = [{"condition": dict(condition), "point": row.index} for condition, row in ordered]
+    numbers = {"measure": measure.name, "places": [], "crossings": [], "alone": places}
+    return FindingResult("best", tuple(sentences), numbers, tuple(row.index for _, row in ordered))
+
+
+def _without_rival(compared: Comparison, measure: Measure, condition: Settings, row: Row) -> str:
+    """Return a sentence on a condition in which a single setting fits: 'With offload none, only ... fits: 3.7 s'."""
+    text = f"{clause(compared.name(row.setting), 'fits')}: {measure.text(_value(measure, row))}"
+    return f"With {labelled(condition)}, only {text}"
+
+
+def _ahead_of(measure: Measure, row: Row, other: Row) -> float:
+    """Return a number that is the smaller the better a point is than another point, by a measure."""
+    ratio = _value(measure, row) / _value(measure, other)
+    return ratio if measure.best == "least" else 1 / ratio
 
 
 def _counts(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from simulator.basics.units import format_memory
 from simulator.findings.comparison import Comparison, Row, Settings
@@ -14,6 +15,9 @@ from simulator.findings.text import at_text, bracket_text, bracketed, clauses
 from simulator.records.measures import Report
 from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
+
+# Conditions that are told one by one.
+_MOST_CONDITIONS: Final = 4
 
 
 def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
@@ -26,23 +30,33 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     rows = compared.under(condition)
     if not rows:
         return None
+    # The shown condition first; a setting may fit under another one that is better in time.
+    others = [one for one in compared.conditions if one != condition][: _MOST_CONDITIONS - 1]
+    sentences, numbers = [], []
+    for where in (condition, *others):
+        played = [row for row in compared.under(where) if row.report is not None]
+        sentences += [_under(compared, where, played)] if played else []
+        numbers += [{"condition": dict(where), **_figures(row)} for row in played]
+    return FindingResult(
+        "fit", tuple(sentences), {"condition": dict(condition), "fits": numbers}, tuple(row.index for row in rows)
+    )
+
+
+def _under(compared: Comparison, condition: Settings, rows: Sequence[Row]) -> str:
+    """Return a sentence on which settings fit under a condition."""
     texts = [(compared.name(row.setting), _text(row)) for row in rows]
-    numbers = [
-        {
-            "setting": dict(row.setting), "point": row.index, "fits": row.fits,
-            **{key: (row.report or {})[key]
-               for key in ("peak_memory_bytes", "peak_reserved_bytes", "capacity_bytes", "shortfall_bytes")},
-        }
-        for row in rows
-    ]  # fmt: skip
     where = labelled(condition)
     # A single unnamed setting is called "the job".
     if not rows[0].setting:
         texts = [(f"{'the' if where else 'The'} job", texts[0][1])]
-    sentence = (f"With {where}, " if where else "") + clauses(texts)
-    return FindingResult(
-        "fit", (sentence,), {"condition": dict(condition), "fits": numbers}, tuple(row.index for row in rows)
-    )
+    return (f"With {where}, " if where else "") + clauses(texts)
+
+
+def _figures(row: Row) -> dict[str, Any]:
+    """Return a point's setting, and its memory figures [B]."""
+    keys = ("peak_memory_bytes", "peak_reserved_bytes", "capacity_bytes", "shortfall_bytes")
+    own = {"setting": dict(row.setting), "point": row.index, "fits": row.fits}
+    return own | {key: (row.report or {})[key] for key in keys}
 
 
 def _text(row: Row) -> str:
