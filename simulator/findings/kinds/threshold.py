@@ -154,8 +154,10 @@ def _above_text(
         for number in dict.fromkeys((first, last))
     )
     if not places:
-        names = (label(axis.key, axis.settings(number)[axis.key]) for number in (first, last))
-        return over if values[first] > above else under, f"from {' to '.join(names)}: {ends}"
+        names = [label(axis.key, axis.settings(number)[axis.key]) for number in (first, last)]
+        if values[first] > above:
+            return over, f"already with {names[0]}, and up to {names[1]}: {ends}"
+        return under, f"from {names[0]} to {names[1]}: {ends}"
     said = [over if after else under for _, after in places]
     at = [f"from {bracket_text(axis.key, bracketed(one))} on" for one, _ in places]
     before = "".join(f"{text} {where}, and " for text, where in zip(said[:-1], at[:-1], strict=True))

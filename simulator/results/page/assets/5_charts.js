@@ -40,18 +40,23 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, labels = fals
   const along = (v, low, high, log) => (log ? Math.log(v / low) / Math.log(high / low) : (v - low) / (high - low));
   const px = (v) => pad.left + along(v, x0, x1, x.log) * (width - pad.left - pad.right);
   const py = (v) => height - pad.bottom - along(v, y0, y1, y.log) * (height - pad.top - pad.bottom);
+  // Labels that would touch the label before are left out; their grid lines stay.
+  let free = -Infinity;
   for (const v of x.ticks || numberTicks(x0, x1, x.log)) {
     svg.append(shape("line", { class: "grid", x1: px(v), x2: px(v), y1: pad.top, y2: height - pad.bottom }));
     // The last label ends with the picture, where its middle would be cut.
     const text = x.write(v);
     const last = px(v) + 4 * text.length > width;
+    const begin = last ? width - 7 * text.length : px(v) - 3.5 * text.length;
+    if (begin < free) continue;
+    free = begin + 7 * text.length + 6;
     svg.append(shape("text", { class: "soft", x: last ? width : px(v), y: height - pad.bottom + 16, "text-anchor": last ? "end" : "middle" }, text));
   }
   for (const v of y.ticks ? y.ticks(y1) : numberTicks(y0, y1, y.log)) {
     svg.append(shape("line", { class: "grid", x1: pad.left, x2: width - pad.right, y1: py(v), y2: py(v) }));
     svg.append(shape("text", { class: "soft", x: pad.left - 6, y: py(v) + 4, "text-anchor": "end" }, y.write(v)));
   }
-  svg.append(shape("text", { class: "soft", x: (pad.left + width) / 2, y: height - 6, "text-anchor": "middle" }, x.name));
+  svg.append(shape("text", { class: "soft", x: (pad.left + width) / 2, y: height - 6, "text-anchor": "middle" }, `${x.name}${x.log ? " (logarithmic)" : ""}`));
   svg.append(shape("text", { class: "soft", x: 4, y: 12 }, y.name));
   for (const mark of marks) {
     svg.append(shape("line", { class: "mark", x1: px(mark.x), x2: px(mark.x), y1: pad.top, y2: height - pad.bottom }));
