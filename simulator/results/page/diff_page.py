@@ -11,7 +11,7 @@ from typing import Any, Final
 from simulator.records.setting_text import labelled
 from simulator.report.plots import style
 from simulator.report.views import view as views
-from simulator.results.figure_text import is_number, relative_change_text
+from simulator.results.figure_text import figure_texts, is_number, relative_change_text
 from simulator.results.main_difference import main_difference
 from simulator.results.page.document import document
 from simulator.results.run_differences import Change, CommonPoint, RunDifferences, key_text
@@ -101,11 +101,7 @@ def _row(pair: int, change: Change) -> str:
     first, second = change.first, change.second
     numbers = is_number(first) and is_number(second)
     moved = relative_change_text(first, second)
-    cells = [change.key, _text(first), _text(second), moved]
+    cells = [change.key, *figure_texts(change.key, first, second), moved]
     kind = "" if numbers else ' class="text"'
     body = "".join(f"<td{kind}>{escape(cell)}</td>" for cell in cells)
     return f'<tr data-pair="{pair}">{body}</tr>'
-
-
-def _text(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else "-" if value is None else str(value)
