@@ -7,6 +7,9 @@ With several nodes, the g-th ranks add their sums level by level between the two
 blueconnect.py. Like NCCL's NVLSTree, this takes 2 log2(nodes) steps from node to node. The array
 is cut into segments (`chunks`) that follow each other.
 
+The switch adds arrays in the order in which they arrive: on Hopper, two calls with equal inputs may differ by rounding
+[2]_, while all ranks of a call receive equal sums.
+
 Example: a node with ranks 0 and 1 and switch 2, a single segment with 2 sets.
 
     push        0 -> 2, 1 -> 2   set 0, then set 1    add
@@ -17,6 +20,7 @@ Example: a node with ranks 0 and 1 and switch 2, a single segment with 2 sets.
 References
 ----------
 .. [1] NVIDIA, "NVLink-network switch: NVLink SHARP", Hot Chips 34, 2022.
+.. [2] NVIDIA/nccl, issue 1497, answers of 2024-10-29 and 2024-11-06.
 """
 
 from __future__ import annotations

@@ -97,7 +97,8 @@ def test_in_float32_it_passes_the_gates_of_data_parallelism() -> None:
 
 
 def trained(strategy: str, ranks: int, sizes: dict[str, Any], depth: int = 4, **facts: Any) -> Trained:
-    """Two steps of a smaller model; with `experts` in the place of its MLPs."""
+    """Train a smaller model for two steps; `experts` replace its MLPs, and `tells` are the checks that must report."""
+    tells: set[str] = facts.pop("tells", set())
     sizes, dtype = dict(sizes), facts.pop("dtype", "float64")
     cut_into = Parallelism(experts=ExpertPartition(sizes.pop("ep", 1), capacity=facts.pop("capacity", None)), **sizes)
     given = {"precision": Precision(dtype, dtype, dtype, None, dtype), "attention": "flash", "accumulation": 1} | facts
@@ -111,7 +112,7 @@ def trained(strategy: str, ranks: int, sizes: dict[str, Any], depth: int = 4, **
     setting = TrainingContext(gpt_of(made), played.plan, played.timeline)
     training = start(setting, task.initial(setting.gpt, 1))
     told = [training.step(task.sequences(3, n, SEQUENCES, LENGTH + 1, WORDS)) for n in range(2)]
-    assert not training.checks.seen
+    assert set(training.checks.seen) == tells
     return [one.loss for one in told], [one.norm for one in told], training.parameters()
 
 
@@ -253,10 +254,9 @@ def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
     }
     ranks = tp * pp * cp * dp
     if ranks > 1:
-        facts["stragglers"] = draw(st.sampled_from([None, {ranks - 1: 0.4}]))
-        # Switches add in the order of arrival: norms that each copy of the model sums for itself then differ in their
-        # last digits, and so do the copies, which Training.checks tells.
+        # With nvls, two copies of the model may sum their norms in different orders, see the test below.
         calm = facts["topology"] == "dgx_h100" and facts["clip_norm"] is not None
+        facts["stragglers"] = draw(st.sampled_from([None, None if calm else {ranks - 1: 0.4}]))
         facts["jitter"] = draw(st.sampled_from([None, None if calm else Jitter(0.2, 0.2, 7)]))
     if strategy != "ddp":
         facts["offload"] = draw(st.sampled_from([None, Offload()]))
@@ -271,6 +271,30 @@ def test_a_fast_rank_that_passes_back_from_the_last_micro_batch_takes_no_others_
     sizes = {"pp": 2, "schedule": "looped_bfs"}
     found = trained(strategy, 4, sizes, 8, accumulation=2, topology="star_100g", jitter=Jitter(0.2, 0.2, 7))
     same(found, on_one_rank(8, tied=False, clip=None))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changed", "tells"),
+    [
+        ("ddp", {}, {"copies"}),
+        ("ddp", {"stragglers": None}, set()),
+        ("ddp", {"clip_norm": None}, set()),
+        ("ddp", {"topology": "star_100g"}, set()),
+        ("zero1", {"tied": False}, set()),
+    ],
+)
+def test_copies_whose_norms_a_switch_sums_in_another_order_differ_by_rounding(
+    strategy: str, changed: dict[str, Any], tells: set[str]
+) -> None:
+    """Ranks 0, 1, 4, 5 hold one copy, 2, 3, 6, 7 the other; the slow rank 7 changes the order of the second sum only.
+
+    NVSwitches of Hopper add in no fixed order: https://github.com/NVIDIA/nccl/issues/1497.
+    """
+    facts: dict[str, Any] = {"tied": True, "accumulation": 4, "clip_norm": 0.5, "topology": "dgx_h100"}
+    facts |= {"stragglers": {7: 0.4}} | changed
+    sizes = {"tp": 2, "pp": 2, "cp": 2, "schedule": "1f1b", "sequence_parallel": False}
+    found = trained(strategy, 8, sizes, 8, tells=tells, **facts)
+    same(found, on_one_rank(8, tied=facts["tied"], clip=facts["clip_norm"]))
 
 
 @pytest.mark.parametrize("examples", [8, pytest.param(400, marks=pytest.mark.long)])
