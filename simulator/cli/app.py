@@ -69,7 +69,7 @@ def run(
     table: Table = "small",
     no_report: NoReport = False,
 ) -> None:
-    """Simulate a scenario with all combinations of its values.
+    """Simulate a scenario; lists of values give one run per combination.
 
     A point is one combination of these values. This process simulates one point after another; `sweep` uses several
     processes.

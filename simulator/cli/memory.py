@@ -50,7 +50,7 @@ class MemoryOptions:
 
 def show(request: MemoryOptions, *, as_json: bool) -> None:
     """Print a model's states by ZeRO stage, activations by checkpointing policy, and the combinations that fit."""
-    # First, so that invalid options are reported together instead of one by one.
+    # Checks all options before any work: one message lists every invalid option.
     _check(request)
     model = load_model(request.model, request.seq_len)
     # Both depend on the model alone; the GPU's capacity decides what fits.

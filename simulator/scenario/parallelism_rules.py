@@ -101,7 +101,7 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleVio
         message = f"got {wanted.tp}; real training does not split the matrices of {model.name}'s experts; write 1"
         yield _conflict("tp", f"{message}, {without}", "training.model", "training.numerics")
     if wanted.experts.dispatch != "all_to_all":
-        message = f"got {wanted.experts.dispatch!r}, which real training cannot use; write all_to_all"
+        message = f"got {wanted.experts.dispatch!r}, which real training does not support; write all_to_all"
         yield _conflict("experts.dispatch", f"{message}, {without}", "training.numerics")
     if wanted.ulysses > 1:
         message = f"got {wanted.ulysses} ulysses ranks, which real training does not support; write ring"

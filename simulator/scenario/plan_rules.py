@@ -84,7 +84,7 @@ def value_of(name: str, value: Any) -> Any:
     ValueError
         The key cannot have the value, or plans exclude it.
     """
-    # Servers hold states outside the ranks, and plans do not cover servers.
+    # Plans place every state on ranks; parameter servers keep states elsewhere.
     if name == "sharding" and value in STRATEGIES.names() and STRATEGIES.find(value).updater is Updater.SERVERS:
         raise ValueError(f"got {value!r}, whose servers hold states outside the ranks; a plan does not support servers")
     if name == "precision":

@@ -207,7 +207,7 @@ class _Folder:
 
 
 def _groups(graph: Graph, switches: Sequence[str]) -> list[list[str]]:
-    """Return groups of switches that are all joined with each other, as in a dragonfly; empty if there are none."""
+    """Return the groups of fully connected switches, as in a dragonfly; empty without such groups."""
     import networkx as nx
 
     among = graph.subgraph(switches)
