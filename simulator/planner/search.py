@@ -80,13 +80,13 @@ class PlayedSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutKind:
-    """The fastest setting of a kind of layout (`Setting.kind`), as far as the search knows.
+class FastestOfKind:
+    """The fastest setting that the search found for a kind of layout, such as "HSDP, tp" (`Setting.kind`).
 
     Attributes
     ----------
     setting : Setting
-        The setting of this kind with the lowest step time or lower bound.
+        The setting of this kind with the lowest step time, where a lower bound counts as a step time.
     step_time : float
         Simulated step time, or a lower bound for a setting that was not simulated [s].
     is_bound : bool
@@ -126,7 +126,7 @@ class SearchResult:
         Number of settings that ended in an error, by message.
     ended : bool
         Whether the search is complete.
-    kinds : tuple of LayoutKind
+    kinds : tuple of FastestOfKind
         The fastest setting of each kind of layout, fastest first; empty before the search is complete.
     """
 
@@ -141,7 +141,7 @@ class SearchResult:
     slower: int
     failed: dict[str, int]
     ended: bool
-    kinds: tuple[LayoutKind, ...] = ()
+    kinds: tuple[FastestOfKind, ...] = ()
 
     def frame(self) -> pd.DataFrame:
         """Return the best settings as a pandas table: a column for each dimension, then a column for each
@@ -274,15 +274,15 @@ class _SearchState:
         fitting = [one for one in self.played if one.fits]
         return sorted(fitting, key=lambda one: (one.step_time, one.number))[: self.best]
 
-    def kinds(self) -> tuple[LayoutKind, ...]:
+    def kinds(self) -> tuple[FastestOfKind, ...]:
         """Return the fastest setting of each kind of layout, fastest first: simulated, or known by its lower bound."""
-        known = [LayoutKind(one.setting, one.step_time, is_bound=False) for one in self.played if one.fits]
+        known = [FastestOfKind(one.setting, one.step_time, is_bound=False) for one in self.played if one.fits]
         hbm = self.cluster.gpus[0].hbm_bytes
         # A setting that waits was pruned: its bound exceeds the best settings' times.
         known += [
-            LayoutKind(one.setting, one.bound, is_bound=True) for one in self.waiting if one.passing.memory <= hbm
+            FastestOfKind(one.setting, one.bound, is_bound=True) for one in self.waiting if one.passing.memory <= hbm
         ]
-        fastest: dict[str, LayoutKind] = {}
+        fastest: dict[str, FastestOfKind] = {}
         for one in sorted(known, key=lambda one: one.step_time):
             fastest.setdefault(one.setting.kind, one)
         return tuple(fastest.values())

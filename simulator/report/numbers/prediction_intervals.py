@@ -87,26 +87,34 @@ class UnmeasuredNetwork:
 
     def error(self, share: float) -> float:
         """Return the logarithmic error of the whole step's time that the given share of cases does not exceed."""
-        # ln(1 + s (e^n - 1)).
-        return math.log1p(self.exposed * math.expm1(error_size(self.seconds, share)))
+        return _error_of_step(self.exposed, error_size(self.seconds, share))
 
 
 @dataclass(frozen=True, slots=True)
 class HostUpdate:
-    """A step's share of the update of optimizer states by hosts, whose rate is known within a factor of ten.
+    """The share of a step in which CPUs update offloaded optimizer states; the CPUs' rate [bytes/s] is a guess.
+
+    The prediction interval assumes a true rate between 1/3.2 and 3.2 times the guess (the root of ten).
 
     Attributes
     ----------
     exposed : float
-        Share of the step in which hosts update and the GPUs compute nothing.
+        Share (0 to 1) of the step in which CPUs update states and GPUs compute nothing.
     """
 
     exposed: float
 
     def error(self) -> float:
-        """Return the logarithmic error of the whole step's time if the host's rate is off by the root of ten."""
-        # ln(1 + s (e^n - 1)), with e^n the root of ten.
-        return math.log1p(self.exposed * math.expm1(_HOST_RATE_ERROR))
+        """Return the logarithmic error of the whole step's time if the CPUs' rate is off by the root of ten."""
+        return _error_of_step(self.exposed, _HOST_RATE_ERROR)
+
+
+def _error_of_step(share: float, error: float) -> float:
+    """Return the logarithmic error of a step's time if a share (0 to 1) of the step has the given logarithmic error.
+
+    ln(1 + s (e^n - 1)) for share s and error n. Example: half of a step takes twice its time (n = ln 2): ln 1.5.
+    """
+    return math.log1p(share * math.expm1(error))
 
 
 @dataclass(frozen=True, slots=True)
