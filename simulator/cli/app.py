@@ -69,10 +69,10 @@ def run(
     table: Table = "small",
     no_report: NoReport = False,
 ) -> None:
-    """Simulate a scenario; lists of values give one run per combination.
+    """Simulate the points of a scenario, one after another.
 
-    A point is one combination of these values. This process simulates one point after another; `sweep` uses several
-    processes.
+    A point is one combination of the values in the scenario's `compare` and `sweep`. The command `sweep` simulates
+    points on several processes.
     """
     # Every command imports its modules here, and not at the top: importing networkx and numpy takes longer than --help.
     from simulator.cli.play import PlayOptions, play

@@ -123,7 +123,9 @@ def _found(options: Mapping[str, Any]) -> _Found:
     if STRATEGIES.find(spec.sharding.strategy).updater is Updater.SERVERS:
         names = [name for name in STRATEGIES.names() if STRATEGIES.find(name).updater is not Updater.SERVERS]
         name = spec.sharding.strategy
-        raise ScenarioError(f"--sharding: got {name!r}, which places states on servers; allowed: {', '.join(names)}")
+        raise ScenarioError(
+            f"--sharding: got {name!r}, whose servers hold states that no rank holds; allowed: {', '.join(names)}"
+        )
     # A single GPU suffices: only its memory and its kernels matter here.
     step, cluster = to_step(spec, gpus), build("star_100g", 1, gpu=options["--gpu"])
     print_warnings([_warning(step)])

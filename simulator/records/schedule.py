@@ -149,8 +149,8 @@ class Schedule:
         shortage = shortage_text(self.rows * _BYTES_A_ROW)
         if shortage:
             raise TooLargeError(
-                f"{self.algorithm} over {self.world_size} ranks: {self.rows:.3g} separately listed transfers take "
-                f"about {shortage}; use another algorithm, or fewer ranks or pieces"
+                f"{self.algorithm} over {self.world_size} ranks: {self.rows:.3g} transfers in a full list take "
+                f"about {shortage}; take another algorithm, or fewer ranks or pieces"
             )
 
     def has_more_than(self, transfers: int) -> bool:
