@@ -130,9 +130,11 @@ def find(name: str, *, stored: bool = True) -> Dtype:
     >>> find("bfloat16").itemsize
     2
     """
+    # Programs of millions of operations ask for the same few dtypes: the list of allowed names is for the error alone.
+    known = DTYPES.get(name)
+    if known is not None and not (stored and known.compute_only):
+        return known
     allowed = [d.name for d in DTYPES.values() if not (stored and d.compute_only)]
-    if name in allowed:
-        return DTYPES[name]
     # Similar spelling is not enough for "fp32" or "half", so aliases replace the suggestion.
     error = UnknownNameError("dtype", name, allowed)
     meant = _ALIASES.get(str(name).lower())

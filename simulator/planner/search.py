@@ -26,7 +26,7 @@ from simulator.model.load import load_model
 from simulator.planner.bound import BoundCalculator, CollectiveLowerBounds, StepBound
 from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, InfeasibleCounts, default_choices, gpus_per_node, settings
-from simulator.planner.trace_bound import bound_from_ops
+from simulator.planner.trace_bound import RankBound, bound_from_ranks, rank_bound
 from simulator.run.outcome import PointOutcome
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.plan_rules import not_planned
@@ -163,6 +163,8 @@ class _Entry:
     setting: Setting = field(compare=False)
     passing: StepBound = field(compare=False)
     step: TrainingStep = field(compare=False)
+    # Bounds of the first stage, from the sieve that records this stage alone.
+    first: list[RankBound] = field(default_factory=list, compare=False)
 
 
 def search(
@@ -355,15 +357,16 @@ class _SearchState:
         if entry.sieved == 1:
             bound = entry.passing.schedule_bound()
         else:
-            # Recording the first stage alone costs less, and may already prune the setting.
-            first_alone = entry.sieved == 2
-            noted = few_micro_batches(
-                self.cluster, entry.step, entry.setting.gpus, closed_forms=True, stages=[0] if first_alone else None
-            )
+            # Recording the first stage alone costs less, and may already prune the setting. The last sieve records the
+            # other stages.
+            stages = [0] if entry.sieved == 2 else range(1, entry.setting.pp)
+            noted = few_micro_batches(self.cluster, entry.step, entry.setting.gpus, closed_forms=True, stages=stages)
             # The same recorded operations give a tighter bound on memory.
             if max(stage.nbytes for stage in memory_of_notes(noted)) > hbm:
                 return False
-            bound = bound_from_ops(entry.passing, noted, self.durations)
+            ranks = [*entry.first, *(rank_bound(notes, self.durations) for notes in noted)]
+            bound = bound_from_ranks(entry.passing, ranks)
+            entry.first = ranks if entry.sieved == 2 else []
             # The first stage is the only stage.
             if entry.setting.pp == 1:
                 entry.sieved = _SIEVES

@@ -137,19 +137,16 @@ def _cost(kernels: Sequence[tuple[float, float]], hidden: float) -> float:
     return cost + max(left, 0.0)
 
 
-def bound_from_ops(passing: StepBound, noted: Sequence[StageNotes], durations: CollectiveLowerBounds) -> float:
-    """Return a lower bound on step time, from recorded operations of a few micro-batches [s].
+def bound_from_ranks(passing: StepBound, ranks: Sequence[RankBound]) -> float:
+    """Return a lower bound on step time from bounds of recorded operations [s].
 
     Parameters
     ----------
     passing : StepBound
         Bounds without recorded operations, used for stages that were not recorded.
-    noted : sequence of StageNotes
-        Recorded operations of a rank of each stage, or of some stages.
-    durations : CollectiveLowerBounds
-        Bounds of collectives.
+    ranks : sequence of RankBound
+        Bounds of a rank of each stage, or of some stages.
     """
-    ranks = [rank_bound(notes, durations) for notes in noted]
     least, updates = max(rank.least(passing.waiting(rank.stage)) for rank in ranks), list(passing.updates)
     for rank in ranks:
         # The recorded tail contains the update, and may contain gathers and norms after it.
@@ -192,15 +189,17 @@ def _pass(ops: Sequence[Op], durations: CollectiveLowerBounds) -> PassBound:
     kernels, streams, left = list[tuple[float, float]](), dict[str, float](), dict[str, float]()
     for op in ops:
         waits = [ended[name] for name in op.after if name in ended]
-        dimension = dimension_of(op.stream)
         # Allocations on the compute stream take no time but keep the order.
         if op.stream == "compute":
-            seconds = op.duration if isinstance(op, Compute) else 0.0
-            free["compute"] = ended[op.name] = max([free.get("compute", 0.0), *waits]) + seconds
+            begins = max(free.get("compute", 0.0), *waits) if waits else free.get("compute", 0.0)
             # A kernel that does not contend has no `contended` duration.
             if isinstance(op, Compute):
                 kernels.append((op.duration, op.duration if op.contended is None else op.contended))
-        elif dimension == "pp" and isinstance(op, Collective):
+                begins += op.duration
+            free["compute"] = ended[op.name] = begins
+            continue
+        dimension = dimension_of(op.stream)
+        if dimension == "pp" and isinstance(op, Collective):
             # A receive waits for no operation of the pass, and has ended when the pass begins.
             sent = max([sent or 0.0, *waits]) if op.after else sent
         elif _is_data_parallel(op) and isinstance(op, Collective):

@@ -79,6 +79,14 @@ class ProgramBuilder:
     _blocking: list[str] = field(default_factory=list)
     # Planned once per key: copies differ only in name, `after` and act.
     _templates: dict[_Asked, Collective | None] = field(default_factory=dict)
+    # Additional time to issue a tensor-parallel exchange [s].
+    _more_for_tensor: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        groups, nodes = self.communicator.groups, self.communicator.cluster.nodes
+        # Fitted to nanotron's runs with tensor parallelism in pipelines over several nodes; the cause is unknown.
+        applies = groups.grid.size("pp") > 1 and len(nodes) > 1
+        self._more_for_tensor = self.framework.issue_in_pipeline * (groups.size("tensor") - 1) if applies else 0.0
 
     def compute(
         self,
@@ -111,16 +119,6 @@ class ProgramBuilder:
         waits, self._blocking = self._blocking, []
         seconds = self.framework.issue * launches + more
         return self._off_gpu(f"issue {name}", seconds, 0.0, ISSUE, ISSUE, waits)
-
-    def _more_to_issue(self, scope: Scope) -> float:
-        """Return the additional time to issue a collective of a scope [s]: above 0 for tensor-parallel exchanges in
-        pipelines over several nodes.
-        """
-        groups, cluster = self.communicator.groups, self.communicator.cluster
-        # Fitted to nanotron's runs with tensor parallelism in pipelines over several nodes; the cause is unknown.
-        if scope != "tensor" or groups.grid.size("pp") == 1 or len(cluster.nodes) == 1:
-            return 0.0
-        return self.framework.issue_in_pipeline * (groups.size(scope) - 1)
 
     def awaited(self) -> list[str]:
         """Return the names of exchanges for which the next kernels wait, and clear the list."""
@@ -288,11 +286,8 @@ class ProgramBuilder:
         # A single rank has no collective.
         if template is None:
             return None
-        self._note(
-            template.named(
-                name, _given([*after, self._issued(name, 1, self._more_to_issue(scope))]), template.group, act
-            )
-        )
+        issued = self._issued(name, 1, self._more_for_tensor if scope == "tensor" else 0.0)
+        self._note(template.named(name, _given([*after, issued]), template.group, act))
         # `for_every_rank` needs the scope to find other ranks' groups.
         self.scopes[name] = scope
         return name
@@ -346,5 +341,6 @@ def _in_pieces(op: Collective, pieces: int) -> Collective:
 
 def _given(after: Iterable[str | None]) -> tuple[str, ...]:
     """Return the operation names without None and duplicates, in order."""
-    # A dict keeps the first occurrence's order.
-    return tuple(dict.fromkeys(name for name in after if name is not None))
+    names = [name for name in after if name is not None]
+    # A dict keeps the first occurrence's order. Most operations wait for one other, and a step has millions.
+    return tuple(names) if len(names) < 2 else tuple(dict.fromkeys(names))

@@ -162,11 +162,11 @@ def _in_time(ops: Sequence[Op]) -> list[Allocate | Free]:
         at: float = number
         if op.stream != "compute":
             at = max([streams.get(op.stream, -1), *(ended.get(name, -1) for name in op.after)])
-        if isinstance(op, Collective):
+        if isinstance(op, (Allocate, Free)):
+            changes.append((at, number, op))
+        elif isinstance(op, Collective):
             following = bisect_right(kernels, at)
             # Kernels end at their own position; half a step earlier, they are still running.
             at = kernels[following] - 0.5 if following < len(kernels) else len(ops)
         ended[op.name] = streams[op.stream] = at
-        if isinstance(op, Allocate | Free):
-            changes.append((at, number, op))
     return [op for _, _, op in sorted(changes, key=lambda change: change[:2])]

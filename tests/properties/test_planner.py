@@ -26,7 +26,7 @@ from simulator.planner.plan_report import ties
 from simulator.planner.search import PlayedSetting, SearchResult, search
 from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, InfeasibleCounts
-from simulator.planner.trace_bound import bound_from_ops
+from simulator.planner.trace_bound import bound_from_ranks, rank_bound
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
@@ -111,7 +111,7 @@ def bounds_of(scenario: Scenario, setting: Setting, step: TrainingStep) -> tuple
     passing, finer = bounds.of(setting, step), []
     for stages in ([0], None):
         noted = few_micro_batches(cluster, step, setting.gpus, closed_forms=True, stages=stages)
-        finer.append(bound_from_ops(passing, noted, bounds.durations))
+        finer.append(bound_from_ranks(passing, [rank_bound(notes, bounds.durations) for notes in noted]))
     return max(passing.busy_bound(), passing.schedule_bound(), *finer), passing.memory
 
 
