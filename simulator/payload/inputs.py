@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -31,8 +32,8 @@ def draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
 
     A long array repeats its first 262,139 numbers: copying takes a tenth of the time needed for drawing.
     """
-    _draw(rank, into[:_DRAWN], dtype, seed)
     done = min(_DRAWN, len(into))
+    into[:done] = _period(rank, done, dtype, seed)
     while done < len(into):
         # Double the filled part each time; it starts at a multiple of the period, so the sequence continues.
         more = min(done, len(into) - done)
@@ -40,17 +41,23 @@ def draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
         done += more
 
 
-def _draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
-    """Fill the array `into` with numbers freshly drawn from the seed and the rank."""
+# Points of a sweep have the same ranks and sizes with other algorithms: 64 ranks with two sizes are kept, 128 MiB of
+# float32 at most.
+@lru_cache(maxsize=128)
+def _period(rank: int, count: int, dtype: Dtype, seed: int) -> Array:
+    """Return the first `count` numbers drawn from the seed and the rank, shape (count,); do not write into them."""
     generator = np.random.default_rng([seed, rank])
     if dtype.name in ("float64", "float32"):
-        # Draw straight into the buffer: copying from a second array would take as long as drawing.
-        generator.standard_normal(out=into, dtype=into.dtype)
+        drawn = np.empty(count, dtype.numpy)
+        # Draw straight into the array: converting from another dtype would take as long as drawing.
+        generator.standard_normal(out=drawn, dtype=drawn.dtype)
     elif dtype.is_float:
-        into[...] = generator.standard_normal(len(into), dtype=np.float32).astype(dtype.numpy)
+        drawn = generator.standard_normal(count, dtype=np.float32).astype(dtype.numpy)
     else:
         low = 0 if dtype.kind == "uint" else -_INTEGERS
-        into[...] = generator.integers(low, _INTEGERS + 1, len(into))
+        drawn = generator.integers(low, _INTEGERS + 1, count).astype(dtype.numpy)
+    drawn.flags.writeable = False
+    return drawn
 
 
 def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[Array]:
