@@ -383,7 +383,11 @@ def validate(
     jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
     kept: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File that keeps simulated rows, to continue after an interruption."),
+        typer.Option(
+            metavar="FILE",
+            help="File that keeps simulated rows, so that the same command continues after an interruption; "
+            "runs/validation.jsonl if omitted without --csv.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 
@@ -24,20 +24,34 @@ from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import by_group, by_source, is_fitted, worst
 from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.console import print_text, width
+from simulator.cli.interruption import INTERRUPTIONS
 from simulator.cli.progress import progress
 from simulator.step.framework import Framework
 
+_KEPT: Final = Path("runs/validation.jsonl")
+
 
 def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path | None, *, as_json: bool) -> None:
-    """Simulate measured training steps and print the errors, by source, by group, and of the worst rows."""
+    """Simulate measured training steps and print the errors, by source, by group, and of the worst rows.
+
+    Simulated rows are kept in the file `kept`; after an interruption, a line on stderr names the file. If `kept` is
+    None, shipped rows are kept in runs/validation.jsonl, and a user's rows are not kept.
+    """
     if own is not None and source is not None:
         raise ScenarioError("--source: excludes --csv, which simulates only the runs of a file; omit one option")
     # A user's rows are a source of their own, and are never mixed with the shipped rows.
     rows = all_measured(source, every) if own is None else user_rows(own)[::every]
+    if kept is None and own is None:
+        kept = _KEPT
     # Constants of the shipped frameworks; the fitted constants belong to llm_foundry.
     known = frameworks()
-    with progress(len(rows), what="measured rows") as advance:
-        outcomes = play_on(rows, known, jobs, advance, kept)
+    try:
+        with progress(len(rows), what="measured rows") as advance:
+            outcomes = play_on(rows, known, jobs, advance, kept)
+    except INTERRUPTIONS:
+        if kept is not None and kept.is_file():
+            typer.echo(f"simulated rows are kept in {kept}; the same command simulates the rest", err=True)
+        raise
     # The linear fit compares with every row that it was fitted to: with fewer rows it is omitted.
     fit_system = fitted_system(outcomes, known["llm_foundry"]) if _can_be_fitted(outcomes) else None
     if as_json:

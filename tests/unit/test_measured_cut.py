@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,13 +141,16 @@ def test_rows_that_were_kept_are_not_played_again(tmp_path: Path, monkeypatch: p
     with file.open("a") as journal:
         journal.write('{"edition": "cut sho\n')
 
-    def noted(left: Sequence[MeasuredRow], *_: object) -> list[PlayedRow]:
+    def noted(left: Sequence[MeasuredRow], *_: object) -> list[tuple[int, PlayedRow]]:
         calls.extend(row.line for row in left)
-        return [play_row(row, KNOWN) for row in left]
+        return [(place, play_row(row, KNOWN)) for place, row in enumerate(left)]
 
     monkeypatch.setattr(kept, "each_played", noted)
     assert play_on(rows, KNOWN, 1, kept=file)[:3] == played
     assert calls == [row.line for row in rows[3:]]
+    # The same line of an edited table is another row.
+    play_on([replace(rows[0], seq_len=rows[0].seq_len // 2)], KNOWN, 1, kept=file)
+    assert calls[len(rows) - 3 :] == [rows[0].line]
     monkeypatch.setattr(kept, "edition", lambda: "another")
     play_on(rows[:1], KNOWN, 1, kept=file)
     assert calls[-1] == rows[0].line
@@ -165,3 +170,33 @@ def test_the_command_prints_a_source_and_each_so_manieth_of_its_rows(
     document = json.loads(again.out)
     assert [(part["time"]["name"], part["time"]["count"]) for part in document["sources"]] == [("simumax", 4)]
     assert simulator("validate", "--source", "nano").code == 2
+
+
+def test_an_interrupted_validation_continues_with_the_rows_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulator = commands_in(tmp_path, monkeypatch, capsys)
+    command = "validate", "--source", "simumax", "--every", 6, "--jobs", 1
+    whole = kept.each_played
+
+    def interrupted(*arguments: Any) -> Iterator[tuple[int, PlayedRow]]:
+        yield from islice(whole(*arguments), 3)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "each_played", interrupted)
+        stopped = simulator(*command)
+    assert stopped.code == 130
+    assert "kept in runs/validation.jsonl; the same command simulates the rest" in stopped.err
+    file = tmp_path / "runs" / "validation.jsonl"
+    assert len(file.read_text().splitlines()) == 3
+    played = list[int]()
+
+    def counted(rows: Sequence[MeasuredRow], *more: Any) -> Iterator[tuple[int, PlayedRow]]:
+        played.append(len(rows))
+        return whole(rows, *more)
+
+    monkeypatch.setattr(kept, "each_played", counted)
+    assert simulator(*command).code == 0
+    assert played == [1]
+    assert len(file.read_text().splitlines()) == 4

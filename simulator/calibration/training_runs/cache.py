@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 from simulator.basics.edition import edition
@@ -15,7 +16,8 @@ from simulator.calibration.training_runs.playing import PlayedRow, each_played
 from simulator.calibration.training_runs.rows import MeasuredRow
 from simulator.step.framework import Framework
 
-_Key = tuple[str, int]
+# Table, line, and a digest of the row: the same line of a user's table may say something else the next time.
+_Key = tuple[str, int, str]
 
 
 def play_on(
@@ -47,7 +49,7 @@ def play_on(
     # Cached rows count as progress at once.
     for _ in found:
         tell()
-    for outcome in each_played(left, known, jobs):
+    for _, outcome in each_played(left, known, jobs):
         found[_key(outcome.row)] = outcome
         if kept is not None:
             _append(kept, outcome)
@@ -60,13 +62,14 @@ def _nothing() -> None:
 
 
 def _key(row: MeasuredRow) -> _Key:
-    return row.table, row.line
+    return row.table, row.line, sha256(repr(row).encode()).hexdigest()[:16]
 
 
 def _append(path: Path, outcome: PlayedRow) -> None:
     names = ("step_time", "peak", "capacity", "communication", "refused")
     # The edition identifies the simulator's code: any change makes old lines invalid.
     line = {"edition": edition(), "row": _key(outcome.row), **{name: getattr(outcome, name) for name in names}}
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
@@ -80,9 +83,9 @@ def _outcomes(path: Path, rows: Mapping[_Key, MeasuredRow]) -> Iterator[PlayedRo
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
             line = json.loads(text)
-            table, number = line.pop("row")
-            if line.pop("edition") == edition() and (table, number) in rows:
-                yield PlayedRow(rows[table, number], **line)
+            key = tuple(line.pop("row"))
+            if line.pop("edition") == edition() and key in rows:
+                yield PlayedRow(rows[key], **line)
         # Incomplete or foreign lines are skipped, and their rows are simulated again.
         except (ValueError, KeyError, TypeError, AttributeError):
             continue

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
 
 from simulator.basics import registry
 from simulator.calibration.training_runs.rows import MOST_PLAYED, Changes, MeasuredRow, cluster_of, step_of
@@ -158,25 +159,35 @@ def play_rows(
     changes : Changes
         Changed constants of the GPUs.
     """
-    outcomes = []
-    for outcome in each_played(rows, known or frameworks(), jobs, changes):
-        outcomes.append(outcome)
+    outcomes = dict[int, PlayedRow]()
+    for place, outcome in each_played(rows, known or frameworks(), jobs, changes):
+        outcomes[place] = outcome
         if advance is not None:
             advance()
-    return tuple(outcomes)
+    return tuple(outcomes[place] for place in range(len(rows)))
 
 
 def each_played(
     rows: Sequence[MeasuredRow], known: Mapping[str, Framework], jobs: int, changes: Changes = ()
-) -> Iterator[PlayedRow]:
-    """Yield outcomes for measured runs, simulated on several processes, in row order, each as soon as available."""
+) -> Iterator[tuple[int, PlayedRow]]:
+    """Yield (place in `rows`, outcome) for measured runs, simulated on several processes, each as soon as available.
+
+    The rows are simulated in a fixed random order. Neighbours in a table cost about the same, and the most expensive
+    rows end some tables: in the tables' order, the time left would be underestimated, and a process would wait idle.
+    """
     one = partial(play_row, known=known, changes=changes)
+    order = Random(0).sample(range(len(rows)), len(rows))
     if jobs == 1 or len(rows) <= 1:
-        yield from map(one, rows)
+        yield from ((place, one(rows[place])) for place in order)
         return
-    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 
     # Spawned processes, because numpy may have started threads, and forked threads can deadlock.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(one, rows)
+        places = {pool.submit(one, rows[place]): place for place in order}
+        try:
+            yield from ((places[future], future.result()) for future in as_completed(places))
+        finally:
+            # After an error or an interruption, rows that wait are not simulated.
+            pool.shutdown(wait=False, cancel_futures=True)
