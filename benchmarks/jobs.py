@@ -188,6 +188,11 @@ SWEEP: Final = {
         "training.seq_len": [1024, 2048, 3072, 4096, 8192],
     },
 }
+RING: Final = """\
+name: ring
+cluster: {topology: dgx_a100, world_size: 8}
+collective: {operation: all_reduce, size: 64 MiB, algorithm: ring}
+"""
 SMALL: Final = """\
 name: small
 cluster: {topology: dgx_h100, world_size: 8}
@@ -195,19 +200,31 @@ training: {model: llama3_8b, seq_len: 2048, sharding: zero3, activation_checkpoi
 """
 
 
-def command(*arguments: str) -> float:
-    """Return the CPU time of a command as typed by a user, the best of three [s]."""
+def command(*arguments: str, times: int = 3) -> float:
+    """Return the CPU time of a simulator command as typed by a user, the best of several [s]."""
+    return _process_time("-m", "simulator", *arguments, times=times)
+
+
+def bare_imports() -> float:
+    """Return the CPU time of a Python process that imports numpy, simpy and networkx, the best of several [s]."""
+    return _process_time("-c", "import numpy, simpy, networkx")
+
+
+def _process_time(*arguments: str, times: int = 3) -> float:
+    """Return the CPU time of a Python process in a folder with two scenarios, the best of several [s]."""
     best = float("inf")
-    for _ in range(3):
+    for _ in range(times):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "small.yaml").write_text(SMALL, encoding="utf-8")
-            # A small parent process measures the CPU time of its only child.
+            (Path(folder) / "ring.yaml").write_text(RING, encoding="utf-8")
+            # A small parent process measures the CPU time of its only child. A plan that finds nothing exits with 1.
             program = (
                 "import os, subprocess, sys; "
-                "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); "
-                "times = os.times(); print(times.children_user + times.children_system)"
+                "done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); "
+                "times = os.times(); print(times.children_user + times.children_system); "
+                "sys.exit(0 if done.returncode in (0, 1) else done.returncode)"
             )
-            whole = [sys.executable, "-c", program, sys.executable, "-m", "simulator", *arguments]
+            whole = [sys.executable, "-c", program, sys.executable, *arguments]
             # An empty environment, apart from this: settings of the caller must not count.
             environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
             told = subprocess.run(whole, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
