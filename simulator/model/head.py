@@ -6,12 +6,12 @@ under autocast. With a vocabulary of 128,256 this copy is larger than many a lay
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.operation import Batch, Operation, Saved
-from simulator.model.partition import Communication, around_columns, around_rows
+from simulator.model.partition import Communication, ModelPartition, around_columns, around_rows
 from simulator.model.shape import Transformer
 
 # Ids and labels are torch.int64.
@@ -105,7 +105,7 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
         (Saved("token ids", ids, "input"),),
         rows,
         # The table is cut by rows: each rank has zeros for tokens in other ranks' rows, hence the sum.
-        communications=around_rows("token embedding", batch.tokens * model.hidden_size, batch.cut),
+        communications=around_rows("token embedding", batch.tokens * model.hidden_size, _wide(batch.cut)),
     )
     operations = [lookup]
     if model.positions == "learned":
@@ -185,7 +185,7 @@ def _logits(model: Transformer, batch: Batch) -> Operation:
         ),
         (Saved("norm output", batch.tokens_between * d * batch.itemsize, "norm"),),
         tokens * v * batch.itemsize,
-        communications=around_columns("logits", tokens * d, batch.cut, 2),
+        communications=around_columns("logits", tokens * d, _wide(batch.cut), 2),
     )
 
 
@@ -226,3 +226,8 @@ def _cross_entropy(batch: Batch, memory: LogitsMemory) -> Operation:
         _FLOAT32_BYTES,
         communications=_among_vocabulary(batch),
     )
+
+
+def _wide(cut: ModelPartition) -> ModelPartition:
+    """Return the partition without eight-bit gathers: embedding and head compute in the activations' dtype."""
+    return replace(cut, gather_dtype=None)

@@ -90,6 +90,8 @@ class ModelPartition:
         Expert parallelism.
     overlap : {"none", "ring_exchange", "bulk"}
         Way of hiding tensor-parallel exchanges behind matmuls with user buffers; see overlap.py.
+    gather_dtype : str or None
+        Dtype in which inputs and output gradients of layers' matrices are gathered; None: the activations' dtype.
     """
 
     tensor: int = 1
@@ -97,6 +99,7 @@ class ModelPartition:
     context: Context = ONE_PIECE
     experts: ExpertPartition = ONE_PLACE
     overlap: Literal["none", "ring_exchange", "bulk"] = "none"
+    gather_dtype: str | None = None
 
     @property
     def experts_apart(self) -> bool:
@@ -194,9 +197,9 @@ def _around_columns(name: str, elements: int, cut: ModelPartition, kernels: int)
         # Starts after kernel 0 (input gradient), runs beside kernel 1 (weight gradient), awaited by the next operation.
         yield Communication(f"sum {name} input gradient", "all_reduce", elements, True, 1, kernels)
         return
-    yield Communication(f"gather {name} input", "all_gather", elements, False, 0, 0)
+    yield Communication(f"gather {name} input", "all_gather", elements, False, 0, 0, cut.gather_dtype)
     # Only this rank's tokens were saved; the weight gradient (kernel 1) needs every token.
-    yield Communication(f"gather {name} input again", "all_gather", elements, True, 0, 1)
+    yield Communication(f"gather {name} input again", "all_gather", elements, True, 0, 1, cut.gather_dtype)
     yield Communication(f"scatter {name} input gradient", "reduce_scatter", elements, True, 1, kernels)
 
 
@@ -211,7 +214,7 @@ def around_rows(name: str, elements: int, cut: ModelPartition) -> tuple[Communic
         return (Communication(f"sum {name} output", "all_reduce", elements, False, 1, 1),)
     return (
         Communication(f"scatter {name} output", "reduce_scatter", elements, False, 1, 1),
-        Communication(f"gather {name} output gradient", "all_gather", elements, True, 0, 0),
+        Communication(f"gather {name} output gradient", "all_gather", elements, True, 0, 0, cut.gather_dtype),
     )
 
 

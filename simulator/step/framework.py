@@ -70,8 +70,8 @@ class Framework:
     stops_early : bool
         Whether recompute ends with the last tensor needed by the backward pass.
     casts_once : bool
-        Whether a kernel casts a tensor to eight bits once, in both orders, and weights once per step; otherwise each
-        matmul casts both operands.
+        Whether a kernel casts a tensor to eight bits once, in both orders, before tensor-parallel ranks gather the
+        tensor, and weights once per step; otherwise each matmul casts both operands.
     overlaps : bool
         Whether collectives of sharding overlap with kernels; otherwise each waits for the other.
     each_tensor : bool
@@ -155,14 +155,19 @@ class Framework:
                 found.setdefault(whose, []).append(f"{name} of {chip}" if chip else name)
         return found
 
-    def matmul_time(self, gpu: Gpu) -> float:
-        """Return a factor, at least 1: the duration of a matmul on this GPU relative to a micro-benchmark.
+    def matmul_time(self, gpu: Gpu, dtype: str = "bfloat16") -> float:
+        """Return a factor, at least 1: the duration of a matmul in a dtype on this GPU relative to a micro-benchmark.
 
         Notes
         -----
         An unknown chip takes the median of the known chips. A board with less power per FLOP/s of its peak loses in
         proportion, because the energy of a FLOP stays constant once voltage is at its floor; a board with more power
         gains nothing.
+
+        The factor was fitted to bfloat16. Data sheets promise twice the FLOP/s in eight bits at the same power, so a
+        FLOP takes energy in proportion to 1 / peak. At its best measured rate, a dtype therefore needs power in
+        proportion to best / peak. On an H100 the best matmul in eight bits reaches 1402.6 of 1978.9 TFLOP/s, in
+        bfloat16 794.5 of 989.4: eight bits need 0.71 / 0.80 = 0.88 of the power of bfloat16, and lose less.
 
         Examples
         --------
@@ -180,7 +185,14 @@ class Framework:
         power = float(gpu.facts.get("power", known.power))
         # Power per FLOP/s on the fitted board, relative to this board.
         missing = (known.power / known.peak_flops) / (power / gpu.peak_flops.get("bfloat16", known.peak_flops))
-        return known.time * max(1.0, missing)
+        return max(1.0, known.time * max(1.0, missing) * _power_of(gpu, dtype))
+
+
+def _power_of(gpu: Gpu, dtype: str) -> float:
+    """Return the power of a GPU's best matmul in a dtype, relative to its best matmul in bfloat16; 1 if unknown."""
+    best = gpu.facts.get("best_matmul", {})
+    rates = [best[name][1] / gpu.peak_flops[name] for name in (dtype, "bfloat16") if name in best]
+    return rates[0] / rates[1] if len(rates) == 2 else 1.0
 
 
 BARE: Final = Framework()

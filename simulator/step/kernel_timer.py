@@ -156,7 +156,9 @@ class KernelTimer:
                 whole = self._bare(replace(kernel, causal=False), contention)
                 seconds += framework.attention_masked * (whole - seconds)
             return seconds
-        return framework.matmul_time(self.gpu) * self._bare(kernel, contention) + self._casts(kernel, contention)
+        return framework.matmul_time(self.gpu, self.step.precision.matmul) * self._bare(
+            kernel, contention
+        ) + self._casts(kernel, contention)
 
     def _casts(self, kernel: Matmul, contention: _Contention) -> float:
         """Return the time to cast both operands of a matmul to eight bits [s]; 0 if matmuls use no eight-bit dtype or
@@ -183,6 +185,8 @@ class KernelTimer:
             attention_generation=self.step.attention_generation,
             compiled=self.step.compiled,
             sustained=bool(self.step.framework.sustained),
+            # A cast in both orders leaves nothing to copy.
+            ordered=self.step.framework.casts_once,
         )
 
 

@@ -137,6 +137,9 @@ def units(
 def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     """Return a step's micro-batch from a rank's view; `place` is the rank's index among context-parallel ranks."""
     itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place)
+    # A tensor that is cast before the exchange travels in eight bits. Real training gathers its own arrays.
+    if step.framework.casts_once and is_eight_bit(step.precision.matmul) and step.lesson is None:
+        cut = replace(cut, gather_dtype=step.precision.matmul)
     return Batch(step.micro_batch_size, step.seq_len, itemsize, step.attention, step.dropout, cut=cut)
 
 

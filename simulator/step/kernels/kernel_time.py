@@ -5,7 +5,7 @@ This is the only way from a kernel's counts to seconds; constants come from the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -50,6 +50,7 @@ def duration(
     attention_generation: int = 2,
     compiled: bool = False,
     sustained: bool = False,
+    ordered: bool = False,
 ) -> float:
     """Return a kernel's duration on a GPU [s].
 
@@ -69,6 +70,8 @@ def duration(
         Whether fusible kernels are merged into their neighbours and take no time.
     sustained : bool
         Whether matmuls follow one another for longer than a chip holds its highest clock.
+    ordered : bool
+        Whether operands are stored in the order that a matmul's kernel needs, so that no copy turns them first.
 
     Returns
     -------
@@ -101,7 +104,7 @@ def duration(
         fused = compiled and kernel.fusible
         return 0.0 if fused else launch + (kernel.read + kernel.written) / (bandwidth * hbm_share)
     if isinstance(kernel, Matmul):
-        constants = _matmul(_HashableGpu(gpu), dtype, sustained)
+        constants = _matmul(_HashableGpu(gpu), dtype, sustained, ordered)
         return matmul_time(constants, kernel.m, kernel.n, kernel.k, kernel.batch, sms_taken, hbm_share)
     attention = _attention(_HashableGpu(gpu), dtype, attention_generation)
     return attention_time(attention, kernel, sms_taken, hbm_share)
@@ -142,9 +145,10 @@ def _streaming(same: _HashableGpu) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=256)
-def _matmul(same: _HashableGpu, dtype: str, sustained: bool) -> MatmulConstants:
+def _matmul(same: _HashableGpu, dtype: str, sustained: bool, ordered: bool) -> MatmulConstants:
     """Return a GPU's constants for matmuls in a dtype, in short runs or under sustained load; cached."""
-    return _model(same).matmul(dtype, sustained=sustained)
+    constants = _model(same).matmul(dtype, sustained=sustained)
+    return replace(constants, copies=0.0) if ordered else constants
 
 
 @lru_cache(maxsize=256)
