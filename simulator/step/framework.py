@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import AfterValidator, Field
 
 from simulator.basics.document import Document
+from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import SourcedValue, Strict, figures
 from simulator.cluster.locate import read_named
@@ -36,11 +37,14 @@ class Sustained:
         The board's power limit in the measurement [W].
     peak_flops : float
         The board's dense bfloat16 peak [FLOP/s].
+    eight_bit : float or None
+        Factor on the duration of matmuls in eight bits, where it was measured; None: derived from `time`.
     """
 
     time: float
     power: float
     peak_flops: float
+    eight_bit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,8 @@ class Framework:
         The factor was fitted to bfloat16. Data sheets promise twice the FLOP/s in eight bits at the same power, so a
         FLOP takes energy in proportion to 1 / peak. At its best measured rate, a dtype therefore needs power in
         proportion to best / peak. On an H100 the best matmul in eight bits reaches 1402.6 of 1978.9 TFLOP/s, in
-        bfloat16 794.5 of 989.4: eight bits need 0.71 / 0.80 = 0.88 of the power of bfloat16, and lose less.
+        bfloat16 794.5 of 989.4: eight bits need 0.71 / 0.80 = 0.88 of the power of bfloat16, and lose less. Where a
+        chip's loss in eight bits was measured (`Sustained.eight_bit`), the measurement replaces this derivation.
 
         Examples
         --------
@@ -185,7 +190,10 @@ class Framework:
         power = float(gpu.facts.get("power", known.power))
         # Power per FLOP/s on the fitted board, relative to this board.
         missing = (known.power / known.peak_flops) / (power / gpu.peak_flops.get("bfloat16", known.peak_flops))
-        return max(1.0, known.time * max(1.0, missing) * _power_of(gpu, dtype))
+        time = known.time * _power_of(gpu, dtype)
+        if known.eight_bit is not None and find(dtype).itemsize == 1:
+            time = known.eight_bit
+        return max(1.0, time * max(1.0, missing))
 
 
 def _power_of(gpu: Gpu, dtype: str) -> float:
@@ -265,6 +273,7 @@ class _Chip(_Constant):
     time: Annotated[float, AfterValidator(_factor)]
     power: Annotated[float, AfterValidator(_factor)]
     peak_flops: Annotated[float, AfterValidator(_factor)]
+    eight_bit: Annotated[float, AfterValidator(_factor)] | None = None
 
 
 class _FrameworkFile(Strict):
@@ -347,7 +356,10 @@ def _framework(name: str, document: Document) -> Framework:
         keeps_gradients=file.keeps_gradients.value,
         optimizer_implementation=file.optimizer_implementation.value,
         reserved=file.reserved.value,
-        sustained={chip: Sustained(load.time, load.power, load.peak_flops) for chip, load in file.sustained.items()},
+        sustained={
+            chip: Sustained(load.time, load.power, load.peak_flops, load.eight_bit)
+            for chip, load in file.sustained.items()
+        },
         facts={
             "product": file.product,
             "sources": {key: figure.source for key, figure in constants},
