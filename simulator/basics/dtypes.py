@@ -110,6 +110,11 @@ _ALIASES: Final = {
 }  # fmt: skip
 
 
+def is_eight_bit(dtype: str) -> bool:
+    """Return True if a dtype has eight bits."""
+    return find(dtype, stored=False).itemsize == 1
+
+
 def find(name: str, *, stored: bool = True) -> Dtype:
     """Return the dtype with a given name.
 

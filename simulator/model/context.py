@@ -44,15 +44,16 @@ def attention_kernels(own: Attention, context: Context) -> tuple[Attention, ...]
             # A single kernel over every key; causal, because early and late pieces average to half of the keys.
             return (replace(own, keys=tokens * context.ring),)
         # With keys of an earlier rank, every query sees the early half of the keys; with keys of a later rank, the late
-        # half of the queries sees every key. Both cost queries x keys / 2.
-        other = replace(own, causal=False, keys=tokens // 2)
+        # half of the queries sees every key. Both cost queries x keys / 2, and both are equally frequent: on average,
+        # three quarters of the queries get results.
+        other = replace(own, causal=False, keys=tokens // 2, summed=0.75)
         return (own, *[other] * (context.ring - 1))
     if context.gathers:
         # A contiguous rank sees its own keys causally, and earlier ranks' keys entirely.
         earlier = replace(own, causal=False, keys=tokens * context.place)
         return (own, earlier) if context.place else (own,)
     # Later ranks' keys are masked completely: no kernel, yet the keys pass by in the ring.
-    return (own, *[replace(own, causal=False, keys=tokens)] * context.place)
+    return (own, *[replace(own, causal=False, keys=tokens, summed=1.0)] * context.place)
 
 
 def attention_communications(

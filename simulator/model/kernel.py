@@ -6,6 +6,11 @@ A kernel only counts FLOPs and bytes; step/kernels/kernel_time.py knows how long
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+# Bytes of a sum's elements, and of the elements that are added.
+_FLOAT32: Final = 4
+_HALF: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,8 @@ class Matmul:
         Sizes of the matrices, and number of independent products.
     of_weights : bool
         True for weight gradients, which nothing needs before the update.
+    normed : bool
+        True if a is the output of a norm, whose kernel may write eight bits itself.
     """
 
     name: str
@@ -26,6 +33,7 @@ class Matmul:
     k: int
     batch: int = 1
     of_weights: bool = False
+    normed: bool = False
 
     @property
     def flops(self) -> float:
@@ -53,6 +61,8 @@ class Attention:
         If True, five matmuls instead of the forward's two, including a second QK^T.
     keys : int or None
         Keys per sequence; None: `seq_len`.
+    summed : float
+        Share of the queries whose results are added to those of earlier steps of a ring, 0 to 1.
     """
 
     name: str
@@ -64,6 +74,21 @@ class Attention:
     causal: bool
     backward: bool
     keys: int | None = None
+    summed: float = 0.0
+
+    @property
+    def step_sum(self) -> Elementwise | None:
+        """Kernel that adds this step's results to those of earlier steps of a ring, in float32; None without sum.
+
+        Forward adds the output, backward the gradients of queries, keys and values. A step's own results have two
+        bytes per element (ring-flash-attention, `_update_out_and_lse`; PyTorch, `_SDPAMerger` with `convert_to_f32`).
+        """
+        if not self.summed:
+            return None
+        added = self.summed * self.batch * self.seq_len * self.heads * self.head_dim
+        if self.backward:
+            added += 2.0 * self.batch * self.attended * self.kv_heads * self.head_dim
+        return Elementwise(f"{self.name} sum", (_FLOAT32 + _HALF) * added, _FLOAT32 * added)
 
     @property
     def attended(self) -> int:

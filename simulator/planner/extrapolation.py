@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from simulator.basics.dtypes import is_eight_bit
 from simulator.basics.measured_tables import read_table
 from simulator.planner.setting import Setting, scenario_of
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.build_training import to_step
 from simulator.scenario.records import Scenario
 from simulator.step.framework import BARE
-from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.pipelines.schedule import SCHEDULES
 
 

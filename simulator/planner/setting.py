@@ -145,7 +145,7 @@ class Setting:
 
 def precision_of(base: TrainingSpec, name: str | None) -> PrecisionSpec:
     """Return the dtypes of the precision with this name; the scenario's dtypes for None."""
-    return base.precision if name is None else PrecisionSpec(**PRECISIONS[name])
+    return base.precision if name is None else PrecisionSpec.model_validate(dict(PRECISIONS[name]))
 
 
 def scenario_of(base: Scenario, setting: Setting) -> Scenario:

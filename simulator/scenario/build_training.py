@@ -67,7 +67,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         seq_len=spec.seq_len,
         micro_batch_size=spec.micro_batch_size,
         accumulation=accumulation(spec, world_size),
-        parallelism=parallelism(spec.parallelism),
+        parallelism=parallelism(spec),
         sharding=sharding(spec.sharding),
         precision=precision(spec.precision),
         checkpointing=spec.activation_checkpointing,
@@ -207,8 +207,18 @@ def ulysses_ranks(spec: ParallelismSpec) -> int:
     return spec.cp if spec.context == "ulysses" else 1
 
 
-def parallelism(spec: ParallelismSpec) -> Parallelism:
+def balanced(training: TrainingSpec) -> bool:
+    """Return whether context-parallel ranks have equal shares of attention; `auto` does as the framework does."""
+    asked = training.parallelism.balanced
+    # Frameworks' files are read only for sequences that are split.
+    if asked == "auto":
+        return training.parallelism.cp == 1 or framework(training.framework).balanced_context
+    return bool(asked)
+
+
+def parallelism(training: TrainingSpec) -> Parallelism:
     """Return the planner's record for the model's partitioning over ranks, from the scenario's keys."""
+    spec = training.parallelism
     # `stages` is "auto", a tuple of layers, or {first_less: ..., last_less: ...}.
     stages: Any = spec.stages
     less = stages if isinstance(stages, Mapping) else {}
@@ -218,7 +228,7 @@ def parallelism(spec: ParallelismSpec) -> Parallelism:
         cp=spec.cp,
         ulysses=ulysses_ranks(spec),
         gathers_keys=spec.context == "all_gather",
-        balanced=spec.balanced,
+        balanced=balanced(training),
         sequence_parallel=spec.sequence_parallel,
         tp_overlap=cast(Any, spec.tp_overlap),
         schedule=spec.schedule,
@@ -275,4 +285,5 @@ def precision(spec: PrecisionSpec) -> Precision:
         reduce=wire if spec.reduce == "auto" else spec.reduce,
         master=follow if spec.master == "auto" else spec.master,
         matmul=spec.params if spec.matmul == "auto" else spec.matmul,
+        scaling=spec.scaling,
     )

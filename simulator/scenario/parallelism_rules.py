@@ -64,7 +64,7 @@ def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | 
         return
     if model is not None:
         yield from _experts(shape, model, world_size)
-    wanted = parallelism(shape.parallelism)
+    wanted = parallelism(shape)
     if shape.numerics and max(wanted.size, wanted.experts.ranks) > 1:
         yield from _numbers(shape, model)
     # With a single rank per model copy, the remaining rules do not apply.
@@ -90,7 +90,7 @@ def _whole(shape: TrainingSpec) -> bool:
 
 def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
     """Yield violations for parallelism features that real training lacks, if several ranks compute a model together."""
-    wanted, without = parallelism(shape.parallelism), "or write numerics: false"
+    wanted, without = parallelism(shape), "or write numerics: false"
     sizes = {key: getattr(wanted, key) for key in ("tp", "cp", "pp")} | {"ep": wanted.experts.ranks}
     key, size = next((key, size) for key, size in sizes.items() if size > 1)
     # Each rule below names a feature whose arithmetic `simulator.learning` does not implement yet.
@@ -129,7 +129,7 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleVio
 
 
 def _tensor(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
-    wanted = parallelism(shape.parallelism)
+    wanted = parallelism(shape)
     involved = ("training.model", "training.seq_len", "training.parallelism.sequence_parallel")
     refused = refusal(model, wanted.cut(), shape.seq_len)
     if refused:
@@ -143,7 +143,7 @@ def _tensor(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
 
 
 def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) -> Iterator[RuleViolation]:
-    wanted = parallelism(shape.parallelism)
+    wanted = parallelism(shape)
     e, etp = wanted.experts.ranks, wanted.experts.tensor
     # If the number of ranks per stage is unknown, assume as many as the experts need; no rule is broken then.
     ranks = e * etp if world_size is None else world_size // wanted.pp
@@ -180,7 +180,7 @@ def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) ->
 
 
 def _context(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
-    wanted = parallelism(shape.parallelism)
+    wanted = parallelism(shape)
     if wanted.cp == 1:
         return
     involved = ("training.model", "training.seq_len", "training.parallelism.context", "training.parallelism.tp")
@@ -193,7 +193,7 @@ def _context(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]
 
 
 def _pipeline(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
-    wanted = parallelism(shape.parallelism)
+    wanted = parallelism(shape)
     schedule = SCHEDULES.find(wanted.schedule)
     chunks = schedule.chunks or wanted.virtual_stages
     involved = ("training.parallelism.pp", "training.gradient_accumulation_steps", "training.global_batch")

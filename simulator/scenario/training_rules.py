@@ -69,7 +69,7 @@ def conflicts(
     yield from sizes
     # `copies`: ranks holding the same part of the model. With invalid sizes this number is unknown, and world_size is
     # the stand-in.
-    copies = cluster.world_size if sizes else parallelism(shape.parallelism).holders(cluster.world_size)
+    copies = cluster.world_size if sizes else parallelism(shape).holders(cluster.world_size)
     if not sizes:
         yield from _global_batch(shape, cluster.world_size)
     # The rules below read the number of micro-batches, which may follow from `global_batch`.
@@ -133,7 +133,7 @@ def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:
     elif copies % size:
         # Suggest the largest divisor up to the given size.
         near = max(n for n in range(1, min(size, copies) + 1) if copies % n == 0)
-        whole = "world_size" if parallelism(shape.parallelism).size == 1 else "the data-parallel ranks,"
+        whole = "world_size" if parallelism(shape).size == 1 else "the data-parallel ranks,"
         message = f"got {size}; must divide {whole} {copies}; try {near}"
         yield _conflict("sharding.shard_size", message, *involved)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -31,7 +31,7 @@ from simulator.scenario.shorthand import Short
 from simulator.step.framework import IMPLEMENTATIONS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.rank_grid import ORDER
-from simulator.step.spec import OPTIMIZERS, Offload
+from simulator.step.spec import OPTIMIZERS, Offload, Scaling
 from simulator.step.strategies.strategy import STRATEGIES
 
 
@@ -278,8 +278,11 @@ class ParallelismSpec(Spec):
             "exchanged for tokens (ulysses); or ring with ulysses."
         ),
     )
-    balanced: Annotated[bool, YES_NO] = Field(
-        default=True, description="cp: whether each rank has an early and a late piece of the sequence (zigzag)."
+    balanced: Annotated[bool | Literal["auto"], reading.choice(("auto", True, False))] = Field(
+        default="auto",
+        description=(
+            "cp: whether each rank has an early and a late piece of the sequence (zigzag); auto: as the framework does."
+        ),
     )
     order: Annotated[tuple[str, ...], kinds_in_order()] = Field(
         default=ORDER,
@@ -399,6 +402,10 @@ class PrecisionSpec(Spec):
     )
     matmul: Annotated[str, matmul_dtype()] = Field(
         default="auto", description="Dtype for matmul inputs; auto: the parameters' dtype."
+    )
+    scaling: Annotated[Scaling, reading.choice(get_args(Scaling))] = Field(
+        default="tensor",
+        description="Scale of matmul inputs in eight bits: one for each tensor, or for each row (torchao's rowwise).",
     )
 
 

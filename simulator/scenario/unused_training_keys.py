@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from simulator.basics.document import Key
-from simulator.scenario.build_training import precision, scaling_rule, ulysses_ranks, with_accumulation
+from simulator.basics.dtypes import is_eight_bit
+from simulator.scenario.build_training import framework, precision, scaling_rule, ulysses_ranks, with_accumulation
 from simulator.scenario.learning_spec import LearningSpec
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.pipelines.schedule import SCHEDULES
@@ -48,6 +49,7 @@ def unused(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:
     yield from _without_numbers(shape)
     yield from _loss_scaling(shape)
     yield from _sharding(shape)
+    yield from _precision(shape)
     yield from _attention(shape)
     yield from _collectives(shape)
     yield from _parallelism(shape, world_size)
@@ -111,6 +113,14 @@ def _sharding(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     # micro-batch.
     if sharding.gradient_sync == "last" and once and dtypes.grads == dtypes.params:
         yield key, "'last' needs gradient_accumulation_steps above 1"
+
+
+def _precision(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
+    key = ("training", "precision", "scaling")
+    if not is_eight_bit(precision(shape.precision).matmul):
+        yield key, "needs a matmul dtype of eight bits; write matmul: float8_e4m3fn"
+    elif framework(shape.framework).row_scaled == 1.0:
+        yield key, f"{shape.framework} has no measured cost of scales for each row; write framework: torchtitan"
 
 
 def _attention(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import AfterValidator, Field
 
 from simulator.basics.document import Document
-from simulator.basics.dtypes import find
+from simulator.basics.dtypes import is_eight_bit
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import SourcedValue, Strict, figures
 from simulator.cluster.locate import read_named
@@ -71,6 +71,10 @@ class Framework:
     split_maps : bool
         Whether queries, keys and values, and gate and up, are separate matmuls; `selective_op` recomputes every second
         one.
+    row_scaled : float
+        Duration of matmuls in eight bits with a scale for each row, relative to a scale for each tensor.
+    balanced_context : bool
+        Whether context-parallel ranks have an early and a late piece of each sequence, and so equal work.
     stops_early : bool
         Whether recompute ends with the last tensor needed by the backward pass.
     casts_once : bool
@@ -118,6 +122,8 @@ class Framework:
     fused_loss: bool = False
     loss_buffers: bool = False
     split_maps: bool = False
+    row_scaled: float = 1.0
+    balanced_context: bool = True
     stops_early: bool = False
     casts_once: bool = False
     overlaps: bool = True
@@ -166,7 +172,7 @@ class Framework:
         -----
         An unknown chip takes the median of the known chips. A board with less power per FLOP/s of its peak loses in
         proportion, because the energy of a FLOP stays constant once voltage is at its floor; a board with more power
-        gains nothing.
+        gains in proportion, until it loses nothing.
 
         The factor was fitted to bfloat16. Data sheets promise twice the FLOP/s in eight bits at the same power, so a
         FLOP takes energy in proportion to 1 / peak. At its best measured rate, a dtype therefore needs power in
@@ -191,9 +197,9 @@ class Framework:
         # Power per FLOP/s on the fitted board, relative to this board.
         missing = (known.power / known.peak_flops) / (power / gpu.peak_flops.get("bfloat16", known.peak_flops))
         time = known.time * _power_of(gpu, dtype)
-        if known.eight_bit is not None and find(dtype).itemsize == 1:
+        if known.eight_bit is not None and is_eight_bit(dtype):
             time = known.eight_bit
-        return max(1.0, time * max(1.0, missing))
+        return max(1.0, time * missing)
 
 
 def _power_of(gpu: Gpu, dtype: str) -> float:
@@ -288,6 +294,8 @@ class _FrameworkFile(Strict):
     fused_loss: _Fact = _Fact(value=False)
     loss_buffers: _Fact = _Fact(value=False)
     split_maps: _Fact = _Fact(value=False)
+    row_scaled: _Factor = _Factor(value=1.0)
+    balanced_context: _Fact = _Fact(value=True)
     stops_early: _Fact = _Fact(value=False)
     casts_once: _Fact = _Fact(value=False)
     overlaps: _Fact = _Fact(value=True)
@@ -342,6 +350,8 @@ def _framework(name: str, document: Document) -> Framework:
         fused_loss=file.fused_loss.value,
         loss_buffers=file.loss_buffers.value,
         split_maps=file.split_maps.value,
+        row_scaled=file.row_scaled.value,
+        balanced_context=file.balanced_context.value,
         stops_early=file.stops_early.value,
         casts_once=file.casts_once.value,
         overlaps=file.overlaps.value,

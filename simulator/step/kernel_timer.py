@@ -6,11 +6,11 @@ sharding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from simulator.basics.dtypes import find
+from simulator.basics.dtypes import find, is_eight_bit
 from simulator.cluster.cluster import Gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.step.kernels.framework_operations import eight_bit_casts
@@ -84,7 +84,7 @@ class KernelTimer:
         if sms_taken is not None:
             contention = replace(contention, sms_taken=min(sms_taken, self.gpu.sms - 1))
         size = find(self.step.precision.params).itemsize
-        for kernel in kernels:
+        for kernel in with_sums(kernels):
             alone = self._duration(kernel, _NO_CONTENTION)
             contended = self._duration(kernel, contention)
             # The host does not issue kernels that a compiler has merged.
@@ -156,9 +156,11 @@ class KernelTimer:
                 whole = self._bare(replace(kernel, causal=False), contention)
                 seconds += framework.attention_masked * (whole - seconds)
             return seconds
-        return framework.matmul_time(self.gpu, self.step.precision.matmul) * self._bare(
-            kernel, contention
-        ) + self._casts(kernel, contention)
+        precision = self.step.precision
+        slower = framework.matmul_time(self.gpu, precision.matmul)
+        if precision.scaling == "row" and is_eight_bit(precision.matmul):
+            slower *= framework.row_scaled
+        return slower * self._bare(kernel, contention) + self._casts(kernel, contention)
 
     def _casts(self, kernel: Matmul, contention: _Contention) -> float:
         """Return the time to cast both operands of a matmul to eight bits [s]; 0 if matmuls use no eight-bit dtype or
@@ -190,6 +192,9 @@ class KernelTimer:
         )
 
 
-def is_eight_bit(dtype: str) -> bool:
-    """Return True if a dtype has eight bits."""
-    return find(dtype, stored=False).itemsize == 1
+def with_sums(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
+    """Yield kernels in sequence; the sum of a step of ring attention follows the step's kernel."""
+    for kernel in kernels:
+        yield kernel
+        if isinstance(kernel, Attention) and (added := kernel.step_sum) is not None:
+            yield added

@@ -77,6 +77,9 @@ class Sharding:
         return None if isinstance(self.reshard_after_forward, bool) else self.reshard_after_forward
 
 
+Scaling = Literal["tensor", "row"]
+
+
 @dataclass(frozen=True, slots=True)
 class Precision:
     """Dtypes of a step.
@@ -93,6 +96,8 @@ class Precision:
         Dtype of the optimizer's master copy; None if working parameters serve as master copy.
     matmul : str
         Dtype of matmul inputs: equal to `params`, or an fp8 dtype.
+    scaling : {"tensor", "row"}
+        Scale of matmul inputs in eight bits: one for each tensor, or one for each row.
     """
 
     params: str = "bfloat16"
@@ -100,6 +105,7 @@ class Precision:
     reduce: str = "float32"
     master: str | None = "float32"
     matmul: str = "bfloat16"
+    scaling: Scaling = "tensor"
 
     @property
     def updated(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.basics.dtypes import find
+from simulator.basics.dtypes import find, is_eight_bit
 from simulator.cluster.cluster import Gpu
 from simulator.model.head import embedding_operations, head_operations
 from simulator.model.layer import layer_operations
@@ -17,7 +17,7 @@ from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import Module, is_expert, modules
 from simulator.model.partition import WHOLE, ModelPartition
 from simulator.step.checkpointing import KeptActivations, kept, policy_of
-from simulator.step.kernel_timer import KernelCost, KernelTimer, is_eight_bit
+from simulator.step.kernel_timer import KernelCost, KernelTimer
 from simulator.step.kernels.framework_operations import (
     fused_loss,
     loss_buffers,

@@ -92,6 +92,9 @@ BASES: Final[Mapping[str, Data]] = {
     ),
     "experts": _training("dgx_h100", 16, parallelism={"ep": 2}, sharding="zero1", model=EXPERTS),
     "long": _training("dgx_h100", 16, parallelism={"cp": 2}, sharding="zero1", model=TINY | {"n_layer": 1}),
+    "eight bits": _training(
+        "dgx_h100", 2, model=TINY | {"n_embd": 512}, precision={"params": "bfloat16", "matmul": "float8_e4m3fn"}
+    ),
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
 
@@ -138,7 +141,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.parallelism.pp": (2, 1),
     "training.parallelism.cp": (2, 1),
     "training.parallelism.context": ("all_gather", "ulysses"),
-    "training.parallelism.balanced": (False,),
+    "training.parallelism.balanced": (True, "auto"),
     "training.parallelism.ep": (2, 1),
     "training.parallelism.experts.dispatch": ("all_gather",),
     "training.parallelism.experts.capacity": (1.5,),
@@ -170,6 +173,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.precision.reduce": ("bfloat16",),
     "training.precision.master": (None, "float64"),
     "training.precision.matmul": ("tf32",),
+    "training.precision.scaling": ("row",),
     "training.activation_checkpointing.every": (2,),
     "training.activation_checkpointing.full": ([0],),
     "training.activation_checkpointing.attention": ([0],),

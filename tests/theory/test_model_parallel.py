@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 from simulator.cluster.build import build
+from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.events import execute as events
-from simulator.model.context import _round
+from simulator.model.context import _round, attention_kernels
 from simulator.model.expert_partition import ExpertPartition
+from simulator.model.kernel import Attention, Elementwise
 from simulator.model.layer import layer_operations
+from simulator.model.load import load_model
 from simulator.model.operation import Batch, saved_bytes
 from simulator.model.overlap import _shifts
 from simulator.model.parameters import layer_parameters, modules
@@ -24,11 +27,12 @@ from simulator.model.partition import Communication, Context, ModelPartition
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Compute
 from simulator.records.timeline import Timeline
-from simulator.step.framework import BARE
+from simulator.step.framework import BARE, load_framework
+from simulator.step.kernel_timer import KernelTimer
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Work
 from simulator.step.plan import StepPlan, plan_step
-from simulator.step.spec import Precision
+from simulator.step.spec import Precision, TrainingStep
 from tests.pipelines import most_held, played
 from tests.training import play, step
 
@@ -348,6 +352,35 @@ def test_a_balanced_ring_computes_as_much_in_each_step_on_each_rank(c: int) -> N
             else:
                 shares.append(sum(kernel.flops for kernel in attention.forward) / (whole / c))
     assert shares == [(2 * place + 1) / c for place in range(c)]
+
+
+def test_each_further_step_of_a_ring_adds_its_results_in_float32() -> None:
+    """Forward: the output, h s d elements: 4 + 2 bytes read, 4 written; a balanced step has three quarters on average.
+    Backward: also the gradients of keys and values.
+    """
+    own = Attention("attention", 1, 8, 2, 64, 16, causal=True, backward=False)
+    first, second = attention_kernels(own, Context(ring=2))
+    assert first.step_sum is None
+    added = 0.75 * 8 * 64 * 16
+    assert second.step_sum == Elementwise("attention sum", 6 * added, 4 * added)
+    back = replace(second, backward=True)
+    added += 2 * 32 * 2 * 16
+    assert back.step_sum == Elementwise("attention sum", 6 * added, 4 * added)
+    (last,) = attention_kernels(own, Context(ring=2, balanced=False, place=1))[1:]
+    assert last.step_sum == Elementwise("attention sum", 6 * 8 * 64 * 16, 4 * 8 * 64 * 16)
+
+
+@pytest.mark.parametrize(("balanced", "measured"), [(False, 25.974e-3), (True, 15.873e-3)])
+def test_attention_on_a_ring_takes_what_was_measured(balanced: bool, measured: float) -> None:
+    """zhuzilin/ring-flash-attention 899628238f, README.md, lines 80 to 98: forward on 8 H800, 8,192 tokens a GPU, 32
+    heads, 8 key heads, batch API; one GPU alone takes 1.6906 ms. The last rank of a contiguous ring decides.
+    """
+    own = Attention("attention", 1, 32, 8, 8192, 128, causal=True, backward=False)
+    step = TrainingStep(load_model("llama3_8b", 8192), 8192, 1, framework=load_framework("nemo"))
+    timer = KernelTimer(load_gpu("h100_sxm"), step)
+    assert timer.cost([own]).alone == pytest.approx(1.6906e-3, rel=0.08)
+    kernels = attention_kernels(own, Context(ring=8, balanced=balanced, place=7))
+    assert timer.cost(kernels).alone == pytest.approx(measured, rel=0.08)
 
 
 def test_a_rank_keeps_its_part_of_the_sequence_and_gradients_are_summed_over_all_parts() -> None:

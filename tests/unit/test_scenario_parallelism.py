@@ -103,7 +103,7 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
             "parallelism.tp: got 2, but workers of a parameter server hold a whole model; write sharding: ddp or zero3",
         ),
         (
-            {"cp": 4},
+            {"cp": 4, "balanced": True},
             {"seq_len": 500},
             "parallelism.cp: got 4; sequences of 500 tokens cannot be cut into 8 pieces",
         ),

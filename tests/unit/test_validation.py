@@ -115,10 +115,35 @@ def test_sustained_load_follows_the_watts_of_a_board_and_takes_the_middle_where_
     assert framework.matmul_time(H100) == pytest.approx(1.2)
     weaker = replace(H100, facts={**H100.facts, "power": 500.0})
     assert framework.matmul_time(weaker) == pytest.approx(1.2 * 700 / 500)
-    stronger = replace(H100, facts={**H100.facts, "power": 1000.0})
-    assert framework.matmul_time(stronger) == pytest.approx(1.2)
+    stronger = replace(H100, facts={**H100.facts, "power": 770.0})
+    assert framework.matmul_time(stronger) == pytest.approx(1.2 * 700 / 770)
+    boundless = replace(H100, facts={**H100.facts, "power": 1000.0})
+    assert framework.matmul_time(boundless) == 1.0
     assert framework.matmul_time(load_gpu("v100_sxm_32gb")) == pytest.approx(1.2)
     assert BARE.matmul_time(H100) == 1.0
+
+
+def test_eight_bits_need_power_by_their_best_rate_or_lose_what_was_measured() -> None:
+    """1402.6 of 1978.9 TFLOP/s in eight bits, 794.5 of 989.4 in bfloat16 (best matmuls of an H100)."""
+    derived = Framework(sustained={"H100": Sustained(1.2, 700.0, 989.4e12)})
+    share = (1402.6 / 1978.9) / (794.5 / 989.4)
+    assert derived.matmul_time(H100, "float8_e4m3fn") == pytest.approx(1.2 * share)
+    measured = Framework(sustained={"H100": Sustained(1.2, 700.0, 989.4e12, 1.3)})
+    assert measured.matmul_time(H100, "float8_e4m3fn") == 1.3
+    assert measured.matmul_time(H100) == pytest.approx(1.2)
+
+
+def test_scales_for_each_row_make_matmuls_in_eight_bits_slower_and_nothing_else() -> None:
+    framework, eight = Framework(row_scaled=1.35), Precision(matmul="float8_e4m3fn")
+    tensor, row = (
+        KernelTimer(H100, step(framework, precision=replace(eight, scaling=scaling))) for scaling in ("tensor", "row")
+    )
+    matmul, attention = Matmul("", 8192, 4096, 4096), Attention("", 2, 16, 16, 2048, 128, causal=True, backward=True)
+    bare = duration(matmul, H100, "float8_e4m3fn")
+    assert row.seconds(matmul) - tensor.seconds(matmul) == pytest.approx(0.35 * bare)
+    assert row.seconds(attention) == tensor.seconds(attention)
+    wide = KernelTimer(H100, step(framework, precision=Precision(scaling="row")))
+    assert wide.seconds(matmul) == pytest.approx(duration(matmul, H100, "bfloat16"))
 
 
 @pytest.mark.parametrize(
@@ -378,7 +403,9 @@ def test_kernel_time_is_linear_in_every_constant() -> None:
     row = replace(small(), gpus=2, accumulation=1)
     for name in NEUTRAL:
         at = value(framework, name)
-        low, middle, high = (kernel_time(row, with_values(framework, {name: at * k})) for k in (0.5, 0.75, 1.0))
+        # A slowdown below 1 counts as 1.
+        shares = (1.0, 1.25, 1.5) if name.startswith("sustained") else (0.5, 0.75, 1.0)
+        low, middle, high = (kernel_time(row, with_values(framework, {name: at * k})) for k in shares)
         assert high - middle == pytest.approx(middle - low, abs=1e-9)
 
 

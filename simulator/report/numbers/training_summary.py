@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any, Final
 
+from simulator.basics.dtypes import is_eight_bit
 from simulator.basics.intervals import Interval, length, outside
 from simulator.basics.units import format_memory, format_time
 from simulator.cluster.cluster import Cluster
@@ -34,7 +35,6 @@ from simulator.report.numbers.prediction_intervals import (
     prediction_interval,
 )
 from simulator.report.numbers.summary import BETWEEN
-from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.plan import StepPlan
 from simulator.step.streams import HOST_COPIES, dimension_of
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import simulator
 from simulator.basics.counts import number_of
+from simulator.basics.dtypes import is_eight_bit
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import facts as topology_facts
 from simulator.cluster.cluster import Gpu
@@ -15,7 +16,9 @@ from simulator.findings.answer import Answer
 from simulator.findings.caveats import sources
 from simulator.findings.comparison import Comparison, Row
 from simulator.records.measures import Report
+from simulator.scenario.build_training import precision
 from simulator.scenario.records import Scenario
+from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import load_framework
 
 # Maximum algorithms and sources to list on a page.
@@ -121,9 +124,11 @@ def _constants(row: Row) -> str:
     framework, gpu = load_framework(training.framework), _gpu(row.point)
     # Constants by source: the framework itself, another framework whose constants are taken over, or "" (assumed).
     by = framework.fitted_to(gpu)
-    if not training.compile:
-        # The constant for compiled kernels has no effect without compilation.
-        by = {whose: [name for name in names if name != "compiled"] for whose, names in by.items()}
+    # Constants of kernels that this step does not have say nothing about its times.
+    absent = {
+        name for name, used in (("compiled", training.compile), ("row_scaled", _scales_rows(training))) if not used
+    }
+    by = {whose: [name for name in names if name not in absent] for whose, names in by.items()}
     own = ", ".join(by.pop(framework.name, [])) or "none"
     assumed = ", ".join(by.pop("", []))
     taken = [f"taken from {whose}: {', '.join(names)}" for whose, names in by.items() if names]
@@ -135,6 +140,12 @@ def _constants(row: Row) -> str:
     if gpu is not None and framework.chip(gpu) is None:
         texts.append(f"loss of {gpu.name} under sustained load: median of other chips")
     return f"constants of {framework.name}, which slow kernels down; {'; '.join(texts)} (docs/validation.md)"
+
+
+def _scales_rows(training: TrainingSpec) -> bool:
+    """Return True if a step's matmuls in eight bits have a scale for each row."""
+    asked = precision(training.precision)
+    return asked.scaling == "row" and is_eight_bit(asked.matmul)
 
 
 def _gpu(point: Scenario) -> Gpu | None:
