@@ -32,7 +32,7 @@ _MOST_SIZES = {"tp": 2, "pp": 2, "ep": 8}
 def _smaller(scenario: Scenario) -> Scenario:
     """The same question of fewer ranks and micro-batches, where a step is cut over many."""
     spec = scenario.training
-    if spec is None or parallelism(spec.parallelism).size == 1 or scenario.cluster.world_size <= _MOST_RANKS:
+    if spec is None or parallelism(spec).size == 1 or scenario.cluster.world_size <= _MOST_RANKS:
         return scenario
     cut = spec.parallelism.replaced(
         **{kind: min(getattr(spec.parallelism, kind), most) for kind, most in _MOST_SIZES.items()}
