@@ -30,9 +30,11 @@ LESS: Final[dict[type, dict[str, Any]]] = {
 }
 # Fields that say no amount.
 WITHOUT_AMOUNT: Final[dict[type, set[str]]] = {
-    Matmul: {"name", "of_weights"},
-    # Fewer heads of keys and values move fewer bytes and compute as much.
-    Attention: {"name", "causal", "backward", "kv_heads"},
+    # Whose output a is decides on casts alone (tests/theory/test_framework_facts.py).
+    Matmul: {"name", "of_weights", "normed"},
+    # Fewer heads of keys and values move fewer bytes and compute as much. Sums of a ring's steps are kernels of their
+    # own (tests/theory/test_model_parallel.py).
+    Attention: {"name", "causal", "backward", "kv_heads", "summed"},
     Elementwise: {"name", "fusible", "of_weights"},
 }
 GPUS: Final = [load_gpu(name) for name in registry.names("gpu")]

@@ -231,6 +231,7 @@ ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster.ecmp.hash": ("exchange", "ring", "alone"),
     "cluster.link_factors": ("ring", "buffer", "chain", "nodes", "hybrid", "ddp", "alone", "pushed", "real"),
     "training.allocator": ("large",),
+    "training.precision.scaling": ("eight bits", "cut"),
     # A model for real, and no more of them than it takes.
     "training.numerics": ("ddp", "alone", "pushed", "real", "real servers"),
     # Two ranks have one way to add up, whatever it is called.
@@ -338,7 +339,7 @@ def test_every_key_has_an_example() -> None:
 @pytest.mark.parametrize("key", EXAMPLES)
 def test_a_key_changes_a_number_or_is_told_that_it_does_not(key: str) -> None:
     kind = key.partition(".")[0]
-    wanted = ONLY_ON.get(key, [name for name in BASES if name != "large"])
+    wanted = ONLY_ON.get(key, [name for name in BASES if name not in ("large", "eight bits")])
     bases = [name for name in wanted if kind in BASES[name] or kind not in KINDS]
     found = {name: effect(name, key) for name in bases}
     silent = [name for name, came in found.items() if came is None]
