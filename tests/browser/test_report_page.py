@@ -16,9 +16,11 @@ from benchmarks.pages import many_spans
 from simulator.basics.units import format_time
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
+from simulator.report.numbers.memory_at import allocations_at
 from simulator.report.views import view as views
 from simulator.results import run_directory
 from simulator.results.page.page import FILE, report_page
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.artifacts import ArtifactWriter
@@ -504,6 +506,52 @@ def test_memory_stands_below_the_lanes_on_the_same_axis_and_counts_alike_at_ever
         names = [row.split("\t")[0] for row in one.text("#holders table").splitlines() if row.startswith("layer ")]
         numbers = [int(name.split()[1]) for name in names if "activations" in name]
         assert numbers == sorted(numbers)
+
+
+def test_a_click_marks_a_time_in_every_picture_and_lists_its_allocations(
+    running: Any, folders: dict[str, Path]
+) -> None:
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        at_peak = one.text("#holders")
+        assert "Largest allocations at the peak, of " in at_peak
+        before = pixels(one, "#timeline canvas").tobytes()
+        one.page.locator("#memory canvas").scroll_into_view_if_needed()
+        box = one.page.locator("#memory canvas").bounding_box()
+        x, y = box["x"] + box["width"] - 20, box["y"] + 60
+        # A drag moves the window and marks nothing.
+        one.page.mouse.move(x, y)
+        one.page.mouse.down()
+        one.page.mouse.move(x - 60, y)
+        one.page.mouse.up()
+        assert one.value("state.view.marked") is None
+        one.page.mouse.click(x, y)
+        one.page.mouse.move(0, 0)
+        marked = one.value("state.view.marked")
+        assert 0.9 < marked / one.value("state.view.end") < 1
+        # The timeline has a line at the same time.
+        assert pixels(one, "#timeline canvas").tobytes() != before
+        assert "(at the marked time)" in one.text("#memory .legend")
+        head, *rows = one.text("#holders table").splitlines()
+        total = one.value("write(state.memory.total[state.memory.at(state.view.marked)], 'B')")
+        when = one.value("write(state.view.marked * state.memory.unit, 's')")
+        assert head.startswith(f"Largest allocations at {when}, of {total}. ")
+        # The rows are those of the allocator's log of the point at this time, in the same order.
+        setting, condition = divmod(one.value("state.point"), 2)
+        data = TRAINING | {"compare": {}, "sweep": {}}
+        own = {"sharding": ["ddp", "zero3"][setting], "micro_batch_size": [1, 4][condition]}
+        run_again = simulate(load_scenario(data | {"training": TRAINING["training"] | own}))
+        time = marked * one.value("state.memory.unit")
+        held = allocations_at(run_again.timeline, time, one.value("state.memory.memory.rank"))[:15]
+        assert [row.split("\t")[0] for row in rows] == [holder.name for holder in held]
+        assert [row.split("\t")[2] for row in rows] == [one.value(f"write({holder.nbytes}, 'B')") for holder in held]
+        one.page.get_by_role("button", name="Back to the peak").click()
+        assert one.text("#holders") == at_peak
+        # A click on the timeline lists the allocations of its time, too; Escape goes back.
+        one.page.mouse.click(*middle_of_lane(one, 0))
+        assert "Back to the peak" in one.text("#holders")
+        one.page.keyboard.press("Escape")
+        assert one.text("#holders") == at_peak
 
 
 def test_green_is_the_best_and_an_outline_what_is_shown(running: Any, folders: dict[str, Path]) -> None:

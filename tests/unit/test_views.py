@@ -26,6 +26,11 @@ SERVED: dict[str, Any] = {
     "cluster": {"topology": "star_100g", "world_size": 4},
     "collective": {"operation": "all_reduce", "size": "1 MiB", "algorithm": "parameter_server"},
 }
+TRAINED: dict[str, Any] = {
+    "name": "trained",
+    "cluster": {"topology": "dgx_a100", "world_size": 2},
+    "training": {"model": "gpt2", "seq_len": 512},
+}
 
 
 def looked_at(data: dict[str, Any]) -> tuple[SimulatedRun, dict[str, Any]]:
@@ -62,6 +67,15 @@ def test_a_server_stays_where_lanes_are_left_out_for_room() -> None:
     left = streams(decompressed(small))
     assert len({who for who, _, _ in left if isinstance(who, int)}) < 16
     assert ("server0", 1, "sends") in left
+
+
+def test_a_page_without_room_keeps_the_allocations_of_the_peak_alone() -> None:
+    _, view = looked_at(TRAINED)
+    small = within(view, len(compressed(view)) - 1)
+    assert small is not None
+    memory = decompressed(small)["memory"]
+    assert (memory["allocations"], memory["holders"]) == (None, view["memory"]["holders"])
+    assert len(view["memory"]["allocations"]["bytes"]) > len(memory["holders"]) == view["memory"]["allocations"]["most"]
 
 
 def test_a_rank_of_a_ring_receives_while_it_sends_and_has_one_lane_for_both() -> None:

@@ -89,16 +89,21 @@ def decompressed(data: bytes) -> dict[str, Any]:
 def within(view: dict[str, Any], most: int) -> bytes | None:
     """Return a page's view as gzipped JSON of at most `most` bytes, reduced if necessary; None if impossible.
 
-    Reductions in order: lanes except the first, the last to end and slow ranks; merged spans; links without utilisation
-    over time; few link names.
+    Reductions in order: allocations only at the peak; lanes except the first, the last to end and slow ranks; merged
+    spans; links without utilisation over time; few link names.
     """
     # Each step reduces the view further, until it is small enough.
-    for smaller in (lambda v: v, _few_lanes, _merged, _without_course, _few_names):
+    for smaller in (lambda v: v, _without_allocations, _few_lanes, _merged, _without_course, _few_names):
         view = smaller(view)
         data = compressed(view)
         if len(data) <= most:
             return data
     return None
+
+
+def _without_allocations(view: dict[str, Any]) -> dict[str, Any]:
+    """Return a view with the largest allocations at the memory peak alone."""
+    return view | {"memory": view["memory"] and view["memory"] | {"allocations": None}}
 
 
 def _few_lanes(view: dict[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Timeline {
     this.row = this.lanes.length > 40 ? 12 : 19;
     this.canvas = make("canvas", { class: "lanes", tabindex: 0, role: "application",
       "aria-label": `Timeline of ${this.lanes.length} lanes. Left and right arrows pan, plus and minus zoom, ` +
-        "0 resets, N and P select the next and previous span, up and down arrows select a lane." });
+        "0 resets, Enter marks a time, Escape removes the mark, N and P select the next and previous span, up and down arrows select a lane." });
     this.said = make("p", { class: "note", "aria-live": "polite" });
     this.sums = make("div", { class: "scroll" });
     place.replaceChildren(this.canvas, this.legend(), this.said, this.sums);
@@ -80,7 +80,7 @@ class Timeline {
       pen.fillStyle = "#0072b233";
       pen.fillRect(from, 0, to - from, height - AXIS);
     }
-    cursorLine(pen, left, width, height - AXIS, this.view);
+    cursorLines(pen, left, width, height - AXIS, this.view);
   }
   lane(pen, lane, row, left, width, scale) {
     const top = row * this.row;

@@ -80,7 +80,7 @@ async function show(index) {
   state.timeline = played.lanes.lanes.length ? new Timeline(at("timeline"), played, view) : null;
   at("timelinepanel").classList.toggle("hidden", !state.timeline);
   at("memorypanel").classList.toggle("hidden", !played.memory);
-  if (played.memory) { state.memory = new Memory(at("memory"), played, view, data.mostMemory); holders(played.memory); }
+  if (played.memory) { state.memory = new Memory(at("memory"), played, view, data.mostMemory); new Holders(at("holders"), state.memory, view); }
   at("pipelinepanel").classList.toggle("hidden", !played.pipeline);
   if (played.pipeline) state.pipeline = new Timeline(at("pipeline"), { ...played, lanes: played.pipeline }, view);
   groups(data.points[index].groups || []);
@@ -110,11 +110,6 @@ async function show(index) {
     let waiting = null;
     view.followers.add(() => { clearTimeout(waiting); waiting = setTimeout(address, 200); });
   });
-}
-
-function holders(memory) {
-  const rows = memory.holders.map((one) => make("tr", {}, make("td", { text: one.name }), make("td", { class: "text", text: one.category }), make("td", { text: write(one.bytes, "B") })));
-  at("holders").replaceChildren(...(rows.length ? [make("table", {}, make("caption", { text: "Largest allocations at the peak" }), make("tbody", {}, ...rows))] : []));
 }
 
 function groups(rows) {
