@@ -585,11 +585,25 @@ def test_a_filter_means_numbers_whole_and_names_columns(running: Any, folders: d
         assert one.text("#filtered") == "12 points"
         for text, shown in (
             ("8", 6), ("world size=8", 6), ("world size=8, ring", 3), ("size=64 KiB", 4), ("64 KiB, naive", 2),
-            ("16", 4), ("1", 4), ("", 12),
+            ("16", 4), ("1", 4), ("8 GPUs", 6), ("4 GPUs, 64 KiB", 2), ("64 GPUs", 0), ("64 ring", 2),
+            ("world size>4", 6), ("size>=1 MiB", 8), ("size<1 MiB, world size<=4, ring", 1),
+            ("size<1,024 KiB", 4), ("", 12),
         ):  # fmt: skip
             one.page.fill("#filter", text)
             assert one.page.locator("#all tbody tr:not(.hidden)").count() == shown, text
             assert one.text("#filtered") == ("12 points" if shown == 12 else f"{shown} of 12 points")
+        # Figures are compared in their units; the example in the empty box is a filter of this table.
+        times = [point["report"]["time_s"] for point in report(folders["ring_or_naive"])["points"]]
+        one.page.fill("#filter", "time<1 ms")
+        assert one.text("#filtered") == f"{sum(time < 1e-3 for time in times)} of 12 points"
+        one.page.fill("#filter", one.page.get_attribute("#filter", "placeholder"))
+        assert 1 <= one.page.locator("#all tbody tr:not(.hidden)").count() < 12
+        for text, fault in (
+            ("wrold size=8", 'No column is named "wrold size".'), ("time<1", 'Write a unit after "time<1".'),
+            ("time<fast", 'Write a number after "time<".'),
+        ):  # fmt: skip
+            one.page.fill("#filter", text)
+            assert one.text("#filtered") == f"12 points. {fault}"
 
 
 def test_headers_that_sort_look_like_it(running: Any, folders: dict[str, Path]) -> None:

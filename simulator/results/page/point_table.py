@@ -76,7 +76,7 @@ def point_table(compared: Comparison) -> str:
     columns = figures(compared)
     first = columns[0]
     several = len(compared.settings) > 1
-    heads = [axis.rpartition(".")[2].replace("_", " ") for axis in axes] + [column.name for column in columns]
+    heads = [_heading(axis) for axis in axes] + [column.name for column in columns]
     heads += [f"vs {compared.name(compared.settings[0])}"] if several else []
     heads += ["fits"] if compared.kind == "training" else []
     body = "".join(_row(compared, row, axes, columns, first, several) for row in compared.rows[:MOST_ROWS])
@@ -88,6 +88,20 @@ def point_table(compared: Comparison) -> str:
         f'<table id="all" class="sortable">{f"<caption>{caption}</caption>" if caption else ""}'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     )
+
+
+def example_filter(compared: Comparison) -> str:
+    """Return a filter of the table as an example: 'size=64 KiB, time>=25.24 us'."""
+    row = next((row for row in compared.rows if row.report is not None), compared.rows[0])
+    settings, first = {**row.setting, **row.condition}, figures(compared)[0]
+    parts = [f"{_heading(axis)}={label(axis, settings[axis])}" for axis in [*settings][-1:]]
+    if row.report is not None:
+        parts.append(f"{first.name}>={first.text(first.value(row.report))}")
+    return ", ".join(parts)
+
+
+def _heading(axis: str) -> str:
+    return axis.rpartition(".")[2].replace("_", " ")
 
 
 def _why_dashes(compared: Comparison) -> list[str]:

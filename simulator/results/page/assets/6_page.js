@@ -191,17 +191,44 @@ function front() {
   });
 }
 
-// Parts between commas must all hold: "world size=8" of that column, "8" or "ring" of any setting. A number is meant whole.
-function rowFilter(text, heads) {
+// A quantity as it is written in a cell or a condition: [value in units without prefix, unit], or null.
+function quantity(text) {
+  const [, number, unit] = /^[±+]?(-?[\d.,]*\d)\s*(\S*)/.exec(text.trim()) || [];
+  if (number === undefined) return null;
+  const factors = new Map([...TIMES, ...DECIMAL, ...BINARY, ["%", 0.01]].map(([name, factor]) => [name.toLowerCase(), factor]));
+  const factor = factors.get(unit.toLowerCase().replace(/\/s$/, ""));
+  return { value: Number(number.replaceAll(",", "")) * (factor ?? 1), unit: factor === undefined ? "" : unit };
+}
+
+// Parts between commas must all hold: "world size=8" or "step<30 ms" of that column, "8 GPUs" or "ring" of any setting.
+// A number is meant whole, and with the unit that follows it. Returns {keep: row -> boolean, fault: text}.
+function rowFilter(text, heads, rows) {
   const words = (own) => own.toLowerCase().replaceAll(",", "").split(/[\s()]+/).filter(Boolean);
-  const has = (cell, wanted) => wanted.every((word) => words(cell).some((own) => (/^[\d.]+$/.test(word) ? own === word : own.includes(word))));
-  const tests = text.split(",").filter((part) => part.trim()).map((part) => {
-    const [name, value] = part.split("=");
-    const column = value === undefined ? -1 : heads.findIndex((head) => head.toLowerCase().trim() === name.toLowerCase().trim());
-    if (column >= 0) return (row) => has(row.cells[column] ? row.cells[column].textContent : "", words(value));
-    return (row) => has([...row.querySelectorAll("td.text")].map((cell) => cell.textContent).join(" "), words(part));
-  });
-  return (row) => tests.every((test) => test(row));
+  const isNumber = (word) => /^[\d.]+$/.test(word);
+  const settings = (row) => [...row.querySelectorAll("td.text")].map((cell) => cell.textContent);
+  // Words that follow a number in a cell: "8 GPUs" is one condition, "8 ring" are two.
+  const units = new Set(rows.flatMap(settings).flatMap((cell) => words(cell).filter((_, i, all) => i && isNumber(all[i - 1]))));
+  const has = (cell, wanted) => wanted.every((word, i) => words(cell).some((own, place, all) => (isNumber(word)
+    ? own === word && (!units.has(wanted[i + 1]) || all[place + 1] === wanted[i + 1]) : own.includes(word))));
+  const tests = [];
+  let fault = "";
+  // A comma between a digit and three digits belongs to the number.
+  for (const part of text.split(/(?<!\d),|,(?!\d{3}(?!\d))/).filter((one) => one.trim())) {
+    const [, name, sign, value] = /^([^<>=]*)([<>]=?|=)(.*)$/.exec(part) || [];
+    if (sign === undefined) { tests.push((row) => has(settings(row).join(" "), words(part))); continue; }
+    const column = heads.findIndex((head) => head.toLowerCase().trim() === name.toLowerCase().trim());
+    const cell = (row) => row.cells[column];
+    const limit = quantity(value);
+    if (column < 0) fault = `No column is named "${name.trim()}".`;
+    else if (sign === "=") tests.push((row) => cell(row) && has(cell(row).textContent, words(value)));
+    else if (!limit) fault = `Write a number after "${name.trim()}${sign}".`;
+    else if (!limit.unit && limit.value && rows.some((row) => cell(row) && quantity(cell(row).textContent)?.unit)) fault = `Write a unit after "${part.trim()}".`;
+    else tests.push((row) => {
+      const own = cell(row) && (cell(row).dataset.v ? Number(cell(row).dataset.v) : quantity(cell(row).textContent)?.value);
+      return own !== undefined && { "<": own < limit.value, "<=": own <= limit.value, ">": own > limit.value, ">=": own >= limit.value }[sign];
+    });
+  }
+  return { keep: (row) => tests.every((test) => test(row)), fault };
 }
 
 function tables() {
@@ -225,14 +252,15 @@ function tables() {
   }
   const filter = at("filter");
   if (filter) filter.addEventListener("input", () => {
-    const keep = rowFilter(filter.value, [...document.querySelectorAll("#all thead th")].map((head) => head.textContent));
+    const rows = [...document.querySelectorAll("#all tbody tr")];
+    const { keep, fault } = rowFilter(filter.value, [...document.querySelectorAll("#all thead th")].map((head) => head.textContent), rows);
     let shown = 0;
-    for (const row of document.querySelectorAll("#all tbody tr")) {
+    for (const row of rows) {
       const keeps = keep(row);
       row.classList.toggle("hidden", !keeps);
       shown += keeps;
     }
-    at("filtered").textContent = `${shown < data.points.length ? `${shown} of ` : ""}${data.points.length} ${data.points.length === 1 ? "point" : "points"}`;
+    at("filtered").textContent = `${shown < data.points.length ? `${shown} of ` : ""}${data.points.length} ${data.points.length === 1 ? "point" : "points"}${fault ? `. ${fault}` : ""}`;
   });
   const copy = at("copy");
   if (copy) copy.addEventListener("click", async () => {
