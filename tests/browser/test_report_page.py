@@ -660,3 +660,55 @@ def test_lines_on_each_other_share_one_name(running: Any, tmp_path: Path) -> Non
         one.drawn()
         assert "zero1, zero2 (same line)" in one.text("#overview .legend")
         assert one.page.locator("#overview path").count() == 2
+
+
+def boxes_of(one: Opened, selector: str) -> list[list[float]]:
+    """Left, top, right and bottom of each element of a drawing, in the drawing's units."""
+    return one.value(
+        f"[...document.querySelectorAll('{selector}')].map(e => e.getBBox())"
+        ".map(b => [b.x, b.y, b.x + b.width, b.y + b.height])"
+    )
+
+
+def meet(one: list[float], other: list[float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_names_of_points_are_free_and_the_legend_names_what_is_drawn(running: Any, tmp_path: Path, width: int) -> None:
+    """Six policies of checkpointing: all are on the front, neighbours lie close to each other."""
+    policies = ["none", "selective_op", "attention", {"every": 2}, "sqrt", "full"]
+    data = TRAINING | {"sweep": {}, "compare": {"training.activation_checkpointing": policies}}
+    data["training"] = TRAINING["training"] | {"micro_batch_size": 8, "sharding": "zero3", "attention": "standard"}
+    run(tmp_path / "policies", data)
+    with opened(running, tmp_path / "policies" / FILE, width=width) as one:
+        one.drawn()
+        names, dots = boxes_of(one, "#front svg .label"), boxes_of(one, "#front svg circle")
+        assert len(names) >= (5 if width > 1000 else 2)
+        for number, name in enumerate(names):
+            assert not any(meet(name, other) for other in [*names[:number], *dots])
+        # Places along the line, at most a unit apart.
+        line = one.value(
+            "(p => [...Array(Math.ceil(p.getTotalLength())).keys()]"
+            ".map(i => p.getPointAtLength(i)).map(q => [q.x, q.y]))"
+            "(document.querySelector('#front svg path'))"
+        )
+        assert not any(name[0] < x < name[2] and name[1] < y < name[3] for name in names for x, y in line)
+        legend = one.value("[...document.querySelectorAll('#front .legend span')].map(s => s.textContent)")
+        colours = one.value(
+            "[...new Set([...document.querySelectorAll('#front circle')].map(c => c.getAttribute('fill')))]"
+        )
+        assert "Pareto front" in legend
+        assert len(legend) == len(colours)
+
+
+def test_a_front_of_one_point_is_not_called_a_front(running: Any, tmp_path: Path) -> None:
+    data = TRAINING | {
+        "sweep": {"cluster.world_size": [2, 8]},
+        "training": TRAINING["training"] | {"sharding": "zero3"},
+    }
+    run(tmp_path / "one", data | {"compare": {}})
+    with opened(running, tmp_path / "one" / FILE) as one:
+        one.drawn()
+        assert one.text("#front .legend").split() == ["fastest,", "and", "least", "memory", "fits"]
+        assert one.page.locator("#front path").count() == 0

@@ -182,10 +182,11 @@ function front() {
   const fitting = data.points.map(dot).filter((p) => data.points[p.index].fits && p.x);
   const short = data.points.map(dot).filter((p) => !data.points[p.index].fits && p.x);
   xyChart(place, {
-    labels: data.points.length <= 16,
-    series: [{ name: "Pareto front", colour: "#009e73", points: data.front.map((i) => dot(data.points[i], i)) },
+    labels: data.points.length <= 16, legend: true,
+    // A front of one point is no line.
+    series: [{ name: data.front.length > 1 ? "Pareto front" : "fastest, and least memory", colour: "#009e73", points: data.front.map((i) => dot(data.points[i], i)) },
       { name: "fits", colour: "#0072b2", line: false, points: fitting.filter((p) => !data.front.includes(p.index)) },
-      ...(short.length ? [{ name: "does not fit", colour: "#d55e00", line: false, points: short }] : [])],
+      { name: "does not fit", colour: "#d55e00", line: false, points: short }].filter((one) => one.points.length),
     x: { name: data.frontTime, log: true, write: (v) => write(v, "s") }, y: { name: "peak memory", zero: true, ticks: byteTicks, write: (v) => write(v, "B") },
     title: `Peak memory vs ${data.frontTime}`, onPick: pick,
   });

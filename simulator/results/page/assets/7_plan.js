@@ -15,8 +15,8 @@ function planFront(plan) {
   const numbers = [...new Set(plan.played.map((one) => one.gpus))].sort((a, b) => a - b);
   const colours = ["#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
   const fronts = numbers.map((gpus, i) => ({
-    name: numbers.length === 1 ? "Pareto front" : `Pareto front with ${gpus.toLocaleString("en")} GPUs`,
-    colour: colours[i % colours.length], points: those((one) => one.front && one.gpus === gpus) }));
+    points: those((one) => one.front && one.gpus === gpus), gpus, colour: colours[i % colours.length] })).map((one) => ({ ...one,
+    name: `${one.points.length > 1 ? "Pareto front" : "fastest, and least memory"}${numbers.length === 1 ? "" : ` with ${one.gpus.toLocaleString("en")} GPUs`}` }));
   const series = [
     ...fronts,
     { name: "fits", colour: "#0072b2", line: false, points: those((one) => one.fits && !one.front) },
