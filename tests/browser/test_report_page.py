@@ -712,3 +712,36 @@ def test_a_front_of_one_point_is_not_called_a_front(running: Any, tmp_path: Path
         one.drawn()
         assert one.text("#front .legend").split() == ["fastest,", "and", "least", "memory", "fits"]
         assert one.page.locator("#front path").count() == 0
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (768, "dark"), (1400, "light")])
+def test_a_table_wider_than_its_box_says_how_many_columns_follow(
+    running: Any, folders: dict[str, Path], width: int, scheme: str
+) -> None:
+    cut = (
+        "[...document.querySelectorAll('.scroll')].filter(b => b.clientWidth)"
+        ".map(b => [b.scrollWidth - b.clientWidth > 1, getComputedStyle(b).boxShadow !== 'none', "
+        "b.nextElementSibling?.matches('.cue') ? b.nextElementSibling.textContent : ''])"
+    )
+    wide = 0
+    for folder in folders.values():
+        with opened(running, folder / FILE, width=width, color_scheme=scheme) as one:
+            one.drawn()
+            # Each frame draws what the frame before has changed.
+            one.until("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
+            for is_wider, has_shadow, text in one.value(cut):
+                assert is_wider == has_shadow == text.startswith("Scroll right for "), text
+                wide += is_wider
+            points = one.page.locator("#all").locator("xpath=..")
+            if points.evaluate("box => box.scrollWidth - box.clientWidth > 1"):
+                told = points.locator("xpath=following-sibling::p").inner_text()
+                hidden = one.value(
+                    "[...document.querySelectorAll('#all th')].filter(h => h.getBoundingClientRect().right"
+                    " > document.querySelector('#all').parentElement.getBoundingClientRect().right + 1).length"
+                )
+                assert told == f"Scroll right for {hidden} more column{'s' if hidden > 1 else ''}."
+                points.evaluate("box => { box.scrollLeft = box.scrollWidth; }")
+                one.until("!document.querySelector('#all').parentElement.classList.contains('cutright')")
+                assert points.locator("xpath=following-sibling::p").inner_text() == ""
+                assert points.evaluate("box => box.classList.contains('cutleft')")
+    assert wide or width == 1400

@@ -14,6 +14,8 @@ from simulator.scenario.payload import PAYLOAD_LIMIT
 
 # More rows would make the page slow; table.csv contains every row.
 MOST_ROWS: Final = 1000
+# Maximum letters of a setting that stays on a single line.
+_SHORT: Final = 20
 
 
 class ReportColumn(NamedTuple):
@@ -123,7 +125,7 @@ def _row(
     several: bool,
 ) -> str:
     settings = {**row.setting, **row.condition}
-    cells = [f'<td class="text">{escape(label(axis, settings[axis]))}</td>' for axis in axes]
+    cells = [_setting_cell(label(axis, settings[axis])) for axis in axes]
     if row.report is None:
         # A failed point has no figures; its error fills the row.
         error = next((outcome.error for outcome in compared.outcomes if outcome.index == row.index), "") or ""
@@ -137,6 +139,10 @@ def _row(
         short = format_memory(row.report["shortfall_bytes"])
         cells.append('<td class="text">yes</td>' if row.fits else f'<td class="text bad">lacks {short}</td>')
     return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
+
+
+def _setting_cell(text: str) -> str:
+    return f'<td class="text{" short" if len(text) <= _SHORT else ""}">{escape(text)}</td>'
 
 
 def _cell(column: ReportColumn, report: Mapping[str, Any]) -> str:
