@@ -556,6 +556,37 @@ def test_a_click_marks_a_time_in_every_picture_and_lists_its_allocations(
         assert one.text("#holders") == at_peak
 
 
+def test_passes_are_coloured_by_kinds_of_kernels_on_demand(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        phases = one.text("#timeline .legend")
+        assert "forward" in phases
+        assert "matmul" not in phases
+        before = pixels(one, "#timeline canvas").tobytes()
+        one.page.select_option("#colourby", "kernel kind")
+        kinds = one.text("#timeline .legend")
+        assert {"matmul", "attention", "elementwise"} <= set(kinds.split("\n"))
+        assert "Within a pass, kinds of kernels are drawn in their order" in kinds
+        assert pixels(one, "#timeline canvas").tobytes() != before
+        # The tooltip of a pass has the shares of the kinds.
+        told = one.value(
+            "(lane => [...lane.start.keys()].filter(i => lane.partsOf(i))"
+            ".map(i => state.timeline.describe({ lane, i })))(state.timeline.lanes[0])"
+        )
+        assert len(told) > 40
+        assert all("\nkernels: " in text for text in told)
+        # The choice stays with the next point.
+        one.value("pick(state.point === 0 ? 1 : 0)")
+        one.drawn()
+        assert "matmul" in one.text("#timeline .legend")
+        one.page.select_option("#colourby", "phase")
+        assert "matmul" not in one.text("#timeline .legend")
+    with opened(running, folders["ring_or_naive"] / FILE) as one:
+        one.drawn()
+        # A collective has no kernels.
+        assert not one.page.locator("#colourby").is_visible()
+
+
 def test_green_is_the_best_and_an_outline_what_is_shown(running: Any, folders: dict[str, Path]) -> None:
     """The shown point may be the slowest: it gets an outline, and the best keeps its green."""
     with opened(running, folders["ring_or_naive"] / FILE) as one:

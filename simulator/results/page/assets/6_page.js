@@ -79,6 +79,8 @@ async function show(index) {
   state.played = played;
   state.timeline = played.lanes.lanes.length ? new Timeline(at("timeline"), played, view) : null;
   at("timelinepanel").classList.toggle("hidden", !state.timeline);
+  at("colourpanel").classList.toggle("hidden", !played.lanes.lanes.some((lane) => (lane.kernels || []).length));
+  if (state.timeline) state.timeline.colourBy(at("colourby").value === "kernel kind");
   at("memorypanel").classList.toggle("hidden", !played.memory);
   if (played.memory) { state.memory = new Memory(at("memory"), played, view, data.mostMemory); new Holders(at("holders"), state.memory, view); }
   at("pipelinepanel").classList.toggle("hidden", !played.pipeline);
@@ -298,6 +300,7 @@ function start() {
   });
   at("search").addEventListener("input", (event) => { if (state.timeline) state.timeline.search(event.target.value); });
   at("search").addEventListener("keydown", (event) => { if (event.key === "Enter" && state.timeline && state.timeline.chosen) state.timeline.zoomTo(state.timeline.chosen); });
+  at("colourby").addEventListener("change", (event) => { if (state.timeline) state.timeline.colourBy(event.target.value === "kernel kind"); });
   at("whole").addEventListener("click", () => state.view && state.view.set(0, state.view.end));
   at("closer").addEventListener("click", () => state.view && state.view.zoom(0.5, (state.view.from + state.view.to) / 2));
   at("wider").addEventListener("click", () => state.view && state.view.zoom(2, (state.view.from + state.view.to) / 2));
