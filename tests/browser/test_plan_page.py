@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,23 @@ def test_each_number_of_gpus_has_its_front_and_its_row(running: Any, tmp_path: P
         assert one.page.locator("#planfront circle").count() == len(one.value("data.plan.played"))
         (row,) = [row for row in found.sizes().to_dict("records") if row["gpus"] == 4]
         assert f"4\t{format_time(row['step_time_s'])}\t{row['tokens_per_s_per_gpu']:,.0f}" in one.text("body")
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_names_of_axes_do_not_touch_and_a_cut_picture_says_so(running: Any, page: Path, width: int) -> None:
+    with opened(running, page, width=width) as one:
+        one.until("state.drawn === 0")
+        assert one.value("document.documentElement.scrollWidth") <= width
+        places = one.value(
+            "[...document.querySelectorAll('#coordinates text.soft')].map(t => t.getBBox())"
+            ".map(b => [b.x, b.x + b.width])"
+        )
+        assert len(places) > 5
+        assert all(end < begin for (_, end), (begin, _) in pairwise(places))
+        box = one.page.locator("#coordinates .scroll")
+        one.until(
+            "document.querySelector('#coordinates .scroll').classList.contains('cutright') === "
+            + str(width < 1000).lower()
+        )
+        assert ("Scroll right for the rest." in one.text("#coordinates")) is (width < 1000)
+        assert box.evaluate("box => box.scrollWidth > box.clientWidth") is (width < 1000)

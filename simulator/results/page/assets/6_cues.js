@@ -1,4 +1,4 @@
-// Which columns of a table lie beyond the edge of its box? A shadow at the edge and a sentence tell it.
+// Which columns of a table, or part of a picture, lie beyond the edge of a box? A shadow and a sentence tell it.
 
 // Columns of the tables in a box that end right of the box: those of the table with most.
 function columnsBeyond(box) {
@@ -9,10 +9,11 @@ function columnsBeyond(box) {
 
 function cue(box) {
   const more = columnsBeyond(box);
-  box.classList.toggle("cutright", more > 0);
+  const cut = more > 0 || box.scrollWidth - box.clientWidth - box.scrollLeft > 1;
+  box.classList.toggle("cutright", cut);
   box.classList.toggle("cutleft", box.scrollLeft > 1);
   const known = box.nextElementSibling && box.nextElementSibling.classList.contains("cue") ? box.nextElementSibling : null;
-  const text = more ? `Scroll right for ${more} more ${more === 1 ? "column" : "columns"}.` : "";
+  const text = more ? `Scroll right for ${more} more ${more === 1 ? "column" : "columns"}.` : cut ? "Scroll right for the rest." : "";
   if (known && known.textContent !== text) known.textContent = text;
   if (!known && text) box.after(make("p", { class: "note cue", text }));
 }

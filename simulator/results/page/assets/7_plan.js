@@ -44,10 +44,11 @@ function planAxes(plan) {
 function planCoordinates(plan) {
   const place = at("coordinates");
   const axes = planAxes(plan);
-  const width = Math.max(320, place.clientWidth || 600);
+  // Names of neighbouring axes need this room; on a narrow screen the picture scrolls.
+  const width = Math.max(96 * axes.length, place.clientWidth || 600);
   const height = 300;
   const pad = { left: 34, right: 34, top: 16, bottom: 24 };
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": "Each simulated setting as a line through the chosen values" });
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, role: "img", "aria-label": "Each simulated setting as a line through the chosen values" });
   const x = (i) => pad.left + (i * (width - pad.left - pad.right)) / (axes.length - 1);
   const y = (share) => height - pad.bottom - share * (height - pad.top - pad.bottom);
   axes.forEach((axis, i) => svg.append(shape("line", { class: "grid", x1: x(i), x2: x(i), y1: pad.top, y2: height - pad.bottom })));
@@ -69,7 +70,7 @@ function planCoordinates(plan) {
     swatch.style.background = colour;
     return make("span", {}, swatch, name);
   }));
-  place.replaceChildren(make("p", { class: "note", text: "Each line is a simulated setting and runs through the chosen values. Click a line to find the setting in the table." }), svg, legend);
+  place.replaceChildren(make("p", { class: "note", text: "Each line is a simulated setting and runs through the chosen values. Click a line to find the setting in the table." }), make("div", { class: "scroll" }, svg), legend);
 }
 
 function startPlan() {
