@@ -131,6 +131,11 @@ def test_names_of_axes_do_not_touch_and_a_cut_picture_says_so(running: Any, page
     with opened(running, page, width=width) as one:
         one.until("state.drawn === 0")
         assert one.value("document.documentElement.scrollWidth") <= width
+        # The legend names the kinds of settings that are drawn.
+        legend = one.value("document.querySelectorAll('#coordinates .legend span').length")
+        assert legend == one.value(
+            "new Set([...document.querySelectorAll('#coordinates path')].map(p => p.getAttribute('stroke'))).size"
+        )
         places = one.value(
             "[...document.querySelectorAll('#coordinates text.soft')].map(t => t.getBBox())"
             ".map(b => [b.x, b.x + b.width])"

@@ -65,7 +65,7 @@ function planCoordinates(plan) {
     svg.append(shape("text", { class: "soft", x: x(i), y: height - 6, "text-anchor": "middle" }, axis.name));
     axis.ticks.forEach((text, n) => svg.append(shape("text", { class: "tick", x: x(i), y: y(axis.ticks.length > 1 ? n / (axis.ticks.length - 1) : 0.5) + 4, "text-anchor": "middle" }, text)));
   });
-  const legend = make("div", { class: "legend" }, ...[["one of the best settings", "#009e73"], ["fits", "#0072b2"], ["does not fit", "#d55e00"]].map(([name, colour]) => {
+  const legend = make("div", { class: "legend" }, ...[["one of the best settings", "#009e73"], ["fits", "#0072b2"], ["does not fit", "#d55e00"]].filter(([, colour]) => plan.played.some((one) => planColour(one) === colour)).map(([name, colour]) => {
     const swatch = make("i");
     swatch.style.background = colour;
     return make("span", {}, swatch, name);
