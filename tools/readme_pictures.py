@@ -1,9 +1,9 @@
-"""Which two pictures does README.md show, and how are they drawn again?
+"""Which pictures of a run do README.md and docs/start show, and how are they drawn again?
 
     python -m tools.readme_pictures
 
-Both come from `simulator run`: the first screen of a shipped scenario's page in Chromium, and the timeline of a
-training step with few enough ranks to see each rank.
+All come from `simulator run`: the first screen of a shipped scenario's page in Chromium, the whole page with a number
+at each part, and the timeline of a training step with few enough ranks to see each rank.
 """
 
 from __future__ import annotations
@@ -24,12 +24,30 @@ training: {model: gpt2_medium, seq_len: 1024, micro_batch_size: 4, sharding: zer
 plots: [timeline]
 """
 _IMAGES: Final = ROOT / "docs" / "images"
+# Selectors of the parts that docs/start/read_the_report.md explains, in the order of its numbers.
+_PARTS: Final = (
+    "h1", ".glance table", "#overview", "#pointpanel h2", "#timeline canvas", "#linkspanel", "section:has(#all) h2",
+    "section:has(> .scroll):not(:has(#all)) h2",
+)  # fmt: skip
+# Draws a number left of each part, in a margin that is wide enough.
+_NUMBER: Final = """(selectors) => {
+document.querySelector("main").style.paddingLeft = "38px";
+dispatchEvent(new Event("resize"));
+selectors.forEach((selector, i) => {
+  const box = document.querySelector(selector).getBoundingClientRect();
+  const mark = make("div", { class: "number", text: i + 1 });
+  Object.assign(mark.style, { position: "absolute", left: `${box.left - 31}px`, top: `${box.top + scrollY}px`,
+    width: "26px", height: "26px", borderRadius: "50%", background: "#b3261e", color: "#fff", textAlign: "center",
+    font: "700 15px/26px system-ui, sans-serif", zIndex: 8 });
+  document.body.append(mark);
+});
+}"""
 # Few colours: pictures are stored with the code.
 _COLOURS: Final = 64
 
 
 def main() -> None:
-    """Draw both pictures into docs/images."""
+    """Draw the pictures into docs/images."""
     with tempfile.TemporaryDirectory() as folder:
         step = Path(folder) / "training_step.yaml"
         step.write_text(_STEP, encoding="utf-8")
@@ -37,19 +55,25 @@ def main() -> None:
         runs = Path(folder) / "runs"
         page = run_of(ring, runs).folder / "report.html"
         # A screen shot has text in many greys.
-        _store(_first_screen(page, Path(folder) / "screen.png"), _IMAGES / "report.png", colours=256)
+        for name, numbered in (("report", False), ("report_parts", True)):
+            _store(_screen(page, Path(folder) / f"{name}.png", numbered=numbered), _IMAGES / f"{name}.png", colours=256)
         drawn = {path.stem: path for path in run_of(step, runs).pictures}
         _store(drawn["timeline"], _IMAGES / "training_step.png")
 
 
-def _first_screen(page: Path, target: Path) -> Path:
-    """Return a picture of the page in a window of 1,400 x 900 pixels."""
+def _screen(page: Path, target: Path, *, numbered: bool) -> Path:
+    """Return a picture of the page in a window of 1,400 x 900 pixels: its first screen, or the whole page numbered."""
     # Imported late: the browser's driver is needed only here.
     from tests.browser.chromium import browser, opened
 
     with browser() as running, opened(running, page) as one:
         one.drawn()
-        one.page.screenshot(path=str(target))
+        if numbered:
+            one.page.locator("#linkspanel").evaluate("panel => { panel.open = true; state.view.tell(); }")
+            # The machine below the links is large, and explains itself.
+            one.page.locator("#topology").evaluate("drawing => drawing.classList.add('hidden')")
+            one.page.evaluate(_NUMBER, list(_PARTS))
+        one.page.screenshot(path=str(target), full_page=numbered)
     return target
 
 

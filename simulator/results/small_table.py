@@ -5,7 +5,7 @@ The tables hold text in rows and columns, for both the terminal and the page. Ea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,10 @@ _MOST_MEASURES: Final = 4
 _SPOKEN_OF: Final = {"learned": ("loss",), "fit": ("memory", "reserved")}
 # Maximum letters in column names; with more, settings become rows, and no table is cut off.
 _MOST_LETTERS: Final = 72
+# Measures in which points with different numbers of GPUs and different work are comparable.
+_PER_GPU: Final = ("mfu", "speed_per_gpu", "model_flops")
+# Measures in which only points with the same work are comparable: a step with more tokens takes longer.
+_OF_WORK: Final = ("time", "exposed", "communication", "recompute")
 _USUAL: Final = {"collective": ("time", "busbw"), "training": ("time", "speed", "mfu", "memory")}
 
 
@@ -43,6 +47,8 @@ class SmallTable:
         Point that each cell describes; None if a cell describes several points.
     best : frozenset of (int, int)
         Row and column of each cell that is best, or tied with the best, among the cells that it competes with.
+    rivals : str
+        Points with which a cell competes, if the table has points that do not compete with each other.
     """
 
     title: str
@@ -51,6 +57,7 @@ class SmallTable:
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     points: tuple[tuple[int | None, ...], ...]
     best: frozenset[tuple[int, int]] = frozenset()
+    rivals: str = ""
 
 
 def small_tables(compared: Comparison, answer: Answer) -> tuple[SmallTable, ...]:
@@ -171,16 +178,41 @@ def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
         headings, columns = names, places
         best = {(place, line) for line, place in best}
     rows = tuple((heading, tuple(cells)) for heading, cells in zip(headings, grid, strict=True))
-    return SmallTable(measure.noun, "", columns, rows, tuple(tuple(own) for own in points), frozenset(best))
+    rivals = _rivals([measure], contests[0])
+    return SmallTable(measure.noun, "", columns, rows, tuple(tuple(own) for own in points), frozenset(best), rivals)
 
 
 def _best(measure: Measure, rows: Sequence[Row]) -> list[int]:
-    """Return the indices of the fitting rows with the best value of the measure, or within its uncertainty."""
-    known = {
-        place: value
-        for place, row in enumerate(rows)
-        if row.fits and (value := measure.value(row.report or {})) is not None
-    }
+    """Return the indices of the fitting rows with the best value, or within its uncertainty, among comparable rows."""
+    contests: dict[Hashable, dict[int, float]] = {}
+    for place, row in enumerate(rows):
+        if row.fits and (value := measure.value(row.report or {})) is not None:
+            contests.setdefault(_contest(measure, row), {})[place] = value
+    return [place for known in contests.values() for place in _leaders(measure, rows, known)]
+
+
+def _contest(measure: Measure, row: Row) -> Hashable:
+    """Return a key that is equal for rows whose values of the measure are comparable."""
+    if measure.name in _PER_GPU:
+        return None
+    gpus, report = row.point.cluster.world_size, row.report or {}
+    if row.point.collective is not None:
+        return gpus, row.point.collective.nbytes
+    # Tokens per step = tokens/s x step time, up to rounding.
+    return gpus, round(report["tokens_per_s"] * report["step_time_s"]) if measure.name in _OF_WORK else None
+
+
+def _rivals(measures: Sequence[Measure], rows: Sequence[Row]) -> str:
+    """Return a text on the rows that compete with each other; empty if all rows do in every measure."""
+    known = [row for row in rows if row.report is not None]
+    if all(len({_contest(measure, row) for row in known}) <= 1 for measure in measures):
+        return ""
+    text = "among points with the same number of GPUs and the same work"
+    return f"{text}; MFU and speed per GPU among all points" if known[0].point.training is not None else text
+
+
+def _leaders(measure: Measure, rows: Sequence[Row], known: Mapping[int, float]) -> list[int]:
+    """Return the indices of the rows that are best, or tied with the best, given {index: value} of comparable rows."""
     if len(known) < 2:
         return []
     sign = 1 if measure.best == "least" else -1
@@ -216,7 +248,7 @@ def _by_measure(compared: Comparison, measures: Sequence[Measure]) -> SmallTable
         told.append((name if row.fits or row.report is None else f"{name} (does not fit)", cells))
         points.append((row.index,) * len(measures))
     best = {(place, column) for column, measure in enumerate(measures) for place in _best(measure, rows)}
-    return SmallTable("", "", columns, tuple(told), tuple(points), frozenset(best))
+    return SmallTable("", "", columns, tuple(told), tuple(points), frozenset(best), _rivals(measures, rows))
 
 
 def _changed(measure: Measure, row: Row, first: Mapping[str, Any] | None) -> str:

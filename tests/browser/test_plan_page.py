@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +113,39 @@ def test_each_number_of_gpus_has_its_front_and_its_row(running: Any, tmp_path: P
     with opened(running, page) as one:
         one.until("state.drawn === 0")
         told = one.text("#planfront")
-        assert [f"Pareto front with {gpus} GPUs" in told for gpus in (2, 4, 8, 16)] == [True, True, True, False]
+        for gpus in (2, 4, 8, 16):
+            # A front of one point is no line, and is not called a front.
+            points = sum(front["gpus"] == gpus)
+            assert (f"Pareto front with {gpus} GPUs" in told) is (points > 1)
+            assert (f"fastest, and least memory with {gpus} GPUs" in told) is (points == 1)
         assert one.value("data.plan.played.filter((one) => one.front).map((one) => one.gpus).sort()") == sorted(
             front["gpus"]
         )
         assert one.page.locator("#planfront circle").count() == len(one.value("data.plan.played"))
         (row,) = [row for row in found.sizes().to_dict("records") if row["gpus"] == 4]
         assert f"4\t{format_time(row['step_time_s'])}\t{row['tokens_per_s_per_gpu']:,.0f}" in one.text("body")
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_names_of_axes_do_not_touch_and_a_cut_picture_says_so(running: Any, page: Path, width: int) -> None:
+    with opened(running, page, width=width) as one:
+        one.until("state.drawn === 0")
+        assert one.value("document.documentElement.scrollWidth") <= width
+        # The legend names the kinds of settings that are drawn.
+        legend = one.value("document.querySelectorAll('#coordinates .legend span').length")
+        assert legend == one.value(
+            "new Set([...document.querySelectorAll('#coordinates path')].map(p => p.getAttribute('stroke'))).size"
+        )
+        places = one.value(
+            "[...document.querySelectorAll('#coordinates text.soft')].map(t => t.getBBox())"
+            ".map(b => [b.x, b.x + b.width])"
+        )
+        assert len(places) > 5
+        assert all(end < begin for (_, end), (begin, _) in pairwise(places))
+        box = one.page.locator("#coordinates .scroll")
+        one.until(
+            "document.querySelector('#coordinates .scroll').classList.contains('cutright') === "
+            + str(width < 1000).lower()
+        )
+        assert ("Scroll right for the rest." in one.text("#coordinates")) is (width < 1000)
+        assert box.evaluate("box => box.scrollWidth > box.clientWidth") is (width < 1000)

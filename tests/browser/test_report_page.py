@@ -16,9 +16,11 @@ from benchmarks.pages import many_spans
 from simulator.basics.units import format_time
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
+from simulator.report.numbers.memory_at import allocations_at
 from simulator.report.views import view as views
 from simulator.results import run_directory
 from simulator.results.page.page import FILE, report_page
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.artifacts import ArtifactWriter
@@ -299,6 +301,8 @@ def test_the_address_leads_to_a_point_and_a_window(running: Any, folders: dict[s
         link = one.value("location.href")
         window = one.value("[state.view.from, state.view.to]")
     with opened(running, folders["sharded"] / FILE) as other:
+        # A page that is still drawing its first point would write this point's address over the link.
+        other.drawn()
         other.page.goto(link)
         other.page.reload()
         other.until("state.drawn === 2 && state.view.from > 0")
@@ -506,6 +510,83 @@ def test_memory_stands_below_the_lanes_on_the_same_axis_and_counts_alike_at_ever
         assert numbers == sorted(numbers)
 
 
+def test_a_click_marks_a_time_in_every_picture_and_lists_its_allocations(
+    running: Any, folders: dict[str, Path]
+) -> None:
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        at_peak = one.text("#holders")
+        assert "Largest allocations at the peak, of " in at_peak
+        before = pixels(one, "#timeline canvas").tobytes()
+        one.page.locator("#memory canvas").scroll_into_view_if_needed()
+        box = one.page.locator("#memory canvas").bounding_box()
+        x, y = box["x"] + box["width"] - 20, box["y"] + 60
+        # A drag moves the window and marks nothing.
+        one.page.mouse.move(x, y)
+        one.page.mouse.down()
+        one.page.mouse.move(x - 60, y)
+        one.page.mouse.up()
+        assert one.value("state.view.marked") is None
+        one.page.mouse.click(x, y)
+        one.page.mouse.move(0, 0)
+        marked = one.value("state.view.marked")
+        assert 0.9 < marked / one.value("state.view.end") < 1
+        # The timeline has a line at the same time.
+        assert pixels(one, "#timeline canvas").tobytes() != before
+        assert "(at the marked time)" in one.text("#memory .legend")
+        head, *rows = one.text("#holders table").splitlines()
+        total = one.value("write(state.memory.total[state.memory.at(state.view.marked)], 'B')")
+        when = one.value("write(state.view.marked * state.memory.unit, 's')")
+        assert head.startswith(f"Largest allocations at {when}, of {total}. ")
+        # The rows are those of the allocator's log of the point at this time, in the same order.
+        setting, condition = divmod(one.value("state.point"), 2)
+        data = TRAINING | {"compare": {}, "sweep": {}}
+        own = {"sharding": ["ddp", "zero3"][setting], "micro_batch_size": [1, 4][condition]}
+        run_again = simulate(load_scenario(data | {"training": TRAINING["training"] | own}))
+        time = marked * one.value("state.memory.unit")
+        held = allocations_at(run_again.timeline, time, one.value("state.memory.memory.rank"))[:15]
+        assert [row.split("\t")[0] for row in rows] == [holder.name for holder in held]
+        assert [row.split("\t")[2] for row in rows] == [one.value(f"write({holder.nbytes}, 'B')") for holder in held]
+        one.page.get_by_role("button", name="Back to the peak").click()
+        assert one.text("#holders") == at_peak
+        # A click on the timeline lists the allocations of its time, too; Escape goes back.
+        one.page.mouse.click(*middle_of_lane(one, 0))
+        assert "Back to the peak" in one.text("#holders")
+        one.page.keyboard.press("Escape")
+        assert one.text("#holders") == at_peak
+
+
+def test_passes_are_coloured_by_kinds_of_kernels_on_demand(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        phases = one.text("#timeline .legend")
+        assert "forward" in phases
+        assert "matmul" not in phases
+        before = pixels(one, "#timeline canvas").tobytes()
+        one.page.select_option("#colourby", "kernel kind")
+        kinds = one.text("#timeline .legend")
+        assert {"matmul", "attention", "elementwise"} <= set(kinds.split("\n"))
+        assert "Within a pass, kinds of kernels are drawn in their order" in kinds
+        assert pixels(one, "#timeline canvas").tobytes() != before
+        # The tooltip of a pass has the shares of the kinds.
+        told = one.value(
+            "(lane => [...lane.start.keys()].filter(i => lane.partsOf(i))"
+            ".map(i => state.timeline.describe({ lane, i })))(state.timeline.lanes[0])"
+        )
+        assert len(told) > 40
+        assert all("\nkernels: " in text for text in told)
+        # The choice stays with the next point.
+        one.value("pick(state.point === 0 ? 1 : 0)")
+        one.drawn()
+        assert "matmul" in one.text("#timeline .legend")
+        one.page.select_option("#colourby", "phase")
+        assert "matmul" not in one.text("#timeline .legend")
+    with opened(running, folders["ring_or_naive"] / FILE) as one:
+        one.drawn()
+        # A collective has no kernels.
+        assert not one.page.locator("#colourby").is_visible()
+
+
 def test_green_is_the_best_and_an_outline_what_is_shown(running: Any, folders: dict[str, Path]) -> None:
     """The shown point may be the slowest: it gets an outline, and the best keeps its green."""
     with opened(running, folders["ring_or_naive"] / FILE) as one:
@@ -537,11 +618,25 @@ def test_a_filter_means_numbers_whole_and_names_columns(running: Any, folders: d
         assert one.text("#filtered") == "12 points"
         for text, shown in (
             ("8", 6), ("world size=8", 6), ("world size=8, ring", 3), ("size=64 KiB", 4), ("64 KiB, naive", 2),
-            ("16", 4), ("1", 4), ("", 12),
+            ("16", 4), ("1", 4), ("8 GPUs", 6), ("4 GPUs, 64 KiB", 2), ("64 GPUs", 0), ("64 ring", 2),
+            ("world size>4", 6), ("size>=1 MiB", 8), ("size<1 MiB, world size<=4, ring", 1),
+            ("size<1,024 KiB", 4), ("", 12),
         ):  # fmt: skip
             one.page.fill("#filter", text)
             assert one.page.locator("#all tbody tr:not(.hidden)").count() == shown, text
             assert one.text("#filtered") == ("12 points" if shown == 12 else f"{shown} of 12 points")
+        # Figures are compared in their units; the example in the empty box is a filter of this table.
+        times = [point["report"]["time_s"] for point in report(folders["ring_or_naive"])["points"]]
+        one.page.fill("#filter", "time<1 ms")
+        assert one.text("#filtered") == f"{sum(time < 1e-3 for time in times)} of 12 points"
+        one.page.fill("#filter", one.page.get_attribute("#filter", "placeholder"))
+        assert 1 <= one.page.locator("#all tbody tr:not(.hidden)").count() < 12
+        for text, fault in (
+            ("wrold size=8", 'No column is named "wrold size".'), ("time<1", 'Write a unit after "time<1".'),
+            ("time<fast", 'Write a number after "time<".'),
+        ):  # fmt: skip
+            one.page.fill("#filter", text)
+            assert one.text("#filtered") == f"12 points. {fault}"
 
 
 def test_headers_that_sort_look_like_it(running: Any, folders: dict[str, Path]) -> None:
@@ -598,3 +693,88 @@ def test_lines_on_each_other_share_one_name(running: Any, tmp_path: Path) -> Non
         one.drawn()
         assert "zero1, zero2 (same line)" in one.text("#overview .legend")
         assert one.page.locator("#overview path").count() == 2
+
+
+def boxes_of(one: Opened, selector: str) -> list[list[float]]:
+    """Left, top, right and bottom of each element of a drawing, in the drawing's units."""
+    return one.value(
+        f"[...document.querySelectorAll('{selector}')].map(e => e.getBBox())"
+        ".map(b => [b.x, b.y, b.x + b.width, b.y + b.height])"
+    )
+
+
+def meet(one: list[float], other: list[float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_names_of_points_are_free_and_the_legend_names_what_is_drawn(running: Any, tmp_path: Path, width: int) -> None:
+    """Six policies of checkpointing: all are on the front, neighbours lie close to each other."""
+    policies = ["none", "selective_op", "attention", {"every": 2}, "sqrt", "full"]
+    data = TRAINING | {"sweep": {}, "compare": {"training.activation_checkpointing": policies}}
+    data["training"] = TRAINING["training"] | {"micro_batch_size": 8, "sharding": "zero3", "attention": "standard"}
+    run(tmp_path / "policies", data)
+    with opened(running, tmp_path / "policies" / FILE, width=width) as one:
+        one.drawn()
+        names, dots = boxes_of(one, "#front svg .label"), boxes_of(one, "#front svg circle")
+        assert len(names) >= (5 if width > 1000 else 2)
+        for number, name in enumerate(names):
+            assert not any(meet(name, other) for other in [*names[:number], *dots])
+        # Places along the line, at most a unit apart.
+        line = one.value(
+            "(p => [...Array(Math.ceil(p.getTotalLength())).keys()]"
+            ".map(i => p.getPointAtLength(i)).map(q => [q.x, q.y]))"
+            "(document.querySelector('#front svg path'))"
+        )
+        assert not any(name[0] < x < name[2] and name[1] < y < name[3] for name in names for x, y in line)
+        legend = one.value("[...document.querySelectorAll('#front .legend span')].map(s => s.textContent)")
+        colours = one.value(
+            "[...new Set([...document.querySelectorAll('#front circle')].map(c => c.getAttribute('fill')))]"
+        )
+        assert "Pareto front" in legend
+        assert len(legend) == len(colours)
+
+
+def test_a_front_of_one_point_is_not_called_a_front(running: Any, tmp_path: Path) -> None:
+    data = TRAINING | {
+        "sweep": {"cluster.world_size": [2, 8]},
+        "training": TRAINING["training"] | {"sharding": "zero3"},
+    }
+    run(tmp_path / "one", data | {"compare": {}})
+    with opened(running, tmp_path / "one" / FILE) as one:
+        one.drawn()
+        assert one.text("#front .legend").split() == ["fastest,", "and", "least", "memory", "fits"]
+        assert one.page.locator("#front path").count() == 0
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (768, "dark"), (1400, "light")])
+def test_a_table_wider_than_its_box_says_how_many_columns_follow(
+    running: Any, folders: dict[str, Path], width: int, scheme: str
+) -> None:
+    cut = (
+        "[...document.querySelectorAll('.scroll')].filter(b => b.clientWidth)"
+        ".map(b => [b.scrollWidth - b.clientWidth > 1, getComputedStyle(b).boxShadow !== 'none', "
+        "b.nextElementSibling?.matches('.cue') ? b.nextElementSibling.textContent : ''])"
+    )
+    wide = 0
+    for folder in folders.values():
+        with opened(running, folder / FILE, width=width, color_scheme=scheme) as one:
+            one.drawn()
+            # Each frame draws what the frame before has changed.
+            one.until("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
+            for is_wider, has_shadow, text in one.value(cut):
+                assert is_wider == has_shadow == text.startswith("Scroll right for "), text
+                wide += is_wider
+            points = one.page.locator("#all").locator("xpath=..")
+            if points.evaluate("box => box.scrollWidth - box.clientWidth > 1"):
+                told = points.locator("xpath=following-sibling::p").inner_text()
+                hidden = one.value(
+                    "[...document.querySelectorAll('#all th')].filter(h => h.getBoundingClientRect().right"
+                    " > document.querySelector('#all').parentElement.getBoundingClientRect().right + 1).length"
+                )
+                assert told == f"Scroll right for {hidden} more column{'s' if hidden > 1 else ''}."
+                points.evaluate("box => { box.scrollLeft = box.scrollWidth; }")
+                one.until("!document.querySelector('#all').parentElement.classList.contains('cutright')")
+                assert points.locator("xpath=following-sibling::p").inner_text() == ""
+                assert points.evaluate("box => box.classList.contains('cutleft')")
+    assert wide or width == 1400

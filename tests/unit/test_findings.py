@@ -469,6 +469,35 @@ def test_changes_stand_in_a_table_only_where_points_differ_in_one_thing() -> Non
         assert any("%" in cell for _, cells in table.rows for cell in cells) == changed
 
 
+def green(of: Comparison) -> dict[str, list[str]]:
+    """Names of the rows that are marked as best, by column of the comparison's small table."""
+    (table,) = small_tables(of, answer(of))
+    return {
+        column: [name for line, (name, _) in enumerate(table.rows) if (line, place) in table.best]
+        for place, column in enumerate(table.columns)
+    }
+
+
+def test_numbers_of_gpus_are_no_rivals_except_per_gpu() -> None:
+    """More GPUs take less time for the same tokens, or as long for more tokens: this makes no setting the best."""
+    data = {"name": "scaling", "cluster": {"topology": "dgx_a100", "world_size": 8},
+            "training": {"model": "gpt2", "seq_len": 256, "sharding": "zero3"}}  # fmt: skip
+    gpus = {"cluster.world_size": [2, 4, 8]}
+    for batch in ({}, {"global_batch": "64seq"}):
+        alone = compared(data | {"training": data["training"] | batch, "sweep": gpus})
+        marked = green(alone)
+        assert (marked["time"], marked["tokens/s"], marked["peak memory"]) == ([], [], [])
+        assert small_tables(alone, answer(alone))[0].rivals.startswith("among points with the same number of GPUs")
+    both = green(compared(data | {"compare": {"training.sharding": ["ddp", "zero3"], **gpus}}))
+    # Each number of GPUs has its own best.
+    assert both["peak memory"] == ["zero3, 2 GPUs", "zero3, 4 GPUs", "zero3, 8 GPUs"]
+
+
+def test_a_larger_array_is_no_slower_setting() -> None:
+    alone = compared(RING_OR_NAIVE | {"compare": {}, "sweep": {"collective.size": ["64 KiB", "1 MiB"]}})
+    assert not any(green(alone).values())
+
+
 def test_equal_ones_win_together_and_are_not_called_equal_to_those_they_beat() -> None:
     """Two dtypes of equal bytes tie; both beat the naive way."""
     told = answered(

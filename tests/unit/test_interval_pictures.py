@@ -88,3 +88,11 @@ def test_a_front_of_one_point_is_no_line_and_has_no_name() -> None:
 
     assert not any("front" in name for name in names([("a", one), ("b", worse)]))
     assert any("front" in name for name in names([("a", one), ("b", worse | {"peak_memory_bytes": 2**29})]))
+
+
+def test_thin_lines_to_names_pass_below_points_and_lines_of_data() -> None:
+    one = {"tokens_per_s_per_gpu": 5.0, "peak_memory_bytes": 2**30, "fits": True, "capacity_bytes": 2**31}
+    rows = [("a", one), ("b", one | {"tokens_per_s_per_gpu": 4.0, "peak_memory_bytes": 2**29})]
+    (axes,) = memory_vs_time.figure(rows).axes
+    assert len(axes.texts) == len(rows)
+    assert max(text.get_zorder() for text in axes.texts) < min(line.get_zorder() for line in axes.lines)

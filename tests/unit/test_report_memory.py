@@ -19,7 +19,7 @@ from matplotlib.text import Text
 from simulator.engine.allocator import NoRoomError
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.records.timeline import AllocatorEvent, MemorySample, Timeline
-from simulator.report.numbers.memory_at import allocations_at
+from simulator.report.numbers.memory_at import allocations_at, largest_over_time
 from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp
@@ -389,6 +389,18 @@ def test_holders_are_those_of_the_peak_or_of_a_moment() -> None:
     assert [h.name for h in allocations_at(timeline, 4.0, 3)] == ["weights", "bucket", "scale"]
     with pytest.raises(ValueError, match="got rank 0; allocations are known of \\[3\\]"):
         allocations_at(timeline)
+
+
+@pytest.mark.parametrize("most", [1, 2, 15])
+def test_the_largest_over_time_contain_the_largest_of_every_moment(most: int) -> None:
+    timeline = Timeline("events", 6.0, (), allocations={3: tuple(step().events)})
+    lifetimes = largest_over_time(timeline, 3, most)
+    for time in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 3.5, 4.0, 5.5):
+        then = [one.holder for one in lifetimes if one.holder.since <= time < one.until]
+        assert tuple(then[:most]) == allocations_at(timeline, time, 3)[:most]
+    # The batch is largest until its end, then the weights: nothing else is ever the largest.
+    if most == 1:
+        assert [one.holder.name for one in lifetimes] == ["batch", "weights"]
 
 
 def test_the_rank_that_holds_most_is_drawn_and_holes_are_held_against_the_capacity() -> None:

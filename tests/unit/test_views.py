@@ -19,12 +19,18 @@ from simulator.results.page.point_table import point_table
 from simulator.results.small_table import small_tables
 from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import load_scenario, points
+from simulator.sweeps.artifacts import view_of_run
 from simulator.sweeps.sweep import play_points
 
 SERVED: dict[str, Any] = {
     "name": "served",
     "cluster": {"topology": "star_100g", "world_size": 4},
     "collective": {"operation": "all_reduce", "size": "1 MiB", "algorithm": "parameter_server"},
+}
+TRAINED: dict[str, Any] = {
+    "name": "trained",
+    "cluster": {"topology": "dgx_a100", "world_size": 2},
+    "training": {"model": "gpt2", "seq_len": 512},
 }
 
 
@@ -62,6 +68,43 @@ def test_a_server_stays_where_lanes_are_left_out_for_room() -> None:
     left = streams(decompressed(small))
     assert len({who for who, _, _ in left if isinstance(who, int)}) < 16
     assert ("server0", 1, "sends") in left
+
+
+def test_passes_are_split_into_their_kernels_only_where_durations_add_up() -> None:
+    run = simulate(load_scenario(TRAINED))
+    view = view_of_run(run)
+    (lane,) = [lane for lane in view["lanes"]["lanes"] if lane["stream"] == "compute"]
+    names, kinds = view["lanes"]["names"], view["lanes"]["kinds"]
+    spans = list(zip([names[n] for n in lane["name"]], [kinds[k] for k in lane["kind"]], lane["kernels"], strict=True))
+    # 12 layers, embedding and head, forward and backward; copies and the optimizer stay whole.
+    assert sum(place >= 0 for *_, place in spans) == 2 * 14
+    assert {kind for _, kind, place in spans if place < 0} <= {"copies", "optimizer"}
+    for name, kind, place in spans:
+        if place >= 0:
+            parts = view["lanes"]["passes"][place]
+            assert sum(share for _, share in parts) == pytest.approx(1.0, rel=1e-12)
+            assert ("attention" in dict(parts)) is name.startswith("layer ")
+            # The first kernel of a layer is its norm; the backward pass ends with it.
+            if name.startswith("layer "):
+                assert parts[0 if kind == "forward" else -1][0] == "elementwise"
+    # With tensor parallelism exchanges cut the passes of layers: only the embedding's passes are whole.
+    cut = view_of_run(simulate(load_scenario(TRAINED | {"training": TRAINED["training"] | {"parallelism": {"tp": 2}}})))
+    split = {
+        cut["lanes"]["names"][name].split()[0]
+        for lane in cut["lanes"]["lanes"]
+        for name, place in zip(lane["name"], lane.get("kernels", ()), strict=False)
+        if place >= 0
+    }
+    assert split <= {"embedding"}
+
+
+def test_a_page_without_room_keeps_the_allocations_of_the_peak_alone() -> None:
+    _, view = looked_at(TRAINED)
+    small = within(view, len(compressed(view)) - 1)
+    assert small is not None
+    memory = decompressed(small)["memory"]
+    assert (memory["allocations"], memory["holders"]) == (None, view["memory"]["holders"])
+    assert len(view["memory"]["allocations"]["bytes"]) > len(memory["holders"]) == view["memory"]["allocations"]["most"]
 
 
 def test_a_rank_of_a_ring_receives_while_it_sends_and_has_one_lane_for_both() -> None:

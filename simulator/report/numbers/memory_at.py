@@ -1,11 +1,11 @@
 """Which allocations make up a rank's memory at a given moment, for example at the peak?
 
-The allocator's log is replayed up to this moment; nothing is simulated again.
+The allocator's log is replayed; nothing is simulated again.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -34,6 +34,26 @@ class Holder:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """An allocation, and the part of the allocator's log in which it exists.
+
+    Attributes
+    ----------
+    holder : Holder
+        The allocation.
+    first, last : int
+        Number of the event that allocates it, and of the event that frees it; the number of events if none frees it.
+    until : float
+        Time of the event that frees it [s]; the end of the timeline if none does.
+    """
+
+    holder: Holder
+    first: int
+    last: int
+    until: float
+
+
 def allocations_at(timeline: Timeline, time: float | None = None, rank: int = 0) -> tuple[Holder, ...]:
     """Return the allocations that a rank holds at a moment, largest first, ties in natural order of names.
 
@@ -51,19 +71,54 @@ def allocations_at(timeline: Timeline, time: float | None = None, rank: int = 0)
     ValueError
         The timeline has no allocations of this rank.
     """
-    if rank not in timeline.allocations:
-        raise ValueError(f"got rank {rank}; allocations are known of {sorted(timeline.allocations) or 'none'}")
+    lifetimes = _lifetimes(timeline, rank)
     events = timeline.allocations[rank]
     # Events at the moment itself are included (bisect_right).
     end = _fullest(events) if time is None else bisect_right(events, time, key=lambda event: event.time)
-    holders: dict[str, Holder] = {}
-    for event in events[:end]:
+    return tuple(one.holder for one in lifetimes if one.first < end <= one.last)
+
+
+def largest_over_time(timeline: Timeline, rank: int, most: int) -> tuple[Lifetime, ...]:
+    """Return the allocations of a rank that are among the `most` largest at any moment.
+
+    The order is that of `allocations_at`: the first `most` of the returned allocations that exist at a moment are the
+    largest of this moment.
+
+    Raises
+    ------
+    ValueError
+        The timeline has no allocations of this rank.
+    """
+    lifetimes = _lifetimes(timeline, rank)
+    begins = {one.first: place for place, one in enumerate(lifetimes)}
+    ends = {one.last: place for place, one in enumerate(lifetimes)}
+    existing: list[int] = []
+    shown: set[int] = set()
+    for number in range(len(timeline.allocations[rank])):
+        if number in begins:
+            insort(existing, begins[number])
+        elif number in ends:
+            existing.remove(ends[number])
+        shown.update(existing[:most])
+    return tuple(lifetimes[place] for place in sorted(shown))
+
+
+def _lifetimes(timeline: Timeline, rank: int) -> list[Lifetime]:
+    """Return all allocations of a rank, largest first, ties in natural order of names."""
+    if rank not in timeline.allocations:
+        raise ValueError(f"got rank {rank}; allocations are known of {sorted(timeline.allocations) or 'none'}")
+    events = timeline.allocations[rank]
+    begun: dict[str, tuple[int, Holder]] = {}
+    ended = []
+    for number, event in enumerate(events):
         # A label is unique among the allocations that exist at the same time.
         if event.action == "alloc":
-            holders[event.label] = Holder(event.label, event.category, event.size, event.time)
+            begun[event.label] = (number, Holder(event.label, event.category, event.size, event.time))
         elif event.action == "free":
-            del holders[event.label]
-    return tuple(sorted(holders.values(), key=lambda holder: (-holder.nbytes, natural(holder.name))))
+            first, holder = begun.pop(event.label)
+            ended.append(Lifetime(holder, first, number, event.time))
+    kept = [Lifetime(holder, first, len(events), timeline.end) for first, holder in begun.values()]
+    return sorted(ended + kept, key=lambda one: (-one.holder.nbytes, natural(one.holder.name), one.first))
 
 
 def _fullest(events: Sequence[AllocatorEvent]) -> int:

@@ -75,5 +75,7 @@ def name_points(axes: Axes, points: Sequence[NamedPoint], height: float) -> None
         axes.annotate(
             point.text, (point.x, point.y), xytext=(1.03, place), textcoords="axes fraction", va="center", fontsize=8.5,
             fontweight="bold" if point.bold else "normal", annotation_clip=False,
+            # Below the points and the lines of data, which the thin lines would strike through.
+            zorder=1.5,
             arrowprops={"arrowstyle": "-", "color": style.LIGHT, "linewidth": 0.6, "shrinkA": 2, "shrinkB": 4},
         )  # fmt: skip

@@ -89,6 +89,7 @@ MEMORY: Final = {
     "other": LIGHT,
     REST: PALE,
 }
+KERNELS: Final = {"matmul": "#1B7F8C", "attention": "#B5179E", "elementwise": "#B59F5B"}
 DIMENSIONS: Final = {"dp": VERMILION, "tp": PURPLE, "pp": BLACK, "cp": SKY, "ep": WINE, "host": LIGHT}
 _OWN: Final = {**OPERATIONS, **MEMORY, **DIMENSIONS}
 

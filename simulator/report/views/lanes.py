@@ -13,6 +13,7 @@ from simulator.records.program import Program
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.participants import Participant, Traffic, traffic
 from simulator.report.plots.training.pipeline import first_of_stages, passes
+from simulator.report.views.pass_kernels import PassKernels, pass_of_operations
 from simulator.step.streams import dimension_of
 
 # Distinct ranks shown; the first, the last to end and slow ranks are always among them.
@@ -36,6 +37,7 @@ def lanes(
     slow: Sequence[int],
     notes: list[str],
     program: Program | None = None,
+    passes_by_kind: Sequence[PassKernels] = (),
 ) -> dict[str, Any]:
     """Return the timeline's spans as columns of numbers, a lane (row of the page's picture) per rank and stream.
 
@@ -45,7 +47,8 @@ def lanes(
         `names` and `kinds`: texts. `lanes`: dicts with `rank` (or a server's or switch's vertex), `alike` (number of
         ranks with equal spans), `stream`, and columns `start` (distance from the span before [units]), `duration`
         [units], `name` and `kind` (indices of the texts), and with a program `waits`: index of the name of the
-        dependency that ended last before the span, -1 without a dependency.
+        dependency that ended last before the span, -1 without a dependency; with `passes_by_kind` also `kernels`:
+        index in `passes` (lists of kind and share), -1 for a span whose kernels are not known.
     """
     ranks = by_rank(timeline.spans)
     firsts = {own[0]: own for own in _alike(ranks, timeline.end)}
@@ -60,12 +63,17 @@ def lanes(
     told = []
     for rank in shown:
         awaited = {} if program is None else _awaited(program, rank, ranks[rank])
-        told += [_lane(rank, firsts[rank], stream, own, unit, texts, awaited) for stream, own in _streams(ranks[rank])]
+        made_of = {} if program is None else pass_of_operations(program, rank, passes_by_kind)
+        told += [
+            _lane(rank, firsts[rank], stream, own, unit, texts, awaited) | _kernels(own, made_of)
+            for stream, own in _streams(ranks[rank])
+        ]
         told += [_moved(rank, len(firsts[rank]), one, unit, texts) for one in moved.get(rank, ())]
     told += _others(moved, unit, texts, notes)
     return {
         "names": list(texts["names"]),
         "kinds": list(texts["kinds"]),
+        "passes": [one.parts for one in passes_by_kind],
         "lanes": told,
         "last_rank": _first_of(firsts, last),
         "slow": [_first_of(firsts, rank) for rank in slow],
@@ -167,6 +175,12 @@ def _lane(
     before = [awaited.get(span.name) for span in spans]
     numbers = [-1 if name is None else texts["names"].setdefault(name, len(texts["names"])) for name in before]
     return lane | {"waits": numbers}
+
+
+def _kernels(spans: Sequence[Span], made_of: Mapping[str, int]) -> dict[str, list[int]]:
+    """Return a lane's column with the pass of each span; empty if no span is a known pass."""
+    column = [made_of.get(span.name, -1) for span in spans]
+    return {"kernels": column} if max(column, default=-1) >= 0 else {}
 
 
 def _moved(who: Participant, alike: int, own: Traffic, unit: float, texts: dict[str, dict[str, int]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How does a page show memory? A rank's use over time by category, its peak, and the peak's largest allocations."""
+"""How does a page show memory? A rank's use over time by category, its peak, and the largest allocations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import isfinite
 from typing import Any, Final
 
 from simulator.records.timeline import Timeline, by_rank
-from simulator.report.numbers.memory_at import allocations_at
+from simulator.report.numbers.memory_at import allocations_at, largest_over_time
 from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots.training.memory import shown_categories, with_rest
 
@@ -22,7 +22,8 @@ def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] |
     -------
     dict
         `rank`, `capacity` [B], `time` [units, differences], `categories`, `held` (a column per category [B]), `peak`
-        (index in the columns), `holders` at the peak (name, category, bytes), `reserved` [B] or None.
+        (index in the columns), `holders` at the peak (name, category, bytes), `allocations` (see `_allocations`),
+        `reserved` [B] or None.
     """
     samples = by_rank(timeline.memory)
     if not samples or timeline.peak is None:
@@ -43,6 +44,7 @@ def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] |
         "held": [[column.get(name, 0) for column in columns] for name in categories],
         "peak": totals.index(max(totals)),
         "holders": _holders(timeline, rank),
+        "allocations": _allocations(timeline, rank, unit),
         "reserved": timeline.reserved.get(rank),
     }
 
@@ -53,3 +55,32 @@ def _holders(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
         return []
     holders = allocations_at(timeline, rank=rank)[:_MOST_HOLDERS]
     return [{"name": one.name, "category": one.category, "bytes": one.nbytes} for one in holders]
+
+
+def _allocations(timeline: Timeline, rank: int, unit: float) -> dict[str, Any] | None:
+    """Return the allocations that are among a rank's largest at any moment, largest first; None if none are known.
+
+    Returns
+    -------
+    dict
+        `most` (allocations to list at a moment), `names`, `categories`, and a column for each of `name`, `category`
+        (indices in these lists), `bytes` [B], `begin` and `end` [units].
+    """
+    if rank not in timeline.allocations:
+        return None
+    lifetimes = largest_over_time(timeline, rank, _MOST_HOLDERS)
+    # Names repeat: every micro-batch allocates its activations again.
+    names, categories = (
+        {text: place for place, text in enumerate(dict.fromkeys(getattr(one.holder, key) for one in lifetimes))}
+        for key in ("name", "category")
+    )
+    return {
+        "most": _MOST_HOLDERS,
+        "names": list(names),
+        "categories": list(categories),
+        "name": [names[one.holder.name] for one in lifetimes],
+        "category": [categories[one.holder.category] for one in lifetimes],
+        "bytes": [one.holder.nbytes for one in lifetimes],
+        "begin": [round(one.holder.since / unit) for one in lifetimes],
+        "end": [round(one.until / unit) for one in lifetimes],
+    }

@@ -17,6 +17,7 @@ from simulator.records.timeline import Timeline
 from simulator.report.views.lanes import lanes, pipeline
 from simulator.report.views.links import few_names, links
 from simulator.report.views.memory import memory
+from simulator.report.views.pass_kernels import PassKernels
 
 # Whole numbers up to this are exact in JavaScript, and short enough in JSON.
 _TICKS: Final = 10**9
@@ -29,6 +30,7 @@ def view_of(
     groups: Mapping[str, Sequence[int]] | None = None,
     slow: Sequence[int] = (),
     program: Program | None = None,
+    passes: Sequence[PassKernels] = (),
 ) -> dict[str, Any]:
     """Return a simulated point's timeline as plain data for a page: lanes of spans, memory, links.
 
@@ -44,6 +46,8 @@ def view_of(
         Ranks that are always shown.
     program : Program, optional
         Given: each span of an operation names the dependency that ended last, for which the operation waited.
+    passes : sequence of PassKernels, optional
+        Given with a program: spans that consist of the kernels of a pass refer to these kernels.
 
     Returns
     -------
@@ -55,7 +59,7 @@ def view_of(
     return {
         "unit_s": unit,
         "end": round(timeline.end / unit),
-        "lanes": lanes(timeline, unit, groups, slow, notes, program),
+        "lanes": lanes(timeline, unit, groups, slow, notes, program, passes),
         "pipeline": pipeline(timeline, unit),
         "memory": memory(timeline, unit, capacity),
         "links": links(timeline, notes),
@@ -89,16 +93,21 @@ def decompressed(data: bytes) -> dict[str, Any]:
 def within(view: dict[str, Any], most: int) -> bytes | None:
     """Return a page's view as gzipped JSON of at most `most` bytes, reduced if necessary; None if impossible.
 
-    Reductions in order: lanes except the first, the last to end and slow ranks; merged spans; links without utilisation
-    over time; few link names.
+    Reductions in order: allocations only at the peak; lanes except the first, the last to end and slow ranks; merged
+    spans; links without utilisation over time; few link names.
     """
     # Each step reduces the view further, until it is small enough.
-    for smaller in (lambda v: v, _few_lanes, _merged, _without_course, _few_names):
+    for smaller in (lambda v: v, _without_allocations, _few_lanes, _merged, _without_course, _few_names):
         view = smaller(view)
         data = compressed(view)
         if len(data) <= most:
             return data
     return None
+
+
+def _without_allocations(view: dict[str, Any]) -> dict[str, Any]:
+    """Return a view with the largest allocations at the memory peak alone."""
+    return view | {"memory": view["memory"] and view["memory"] | {"allocations": None}}
 
 
 def _few_lanes(view: dict[str, Any]) -> dict[str, Any]:
@@ -146,8 +155,9 @@ def _merge(lane: dict[str, Any], width: int, names: list[str]) -> dict[str, Any]
         "duration": [span[1] - span[0] for span in spans],
         "kind": [span[2] for span in spans],
         "name": [span[3] for span in spans],
-        # Merged spans have no single dependency.
+        # Merged spans have no single dependency, and no single list of kernels.
         "waits": [],
+        "kernels": [],
     }
 
 

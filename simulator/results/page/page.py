@@ -19,7 +19,7 @@ from simulator.report.views import view as views
 from simulator.results.page.document import asset, document
 from simulator.results.page.page_data import page_data
 from simulator.results.page.page_text import files_beside, reproduction, trust
-from simulator.results.page.point_table import point_table
+from simulator.results.page.point_table import example_filter, point_table
 from simulator.results.small_table import SmallTable, small_tables
 from simulator.scenario.resolve import to_yaml
 
@@ -105,7 +105,8 @@ def _head(compared: Comparison, answer: Answer) -> str:
     drawn = small_tables(compared, answer)
     tables = "".join(_small(table) for table in drawn)
     if any(table.best for table in drawn):
-        tables += '<p class="note">Green: best, or a tie with the best. Outlined: the point shown below.</p>'
+        rivals = next((f", {table.rivals}" for table in drawn if table.rivals), "")
+        tables += f'<p class="note">Green: best, or a tie with the best{rivals}. Outlined: the point shown below.</p>'
     return (
         f"<header><h1>{escape(scenario.question or scenario.name)}</h1>"
         f'<p class="setting">{escape(compared.setting_text)}{count}</p></header>'
@@ -162,7 +163,8 @@ def _table(compared: Comparison) -> str:
     count = f"{len(compared.rows):,} point{'' if len(compared.rows) == 1 else 's'}"
     return (
         '<section class="panel"><h2>All points</h2><div class="controls hidden needsjs">'
-        '<label>filter <input id="filter" type="search" size="34" placeholder="world size=8, ring"></label>'
+        '<label>filter <input id="filter" type="search" size="34" '
+        f'placeholder="{escape(example_filter(compared))}"></label>'
         f'<span class="note" id="filtered">{count}</span>'
         '<button class="plain" id="copy">Copy as CSV</button></div>'
         f'<div class="scroll tall">{point_table(compared)}</div></section>'

@@ -28,7 +28,9 @@ _PARTS: Final = {
     "sending": "transfer", "receiving": "received", "latency and waiting": "idle",
 }  # fmt: skip
 
-PART_COLOURS: Final = style.OPERATIONS | style.MEMORY | {name: style.OPERATIONS[kind] for name, kind in _PARTS.items()}
+PART_COLOURS: Final = (
+    style.OPERATIONS | style.MEMORY | style.KERNELS | {name: style.OPERATIONS[kind] for name, kind in _PARTS.items()}
+)
 
 
 def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: Mapping[int, str]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from simulator.scenario.payload import PAYLOAD_LIMIT
 
 # More rows would make the page slow; table.csv contains every row.
 MOST_ROWS: Final = 1000
+# Maximum letters of a setting that stays on a single line.
+_SHORT: Final = 20
 
 
 class ReportColumn(NamedTuple):
@@ -76,7 +78,7 @@ def point_table(compared: Comparison) -> str:
     columns = figures(compared)
     first = columns[0]
     several = len(compared.settings) > 1
-    heads = [axis.rpartition(".")[2].replace("_", " ") for axis in axes] + [column.name for column in columns]
+    heads = [_heading(axis) for axis in axes] + [column.name for column in columns]
     heads += [f"vs {compared.name(compared.settings[0])}"] if several else []
     heads += ["fits"] if compared.kind == "training" else []
     body = "".join(_row(compared, row, axes, columns, first, several) for row in compared.rows[:MOST_ROWS])
@@ -88,6 +90,20 @@ def point_table(compared: Comparison) -> str:
         f'<table id="all" class="sortable">{f"<caption>{caption}</caption>" if caption else ""}'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     )
+
+
+def example_filter(compared: Comparison) -> str:
+    """Return a filter of the table as an example: 'size=64 KiB, time>=25.24 us'."""
+    row = next((row for row in compared.rows if row.report is not None), compared.rows[0])
+    settings, first = {**row.setting, **row.condition}, figures(compared)[0]
+    parts = [f"{_heading(axis)}={label(axis, settings[axis])}" for axis in [*settings][-1:]]
+    if row.report is not None:
+        parts.append(f"{first.name}>={first.text(first.value(row.report))}")
+    return ", ".join(parts)
+
+
+def _heading(axis: str) -> str:
+    return axis.rpartition(".")[2].replace("_", " ")
 
 
 def _why_dashes(compared: Comparison) -> list[str]:
@@ -109,7 +125,7 @@ def _row(
     several: bool,
 ) -> str:
     settings = {**row.setting, **row.condition}
-    cells = [f'<td class="text">{escape(label(axis, settings[axis]))}</td>' for axis in axes]
+    cells = [_setting_cell(label(axis, settings[axis])) for axis in axes]
     if row.report is None:
         # A failed point has no figures; its error fills the row.
         error = next((outcome.error for outcome in compared.outcomes if outcome.index == row.index), "") or ""
@@ -123,6 +139,10 @@ def _row(
         short = format_memory(row.report["shortfall_bytes"])
         cells.append('<td class="text">yes</td>' if row.fits else f'<td class="text bad">lacks {short}</td>')
     return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
+
+
+def _setting_cell(text: str) -> str:
+    return f'<td class="text{" short" if len(text) <= _SHORT else ""}">{escape(text)}</td>'
 
 
 def _cell(column: ReportColumn, report: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
-// What do all pictures along time share: a window of time, a cursor, a sharp canvas, a time axis?
+// What do all pictures along time share: a window of time, a cursor, a marked time, a sharp canvas, a time axis?
 
 class TimeWindow {
-  constructor(end) { this.end = end; this.from = 0; this.to = end; this.cursor = null; this.followers = new Set(); }
+  constructor(end) { this.end = end; this.from = 0; this.to = end; this.cursor = null; this.marked = null; this.followers = new Set(); }
   set(from, to) {
     const width = Math.min(Math.max(to - from, this.end * 1e-7), this.end);
     this.from = Math.min(Math.max(0, from), this.end - width);
@@ -11,6 +11,8 @@ class TimeWindow {
   zoom(factor, at) { this.set(at - (at - this.from) * factor, at + (this.to - at) * factor); }
   pan(share) { const by = share * (this.to - this.from); this.set(this.from + by, this.to + by); }
   point(at) { this.cursor = at; this.tell(); }
+  // The cursor leaves with the pointer; a marked time stays.
+  mark(at) { this.marked = at; this.tell(); }
   tell() { for (const draw of this.followers) draw(); }
 }
 
@@ -55,11 +57,15 @@ function timeAxis(pen, left, width, top, view, unit) {
   }
 }
 
-function cursorLine(pen, left, width, height, view) {
-  if (view.cursor === null || view.cursor < view.from || view.cursor > view.to) return;
-  const x = left + ((view.cursor - view.from) / (view.to - view.from)) * (width - left);
-  pen.strokeStyle = themed("--text");
-  pen.beginPath(); pen.moveTo(x, 0); pen.lineTo(x, height); pen.stroke();
+function cursorLines(pen, left, width, height, view) {
+  for (const [time, dash] of [[view.cursor, []], [view.marked, [4, 3]]]) {
+    if (time === null || time < view.from || time > view.to) continue;
+    const x = left + ((time - view.from) / (view.to - view.from)) * (width - left);
+    pen.strokeStyle = themed("--text");
+    pen.setLineDash(dash);
+    pen.beginPath(); pen.moveTo(x, 0); pen.lineTo(x, height); pen.stroke();
+  }
+  pen.setLineDash([]);
 }
 
 // Time under the pointer, in the view's units; null left of the pictures.
@@ -70,7 +76,7 @@ function timeAt(event, canvas, view) {
   return x < left ? null : view.from + ((x - left) / (box.width - left)) * (view.to - view.from);
 }
 
-// Wheel with ctrl (or once the picture has the focus) zooms, dragging pans; with shift it selects instead.
+// Wheel with ctrl (or once the picture has the focus) zooms, dragging pans; with shift it selects instead. A click marks.
 function steer(canvas, view, onSelect) {
   let dragged = null;
   canvas.addEventListener("wheel", (event) => {
@@ -93,7 +99,11 @@ function steer(canvas, view, onSelect) {
     const by = ((dragged.x - event.clientX) / (box.width - gutter(box.width))) * (dragged.to - dragged.from);
     view.set(dragged.from + by, dragged.to + by);
   });
-  canvas.addEventListener("pointerup", () => { dragged = null; });
+  canvas.addEventListener("pointerup", (event) => {
+    // A hand is never quite still.
+    if (dragged && !dragged.selects && Math.abs(event.clientX - dragged.x) < 4) view.mark(dragged.at);
+    dragged = null;
+  });
   canvas.addEventListener("pointerleave", () => { tip.hide(); view.point(null); });
   canvas.addEventListener("keydown", (event) => {
     const middle = view.cursor ?? (view.from + view.to) / 2;
@@ -102,6 +112,7 @@ function steer(canvas, view, onSelect) {
       w: () => view.zoom(0.6, middle), s: () => view.zoom(1.6, middle), a: () => view.pan(-0.2), d: () => view.pan(0.2),
       ArrowLeft: () => view.pan(-0.2), ArrowRight: () => view.pan(0.2), "+": () => view.zoom(0.6, middle),
       "=": () => view.zoom(0.6, middle), "-": () => view.zoom(1.6, middle), 0: () => view.set(0, view.end),
+      Enter: () => view.mark(middle), Escape: () => view.mark(null),
     }[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (act) { act(); event.preventDefault(); }

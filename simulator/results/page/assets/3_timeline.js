@@ -14,6 +14,7 @@ class Lane {
     this.kind = packed.kind;
     this.name = packed.name;
     this.waits = packed.waits || [];
+    this.kernels = packed.kernels || [];
     this.texts = lanes;
   }
   // The first span that ends after a time; spans of a stream do not overlap, those of sends may.
@@ -34,6 +35,8 @@ class Lane {
   }
   nameOf(i) { return this.texts.names[this.name[i]]; }
   kindOf(i) { return this.texts.kinds[this.kind[i]]; }
+  // Kinds of kernels and their shares of a span, in order; null where they are not known.
+  partsOf(i) { return (this.kernels[i] ?? -1) < 0 ? null : this.texts.passes[this.kernels[i]]; }
 }
 
 class Timeline {
@@ -43,15 +46,18 @@ class Timeline {
     this.lanes = played.lanes.lanes.map((lane) => new Lane(lane, played.lanes));
     this.query = "";
     this.matches = new Set();
+    this.byKernel = false;
     this.selection = null;
     this.chosen = null;
     this.row = this.lanes.length > 40 ? 12 : 19;
     this.canvas = make("canvas", { class: "lanes", tabindex: 0, role: "application",
       "aria-label": `Timeline of ${this.lanes.length} lanes. Left and right arrows pan, plus and minus zoom, ` +
-        "0 resets, N and P select the next and previous span, up and down arrows select a lane." });
+        "0 resets, Enter marks a time, Escape removes the mark, N and P select the next and previous span, up and down arrows select a lane." });
     this.said = make("p", { class: "note", "aria-live": "polite" });
     this.sums = make("div", { class: "scroll" });
-    place.replaceChildren(this.canvas, this.legend(), this.said, this.sums);
+    this.names = make("div", { class: "legend" });
+    this.legend();
+    place.replaceChildren(this.canvas, this.names, this.said, this.sums);
     steer(this.canvas, view, (from, to) => { this.selection = [from, to]; this.sum(); view.tell(); });
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("dblclick", (event) => this.zoomTo(this.under(event)));
@@ -60,13 +66,27 @@ class Timeline {
     view.followers.add(() => this.draw());
     this.draw();
   }
+  // Kinds that are drawn: of operations, or of kernels where they are known.
+  kinds() {
+    const found = new Set();
+    for (const lane of this.lanes) {
+      if (this.byKernel && lane.kernels.length) lane.kind.forEach((_, i) => (lane.partsOf(i) || [[lane.kindOf(i)]]).forEach(([kind]) => found.add(kind)));
+      else new Set(lane.kind).forEach((kind) => found.add(lane.texts.kinds[kind]));
+    }
+    return [...found];
+  }
   legend() {
-    const kinds = [...new Set(this.lanes.flatMap((lane) => [...new Set(lane.kind)].map((k) => lane.texts.kinds[k])))];
-    return make("div", { class: "legend" }, ...kinds.map((kind) => {
+    this.names.replaceChildren(...this.kinds().map((kind) => {
       const swatch = make("i");
       swatch.style.background = colourOf(kind);
       return make("span", {}, swatch, kind);
-    }));
+    }), ...(this.byKernel ? [make("span", { text: "Within a pass, kinds of kernels are drawn in their order, with the shares of their computed times. " +
+      "An operation whose kernels are not known has the colour of its phase." })] : []));
+  }
+  colourBy(kernels) {
+    this.byKernel = kernels;
+    this.legend();
+    this.view.tell();
   }
   draw() {
     const height = this.lanes.length * this.row + AXIS;
@@ -80,7 +100,7 @@ class Timeline {
       pen.fillStyle = "#0072b233";
       pen.fillRect(from, 0, to - from, height - AXIS);
     }
-    cursorLine(pen, left, width, height - AXIS, this.view);
+    cursorLines(pen, left, width, height - AXIS, this.view);
   }
   lane(pen, lane, row, left, width, scale) {
     const top = row * this.row;
@@ -111,7 +131,19 @@ class Timeline {
       pen.globalAlpha = faint ? 0.15 : 1;
       pen.fillStyle = colourOf(lane.kindOf(i));
       pen.fillRect(x, top + 1, wide > 4 ? wide - 0.6 : wide, this.row - 3);
-      if (wide > 46 && this.row > 14) this.label(pen, lane.nameOf(i), x, top, wide);
+      const parts = this.byKernel && lane.partsOf(i);
+      if (parts) {
+        let before = left + (lane.start[i] - from) * scale;
+        for (const [name, share] of parts) {
+          const after = before + share * (lane.end[i] - lane.start[i]) * scale;
+          pen.fillStyle = colourOf(name);
+          // The part of it that is in the window.
+          const [a, b] = [Math.max(left, before), Math.min(width, after)];
+          if (b > a) pen.fillRect(a, top + 1, b - a, this.row - 3);
+          before = after;
+        }
+      }
+      if (wide > 46 && this.row > 14 && !parts) this.label(pen, lane.nameOf(i), x, top, wide);
       if (this.chosen && this.chosen.lane === lane && this.chosen.i === i) {
         pen.strokeStyle = themed("--text"); pen.strokeRect(x + 0.5, top + 1.5, wide, this.row - 4);
       }
@@ -139,7 +171,12 @@ class Timeline {
     const s = this.unit;
     return `${lane.nameOf(i)} (${lane.kindOf(i)})\n${lane.who}, ${lane.stream}\n` +
       `from ${write(lane.start[i] * s, "s")}, takes ${write((lane.end[i] - lane.start[i]) * s, "s")}` +
-      ((lane.waits[i] ?? -1) < 0 ? "" : `\nwaited for ${lane.texts.names[lane.waits[i]]}`);
+      this.kernelText(lane.partsOf(i)) + ((lane.waits[i] ?? -1) < 0 ? "" : `\nwaited for ${lane.texts.names[lane.waits[i]]}`);
+  }
+  kernelText(parts) {
+    const sum = new Map();
+    for (const [kind, share] of parts || []) sum.set(kind, (sum.get(kind) || 0) + share);
+    return sum.size ? `\nkernels: ${[...sum].sort((a, b) => b[1] - a[1]).map(([kind, share]) => `${kind} ${write(share, "share")}`).join(", ")}` : "";
   }
   hover(event) {
     const span = this.under(event);

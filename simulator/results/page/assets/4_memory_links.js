@@ -32,8 +32,14 @@ class Memory {
     while (i + 1 < this.time.length && this.time[i + 1] <= time) i += 1;
     return i;
   }
+  // The step under the cursor, else at the marked time, else the peak; and which of the three it is.
+  shown() {
+    if (this.view.cursor !== null) return [this.at(this.view.cursor), "at the cursor"];
+    if (this.view.marked !== null) return [this.at(this.view.marked), "at the marked time"];
+    return [this.memory.peak, "at the peak"];
+  }
   tipText() {
-    const i = this.view.cursor === null ? this.memory.peak : this.at(this.view.cursor);
+    const [i] = this.shown();
     const rows = this.memory.categories.map((name, c) => [name, this.memory.held[c][i]]).filter(([, bytes]) => bytes);
     return [`${write(this.time[i] * this.unit, "s")}: ${write(this.total[i], "B")}`,
       ...rows.map(([name, bytes]) => `${name}: ${write(bytes, "B")}`)].join("\n");
@@ -78,13 +84,43 @@ class Memory {
     pen.fillStyle = themed("--soft");
     for (const bytes of byteTicks(most)) pen.fillText(write(bytes, "B"), left - 6, Math.max(8, y(bytes)));
     if (near) { pen.textAlign = "left"; pen.fillText("capacity", left + 4, y(this.memory.capacity) + 10); }
-    cursorLine(pen, left, width, floor, this.view);
-    const shown = this.view.cursor === null ? this.memory.peak : this.at(this.view.cursor);
+    cursorLines(pen, left, width, floor, this.view);
+    const [shown, when] = this.shown();
     this.legend.replaceChildren(...this.memory.categories.map((name, c) => {
       const swatch = make("i");
       swatch.style.background = colourOf(name);
       return make("span", {}, swatch, `${name} ${write(this.memory.held[c][shown], "B")}`);
-    }).filter((_, c) => this.memory.held[c][shown] > 0), make("span", { text: this.view.cursor === null ? "(at the peak)" : "(at the cursor)" }));
+    }).filter((_, c) => this.memory.held[c][shown] > 0), make("span", { text: `(${when})` }));
+  }
+}
+
+// The largest allocations at the marked time, or at the peak as long as no time is marked.
+class Holders {
+  constructor(place, drawn, view) {
+    Object.assign(this, { place, drawn, view });
+    view.followers.add(() => { if (this.marked !== view.marked) this.draw(); });
+    this.draw();
+  }
+  // A page with many points keeps the allocations of the peak alone.
+  atPeak() { return this.marked === null || !this.drawn.memory.allocations; }
+  // Allocations are stored largest first, equal ones in natural order.
+  rows() {
+    const { memory } = this.drawn;
+    const { allocations } = memory;
+    if (this.atPeak()) return memory.holders;
+    const exists = (_, i) => allocations.begin[i] <= this.marked && (this.marked < allocations.end[i] || allocations.end[i] >= this.drawn.end);
+    return [...allocations.bytes.keys()].filter(exists).slice(0, allocations.most).map((i) => ({
+      name: allocations.names[allocations.name[i]], category: allocations.categories[allocations.category[i]], bytes: allocations.bytes[i] }));
+  }
+  draw() {
+    this.marked = this.view.marked;
+    const { memory, total, unit } = this.drawn;
+    const [i, when] = this.atPeak() ? [memory.peak, "the peak"] : [this.drawn.at(this.marked), write(this.marked * unit, "s")];
+    const caption = make("caption", {}, `Largest allocations at ${when}, of ${write(total[i], "B")}. `);
+    if (this.marked !== null) caption.append(make("button", { class: "plain", text: "Back to the peak", onclick: () => this.view.mark(null) }));
+    else if (memory.allocations) caption.append("Click on a time for the allocations at that time.");
+    const body = this.rows().map((one) => make("tr", {}, make("td", { text: one.name }), make("td", { class: "text", text: one.category }), make("td", { text: write(one.bytes, "B") })));
+    this.place.replaceChildren(...(memory.holders.length ? [make("table", {}, caption, make("tbody", {}, ...body))] : []));
   }
 }
 
@@ -164,7 +200,7 @@ class Links {
       if (left <= 100) name();
       if (!row.course && row.used !== null) { pen.fillStyle = themed("--text"); pen.fillText(`${write(row.used, "share")} over the whole run`, left + 6, top + 9); }
     });
-    cursorLine(pen, left, width, height - AXIS, this.view);
+    cursorLines(pen, left, width, height - AXIS, this.view);
     this.said.textContent = this.words();
   }
 }

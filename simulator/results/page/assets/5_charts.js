@@ -22,8 +22,37 @@ function numberTicks(low, high, log) {
   return decades.filter((_, i) => i % Math.ceil(decades.length / 7) === 0);
 }
 
+// Whether a segment [[x, y], [x, y]] passes through a box.
+function crosses([[x0, y0], [x1, y1]], box) {
+  let [from, to] = [0, 1];
+  // The part of the segment between two parallel edges, for both pairs of edges.
+  for (const [start, by, low, high] of [[x0, x1 - x0, box.left, box.right], [y0, y1 - y0, box.top, box.bottom]]) {
+    if (by === 0) { if (start < low || start > high) return false; continue; }
+    const [a, b] = [(low - start) / by, (high - start) / by].sort((one, other) => one - other);
+    [from, to] = [Math.max(from, a), Math.min(to, b)];
+  }
+  return from <= to;
+}
+
+// Where names of dots stand: beside, above or below their dots, where no other name, dot or line is. A name without such
+// a place is left to the pointer. named: [[x, y, text]]; returns [{x, y, text}] with the left end and the middle.
+function placedLabels(named, dots, lines, inside) {
+  const taken = [];
+  for (const [cx, cy, text] of named) {
+    const wide = 6.6 * text.length;
+    const columns = { right: cx + 8, left: cx - 8 - wide, middle: cx - wide / 2 };
+    const places = [["right", 0], ["left", 0], ["right", -11], ["right", 11], ["left", -11], ["left", 11], ["middle", -15], ["middle", 15]];
+    const boxes = places.map(([column, by]) => ({ left: columns[column], right: columns[column] + wide, top: cy + by - 7, bottom: cy + by + 7 }));
+    const meets = (one, other) => one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom;
+    const box = boxes.find((own) => own.left >= inside.left && own.right <= inside.right && own.top >= inside.top && own.bottom <= inside.bottom &&
+      ![...taken.map((one) => one.box), ...dots].some((other) => meets(own, other)) && !lines.some((line) => crosses(line, own)));
+    if (box) taken.push({ box, x: box.left, y: (box.top + box.bottom) / 2, text });
+  }
+  return taken;
+}
+
 // series: [{name, colour, line, points: [{x, y, index, text}]}]; marks: [{x, text}]
-function xyChart(place, { series, marks = [], x, y, title, onPick, labels = false, height = 290 }) {
+function xyChart(place, { series, marks = [], x, y, title, onPick, labels = false, legend = series.length > 1, height = 290 }) {
   const all = series.flatMap((one) => one.points).filter((p) => p.y !== null && p.y !== undefined);
   if (!all.length) { place.replaceChildren(); return; }
   const width = Math.max(300, place.clientWidth || 600);
@@ -92,21 +121,16 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, labels = fals
       if (labels && p.label) labelled.push([px(p.x), py(p.y), p.label]);
     }
   });
-  // A label stands right of its dot, or left of it at the edge; one that would cover another is left to the pointer.
-  const taken = [];
-  for (const [cx, cy, text] of labelled) {
-    const wide = 6.2 * text.length;
-    const left = cx + 8 + wide > width ? cx - 8 - wide : cx + 8;
-    if (taken.some(([a, b, w]) => left < a + w && a < left + wide && Math.abs(cy - b) < 13)) continue;
-    taken.push([left, cy, wide]);
-    svg.append(shape("text", { class: "soft label", x: left, y: cy + 4 }, text));
-  }
-  const legend = make("div", { class: "legend" }, ...merged.map((one) => {
+  const lines = merged.filter((one) => one.line !== false).map(trace).flatMap((places) => places.slice(1).map((to, i) => [places[i], to]));
+  const inside = { left: pad.left, right: width, top: 8, bottom: height - pad.bottom - 8 };
+  const dots = merged.flatMap(trace).map(([x, y]) => ({ left: x - 5, right: x + 5, top: y - 5, bottom: y + 5 }));
+  for (const { x, y, text } of placedLabels(labelled, dots, lines, inside)) svg.append(shape("text", { class: "soft label", x, y: y + 4 }, text));
+  const names = make("div", { class: "legend" }, ...merged.map((one) => {
     const swatch = make("i");
     swatch.style.background = visible(one.colour);
     return make("span", {}, swatch, one.name);
   }));
-  place.replaceChildren(make("p", { class: "note", text: title }), svg, series.length > 1 ? legend : "");
+  place.replaceChildren(make("p", { class: "note", text: title }), svg, legend ? names : "");
 }
 
 // rows: [{label, index, total, note, parts: [[name, value]]}], all on one scale; `unit` of the values.

@@ -79,8 +79,10 @@ async function show(index) {
   state.played = played;
   state.timeline = played.lanes.lanes.length ? new Timeline(at("timeline"), played, view) : null;
   at("timelinepanel").classList.toggle("hidden", !state.timeline);
+  at("colourpanel").classList.toggle("hidden", !played.lanes.lanes.some((lane) => (lane.kernels || []).length));
+  if (state.timeline) state.timeline.colourBy(at("colourby").value === "kernel kind");
   at("memorypanel").classList.toggle("hidden", !played.memory);
-  if (played.memory) { state.memory = new Memory(at("memory"), played, view, data.mostMemory); holders(played.memory); }
+  if (played.memory) { state.memory = new Memory(at("memory"), played, view, data.mostMemory); new Holders(at("holders"), state.memory, view); }
   at("pipelinepanel").classList.toggle("hidden", !played.pipeline);
   if (played.pipeline) state.pipeline = new Timeline(at("pipeline"), { ...played, lanes: played.pipeline }, view);
   groups(data.points[index].groups || []);
@@ -110,11 +112,6 @@ async function show(index) {
     let waiting = null;
     view.followers.add(() => { clearTimeout(waiting); waiting = setTimeout(address, 200); });
   });
-}
-
-function holders(memory) {
-  const rows = memory.holders.map((one) => make("tr", {}, make("td", { text: one.name }), make("td", { class: "text", text: one.category }), make("td", { text: write(one.bytes, "B") })));
-  at("holders").replaceChildren(...(rows.length ? [make("table", {}, make("caption", { text: "Largest allocations at the peak" }), make("tbody", {}, ...rows))] : []));
 }
 
 function groups(rows) {
@@ -187,26 +184,54 @@ function front() {
   const fitting = data.points.map(dot).filter((p) => data.points[p.index].fits && p.x);
   const short = data.points.map(dot).filter((p) => !data.points[p.index].fits && p.x);
   xyChart(place, {
-    labels: data.points.length <= 16,
-    series: [{ name: "Pareto front", colour: "#009e73", points: data.front.map((i) => dot(data.points[i], i)) },
+    labels: data.points.length <= 16, legend: true,
+    // A front of one point is no line.
+    series: [{ name: data.front.length > 1 ? "Pareto front" : "fastest, and least memory", colour: "#009e73", points: data.front.map((i) => dot(data.points[i], i)) },
       { name: "fits", colour: "#0072b2", line: false, points: fitting.filter((p) => !data.front.includes(p.index)) },
-      ...(short.length ? [{ name: "does not fit", colour: "#d55e00", line: false, points: short }] : [])],
+      { name: "does not fit", colour: "#d55e00", line: false, points: short }].filter((one) => one.points.length),
     x: { name: data.frontTime, log: true, write: (v) => write(v, "s") }, y: { name: "peak memory", zero: true, ticks: byteTicks, write: (v) => write(v, "B") },
     title: `Peak memory vs ${data.frontTime}`, onPick: pick,
   });
 }
 
-// Parts between commas must all hold: "world size=8" of that column, "8" or "ring" of any setting. A number is meant whole.
-function rowFilter(text, heads) {
+// A quantity as it is written in a cell or a condition: [value in units without prefix, unit], or null.
+function quantity(text) {
+  const [, number, unit] = /^[±+]?(-?[\d.,]*\d)\s*(\S*)/.exec(text.trim()) || [];
+  if (number === undefined) return null;
+  const factors = new Map([...TIMES, ...DECIMAL, ...BINARY, ["%", 0.01]].map(([name, factor]) => [name.toLowerCase(), factor]));
+  const factor = factors.get(unit.toLowerCase().replace(/\/s$/, ""));
+  return { value: Number(number.replaceAll(",", "")) * (factor ?? 1), unit: factor === undefined ? "" : unit };
+}
+
+// Parts between commas must all hold: "world size=8" or "step<30 ms" of that column, "8 GPUs" or "ring" of any setting.
+// A number is meant whole, and with the unit that follows it. Returns {keep: row -> boolean, fault: text}.
+function rowFilter(text, heads, rows) {
   const words = (own) => own.toLowerCase().replaceAll(",", "").split(/[\s()]+/).filter(Boolean);
-  const has = (cell, wanted) => wanted.every((word) => words(cell).some((own) => (/^[\d.]+$/.test(word) ? own === word : own.includes(word))));
-  const tests = text.split(",").filter((part) => part.trim()).map((part) => {
-    const [name, value] = part.split("=");
-    const column = value === undefined ? -1 : heads.findIndex((head) => head.toLowerCase().trim() === name.toLowerCase().trim());
-    if (column >= 0) return (row) => has(row.cells[column] ? row.cells[column].textContent : "", words(value));
-    return (row) => has([...row.querySelectorAll("td.text")].map((cell) => cell.textContent).join(" "), words(part));
-  });
-  return (row) => tests.every((test) => test(row));
+  const isNumber = (word) => /^[\d.]+$/.test(word);
+  const settings = (row) => [...row.querySelectorAll("td.text")].map((cell) => cell.textContent);
+  // Words that follow a number in a cell: "8 GPUs" is one condition, "8 ring" are two.
+  const units = new Set(rows.flatMap(settings).flatMap((cell) => words(cell).filter((_, i, all) => i && isNumber(all[i - 1]))));
+  const has = (cell, wanted) => wanted.every((word, i) => words(cell).some((own, place, all) => (isNumber(word)
+    ? own === word && (!units.has(wanted[i + 1]) || all[place + 1] === wanted[i + 1]) : own.includes(word))));
+  const tests = [];
+  let fault = "";
+  // A comma between a digit and three digits belongs to the number.
+  for (const part of text.split(/(?<!\d),|,(?!\d{3}(?!\d))/).filter((one) => one.trim())) {
+    const [, name, sign, value] = /^([^<>=]*)([<>]=?|=)(.*)$/.exec(part) || [];
+    if (sign === undefined) { tests.push((row) => has(settings(row).join(" "), words(part))); continue; }
+    const column = heads.findIndex((head) => head.toLowerCase().trim() === name.toLowerCase().trim());
+    const cell = (row) => row.cells[column];
+    const limit = quantity(value);
+    if (column < 0) fault = `No column is named "${name.trim()}".`;
+    else if (sign === "=") tests.push((row) => cell(row) && has(cell(row).textContent, words(value)));
+    else if (!limit) fault = `Write a number after "${name.trim()}${sign}".`;
+    else if (!limit.unit && limit.value && rows.some((row) => cell(row) && quantity(cell(row).textContent)?.unit)) fault = `Write a unit after "${part.trim()}".`;
+    else tests.push((row) => {
+      const own = cell(row) && (cell(row).dataset.v ? Number(cell(row).dataset.v) : quantity(cell(row).textContent)?.value);
+      return own !== undefined && { "<": own < limit.value, "<=": own <= limit.value, ">": own > limit.value, ">=": own >= limit.value }[sign];
+    });
+  }
+  return { keep: (row) => tests.every((test) => test(row)), fault };
 }
 
 function tables() {
@@ -230,14 +255,15 @@ function tables() {
   }
   const filter = at("filter");
   if (filter) filter.addEventListener("input", () => {
-    const keep = rowFilter(filter.value, [...document.querySelectorAll("#all thead th")].map((head) => head.textContent));
+    const rows = [...document.querySelectorAll("#all tbody tr")];
+    const { keep, fault } = rowFilter(filter.value, [...document.querySelectorAll("#all thead th")].map((head) => head.textContent), rows);
     let shown = 0;
-    for (const row of document.querySelectorAll("#all tbody tr")) {
+    for (const row of rows) {
       const keeps = keep(row);
       row.classList.toggle("hidden", !keeps);
       shown += keeps;
     }
-    at("filtered").textContent = `${shown < data.points.length ? `${shown} of ` : ""}${data.points.length} ${data.points.length === 1 ? "point" : "points"}`;
+    at("filtered").textContent = `${shown < data.points.length ? `${shown} of ` : ""}${data.points.length} ${data.points.length === 1 ? "point" : "points"}${fault ? `. ${fault}` : ""}`;
   });
   const copy = at("copy");
   if (copy) copy.addEventListener("click", async () => {
@@ -274,6 +300,7 @@ function start() {
   });
   at("search").addEventListener("input", (event) => { if (state.timeline) state.timeline.search(event.target.value); });
   at("search").addEventListener("keydown", (event) => { if (event.key === "Enter" && state.timeline && state.timeline.chosen) state.timeline.zoomTo(state.timeline.chosen); });
+  at("colourby").addEventListener("change", (event) => { if (state.timeline) state.timeline.colourBy(event.target.value === "kernel kind"); });
   at("whole").addEventListener("click", () => state.view && state.view.set(0, state.view.end));
   at("closer").addEventListener("click", () => state.view && state.view.zoom(0.5, (state.view.from + state.view.to) / 2));
   at("wider").addEventListener("click", () => state.view && state.view.zoom(2, (state.view.from + state.view.to) / 2));

@@ -15,8 +15,8 @@ function planFront(plan) {
   const numbers = [...new Set(plan.played.map((one) => one.gpus))].sort((a, b) => a - b);
   const colours = ["#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
   const fronts = numbers.map((gpus, i) => ({
-    name: numbers.length === 1 ? "Pareto front" : `Pareto front with ${gpus.toLocaleString("en")} GPUs`,
-    colour: colours[i % colours.length], points: those((one) => one.front && one.gpus === gpus) }));
+    points: those((one) => one.front && one.gpus === gpus), gpus, colour: colours[i % colours.length] })).map((one) => ({ ...one,
+    name: `${one.points.length > 1 ? "Pareto front" : "fastest, and least memory"}${numbers.length === 1 ? "" : ` with ${one.gpus.toLocaleString("en")} GPUs`}` }));
   const series = [
     ...fronts,
     { name: "fits", colour: "#0072b2", line: false, points: those((one) => one.fits && !one.front) },
@@ -44,10 +44,11 @@ function planAxes(plan) {
 function planCoordinates(plan) {
   const place = at("coordinates");
   const axes = planAxes(plan);
-  const width = Math.max(320, place.clientWidth || 600);
+  // Names of neighbouring axes need this room; on a narrow screen the picture scrolls.
+  const width = Math.max(96 * axes.length, place.clientWidth || 600);
   const height = 300;
   const pad = { left: 34, right: 34, top: 16, bottom: 24 };
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": "Each simulated setting as a line through the chosen values" });
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, role: "img", "aria-label": "Each simulated setting as a line through the chosen values" });
   const x = (i) => pad.left + (i * (width - pad.left - pad.right)) / (axes.length - 1);
   const y = (share) => height - pad.bottom - share * (height - pad.top - pad.bottom);
   axes.forEach((axis, i) => svg.append(shape("line", { class: "grid", x1: x(i), x2: x(i), y1: pad.top, y2: height - pad.bottom })));
@@ -64,12 +65,12 @@ function planCoordinates(plan) {
     svg.append(shape("text", { class: "soft", x: x(i), y: height - 6, "text-anchor": "middle" }, axis.name));
     axis.ticks.forEach((text, n) => svg.append(shape("text", { class: "tick", x: x(i), y: y(axis.ticks.length > 1 ? n / (axis.ticks.length - 1) : 0.5) + 4, "text-anchor": "middle" }, text)));
   });
-  const legend = make("div", { class: "legend" }, ...[["one of the best settings", "#009e73"], ["fits", "#0072b2"], ["does not fit", "#d55e00"]].map(([name, colour]) => {
+  const legend = make("div", { class: "legend" }, ...[["one of the best settings", "#009e73"], ["fits", "#0072b2"], ["does not fit", "#d55e00"]].filter(([, colour]) => plan.played.some((one) => planColour(one) === colour)).map(([name, colour]) => {
     const swatch = make("i");
     swatch.style.background = colour;
     return make("span", {}, swatch, name);
   }));
-  place.replaceChildren(make("p", { class: "note", text: "Each line is a simulated setting and runs through the chosen values. Click a line to find the setting in the table." }), svg, legend);
+  place.replaceChildren(make("p", { class: "note", text: "Each line is a simulated setting and runs through the chosen values. Click a line to find the setting in the table." }), make("div", { class: "scroll" }, svg), legend);
 }
 
 function startPlan() {
