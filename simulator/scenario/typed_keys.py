@@ -242,7 +242,7 @@ class PrecisionKeys(TypedDict, total=False):
     matmul: Literal["float64", "float32", "float16", "bfloat16", "tf32", "float8_e4m3fn", "float8_e5m2", "auto"]
     """Dtype for matmul inputs; auto: the parameters' dtype."""
     scaling: Literal["tensor", "row"]
-    """Scale of matmul inputs in eight bits: one for each tensor, or one for each row (torchao's rowwise)."""
+    """Scale of matmul inputs in eight bits: one for each tensor, or for each row (torchao's rowwise)."""
 
 
 class ServersKeys(TypedDict, total=False):
