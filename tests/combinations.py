@@ -174,9 +174,10 @@ def _sharding(draw: Draw, copies: int, *, whole: bool) -> dict[str, Any]:
     made: dict[str, Any] = {"strategy": strategy}
     if strategy == "parameter_server":
         return made | draw.some(0.5, servers=(1, 2), servers_on=("own", "workers"), asynchronous=(True, False))
-    if strategy != "zero3":
-        return made | draw.some(0.5, bucket_size=("4 KiB", "64 KiB"))
     sizes = [size for size in range(2, copies) if copies % size == 0] or [copies]
+    if strategy != "zero3":
+        grouped = draw.some(0.3, shard_size=sizes) if strategy in ("zero1", "zero2") else {}
+        return made | grouped | draw.some(0.5, bucket_size=("4 KiB", "64 KiB"))
     return made | draw.some(
         0.3,
         reshard_after_forward=(True, False, *sizes),

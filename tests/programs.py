@@ -98,8 +98,8 @@ def training(generator: np.random.Generator, strategy: str, *, stragglers: bool 
     facts["collectives"] = pick("auto", "played")
     if strategy == "zero3":
         facts |= {"prefetch": pick(0, 1, 3), "reshard_after_forward": pick(True, False), "layers_per_unit": pick(1, 2)}
-        if ranks % 2 == 0 and generator.random() < 0.4:
-            facts["shard_size"] = ranks // 2
+    if strategy in ("zero1", "zero2", "zero3") and ranks % 2 == 0 and generator.random() < 0.4:
+        facts["shard_size"] = ranks // 2
     slow = None
     if stragglers:
         slow = {int(generator.integers(ranks)): float(generator.uniform(0.3, 0.9))}

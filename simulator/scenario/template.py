@@ -54,7 +54,7 @@ training:
   # global_batch: 4M            # alternative to gradient_accumulation_steps: tokens of all ranks together, or 512seq
   sharding: zero3               # ddp zero1 zero2 zero3 parameter_server; or with all keys:
   # sharding: {strategy: zero3, reshard_after_forward: true, prefetch: 1, layers_per_unit: 1, keep_below: 0}
-  # also bucket_size: 25 MiB (all but zero3), shard_size: 8 (zero3), servers: 2, servers_on: workers (parameter_server)
+  # also bucket_size: 25 MiB (all but zero3), shard_size: 8 (zero1, zero2, zero3), servers: 2, servers_on: workers (parameter_server)
   # and asynchronous: true, staleness: 4 (parameter_server)
   precision: bf16               # fp32 tf32 fp16 bf16 fp8; or with all keys:
   # precision: {params: bfloat16, grads: bfloat16, reduce: float32, master: float32, matmul: bfloat16}

@@ -316,7 +316,9 @@ class ShardingSpec(Spec):
     )
     shard_size: Count | None = Field(
         default=None,
-        description="zero3: number of ranks with a common copy of the states; every data-parallel rank if omitted.",
+        description=(
+            "zero1, zero2, zero3: number of ranks with a common copy of the states; every data-parallel rank if omitted."
+        ),
     )
     layers_per_unit: Count = Field(
         default=1, description="zero3: number of layers that are gathered and freed together."

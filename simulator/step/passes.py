@@ -246,6 +246,28 @@ class Passes:
         number = micro // self.step.accumulation
         return f"{unit.name} gradients" + (f" of step {number}" if number else "")
 
+    @property
+    def copies(self) -> bool:
+        """True if several groups of ranks hold a copy of the model states each, and gradients are summed over them."""
+        return self.builder.communicator.groups.hybrid
+
+    def sum_copies(self, name: str, units: Sequence[Unit], micro: int, scattered: str) -> str | None:
+        """Write the all-reduce that sums this rank's shard of some units' gradients over the copies of the states.
+
+        Returns
+        -------
+        str or None
+            The all-reduce, which follows the operation `scattered`; `scattered` with a single copy; None if a copy per
+            rank leaves nothing to send.
+        """
+        # Expert-parallel units are sharded over every rank with the same experts, hence there is a single copy.
+        if not self.copies or units[0].spread:
+            return scattered
+        part = shard(sum(unit.elements for unit in units), self.ranks_of(units[0]))
+        act = NumericAction(Exchange.SUM_COPIES, tuple(unit.name for unit in units), micro)
+        dtype = self.step.precision.reduce
+        return self.builder.communicate(name, "all_reduce", part, dtype, [scattered], "replicate", act)
+
     def pack(self, name: str, units: Sequence[Unit], micro: int, *, copies: bool) -> str | None:
         """Pack whole gradients into a buffer of the wire's dtype, and free them.
 

@@ -39,7 +39,7 @@ class Sharding:
     bucket_size : int
         Size of a gradient bucket, for every strategy except zero3 [B].
     shard_size : int or None
-        zero3: ranks that share a copy of the states (hybrid sharding); None for every rank.
+        zero1, zero2, zero3: ranks that share a copy of the states (hybrid sharding); None for every rank.
     layers_per_unit : int
         zero3: layers gathered and freed together.
     keep_below : int

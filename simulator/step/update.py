@@ -177,7 +177,7 @@ def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Stra
     step = passes.step
     if strategy.gathering is Gathering.AFTER_UPDATE:
         kinds: tuple[tuple[str, Scope, int, bool], ...] = (
-            ("gather parameters", "all", passes.ranks, False),
+            ("gather parameters", "shard" if passes.copies else "all", passes.ranks, False),
             ("gather experts", "expert data", passes.expert_ranks, True),
         )
         for name, scope, ranks, spread in kinds:

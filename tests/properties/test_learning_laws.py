@@ -67,9 +67,10 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     if strategy == "zero3":
         sharding |= {"prefetch": pick(0, 1, 4), "layers_per_unit": pick(1, 2)}
         sharding["gradient_sync"] = pick("every", "shard", "last")
+        sharding["reshard_after_forward"] = pick(True, False)
+    if strategy in ("zero1", "zero2", "zero3"):
         divisors = [n for n in range(1, ranks + 1) if ranks % n == 0]
         sharding["shard_size"] = divisors[int(generator.integers(len(divisors)))]
-        sharding["reshard_after_forward"] = pick(True, False)
     if strategy == "parameter_server":
         sharding |= {"servers": pick(1, 2), "servers_on": pick("own", "workers")}
     training = {"sharding": sharding, "precision": DOUBLE, "tied": pick(True, False)}

@@ -33,7 +33,9 @@ def scenario(
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 @pytest.mark.parametrize(
-    "sharding", ["ddp", "zero1", "zero2", "zero3", {"strategy": "zero3", "shard_size": 8}], ids=str
+    "sharding",
+    ["ddp", "zero1", "zero2", "zero3", *({"strategy": name, "shard_size": 8} for name in ("zero1", "zero2", "zero3"))],
+    ids=str,
 )
 def test_it_is_what_playing_shows(sharding: object, checkpointing: str, accumulation: int, topology: str) -> None:
     loaded = load_scenario(
@@ -60,6 +62,8 @@ SHARDINGS: list[dict[str, object]] = [
     {"strategy": "zero1"},
     {"strategy": "zero2"},
     {"strategy": "zero3"},
+    {"strategy": "zero1", "shard_size": 4},
+    {"strategy": "zero2", "shard_size": 4},
     {"strategy": "zero3", "shard_size": 4},
     {"strategy": "zero3", "reshard_after_forward": False},
     {"strategy": "zero3", "gradient_sync": "last"},

@@ -262,6 +262,7 @@ def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
         facts["offload"] = draw(st.sampled_from([None, Offload()]))
     if strategy == "zero3":
         facts["reshard_after_forward"] = draw(st.booleans())
+    if strategy in ("zero1", "zero2", "zero3"):
         facts |= {"shard_size": 2} if dp * cp == 4 and draw(st.booleans()) else {}
     return strategy, ranks, sizes, facts
 

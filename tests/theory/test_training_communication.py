@@ -85,8 +85,21 @@ def test_hybrid_sharding_gathers_in_its_group_and_adds_its_part_over_the_copies(
     assert sum(sent(played)) == pytest.approx(expected * ranks)
 
 
-def test_a_shard_group_of_all_ranks_is_plain_stage_three() -> None:
-    plain, whole = (play(step("zero3", shard_size=size), 4).report for size in (None, 4))
+@pytest.mark.parametrize("strategy", ["zero1", "zero2"])
+@pytest.mark.parametrize(("ranks", "size"), [(4, 2), (8, 2), (8, 4)])
+def test_optimizer_states_in_groups_scatter_and_gather_in_their_group(strategy: str, ranks: int, size: int) -> None:
+    """With n = size ranks: the gradients scattered and the parameters gathered, 2 p P (n-1)/n, and an all-reduce of the
+    part over g copies, 2 (p P / n) (g-1)/g; one bucket, one micro-batch.
+    """
+    played = play(step(strategy, precision=BF16, shard_size=size, bucket_size=2**30), ranks)
+    copies, whole = ranks // size, padded(sum(module.elements for module in modules(TINY)), size)
+    expected = 2 * (2 * whole * (size - 1) / size + 2 * padded(whole // size, copies) * (copies - 1) / copies)
+    assert sum(sent(played)) == pytest.approx(expected * ranks)
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "zero2", "zero3"])
+def test_a_shard_group_of_all_ranks_is_the_plain_strategy(strategy: str) -> None:
+    plain, whole = (play(step(strategy, shard_size=size), 4).report for size in (None, 4))
     assert plain == whole
 
 

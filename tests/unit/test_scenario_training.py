@@ -533,7 +533,7 @@ plots: [memory, steps]
     ("sharding", "told"),
     [
         ({"strategy": "zero3", "shard_size": 3}, "got 3; must divide world_size 8; try 2"),
-        ({"strategy": "zero1", "shard_size": 4}, "got 4, but zero1 has no sharding groups"),
+        ({"strategy": "ddp", "shard_size": 4}, "got 4, but ddp has no sharding groups"),
     ],
 )
 def test_a_shard_group_must_divide_the_ranks_of_stage_three(sharding: dict[str, Any], told: str) -> None:

@@ -26,9 +26,9 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
         """
         # Gradients are computed in place in the bucket, hence only a cast needs a copy.
         buffer = passes.pack(bucket.name, bucket.units, bucket.micro, copies=False)
-        passes.scattered = reduced = scatter(builder, passes, bucket)
-        passes.unpack(buffer, bucket.units, bucket.micro, reduced, reduced)
-        return reduced
+        passes.scattered, summed = scatter(builder, passes, bucket)
+        passes.unpack(buffer, bucket.units, bucket.micro, passes.scattered, summed)
+        return summed
 
     return Bucketing(passes, scattered, each=True)
 
@@ -46,7 +46,7 @@ STRATEGY = Strategy(
     updater=Updater.OWNERS,
     gathering=Gathering.AFTER_UPDATE,
     sending=GradientSync.EVERY,
-    options=frozenset({"bucket_size"}),
+    options=frozenset({"bucket_size", "shard_size"}),
     operations=("all_reduce", "reduce_scatter", "all_gather"),
     volume=_volume,
     plan=plan,

@@ -392,17 +392,10 @@ class _Micro:
         str or None
             Operation after which the sum is complete; None if a later micro-batch sums.
         """
-        # Expert-parallel units are sharded over every rank with the same experts, hence there is a single copy.
-        if not self.builder.communicator.groups.hybrid or units[0].spread:
-            return scattered
         # Earlier micro-batches sum only inside their shard group.
-        if self.sharding.gradient_sync == "shard" and not self.last:
+        if self.passes.copies and not units[0].spread and self.sharding.gradient_sync == "shard" and not self.last:
             return None
-        part = shard(_all(units), self.passes.ranks_of(units[0]))
-        name = f"sum {_name(units)} over copies {self.micro}"
-        reduce = self.passes.step.precision.reduce
-        act = self._act(Exchange.SUM_COPIES, units)
-        return self.builder.communicate(name, "all_reduce", part, reduce, [scattered], scope="replicate", act=act)
+        return self.passes.sum_copies(f"sum {_name(units)} over copies {self.micro}", units, self.micro, scattered)
 
     def _reduce(self, units: Sequence[Unit], done: str) -> None:
         """Write the reduce-scatter of a block's gradients after the operation `done`; this rank's shard remains."""
