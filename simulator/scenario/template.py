@@ -54,8 +54,8 @@ training:
   # global_batch: 4M            # alternative to gradient_accumulation_steps: tokens of all ranks together, or 512seq
   sharding: zero3               # ddp zero1 zero2 zero3 parameter_server; or with all keys:
   # sharding: {strategy: zero3, reshard_after_forward: true, prefetch: 1, layers_per_unit: 1, keep_below: 0}
-  # also bucket_size: 25 MiB (all but zero3), shard_size: 8 (zero1, zero2, zero3), servers: 2, servers_on: workers (parameter_server)
-  # and asynchronous: true, staleness: 4 (parameter_server)
+  # also bucket_size: 25 MiB (all but zero3), shard_size: 8 (zero1 zero2 zero3), and of parameter_server servers: 2,
+  # servers_on: workers, asynchronous: true, staleness: 4
   precision: bf16               # fp32 tf32 fp16 bf16 fp8; or with all keys:
   # precision: {params: bfloat16, grads: bfloat16, reduce: float32, master: float32, matmul: bfloat16}
   activation_checkpointing: none  # none full sqrt attention selective_op {every: 2} [0, 3] {full: [0], attention: [1]}
