@@ -66,7 +66,7 @@ def test_a_gpu_is_complete(name: str) -> None:
     assert gpu.facts["product"]
     assert {"float64", "float32", "float16"} <= set(gpu.peak_flops) <= set(dtypes.DTYPES)
     assert gpu.hbm_bytes > 2**34
-    assert gpu.host_bandwidth in (15.75e9, 31.5e9, 63e9, 450e9)  # PCIe 3, 4, 5 x16, NVLink-C2C
+    assert gpu.host_bandwidth in (15.75e9, 31.5e9, 63e9, 126e9, 450e9)  # PCIe 3, 4, 5, 6 x16, NVLink-C2C
     assert gpu.sms > 0
 
 
@@ -128,7 +128,11 @@ def test_a_link_reaches_at_most_what_its_wire_carries(name: str) -> None:
         ("dgx_a100", "nvlink3", "infiniband_hdr"),
         ("dgx_h100", "nvlink4", "infiniband_ndr"),
         ("dgx_b200", "nvlink5", "infiniband_ndr"),
+        ("dgx_b300", "nvlink5", "infiniband_xdr"),
         ("mi300x_box", "xgmi_mi300x", "infiniband_ndr"),
+        ("mi325x_box", "xgmi_mi300x", "infiniband_ndr"),
+        ("pcie_server", "pcie4_x16", "ethernet_100g"),
+        ("pcie_switch_server", "pcie5_x16", "infiniband_ndr"),
         ("aws_p4de", "nvlink3", "efa_100g"),
         ("leaf_spine_100g", "pcie4_x16", "ethernet_100g"),
     ],
