@@ -58,7 +58,8 @@ training:
   # and asynchronous: true, staleness: 4 (parameter_server)
   precision: bf16               # fp32 tf32 fp16 bf16 fp8; or with all keys:
   # precision: {params: bfloat16, grads: bfloat16, reduce: float32, master: float32, matmul: bfloat16}
-  activation_checkpointing: none  # none full sqrt attention selective_op {every: 2} [0, 3] {full: [0], attention: [1]}
+  # also feed_forward, activation, {every: 2}, [0, 3], {full: [0], attention: [1]}
+  activation_checkpointing: none  # none full sqrt attention selective_op
   attention: flash              # flash standard
   attention_generation: 2       # generation of the flash attention kernels: 1 2 3
   optimizer: adam               # sgd momentum adam adafactor; or {name: adam, implementation: foreach}

@@ -209,7 +209,7 @@ def test_selective_checkpointing_of_split_maps_runs_keys_and_up_again() -> None:
     assert split.recompute.flops - plain.recompute.flops == keys.flops + up.flops
 
 
-@pytest.mark.parametrize("policy", ["full", "attention", "selective_op"])
+@pytest.mark.parametrize("policy", ["full", "attention", "selective_op", "feed_forward", "activation"])
 @pytest.mark.parametrize("split", [False, True])
 def test_a_policy_that_names_all_layers_is_the_policy(policy: str, split: bool) -> None:
     llama = load_model("llama3_8b", 8192)
