@@ -67,7 +67,7 @@ training:
   algorithm: auto               # algorithm of all collectives: auto ring direct hierarchical ...
   compile: false                # whether a compiler merges kernels
   dropout: false                # or a probability, such as 0.1
-  framework: torchtitan          # llm_foundry nemo nanotron megatron_2021 deepspeed_2021 bare: source of the constants
+  framework: torchtitan          # llm_foundry nemo nanotron megatron_2021 deepspeed_2021 llmq bare: whose constants
   allocator: caching             # caching or expandable_segments
   offload: none                 # none optimizer; or {what: optimizer, host_rate: 50 GB/s}
   loss_scaling: auto            # auto none dynamic deepspeed static; or with all keys:
