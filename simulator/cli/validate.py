@@ -68,9 +68,12 @@ def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path
     print_text(f"{_counts(outcomes)}\n")
     typer.echo("\n\n".join(part.text(wide) for part in parts))
     # Every measured run fitted into memory, therefore a simulated run should fit too.
-    fitting = sum(outcome.fits for outcome in outcomes)
+    held = [outcome.fits for outcome in outcomes if outcome.row.memory_simulated]
+    if not held:
+        print_text("\nmemory of these rows is not simulated")
+        return
     print_text(
-        f"\n{fitting} of {len(outcomes)} rows fit into memory in the simulation; all rows fit into memory in the "
+        f"\n{sum(held)} of {len(held)} rows fit into memory in the simulation; all rows fit into memory in the "
         "measurement"
     )
 

@@ -60,6 +60,23 @@ class Gpu:
     host_bandwidth: float
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def chip(self) -> str:
+        """Name of the chip, independent of its module; see `chip_of`."""
+        return chip_of(self.name)
+
+
+def chip_of(gpu: str) -> str:
+    """Return the name of a catalog GPU's chip, independent of its module and memory.
+
+    Examples
+    --------
+    >>> chip_of("h100_sxm"), chip_of("h100_pcie"), chip_of("rtx_4090")
+    ('h100', 'h100', 'rtx_4090')
+    """
+    # "rtx" is a family of chips.
+    return gpu if gpu.startswith("rtx_") else gpu.split("_")[0]
+
 
 class Steps(NamedTuple):
     """Number of transfers on the longest way through a collective, each waiting for the one before.

@@ -28,6 +28,8 @@ Cache = dict[str, Any]
 _CORES: Final = {"standard": attention.CORE, "flash": flash.CORE}
 # A layer has three dropouts; each number gives a different mask.
 _SCORES, _PROJECTED, _OUT = range(3)
+# Parts of a cache that policies for the feed-forward block drop.
+_DROPPED: Final = {"feed_forward": ("fc1", "gelu", "fc2", "experts"), "activation": ("fc2",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +197,11 @@ def trimmed(cache: Cache, policy: str) -> Cache:
     ----------
     cache : Cache
         Complete cache of the forward pass.
-    policy : {"full", "attention", "selective_op"}
+    policy : {"full", "attention", "selective_op", "feed_forward", "activation"}
         "full" keeps the layer's input. "attention" drops the arrays of the scores' size. "selective_op" keeps the
         layer's input, attention's output, and the results of every second of the four matmuls: queries, keys and values
-        (a single matmul), and GELU's input.
+        (a single matmul), and GELU's input. "feed_forward" drops the arrays of the feed-forward block, "activation"
+        only GELU's output.
 
     Raises
     ------
@@ -213,4 +216,6 @@ def trimmed(cache: Cache, policy: str) -> Cache:
         return cache | {"core": core}
     if policy == "selective_op":
         return x | {"core": core, "proj": cache["proj"], "gelu": cache["gelu"]}
-    raise ValueError(f"checkpointing: got {policy!r}; one of full, attention, selective_op")
+    if policy in _DROPPED:
+        return {name: part for name, part in cache.items() if name not in _DROPPED[policy]}
+    raise ValueError(f"checkpointing: got {policy!r}; one of full, attention, selective_op, {', '.join(_DROPPED)}")

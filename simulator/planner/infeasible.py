@@ -32,7 +32,7 @@ _LOOKED_AT: Final = 24
 # Kinds of parallelism among them to try with the allocator, each with its smallest setting.
 _TRIED: Final = 4
 # Checkpointing policies that store more than full checkpointing.
-_MORE_THAN_FULL: Final = frozenset({"none", "attention", "selective_op"})
+_MORE_THAN_FULL: Final = frozenset({"none", "attention", "selective_op", "feed_forward", "activation"})
 # Micro-batches per pipeline stage; further micro-batches repeat the memory pattern.
 _FEW_ROUNDS: Final = 4
 # Pairs of changes to report, if no single change suffices.

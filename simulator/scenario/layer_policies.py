@@ -35,6 +35,10 @@ class LayersSpec(Spec):
     selective_op: list[Rank] = Field(
         default=[], description="Layers with selective_op: every second matmul is kept, the rest is recomputed."
     )
+    feed_forward: list[Rank] = Field(
+        default=[], description="Layers whose feed-forward block is recomputed from its input."
+    )
+    activation: list[Rank] = Field(default=[], description="Layers whose activation function's output is recomputed.")
 
 
 _LAYERS: Final = TypeAdapter(list[Rank])
@@ -76,7 +80,7 @@ def checkpointing() -> reading.ValueReader:
     layers = {"type": "array", "items": {"type": "integer", "minimum": 0}}
     policies = {
         "type": "object",
-        "properties": dict.fromkeys(("full", "attention", "selective_op"), layers),
+        "properties": dict.fromkeys(("full", "attention", "selective_op", "feed_forward", "activation"), layers),
         "minProperties": 1,
         "additionalProperties": False,
     }

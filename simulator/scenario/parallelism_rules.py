@@ -114,10 +114,10 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleVio
     if shape.faults:
         message = f"got {size}, but faults need pure data parallelism; omit faults, {without}"
         yield _conflict(key, message, "training.faults", "training.numerics")
-    if shape.activation_checkpointing == "selective_op" and key != "pp":
+    if shape.activation_checkpointing in ("selective_op", "feed_forward", "activation") and key != "pp":
         message = (
-            f"got {size}, but real training of a partitioned model does not support selective_op; write full or "
-            f"attention, {without}"
+            f"got {size}, but real training of a partitioned model does not support {shape.activation_checkpointing}; "
+            f"write full or attention, {without}"
         )
         yield _conflict(key, message, "training.activation_checkpointing", "training.numerics")
     if model is not None and model.tied and wanted.apart and not _whole(shape):

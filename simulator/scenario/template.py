@@ -58,7 +58,8 @@ training:
   # servers_on: workers, asynchronous: true, staleness: 4
   precision: bf16               # fp32 tf32 fp16 bf16 fp8; or with all keys:
   # precision: {params: bfloat16, grads: bfloat16, reduce: float32, master: float32, matmul: bfloat16}
-  activation_checkpointing: none  # none full sqrt attention selective_op {every: 2} [0, 3] {full: [0], attention: [1]}
+  # also feed_forward, activation, {every: 2}, [0, 3], {full: [0], attention: [1]}
+  activation_checkpointing: none  # none full sqrt attention selective_op
   attention: flash              # flash standard
   attention_generation: 2       # generation of the flash attention kernels: 1 2 3
   optimizer: adam               # sgd momentum adam adafactor; or {name: adam, implementation: foreach}
@@ -66,7 +67,7 @@ training:
   algorithm: auto               # algorithm of all collectives: auto ring direct hierarchical ...
   compile: false                # whether a compiler merges kernels
   dropout: false                # or a probability, such as 0.1
-  framework: torchtitan          # llm_foundry nemo nanotron megatron_2021 deepspeed_2021 bare: source of the constants
+  framework: torchtitan          # llm_foundry nemo nanotron megatron_2021 deepspeed_2021 llmq bare: whose constants
   allocator: caching             # caching or expandable_segments
   offload: none                 # none optimizer; or {what: optimizer, host_rate: 50 GB/s}
   loss_scaling: auto            # auto none dynamic deepspeed static; or with all keys:

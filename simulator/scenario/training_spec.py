@@ -317,7 +317,7 @@ class ShardingSpec(Spec):
     shard_size: Count | None = Field(
         default=None,
         description=(
-            "zero1, zero2, zero3: number of ranks with a common copy of the states; every data-parallel rank if omitted."
+            "zero1, zero2, zero3: number of ranks with a common copy of the states; all data-parallel ranks if omitted."
         ),
     )
     layers_per_unit: Count = Field(

@@ -23,7 +23,7 @@ from simulator.model.operation import Operation, saved_bytes
 from simulator.model.shape import Transformer
 from simulator.step.spec import Checkpointing
 
-POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op")
+POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ def kept(
         return KeptActivations(everything - again, again, quadratic)
     if policy == "selective_op":
         return _selective(operations, everything, entry)
+    if policy in ("feed_forward", "activation"):
+        return _feed_forward(operations, everything, whole=policy == "feed_forward")
     raise ValueError(f"checkpointing: got {policy!r}; one of {', '.join(POLICIES)}")
 
 
@@ -140,7 +142,28 @@ def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -
             kept_bytes += op.output
         else:
             again.append(op)
-    # Operations after the last output needed by a backward pass are not recomputed.
-    while again and again[-1].name.startswith(("residual2", "down", "combine")):
-        again.pop()
+    again = _needed(again)
     return KeptActivations(kept_bytes, max(everything - kept_bytes, 0), tuple(again))
+
+
+def _feed_forward(operations: tuple[Operation, ...], everything: int, *, whole: bool) -> KeptActivations:
+    """Return a layer's saved and recomputed activations if the feed-forward block is recomputed.
+
+    With `whole`, the block is recomputed from its norm on; otherwise only the activation functions, whose inputs stay
+    saved.
+    """
+    names = [op.name for op in operations]
+    again = [*operations[names.index("norm2") :]] if whole else [op for op in operations if "activation" in op.name]
+    again = _needed(again)
+    made = {op.name for op in again}
+    # A norm's statistics stay saved beside its input.
+    tensors = {s.name: s for op in operations for s in op.saved if s.source in made and s.name != "norm2 statistics"}
+    freed = sum(tensor.nbytes for tensor in tensors.values())
+    return KeptActivations(everything - freed, freed, tuple(again))
+
+
+def _needed(again: list[Operation]) -> list[Operation]:
+    """Return recomputed operations without those after the last output that a backward pass needs."""
+    while again and again[-1].name.startswith(("residual2", "down", "combine")):
+        again = again[:-1]
+    return again

@@ -101,6 +101,9 @@ class Framework:
         Whether logits are still allocated during the loss's backward pass.
     gradient_buffers : bool
         Whether whole gradients lie in buffers that are never freed.
+    accumulates_in_matmul : bool
+        Whether a weight gradient's matmul adds to the accumulated gradient itself; otherwise a kernel of its own adds
+        the new gradient.
     keeps_gradients : bool
         Whether gradients in the parameters' dtype are never freed either.
     optimizer_implementation : {"fused", "foreach", "for_loop"}
@@ -135,6 +138,7 @@ class Framework:
     keeps_copies: bool = False
     keeps_logits: bool = False
     gradient_buffers: bool = False
+    accumulates_in_matmul: bool = False
     keeps_gradients: bool = False
     optimizer_implementation: Implementation = "fused"
     reserved: float = 0.0
@@ -307,6 +311,7 @@ class _FrameworkFile(Strict):
     keeps_copies: _Fact = _Fact(value=False)
     keeps_logits: _Fact = _Fact(value=False)
     gradient_buffers: _Fact = _Fact(value=False)
+    accumulates_in_matmul: _Fact = _Fact(value=False)
     keeps_gradients: _Fact = _Fact(value=False)
     optimizer_implementation: _Choice = _Choice(value="fused")
     reserved: _Amount = _Amount(value=0.0)
@@ -363,6 +368,7 @@ def _framework(name: str, document: Document) -> Framework:
         keeps_copies=file.keeps_copies.value,
         keeps_logits=file.keeps_logits.value,
         gradient_buffers=file.gradient_buffers.value,
+        accumulates_in_matmul=file.accumulates_in_matmul.value,
         keeps_gradients=file.keeps_gradients.value,
         optimizer_implementation=file.optimizer_implementation.value,
         reserved=file.reserved.value,

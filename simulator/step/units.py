@@ -283,12 +283,13 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
     """Return a unit's fields for gradients and sharding: copies, accumulation, resident elements, tensors."""
     step, copied = timer.step, timer.step.framework.parameter_bytes * elements
     computed, accumulated = find(step.precision.params).itemsize, find(step.precision.grads).itemsize
-    added = (computed + 2 * accumulated) * elements
+    # A kernel reads the new gradient and adds it in place: one read, one read and write. A matmul that accumulates
+    # writes the sum instead of the new gradient, and reads the accumulated gradient.
+    added = (accumulated if step.framework.accumulates_in_matmul else computed + 2 * accumulated) * elements
     small = sum(p.elements for p in module.parameters if p.elements < step.sharding.keep_below)
     return {
         # A single rank communicates nothing.
         "copies": timer.copies(copied) if ranks > 1 and copied else None,
-        # A kernel reads the new gradient and adds it in place: one read, one read and write.
         "accumulate": timer.copies(added) if step.accumulation > 1 or computed != accumulated else None,
         "resident": small if ranks > 1 and sharded else 0,
         "tensors": len(module.parameters),

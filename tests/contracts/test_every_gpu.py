@@ -25,10 +25,19 @@ TABLE = {
     "mi300x": (1307.4, 5300, 448, 304),
     "l4": (121, 300, 0, 58),
     "rtx_4090": (165.2, 1008, 0, 128),
+    "rtx_3090": (71, 936, 0, 82),
+    "rtx_5090": (209.5, 1792, 0, 170),
+    "rtx_pro_6000": (503.8, 1792, 0, 188),
+    "l40s": (362.05, 864, 0, 142),
+    "gh200_96gb": (989.4, 4000, 450, 132),
+    "gh200_144gb": (989.4, 4900, 450, 132),
+    "mi325x": (1307.4, 6000, 448, 304),
+    "b300": (2250, 8000, 900, 148),
 }
 # Matrix operations a clock and SM, each a multiplication and an addition: dense float16 [FLOP].
 PER_CLOCK = {"v100_sxm_32gb": 8 * 64 * 2, "a100_sxm_80gb": 4 * 256 * 2, "h100_sxm": 4 * 512 * 2, "l4": 4 * 128 * 2,
-             "mi300x": 4 * 256 * 2}  # fmt: skip
+             "mi300x": 4 * 256 * 2, "mi325x": 4 * 256 * 2, "rtx_3090": 4 * 64 * 2, "rtx_4090": 4 * 64 * 2,
+             "rtx_5090": 4 * 64 * 2, "rtx_pro_6000": 4 * 128 * 2}  # fmt: skip
 
 
 def test_the_catalog_holds_the_gpus_of_the_table() -> None:
@@ -57,7 +66,7 @@ def test_a_gpu_is_complete(name: str) -> None:
     assert gpu.facts["product"]
     assert {"float64", "float32", "float16"} <= set(gpu.peak_flops) <= set(dtypes.DTYPES)
     assert gpu.hbm_bytes > 2**34
-    assert gpu.host_bandwidth in (15.75e9, 31.5e9, 63e9, 450e9)  # PCIe 3, 4, 5 x16, NVLink-C2C
+    assert gpu.host_bandwidth in (15.75e9, 31.5e9, 63e9, 126e9, 450e9)  # PCIe 3, 4, 5, 6 x16, NVLink-C2C
     assert gpu.sms > 0
 
 
@@ -72,9 +81,11 @@ def test_matrix_units_are_at_least_as_fast_as_vector_units(name: str) -> None:
 
 @pytest.mark.parametrize("name", GPUS)
 def test_what_was_measured_is_below_the_peak(name: str) -> None:
+    """Or little above it on GeForce cards, which run faster than the boost clock that their peaks are printed for."""
     gpu = load_gpu(name)
+    most = 1.15 if name.startswith("rtx_") else 1.0
     for dtype, rate in gpu.facts["best_matmul_flops"].items():
-        assert 0.5 < rate / gpu.peak_flops[dtype] < 1
+        assert 0.5 < rate / gpu.peak_flops[dtype] < most
     assert gpu.facts.get("stream_bandwidth", 0.0) < gpu.hbm_bandwidth
 
 
@@ -117,7 +128,11 @@ def test_a_link_reaches_at_most_what_its_wire_carries(name: str) -> None:
         ("dgx_a100", "nvlink3", "infiniband_hdr"),
         ("dgx_h100", "nvlink4", "infiniband_ndr"),
         ("dgx_b200", "nvlink5", "infiniband_ndr"),
+        ("dgx_b300", "nvlink5", "infiniband_xdr"),
         ("mi300x_box", "xgmi_mi300x", "infiniband_ndr"),
+        ("mi325x_box", "xgmi_mi300x", "infiniband_ndr"),
+        ("pcie_server", "pcie4_x16", "ethernet_100g"),
+        ("pcie_switch_server", "pcie5_x16", "infiniband_ndr"),
         ("aws_p4de", "nvlink3", "efa_100g"),
         ("leaf_spine_100g", "pcie4_x16", "ethernet_100g"),
     ],

@@ -178,6 +178,8 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.activation_checkpointing.full": ([0],),
     "training.activation_checkpointing.attention": ([0],),
     "training.activation_checkpointing.selective_op": ([0],),
+    "training.activation_checkpointing.feed_forward": ([0],),
+    "training.activation_checkpointing.activation": ([0],),
     "training.attention": ("standard", "flash"),
     "training.attention_generation": (1,),
     "training.optimizer.name": ("sgd",),

@@ -27,7 +27,8 @@ def test_the_topologies_that_scenarios_rely_on_are_shipped() -> None:
     wanted = {
         "star_100g", "ring_nvlink", "fully_connected_nvlink", "pcie_workstation", "dgx_a100", "dgx_h100", "dgx_b200",
         "mi300x_box", "aws_p4de", "aws_p5", "fat_tree_1024", "leaf_spine_100g", "torus_3d", "torus_2d", "hypercube",
-        "dragonfly", "mixed_links",
+        "dragonfly", "mixed_links", "geforce_server", "pcie_server", "pcie_switch_server", "gh200", "mi325x_box",
+        "dgx_b300",
     }  # fmt: skip
     assert wanted <= set(NAMES)
 

@@ -19,6 +19,7 @@ from simulator.engine.play import play
 MACHINES = (
     "dgx_a100", "dgx_h100", "dgx_b200", "dgx_h200", "aws_p4de", "aws_p5", "aws_p5en", "aws_p6_b200", "gcp_a3_mega",
     "gb200_nvl72", "hf_h100", "h100_ethernet_100g", "mi300x_box", "star_100g", "leaf_spine_100g",
+    "dgx_b300", "mi325x_box", "gh200",
 )  # fmt: skip
 RINGS = ("ring", "multi_ring")
 LIBRARIES = {

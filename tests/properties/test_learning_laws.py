@@ -75,7 +75,9 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         sharding |= {"servers": pick(1, 2), "servers_on": pick("own", "workers")}
     training = {"sharding": sharding, "precision": DOUBLE, "tied": pick(True, False)}
     training |= {"micro_batch_size": pick(1, 2), "gradient_accumulation_steps": pick(1, 2, 3)}
-    training["activation_checkpointing"] = pick("none", "full", "sqrt", "attention", "selective_op", {"every": 2}, [0])
+    training["activation_checkpointing"] = pick(
+        "none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation", {"every": 2}, [0]
+    )
     training |= {"attention": pick("standard", "flash"), "optimizer": pick("adam", "momentum", "sgd")}
     training["learning"] = {"rate": 0.01, "decay": pick(0.0, 0.1)}
     if training["optimizer"] == "momentum":

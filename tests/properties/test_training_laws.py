@@ -20,7 +20,9 @@ models = st.builds(
     ),
     st.integers(1, 5), st.integers(1, 4), st.booleans(), st.booleans(),
 )  # fmt: skip
-checkpoints = st.sampled_from(["none", "full", "sqrt", "attention", "selective_op", 2, (0,), (("attention", (0,)),)])
+checkpoints = st.sampled_from(
+    ["none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation", 2, (0,), (("attention", (0,)),)]
+)
 settings_of_zero3 = st.fixed_dictionaries(
     {
         "prefetch": st.integers(0, 3),

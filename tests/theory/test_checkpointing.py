@@ -80,6 +80,36 @@ def test_selective_op_keeps_attentions_output_and_every_second_matmul(gated: boo
     assert again == ["norm1", "proj", "residual1", "norm2", "activation"]
 
 
+@pytest.mark.parametrize("gated", [True, False])
+def test_the_feed_forward_block_is_run_again_from_its_norm_or_its_activation_alone(gated: bool) -> None:
+    """As llmq's --recompute-ffn and --recompute-swiglu, and Megatron-Core's recompute_modules mlp.
+
+    With t tokens of width d, feed-forward f and two bytes: the norm's output is t d, the activation's input t f (2 t f
+    where gated), its output t f. The norm's statistics stay, and the last matmul is not run again.
+    """
+    model = replace(MODEL, gated=gated)
+    tokens, d, f = 2 * 32, model.hidden_size, model.ffn_size
+    operations = layer_operations(model, Batch(2, 32))
+    everything = saved_bytes(operations)
+    whole = kept("feed_forward", 0, model, operations, 2 * tokens * d)
+    assert [op.name for op in whole.operations] == ["norm2", "up", "activation"]
+    assert whole.recomputed == 2 * tokens * (d + (3 if gated else 2) * f)
+    alone = kept("activation", 0, model, operations, 2 * tokens * d)
+    assert [op.name for op in alone.operations] == ["activation"]
+    assert alone.recomputed == 2 * tokens * f
+    for found in (whole, alone):
+        assert found.nbytes + found.recomputed == everything
+
+
+@pytest.mark.parametrize("policy", ["feed_forward", "activation"])
+def test_experts_are_run_again_without_the_exchange_of_their_results(policy: str) -> None:
+    model = replace(MODEL, num_experts=4, active_experts=2, gated=True)
+    operations = layer_operations(model, Batch(2, 32))
+    again = [op.name for op in kept(policy, 0, model, operations, 100).operations]
+    assert again[-1] == "activation"
+    assert ("up" in again) == (policy == "feed_forward")
+
+
 def test_selective_op_does_not_run_the_last_exchange_of_experts_again() -> None:
     """What brings experts' results together is the layer's last operation: no backward pass needs its output."""
     model = replace(MODEL, num_experts=4, active_experts=2, gated=True)

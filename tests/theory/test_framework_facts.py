@@ -9,6 +9,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective, Steps
+from simulator.cluster.gpu_file import load_gpu
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.model.kernel import Matmul
@@ -19,9 +20,12 @@ from simulator.step.framework import Framework
 from simulator.step.kernels.framework_operations import eight_bit_casts
 from simulator.step.parallelism import Parallelism
 from simulator.step.spec import Precision
+from simulator.step.units import units
 from tests.training import TINY, Played, play, step
 
 GATED = Transformer("gated", 4, 64, 4, 4, 16, 256, 512, 128, gated=True, positions="rotary", norm="rmsnorm")
+
+H100 = load_gpu("h100_sxm")
 
 
 def played(ranks: int, strategy: str = "ddp", model: Transformer = TINY, **facts: Any) -> Played:
@@ -107,6 +111,19 @@ def test_casts_once_read_activations_and_gradients_alone() -> None:
     after_norm = eight_bit_casts(Matmul("up", 128, 256, 64, normed=True), once=True)
     assert (after_norm.read, after_norm.written) == (128 * 64, 128 * 64)
     assert eight_bit_casts(Matmul("up", 128, 256, 64)).read == 2 * (128 * 64 + 64 * 256)
+
+
+def test_a_matmul_that_adds_to_the_gradient_reads_it_and_no_kernel_adds() -> None:
+    """Instead of 2 + 2 x 4 bytes a parameter in a kernel of its own, 4 bytes read beside the matmul's operands."""
+    precision = Precision(grads="float32")
+    plain, merged = (
+        units(step("ddp", TINY, precision=precision, framework=Framework(accumulates_in_matmul=fact)), H100)[1]
+        for fact in (False, True)
+    )
+    assert plain.accumulate is not None
+    assert merged.accumulate is not None
+    assert plain.accumulate.nbytes == pytest.approx(10 * plain.elements)
+    assert merged.accumulate.nbytes == pytest.approx(4 * plain.elements)
 
 
 def test_gradients_in_buffers_stay() -> None:

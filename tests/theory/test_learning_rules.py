@@ -135,7 +135,9 @@ def test_dropout_differs_between_ranks_layers_and_steps_and_not_between_runs() -
 
 
 @pytest.mark.parametrize("attention", ["standard", "flash"])
-@pytest.mark.parametrize("checkpointing", ["full", "sqrt", "attention", "selective_op", (1,)])
+@pytest.mark.parametrize(
+    "checkpointing", ["full", "sqrt", "attention", "selective_op", "feed_forward", "activation", (1,)]
+)
 def test_what_is_computed_again_leaves_out_the_same(checkpointing: object, attention: str) -> None:
     plain, again = (dropping(attention=attention, checkpointing=c) for c in ("none", checkpointing))
     assert [plain.step(rows(n)).loss for n in range(3)] == [again.step(rows(n)).loss for n in range(3)]

@@ -87,7 +87,9 @@ def same_bits(one: Trained, other: Trained) -> bool:
 
 
 @pytest.mark.parametrize("attention", ["standard", "flash"])
-@pytest.mark.parametrize("checkpointing", ["full", 2, (1,), "sqrt", "attention", "selective_op"], ids=str)
+@pytest.mark.parametrize(
+    "checkpointing", ["full", 2, (1,), "sqrt", "attention", "selective_op", "feed_forward", "activation"], ids=str
+)
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
 def test_what_is_computed_again_changes_no_bit(strategy: str, checkpointing: object, attention: str) -> None:
     plain, again = (once(strategy, FEW, checkpointing=c, attention=attention) for c in ("none", checkpointing))
@@ -221,7 +223,18 @@ def test_a_network_full_of_others_changes_times_and_no_bit() -> None:
         assert same_bits(alone, crowded), strategy
 
 
-POLICIES = ("none", "full", 2, (1,), "sqrt", "attention", "selective_op", (("full", (0,)), ("attention", (2, 3))))
+POLICIES = (
+    "none",
+    "full",
+    2,
+    (1,),
+    "sqrt",
+    "attention",
+    "selective_op",
+    "feed_forward",
+    "activation",
+    (("full", (0,)), ("attention", (2, 3))),
+)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -12,6 +12,7 @@ from simulator.cluster.builders.nodes import nodes
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.graph import of_kind
 from simulator.cluster.routing import Router
+from simulator.step.offload import copies
 
 HGX: dict[str, Any] = {
     "gpus": 8, "inside": "nvswitch", "link_bandwidth": 300e9, "link_latency": 1e-6, "pcie_bandwidth": 32e9,
@@ -79,6 +80,33 @@ def test_a_mesh_node_joins_every_two_gpus_by_one_link() -> None:
 def test_without_links_of_their_own_gpus_go_through_the_host() -> None:
     cluster = build("pcie_workstation", 4)
     assert names(cluster, "gpu0", "gpu3") == ["host0", "gpu3"]
+
+
+def test_cards_without_peer_to_peer_cross_the_hosts_and_share_the_link_between_processors() -> None:
+    cluster = build("geforce_server", 8)
+    assert names(cluster, "gpu0", "gpu3") == ["host0", "gpu3"]
+    assert names(cluster, "gpu0", "gpu4") == ["host0", "host1", "gpu4"]
+    assert cluster.route("gpu0", "gpu4").bandwidth == 16e9
+
+
+def test_peer_to_peer_stays_inside_a_pcie_switch() -> None:
+    cluster = build("pcie_switch_server", 8)
+    assert names(cluster, "gpu0", "gpu1") == ["node0/pcie0", "gpu1"]
+    assert names(cluster, "gpu0", "gpu2") == ["node0/pcie0", "host0", "node0/pcie1", "gpu2"]
+
+
+@pytest.mark.parametrize(
+    ("topology", "rate"),
+    [
+        # All GPUs copy at once: two share an uplink of PCIe 5, or of PCIe 6 in a DGX B300.
+        ("pcie_server", 0.88 * 31.5e9),
+        ("pcie_switch_server", 63e9 / 2),
+        ("dgx_b300", 126e9 / 2),
+        ("gh200", 0.88 * 450e9),
+    ],
+)
+def test_copies_to_the_host_have_the_rate_of_their_slot(topology: str, rate: float) -> None:
+    assert copies(build(topology, 8), "to host").rate == pytest.approx(rate)
 
 
 def test_a_tree_of_pcie_switches_reaches_other_sockets_over_the_socket_link() -> None:

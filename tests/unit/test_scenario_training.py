@@ -392,7 +392,7 @@ DTYPES = "one of bfloat16, float16, float32, float64"
             "float32, float64, tf32"
         )),
         ({"activation_checkpointing": "ful"}, "activation_checkpointing: got 'ful'; "
-         "one of attention, full, none, selective_op, sqrt; did you mean 'full'?"),
+         "one of activation, attention, feed_forward, full, none, selective_op, sqrt; did you mean 'full'?"),
         ({"activation_checkpointing": "selective"}, "activation_checkpointing: got 'selective'; "
          "write attention (Megatron's selective recomputation) or selective_op (torchtitan's)"),
         ({"activation_checkpointing": {"every": 0}}, "activation_checkpointing.every: got 0; must be at least 1"),
@@ -402,7 +402,7 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"activation_checkpointing": [3, 3]}, "activation_checkpointing.1: got layer 3 twice; name each once"),
         ({"activation_checkpointing": [-1]}, "activation_checkpointing.0: got -1; must be at least 0"),
         ({"activation_checkpointing": None}, "activation_checkpointing: got nothing; must be one of none, full, sqrt, "
-         "attention, selective_op, or {every: 2}, or a list of layers"),
+         "attention, selective_op, feed_forward, activation, or {every: 2}, or a list of layers"),
         ({"attention": "flsh"}, "attention: got 'flsh'; one of flash, standard; did you mean 'flash'?"),
         ({"attention_generation": 4}, "attention_generation: got 4; must be at most 3"),
         ({"optimizer": "nesterov"}, "optimizer: got 'nesterov'; has the same states as momentum; write momentum"),
@@ -613,7 +613,7 @@ SERVER = {"strategy": "parameter_server"}
         (
             {"activation_checkpointing": {"sqrt": [1]}},
             {},
-            "activation_checkpointing.sqrt: unknown key; one of attention",
+            "activation_checkpointing.sqrt: unknown key; one of activation",
         ),
     ],
 )

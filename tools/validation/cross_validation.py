@@ -11,6 +11,7 @@ its code states them.
     nanotron     llm-foundry's eager kernels; megatron_2021's host
     vtrain       nanotron's host
     simumax      other chips' sustained load; the ideal elementwise rate
+    llmq         other chips' sustained load on GeForce cards
 """
 
 from __future__ import annotations
@@ -94,10 +95,10 @@ def _without_vtrain(known: Mapping[str, Framework], own: Framework) -> Framework
     return replace(own, issue=known["nanotron"].issue)
 
 
-def _without_simumax(known: Mapping[str, Framework], own: Framework) -> Framework:
+def _without_load(unseen: Sequence[str], own: Framework) -> Framework:
     """Give an unmeasured chip the median sustained load of the measured chips."""
     # Without an entry, `Framework` uses the median of the other chips.
-    return replace(own, sustained={chip: load for chip, load in own.sustained.items() if chip != "B200"})
+    return replace(own, sustained={chip: load for chip, load in own.sustained.items() if chip not in unseen})
 
 
 # Sources without fitted constants change nothing: dgxc, and SC21's runs beside vTrain's.
@@ -107,7 +108,8 @@ UNSEEN: Final[Mapping[str, Unseen]] = {
     "torchtitan": Unseen(lambda known, own: replace(own, compiled=1.0)),
     "nanotron": Unseen(_without_nanotron),
     "vtrain": Unseen(_without_vtrain),
-    "simumax": Unseen(_without_simumax, (("elementwise", 1.0),)),
+    "simumax": Unseen(lambda known, own: _without_load(("B200", "B300"), own), (("elementwise", 1.0),)),
+    "llmq": Unseen(lambda known, own: _without_load(("GeForce",), own)),
 }
 
 

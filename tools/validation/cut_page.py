@@ -57,7 +57,7 @@ def gpu_of(outcome: PlayedRow) -> str:
     """Return the run's chip and precision."""
     row = outcome.row
     dtype = "eight bits" if row.eight_bit else row.params
-    return f"{row.gpu.split('_')[0].upper()}, {dtype}"
+    return f"{row.chip.upper().replace('_', ' ')}, {dtype}"
 
 
 def _part(value: float, most: Sequence[int], unit: str) -> str:

@@ -63,6 +63,8 @@ WHY: Final = """## Known reasons for errors
 - dgxc: the runs hide the exchanges of tensor parallelism behind their own matmuls. The simulation does not.
 - simumax: on a B200, norms and activations are hardly faster than on an H100, and matmuls are slower than in a
   micro-benchmark by a half. Both numbers are fitted to these rows.
+- llmq: a trainer of single GPUs, without model parallelism; its file of constants has no number of its own. Copies of
+  states and residuals to the host are not simulated, nor is its memory.
 - vtrain: rows with tp 2 and 4 on 512 GPUs took 15 to 60 % longer than rows that differ only in the micro-batch, and two
   rows with tp 8 took twice as long. With 16 stages, the last stage shows no additional time for the loss, although the
   loss is simulated.

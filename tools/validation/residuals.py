@@ -34,7 +34,7 @@ def _residual(own: PlayedRow, unseen: PlayedRow) -> Residual:
     row = own.row
     cut = row.parallelism.size > 1 or row.parallelism.experts.ranks > 1
     # `nodes` is True for several nodes: every machine in the tables has eight GPUs per node.
-    traits = Traits(row.framework, row.gpu.split("_")[0], row.eight_bit, cut, row.gpus > 8)
+    traits = Traits(row.framework, row.chip, row.eight_bit, cut, row.gpus > 8)
     return Residual(source_of(row), traits, _errors(own), _errors(unseen))
 
 

@@ -74,8 +74,10 @@ class PlayedRow:
 
     @property
     def fits(self) -> bool:
-        """True if the simulated step fits into memory, like every measured run did."""
-        return self.peak <= self.capacity and not self.refused
+        """True if the simulated step fits into memory, like every measured run did, or if the run's memory is not
+        simulated.
+        """
+        return not self.row.memory_simulated or (self.peak <= self.capacity and not self.refused)
 
 
 def frameworks() -> dict[str, Framework]:

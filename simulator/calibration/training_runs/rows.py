@@ -16,7 +16,7 @@ from simulator.basics.document import load
 from simulator.basics.errors import UnknownNameError
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
-from simulator.cluster.cluster import Cluster
+from simulator.cluster.cluster import Cluster, chip_of
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.load import load_model
 from simulator.model.shape import Transformer
@@ -114,6 +114,9 @@ class MeasuredRow:
         Implementation of the optimizer's update; None for the framework's default.
     timed : bool
         Whether a whole step was timed; otherwise the time is composed of profiled pieces.
+    memory_simulated : bool
+        Whether the simulated step holds what the run held; False if the run kept states on the host, or in dtypes that
+        the simulator does not have.
     assumed : tuple of str
         Columns not stated by the source.
     """
@@ -146,6 +149,7 @@ class MeasuredRow:
     fused_loss: bool = False
     optimizer_implementation: Implementation | None = None
     timed: bool = True
+    memory_simulated: bool = True
     assumed: tuple[str, ...] = ()
 
     @property
@@ -171,9 +175,14 @@ class MeasuredRow:
         return self.matmul.startswith("float8")
 
     @property
+    def chip(self) -> str:
+        """Name of the GPU's chip: "h100"."""
+        return chip_of(self.gpu)
+
+    @property
     def group(self) -> str:
         """Name of the row's group in the report: source, chip, and precision or number of nodes."""
-        chip = "A100" if self.gpu.startswith("a100") else "H100"
+        chip = self.chip.upper().replace("_", " ")
         if self.eight_bit:
             return f"{self.table}, {chip}, fp8"
         return f"{self.table}, {chip}, {'one node' if self.gpus <= 8 else 'several nodes'}"
@@ -183,7 +192,7 @@ class MeasuredRow:
         """The measured run in a few words: model, chip, GPUs, batch and options."""
         policy = {"none": "", "full": " ckpt"}.get(str(self.checkpointing), f" ckpt {self.checkpointing}")
         compiled = " compiled" if self.compiled else ""
-        chip = self.gpu.split("_")[0]
+        chip = self.chip
         dtype = " fp8" if self.eight_bit else ""
         sharding = "" if self.sharding == Sharding().strategy else f" {self.sharding}"
         return (

@@ -32,13 +32,13 @@ def said(row: MeasuredRow) -> float:
     """Return the relative error of step time for the rule of a commonly advised MFU (0.40 or 0.45): predicted /
     measured - 1.
     """
-    return utilization(row) / _SAID.get(row.gpu.split("_")[0], _ELSE) - 1.0
+    return utilization(row) / _SAID.get(row.chip, _ELSE) - 1.0
 
 
 def by_median(outcomes: Sequence[PlayedRow]) -> tuple[float, ...]:
     """Return the relative step-time errors for the rule that predicts with the median MFU of a chip's other rows."""
     shares = [utilization(outcome.row) for outcome in outcomes]
-    kinds = [(outcome.row.gpu.split("_")[0], outcome.row.eight_bit) for outcome in outcomes]
+    kinds = [(outcome.row.chip, outcome.row.eight_bit) for outcome in outcomes]
     found = []
     for place, share in enumerate(shares):
         others = [other for n, other in enumerate(shares) if n != place and kinds[n] == kinds[place]]

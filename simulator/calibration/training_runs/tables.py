@@ -23,8 +23,8 @@ from simulator.calibration.training_runs.rules_of_thumb import by_median, said
 from simulator.calibration.training_runs.summary import Errors, SourceErrors, by_group, errors, of_memory, worst
 from simulator.step.framework import BARE, Framework
 
-# No llm-foundry row ran on a B200, therefore refitting says nothing about it.
-_OF_B200: Final = "sustained.B200"
+# llm-foundry's rows ran on these chips; refitting says nothing about the sustained load of other chips.
+_OF_FOUNDRY: Final = ("sustained.H100", "sustained.A100")
 # Rows with at most this many GPUs are simulated quickly; `behind` simulates a row some twenty times.
 _FEW: Final = 64
 
@@ -160,7 +160,8 @@ def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Ta
     }
     for constant, number in numbers.items():
         fitted = refitted.get(constant)
-        rows.append((constant, f"{number:.4g}", "" if fitted is None or constant == _OF_B200 else f"{fitted[1]:.4g}"))
+        other = constant.startswith("sustained.") and constant not in _OF_FOUNDRY
+        rows.append((constant, f"{number:.4g}", "" if fitted is None or other else f"{fitted[1]:.4g}"))
     return Table("constants of chips, and of llm-foundry", ("constant", "shipped", "fitted again"), tuple(rows))
 
 

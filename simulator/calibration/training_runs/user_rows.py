@@ -116,7 +116,8 @@ class UserRow(BaseModel):
     reduce: Dtype = Field("float32", description="Dtype of gradients in communication")
     checkpointing: Annotated[str | int, BeforeValidator(_policy)] = Field(
         "none",
-        description="Activation checkpointing: none, full, sqrt, attention, selective_op, or k for every k-th layer",
+        description="Activation checkpointing: none, full, sqrt, attention, selective_op, feed_forward, activation, or "
+        "k for every k-th layer",
     )
     attention: Literal["flash", "flash3", "standard"] = Field("flash", description="Attention kernels")
     compiled: bool = Field(False, description="Whether a compiler merged kernels")

@@ -363,8 +363,7 @@ def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
     step, cut = plan.step, plan.step.parallelism
     return Traits(
         framework=step.framework.name,
-        # "h100_sxm" and "h100_pcie" are the same chip.
-        chip=cluster.gpus[0].name.split("_")[0],
+        chip=cluster.gpus[0].chip,
         eight_bit=is_eight_bit(step.precision.matmul),
         cut=cut.size > 1 or cut.experts.ranks > 1,
         nodes=len(cluster.nodes) > 1,
