@@ -84,6 +84,9 @@ class Framework:
         Whether collectives of sharding overlap with kernels; otherwise each waits for the other.
     each_tensor : bool
         Whether every tensor is communicated by a separate collective.
+    per_owner : float
+        Time that ZeRO-1 and ZeRO-2 spend on each rank that owns tensors, in the reduction and again in the gather [s]:
+        its part is reduced to it and broadcast from it by itself. 0 if all parts travel at once.
     gathers_again : bool
         Whether a recomputed layer is gathered for the recompute and again for the backward pass.
     issue : float
@@ -131,6 +134,7 @@ class Framework:
     casts_once: bool = False
     overlaps: bool = True
     each_tensor: bool = False
+    per_owner: float = 0.0
     gathers_again: bool = False
     issue: float = 0.0
     sends_block: bool = False
@@ -304,6 +308,7 @@ class _FrameworkFile(Strict):
     casts_once: _Fact = _Fact(value=False)
     overlaps: _Fact = _Fact(value=True)
     each_tensor: _Fact = _Fact(value=False)
+    per_owner: _Amount = _Amount(value=0.0)
     gathers_again: _Fact = _Fact(value=False)
     issue: _Amount = _Amount(value=0.0)
     sends_block: _Fact = _Fact(value=False)
@@ -361,6 +366,7 @@ def _framework(name: str, document: Document) -> Framework:
         casts_once=file.casts_once.value,
         overlaps=file.overlaps.value,
         each_tensor=file.each_tensor.value,
+        per_owner=file.per_owner.value,
         gathers_again=file.gathers_again.value,
         issue=file.issue.value,
         sends_block=file.sends_block.value,

@@ -185,22 +185,26 @@ class ProgramBuilder:
         scope: Scope = "all",
         act: NumericAction[Exchange] | None = None,
         tensors: int = 1,
+        owners: int = 0,
     ) -> str | None:
         """Append a collective in the rank's process group, on the scope's stream; return the name, or None for a
         single-rank group.
 
-        A framework with `each_tensor` sends each of the `tensors` separately and pays the start-up for each. A
-        framework without overlap makes the collective wait for the preceding kernels, and the next kernels wait for the
-        collective.
+        A framework with `each_tensor` sends each of the `tensors` separately and pays the start-up for each. With
+        `per_owner`, ZeRO-1 and ZeRO-2 pay this time for each of the `owners` of tensors. A framework without overlap
+        makes the collective wait for the preceding kernels, and the next kernels wait for the collective.
         """
         stream = stream_of(scope)
         pieces = tensors if self.framework.each_tensor else 1
-        key = operation, elements, dtype, scope, f"{stream} {pieces}"
+        more = owners * self.framework.per_owner
+        key = operation, elements, dtype, scope, f"{stream} {pieces} {more}"
         if key not in self._templates:
             planned = self.communicator.plan(operation, elements, dtype, scope, self.rank)
             # Ranks of other stages arrive after their last micro-batch; an early rank is idle meanwhile.
             idle = scope in ("model", "ends")
-            self._templates[key] = planned and _in_pieces(replace(planned, stream=stream, rendezvous=idle), pieces)
+            self._templates[key] = planned and _in_pieces(
+                replace(planned, stream=stream, rendezvous=idle), pieces, more
+            )
         # Exchanges inside a pass state their own dependencies, also for frameworks without overlap.
         if self.framework.overlaps or scope not in _OF_SHARDING:
             return self._named(self._templates[key], name, after, scope, act)
@@ -330,12 +334,12 @@ class ProgramBuilder:
         return tuple(op for op in self.ops if isinstance(op, Collective))
 
 
-def _in_pieces(op: Collective, pieces: int) -> Collective:
+def _in_pieces(op: Collective, pieces: int, more: float) -> Collective:
     """Return a collective that sends its buffer in `pieces` collectives: the bytes stay, the start-up is paid `pieces`
-    times.
+    times, and then `more` seconds.
     """
     # The first start-up is already part of the collective.
-    more = (pieces - 1) * op.startup
+    more += (pieces - 1) * op.startup
     return replace(op, startup=op.startup + more, duration=None if op.duration is None else op.duration + more)
 
 

@@ -252,9 +252,7 @@ def test_options_of_other_choices_are_left_out_too(choice: str, values: Any, opt
 def test_an_option_that_none_reads_is_still_refused() -> None:
     (line, *_) = told(collective({"collective.algorithm": ["ring", "tree"]}, {"collective.servers.count": [1]}))
     assert "collective.servers: only for parameter_server" in line
-    (line, *_) = told(
-        training({"training.sharding.strategy": ["ddp"]}, {"training.sharding.shard_size": [2]})
-    )
+    (line, *_) = told(training({"training.sharding.strategy": ["ddp"]}, {"training.sharding.shard_size": [2]}))
     assert "has no sharding groups" in line
 
 

@@ -46,7 +46,12 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> tuple[st
         passes.parts.append(bucket.units)
     act = NumericAction(Exchange.REDUCE_SCATTER, bucket.names, bucket.micro)
     scope: Scope = "shard" if passes.copies and bucket.scope == "all" else bucket.scope
-    reduced = builder.communicate(name, "reduce_scatter", bucket.elements, dtype, [bucket.done], scope, act)
+    # A bucket holds the tensors of a share of the owners.
+    ranks, whole = passes.ranks_of(bucket.units[0]), sum(unit.elements for unit in passes.units)
+    owners = max(1, round(ranks * bucket.elements / whole))
+    reduced = builder.communicate(
+        name, "reduce_scatter", bucket.elements, dtype, [bucket.done], scope, act, owners=owners
+    )
     scattered = reduced or bucket.done
     summed = passes.sum_copies(f"sum {bucket.name} over copies", bucket.units, bucket.micro, scattered)
     return scattered, summed or scattered
