@@ -136,8 +136,8 @@ def play_unseen(
             continue
         rows = [outcomes[place].row for place in places]
         others = {name: unseen.framework(known, known[name]) for name in {row.framework for row in rows}}
-        for place, outcome in zip(places, each_played(rows, others, jobs, unseen.changes), strict=True):
-            found[place] = outcome
+        for place, outcome in each_played(rows, others, jobs, unseen.changes):
+            found[places[place]] = outcome
             if advance is not None:
                 advance()
     return tuple(found[place] for place in range(len(outcomes)))
