@@ -12,6 +12,7 @@ its code states them.
     vtrain       nanotron's host
     simumax      other chips' sustained load; the ideal elementwise rate
     llmq         other chips' sustained load on GeForce cards
+    internevo    llm-foundry's eager kernels; all parts of the states travel at once
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ UNSEEN: Final[Mapping[str, Unseen]] = {
     "vtrain": Unseen(_without_vtrain),
     "simumax": Unseen(lambda known, own: _without_load(("B200", "B300"), own), (("elementwise", 1.0),)),
     "llmq": Unseen(lambda known, own: _without_load(("GeForce",), own)),
+    "internevo": Unseen(lambda known, own: replace(own, elementwise=known["llm_foundry"].elementwise, per_owner=0.0)),
 }
 
 

@@ -65,6 +65,9 @@ WHY: Final = """## Known reasons for errors
   micro-benchmark by a half. Both numbers are fitted to these rows.
 - llmq: a trainer of single GPUs, without model parallelism; its file of constants has no number of its own. Copies of
   states and residuals to the host are not simulated, nor is its memory.
+- internevo: norms, rotary positions and activations are not merged (`elementwise` 6, fitted to these rows). ZeRO-1 over
+  every rank loses speed with each rank, because whole tensors belong to ranks and each rank's part is reduced and
+  broadcast by itself (`per_owner`, 1.4 ms, fitted to the rows on up to 64 GPUs).
 - vtrain: rows with tp 2 and 4 on 512 GPUs took 15 to 60 % longer than rows that differ only in the micro-batch, and two
   rows with tp 8 took twice as long. With 16 stages, the last stage shows no additional time for the loss, although the
   loss is simulated.

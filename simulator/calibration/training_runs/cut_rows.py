@@ -47,6 +47,7 @@ def _row(row: Mapping[str, str], number: int) -> MeasuredRow:
     parallelism = _parallelism(row)
     # The table holds step times; MeasuredRow stores tokens per second.
     tokens = int(row["seq_len"]) * int(row["global_batch"])
+    strategy, _, ranks = row["sharding"].partition("/")
     return MeasuredRow(
         table=row["table"],
         line=number,
@@ -68,7 +69,8 @@ def _row(row: Mapping[str, str], number: int) -> MeasuredRow:
         grads=row["grads"],
         matmul=row["matmul"],
         reduce=row["reduce"],
-        sharding=row["sharding"],
+        sharding=strategy,
+        shard_size=int(ranks) if ranks else None,
         reshard=True,
         buckets=row["buckets"] == "true",
         checkpointing=row["checkpointing"],

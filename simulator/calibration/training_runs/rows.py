@@ -112,6 +112,8 @@ class MeasuredRow:
         Whether the loss is a single kernel, in contrast to the framework's default.
     optimizer_implementation : {"fused", "foreach", "for_loop"} or None
         Implementation of the optimizer's update; None for the framework's default.
+    shard_size : int or None
+        Ranks that share a copy of the sharded states; None: every data-parallel rank.
     timed : bool
         Whether a whole step was timed; otherwise the time is composed of profiled pieces.
     memory_simulated : bool
@@ -149,6 +151,7 @@ class MeasuredRow:
     fused_loss: bool = False
     optimizer_implementation: Implementation | None = None
     timed: bool = True
+    shard_size: int | None = None
     memory_simulated: bool = True
     assumed: tuple[str, ...] = ()
 
@@ -267,7 +270,7 @@ def _row(row: Mapping[str, str]) -> MeasuredRow:
 def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = None) -> TrainingStep:
     """Return the measured run's training step, with `accumulation` micro-batches instead of its own if given."""
     # Options not stated by any source keep their defaults.
-    sharding = Sharding(row.sharding, reshard_after_forward=row.reshard)
+    sharding = Sharding(row.sharding, reshard_after_forward=row.reshard, shard_size=row.shard_size)
     return TrainingStep(
         model=load_model(row.model, row.seq_len)
         if row.shape is None
