@@ -63,7 +63,7 @@ def sign_change(difference: Callable[[int], float | None], low: int, high: int, 
     difference : function (int) -> float or None
         Returns None if unknown; the search then ends with the interval reached.
     low, high : int
-        Positive multiples of `step`.
+        Multiples of `step`, at least 0.
     step : int
         Values tried are multiples of this step.
 
@@ -84,8 +84,12 @@ def sign_change(difference: Callable[[int], float | None], low: int, high: int, 
     for number in range(_MOST_STEPS):
         if high - low <= step or high <= (1 + WIDTH) * low:
             break
-        # A bent curve can make estimates creep along from one end; every fourth step bisects (in the logarithm).
-        middle = _estimate(low, high, before, after) if number % 4 < 3 else math.sqrt(low * high)
+        if low == 0:
+            # 0 has no logarithm.
+            middle = high / 2
+        else:
+            # A bent curve can make estimates creep along from one end; every fourth step bisects (in the logarithm).
+            middle = _estimate(low, high, before, after) if number % 4 < 3 else math.sqrt(low * high)
         # Stay strictly between the ends: each step narrows the interval.
         here = min(max(round(middle / step) * step, low + step), high - step)
         value = difference(here)

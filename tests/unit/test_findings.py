@@ -542,6 +542,12 @@ def test_a_place_that_is_known_to_its_step_is_the_first_beyond() -> None:
     assert (found.low, found.high, found.exact, found.at) == (128, 192, True, 192.0)
 
 
+def test_a_sign_change_is_found_from_zero_on() -> None:
+    found = sign_change(lambda x: float(x - 157), 0, 1024, 64)
+    assert found is not None
+    assert (found.low, found.high) == (128, 192)
+
+
 def test_a_reason_is_none_where_the_fastest_carries_more() -> None:
     """With few bytes the naive way wins by its latency, though its link carries more."""
     told = answered(RING_OR_NAIVE | {"sweep": {"collective.size": ["1 KiB"]}, "answer": ["best"]})
