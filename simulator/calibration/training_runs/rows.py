@@ -198,6 +198,7 @@ class MeasuredRow:
         chip = self.chip
         dtype = " fp8" if self.eight_bit else ""
         sharding = "" if self.sharding == Sharding().strategy else f" {self.sharding}"
+        sharding += f" over {self.shard_size}" if self.shard_size is not None else ""
         return (
             f"{self.model} {chip} x{self.gpus}{self._cut} seq {self.seq_len} "
             f"mb {self.micro_batch_size}x{self.accumulation}{sharding}{policy}{compiled}{dtype}"
