@@ -14,6 +14,7 @@ from simulator.findings.comparison import Comparison, Row
 from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.summary import BETWEEN
+from simulator.scenario.build_training import balanced
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
@@ -49,7 +50,9 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
 
 
 def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
-    """Yield a caveat for each algorithm that `auto` chose for a collective, with the reason at its first point."""
+    """Yield a caveat for each algorithm that `auto` chose for a collective, with the reason at its first point, and for
+    each framework whose context-parallel ranks `auto` did not balance.
+    """
     taken: dict[str, list[Report]] = {}
     for row, report in rows:
         if row.point.collective is not None and row.point.collective.algorithm == "auto":
@@ -58,6 +61,14 @@ def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     for name, reports in list(taken.items())[:_MOST]:
         where = f" for {number_of(len(reports), 'point')}" if several else ""
         yield Caveat("auto", f"auto chose {name}{where}: {reports[0]['why']}")
+    trainings = [row.point.training for row, _ in rows if row.point.training is not None]
+    contiguous = {one.framework: None for one in trainings if one.parallelism.balanced == "auto" and not balanced(one)}
+    for name in contiguous:
+        yield Caveat(
+            "auto",
+            f"auto left each rank a contiguous piece of the sequences, as in {name}'s measured runs, so that the last "
+            "rank computes most of attention; write balanced: true for a version with load balance",
+        )
 
 
 def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
