@@ -103,6 +103,23 @@ def test_a_matmul_takes_what_the_page_says(
     assert duration(kernel, H100, dtype, sms_taken=taken, hbm_share=share) == pytest.approx(expected, rel=1e-12)
 
 
+def test_a_board_measured_above_its_printed_peak_reaches_what_was_measured() -> None:
+    """A GeForce RTX 5090 runs faster than the boost clock of its data sheet: 237 of 209.5 TFLOP/s in bfloat16."""
+    gpu = load_gpu("rtx_5090")
+    kernel = Matmul("", 10240, 10240, 10240)
+    rate = kernel.flops / duration(kernel, gpu, "bfloat16")
+    assert gpu.peak_flops["bfloat16"] < rate <= 237e12
+    assert rate == pytest.approx(236.99e12, rel=0.05)
+    assert kernel_model(gpu).peak_flops("float8_e4m3fn") == pytest.approx(419e12 * 236.99 / 209.5)
+
+
+@pytest.mark.parametrize("name", ["rtx_4090", "l4", "l40s", "rtx_pro_6000", "gh200_144gb", "mi325x", "rtx_3090"])
+def test_a_matmul_of_the_measured_shape_has_about_the_measured_rate(name: str) -> None:
+    gpu = load_gpu(name)
+    (m, n, k), flops = gpu.facts["best_matmul"]["bfloat16"]
+    assert 2.0 * m * n * k / duration(Matmul("", m, n, k), gpu, "bfloat16") == pytest.approx(flops, rel=0.06)
+
+
 @given(attentions(), st.sampled_from([1, 2, 3]))
 def test_attention_is_never_faster_than_the_peak_or_hbm(kernel: Attention, generation: int) -> None:
     seconds = duration(kernel, H100, "bfloat16", attention_generation=generation)

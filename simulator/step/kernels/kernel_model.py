@@ -82,7 +82,7 @@ class KernelModel:
             return replace(bare, efficiency=efficiency)
         # A best matmul in bfloat16 limits another dtype in proportion to the peaks.
         _, flops, known = best
-        return replace(bare, efficiency=efficiency, best_flops=flops / self.gpu.peak_flops[known] * bare.peak_flops)
+        return replace(bare, efficiency=efficiency, best_flops=flops / self.peak_flops(known) * bare.peak_flops)
 
     def _matmul(self, dtype: str) -> MatmulConstants:
         """Return the constants of matmuls in a dtype, with a main loop at the peak rate (efficiency 1) and no bound by
@@ -133,7 +133,12 @@ class KernelModel:
         return replace(self, constants={**self.constants, **other})
 
     def peak_flops(self, dtype: str) -> float:
-        """Return the GPU's peak rate for a kernel dtype [FLOP/s].
+        """Return the highest rate that the GPU's units reach in a kernel dtype [FLOP/s].
+
+        Notes
+        -----
+        Data sheets print peaks at the boost clock. A board that was measured above its peak runs faster than this clock
+        (GeForce cards do), with every unit.
 
         Raises
         ------
@@ -143,7 +148,9 @@ class KernelModel:
         if dtype not in self.gpu.peak_flops or dtype not in FITTED:
             known = set(self.gpu.peak_flops) & set(FITTED)
             raise UnknownNameError(f"dtype of kernels on {self.gpu.name}", dtype, known)
-        return self.gpu.peak_flops[dtype]
+        measured = self.gpu.facts.get("best_matmul_flops", {})
+        above = max((rate / self.gpu.peak_flops[known] for known, rate in measured.items()), default=1.0)
+        return self.gpu.peak_flops[dtype] * max(1.0, above)
 
 
 def kernel_model(gpu: Gpu) -> KernelModel:

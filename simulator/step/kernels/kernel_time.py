@@ -76,7 +76,8 @@ def duration(
     Returns
     -------
     float
-        Duration, never below the roofline of the GPU's peak and HBM bandwidth [s].
+        Duration, never below the roofline of the GPU's peak (or the best matmul measured above it) and HBM bandwidth
+        [s].
 
     Raises
     ------
