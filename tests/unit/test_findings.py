@@ -190,6 +190,20 @@ def test_parts_of_a_difference_add_up_to_it() -> None:
         assert sum(parts_of_step(report).values()) == pytest.approx(report["step_time_s"], rel=1e-9)
 
 
+def test_why_of_a_sweep_names_the_bottleneck_under_each_condition() -> None:
+    """Within a node the ring fills NVLink; over two nodes it fills a network card; a small array fills neither."""
+    base = {"name": "link", "cluster": {"topology": "dgx_a100", "world_size": 8}}
+    ring = {"operation": "all_reduce", "algorithm": "ring"}
+    told = answer(compared(base | {"collective": ring | {"size": "256 MiB"}, "sweep": {"cluster.world_size": [8, 16]}}))
+    assert re.fullmatch(
+        r"Bottleneck with 8 GPUs: link gpu\d->node0/nvswitch, \d+ % busy, carries 1\.75x the array\. "
+        r"Bottleneck with 16 GPUs: link nic\d->leaf\d, \d+ % busy, carries 1\.88x the array\.",
+        told.why,
+    )
+    small = answer(compared(base | {"collective": ring, "sweep": {"collective.size": ["1 KiB", "256 MiB"]}}))
+    assert small.why.startswith("Bottleneck with 1 KiB: latency and waiting; the busiest link, gpu")
+
+
 def test_why_says_how_the_update_runs_where_the_optimizer_decides() -> None:
     """DDP updates on each of 8 ranks what ZeRO-1 updates on one; a fused kernel moves a third of the bytes."""
     base = {
