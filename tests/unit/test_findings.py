@@ -190,6 +190,23 @@ def test_parts_of_a_difference_add_up_to_it() -> None:
         assert sum(parts_of_step(report).values()) == pytest.approx(report["step_time_s"], rel=1e-9)
 
 
+def test_a_baseline_that_does_not_fit_is_told_before_changes_from_it() -> None:
+    """DDP keeps 16 bytes a parameter on each GPU, 120 GiB for Llama 3 8B; ZeRO-3 keeps an eighth."""
+    base = {
+        "name": "lacks", "cluster": {"topology": "dgx_a100", "world_size": 8},
+        "training": {"model": "llama3_8b", "seq_len": 1024, "activation_checkpointing": "full"},
+    }  # fmt: skip
+    base |= {"compare": {"training.sharding": ["ddp", "zero3"]}}
+    of = compared(base)
+    first = r"ddp needs 1\d\d GiB and does not fit in 80 GiB: changes vs ddp compare with a step that cannot run\."
+    for finding in ("change", {"finding": "effect", "along": "training.sharding"}):
+        asked = of.scenario.replaced(answer=load_scenario(base | {"answer": [finding]}).answer)
+        told = answer(Comparison(asked, of.outcomes)).sentences
+        assert re.fullmatch(first, told[0])
+        assert len(told) == 2
+        assert "does not fit" not in told[1]
+
+
 def test_why_of_a_sweep_names_the_bottleneck_under_each_condition() -> None:
     """Within a node the ring fills NVLink; over two nodes it fills a network card; a small array fills neither."""
     base = {"name": "link", "cluster": {"topology": "dgx_a100", "world_size": 8}}

@@ -37,7 +37,8 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     told = [measure for measure in wanted if all(measure.value(report) is not None for report in reports)]
     if not told:
         return None
-    sentences = _sentences(compared, first, others, told, labelled(condition))
+    sentences = compared.unfit_references([first])
+    sentences += _sentences(compared, first, others, told, labelled(condition))
     if len(compared.conditions) > 1:
         # State the range of the first measure; mention another measure only if its change has both signs.
         texts = (_over_conditions(compared, measure, flips=measure is not told[0]) for measure in told)
@@ -90,8 +91,7 @@ def _predicate(first: Row, row: Row, told: list[Measure], baseline: str) -> str:
         tie = max(measure.uncertainty(one.report or {}) for one in (first, row))
         parts.append((measure.verb, _compared(measure, after, before, baseline if number == 0 else "", tie)))
     lacks = ", but does not fit in memory" if row.fits is False else ""
-    other = f"; {baseline} does not fit in memory" if not first.fits else ""
-    return f"{predicates(parts)}{lacks}{other}"
+    return f"{predicates(parts)}{lacks}"
 
 
 def _compared(measure: Measure, after: float, before: float, baseline: str, tie: float = 0.0) -> str:

@@ -48,6 +48,8 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     kept = [sentence for sentence in sentences if sentence]
     if not kept:
         return None
+    references = {one["from_point"] for one in changes}
+    kept = [*compared.unfit_references([row for row in compared.rows if row.index in references]), *kept]
     # Prefer the condition shown by other findings for pictures.
     shown = [one for one in changes if one["fixed"].items() <= compared.shown_condition.items()] or changes
     # A step that does not fit explains nothing, if another does.
