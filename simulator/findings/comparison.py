@@ -167,13 +167,19 @@ class Comparison:
             return []
         names, texts = [], []
         for row in lacking:
-            report, where = row.report or {}, labelled(row.condition)
+            report = row.report or {}
             needs = format_memory(report["capacity_bytes"] + report["shortfall_bytes"])
-            name = self.name(row.setting) if row.setting else where
-            names.append(f"{name} ({where})" if row.setting and where else name)
+            names.append(self.place(row))
             predicate = f"needs {needs} and does not fit in {format_memory(report['capacity_bytes'])}"
             texts.append(clause(names[-1], predicate))
         return [f"{'; '.join(texts)}: changes vs {join_list(names)} compare with a step that cannot run"]
+
+    def place(self, row: Row) -> str:
+        """Return a point in words, with its setting and condition: "ddp (8 GPUs)"."""
+        where = labelled(row.condition)
+        if not row.setting:
+            return where
+        return f"{self.name(row.setting)} ({where})" if where else self.name(row.setting)
 
     @cached_property
     def in_common(self) -> dict[str, dict[str, Any]]:
