@@ -174,7 +174,7 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
     if len(rows) == 1:
         return Cause(str((rows[0].report or {})["because"]), {})
     if rows[0].setting == rows[-1].setting:
-        return _of_conditions(rows)
+        return _of_conditions(compared, rows)
     texts, loads = [], []
     for row in rows:
         report = row.report or {}
@@ -206,14 +206,15 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
     return Cause(f"{subject} carries {join_list(carried)}{place}", {"loads": loads})
 
 
-def _of_conditions(rows: list[Row]) -> Cause:
+def _of_conditions(compared: Comparison, rows: list[Row]) -> Cause:
     """Return as a reason the bottleneck under each condition of a single setting, in the order of the points.
 
     Loads are not compared: under different conditions the busiest link may be of another kind.
     """
     ordered = sorted(rows, key=lambda row: row.index)
     told = [(labelled(row.condition), str((row.report or {})["because"]).partition(": ")[2]) for row in ordered]
-    sentences = [f"Bottleneck with {join_list(names)}: {text}" for text, names in grouped(told).items()]
+    of = f" of {compared.name(rows[0].setting)}" if len(compared.settings) > 1 else ""
+    sentences = [f"Bottleneck{of} with {join_list(names)}: {text}" for text, names in grouped(told).items()]
     links = [{"point": row.index, "link": ((row.report or {})["bottleneck"] or {}).get("link")} for row in ordered]
     return Cause(". ".join(sentences), {"links": links})
 

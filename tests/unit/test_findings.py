@@ -796,3 +796,41 @@ def test_a_setting_that_fits_without_a_rival_is_told_first_if_it_is_faster() -> 
     # Whether something fits is told under every condition.
     fit = answered(data | {"answer": ["fit"]})
     assert [sentence.partition(",")[0] for sentence in fit.sentences] == ["With offload optimizer", "With offload none"]
+
+
+MANY = {
+    "name": "many", "cluster": {"topology": "dgx_a100", "world_size": 8},
+    "training": {"model": "gpt2", "seq_len": 256},
+    "compare": {"training.sharding": ["ddp", "zero1", "zero2", "zero3"], "training.framework": ["torchtitan", "nemo"]},
+    "sweep": {"training.seq_len": [256, 512]},
+}  # fmt: skip
+
+
+def test_an_effect_on_many_settings_is_a_range_with_its_two_ends() -> None:
+    told = answer(compared(MANY | {"answer": [{"finding": "effect", "along": "training.seq_len"}]}))
+    changes = [one["change"] for one in told.findings[0].numbers["changes"]]
+    (sentence,) = told.sentences
+    found = re.fullmatch(
+        r"512 tokens vs 256 tokens: between (\d+) % less time per token with .+ and (\d+) % less time per token "
+        r"with .+ \(\d changes in between\)\.",
+        sentence,
+    )
+    assert found is not None
+    assert [int(percent) for percent in found.groups()] == [round(-100 * pick(changes)) for pick in (min, max)]
+
+
+def test_values_of_many_settings_name_the_best_three_and_a_range() -> None:
+    told = answer(compared(MANY | {"answer": [{"finding": "value", "of": ["speed"]}]}))
+    speeds = sorted((one["speed"] for one in told.findings[0].numbers["values"]), reverse=True)
+    (sentence,) = told.sentences
+    # ZeRO-1 and ZeRO-2 take equally long and share a clause.
+    assert f" reach {speeds[0]:,.0f} tokens/s; " in sentence
+    assert sentence.endswith(f"; 5 settings behind them reach {speeds[-1]:,.0f} tokens/s to {speeds[3]:,.0f} tokens/s.")
+
+
+def test_changes_of_many_settings_name_the_best_and_a_range() -> None:
+    told = answer(compared(MANY | {"answer": [{"finding": "change", "of": ["time"]}]}))
+    changes = [one["time_change"] for one in told.findings[0].numbers["changes"][1:]]
+    # The baseline has no change, and the best setting has the sentence before; the three worst are one range.
+    worst = dict.fromkeys(f"{100 * change:.0f} %" for change in sorted(changes)[-3:])
+    assert told.sentences[1].endswith(f"; 3 settings behind them: {' to '.join(worst)}.")
