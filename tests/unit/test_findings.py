@@ -26,7 +26,9 @@ from simulator.findings.text import bracket_text, bracketed
 from simulator.findings.why import parts_of_step, why
 from simulator.planner.setting import Setting
 from simulator.records.measures import find, interval_width, percent_text
+from simulator.report.tables.table import points_tables
 from simulator.results.budget_table import budget_table
+from simulator.results.page.point_table import figures
 from simulator.results.small_table import small_tables
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.answer_spec import FINDINGS
@@ -834,3 +836,26 @@ def test_changes_of_many_settings_name_the_best_and_a_range() -> None:
     # The baseline has no change, and the best setting has the sentence before; the three worst are one range.
     worst = dict.fromkeys(f"{100 * change:.0f} %" for change in sorted(changes)[-3:])
     assert told.sentences[1].endswith(f"; 3 settings behind them: {' to '.join(worst)}.")
+
+
+def test_the_cost_of_recompute_can_be_asked_as_hfu() -> None:
+    """HFU counts recomputed FLOPs, so it exceeds MFU under full checkpointing only."""
+    data = {
+        "name": "again", "cluster": {"topology": "dgx_h100", "world_size": 8},
+        "training": {"model": "gpt2", "seq_len": 512},
+        "compare": {"training.activation_checkpointing": ["none", "full"]},
+        "answer": [{"finding": "value", "of": ["mfu", "hfu"]}],
+    }  # fmt: skip
+    of = compared(data)
+    told = answer(of)
+    none, full = told.findings[0].numbers["values"]
+    assert none["hfu"] == pytest.approx(none["mfu"], rel=1e-12)
+    assert full["hfu"] > 1.1 * full["mfu"]
+    assert f"{100 * full['mfu']:.1f} % MFU and {100 * full['hfu']:.1f} % HFU" in told.sentences[0]
+    assert {"MFU", "HFU"} <= set(small_tables(of, told)[0].columns)
+    # The tables of all points have a column for it only if a step recomputes.
+    for kept, there in ((slice(None), True), (slice(1), False)):
+        rows = [{"settings": {"seed": 0}, "report": report, "engine": ""} for report in reports(of)[kept]]
+        heads = [column.header for table in points_tables(rows, 400) for column in table.columns]
+        assert ("HFU" in heads) == there
+    assert "hfu" in [column.key for column in figures(of)]
