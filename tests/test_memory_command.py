@@ -38,6 +38,17 @@ def test_what_fits_comes_first_and_every_word_of_the_table_is_explained(cli: Com
     assert "sum on a100_sxm_80gb of 80.0 GiB (ZeRO stages by the paper's convention)" in short.splitlines()
 
 
+def test_memory_that_fits_tightly_is_warned_of(cli: Command) -> None:
+    """Closed forms count neither the CUDA context nor NCCL's buffers, 0.5 to 2 GiB."""
+    told = " stay free: the CUDA context, libraries and NCCL buffers (not modelled) need 0.5 to 2 GiB more"
+    gpu = ("--gpu", "a100_sxm_40gb", "--dp", 8, "--seq-len", 2048, "--micro-batch-size")
+    assert told in " ".join(cli("memory", "llama3_8b", *gpu, 3).out.split())
+    assert told not in " ".join(cli("memory", "llama3_8b", *gpu, 2).out.split())
+    cut = ("--gpu", "a100_sxm_40gb", "--dp", 4, "--tp", 2, "--sharding", "zero1", "--seq-len")
+    assert told in " ".join(cli("memory", "llama3_8b", *cut, 7168).out.split())
+    assert told not in " ".join(cli("memory", "llama3_8b", *cut, 6144).out.split())
+
+
 def test_the_stage_that_holds_most_is_named_first(cli: Command) -> None:
     answer = cli(
         "memory", "gpt2_xl", "--dp", 1, "--pp", 4, "--micro-batches", 8, "--sharding", "ddp", "--seq-len", 1024

@@ -21,6 +21,7 @@ from simulator.model.load import load_model
 from simulator.model.operation import Batch
 from simulator.model.parameters import modules, total
 from simulator.model.shape import Transformer
+from simulator.report.numbers.memory_margin import tight_memory
 from simulator.report.tables.layout import Column
 from simulator.scenario.load import load_scenario
 from simulator.step.checkpointing import POLICIES, kept
@@ -104,7 +105,10 @@ def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity
         fitting = [policy for need, policy in zip(own, policies, strict=True) if need <= capacity]
         if fitting:
             how = "without checkpointing" if fitting[0] == "none" else f"with {fitting[0]} checkpointing"
-            return f"fits on {gpu} from ZeRO stage {stage} on, {how}: {format_memory(own[policies.index(fitting[0])])}"
+            need = own[policies.index(fitting[0])]
+            tight = tight_memory(need, capacity)
+            warning = f"; {tight}" if tight else ""
+            return f"fits on {gpu} from ZeRO stage {stage} on, {how}: {format_memory(need)}{warning}"
     need, policy, stage = min(
         (need, policy, stage) for stage, own in enumerate(needs) for need, policy in zip(own, policies, strict=True)
     )

@@ -24,6 +24,7 @@ from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import build
 from simulator.model.parameters import total
+from simulator.report.numbers.memory_margin import tight_memory
 from simulator.report.tables.layout import Column
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
@@ -220,7 +221,9 @@ def _finding(found: _Found) -> str:
         if len(found.stages) > 1
         else "a GPU needs"
     )
+    tight = tight_memory(largest.nbytes, found.capacity)
     fits = "fits" if largest.nbytes <= found.capacity else "does not fit"
+    fits += f"; {tight}" if tight else ""
     share = largest.nbytes / found.capacity
     held, capacity = (f"{nbytes / GIB:.1f} GiB" for nbytes in (largest.nbytes, found.capacity))
     return f"{who} {held}, {share:.0%} of the {capacity} of {found.gpu}: {fits}"

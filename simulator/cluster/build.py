@@ -19,7 +19,7 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.graph import Graph, of_kind
 from simulator.cluster.graph_file import load_graph
-from simulator.cluster.limits import GraphSize, TopologyLimits
+from simulator.cluster.limits import GraphSize, TopologyLimits, no_server_ports
 from simulator.cluster.routing import Router
 from simulator.cluster.topology_file import Topology, load_topology
 
@@ -222,14 +222,15 @@ def _graph(file: Topology, gpus: int, servers: int) -> Graph:
     if limits.max_ranks is not None and gpus > limits.max_ranks:
         raise ScenarioError(f"topology {file.name!r}: got {gpus} ranks; has {limits.max_ranks} GPUs; take fewer ranks")
     if servers and not limits.own_servers:
-        raise ScenarioError(
-            f"topology {file.name!r}: got {servers} servers; has no ports for servers; use servers on workers"
-        )
+        raise ScenarioError(f"got {servers} servers, but {no_server_ports(file.name)}")
     if loaded is not None:
         # A graph file is used as a whole, even if it has more GPUs than ranks.
         have = len(of_kind(loaded, "server"))
         if servers > have:
-            raise ScenarioError(f"topology {file.name!r}: got {servers} servers; has {have} vertices of kind 'server'")
+            raise ScenarioError(
+                f"topology {file.name!r}: got {servers} servers; has {have} vertices of kind 'server'; add one for "
+                "each server, or put the servers on workers"
+            )
         return loaded
     builder = builders.find(file.builder or "")
     # Checked before building: a graph that exceeds the memory would end the process instead of raising an error.

@@ -39,6 +39,14 @@ class TopologyLimits:
     one_route: bool = False
 
 
+def no_server_ports(topology: str) -> str:
+    """Return the message that a topology has no ports for separate servers, and what a topology with ports needs."""
+    return (
+        f"topology {topology} has no ports for separate servers; these need builder star, builder fat_tree, "
+        "builder nodes with 'fabric: leaf_spine', or a graph with a vertex of 'kind: server' for each server"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class GraphSize:
     """Vertex and cable counts for a topology's graph, known without building the graph.

@@ -13,6 +13,7 @@ from simulator.basics.counts import number_of
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
+from simulator.report.numbers.memory_margin import tight_memory
 from simulator.report.numbers.summary import BETWEEN
 from simulator.scenario.build_training import balanced
 
@@ -30,7 +31,7 @@ class Caveat(NamedTuple):
     Attributes
     ----------
     topic : str
-        "auto", "network" or "interval".
+        "auto", "network", "memory" or "interval".
     text : str
         A sentence without its full stop.
     """
@@ -44,8 +45,8 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     rows = [(row, row.report) for row in compared.rows if row.report is not None]
     made = [*_auto(rows), *_network(rows)]
     if compared.kind == "training":
-        # Prediction intervals exist for training steps only.
-        made += _interval([report for _, report in rows])
+        # Memory and prediction intervals exist for training steps only.
+        made += [*_memory(compared), *_interval([report for _, report in rows])]
     return tuple(made)
 
 
@@ -121,6 +122,26 @@ def best_case(names: str) -> str:
 def sources(report: Report) -> list[str]:
     """Return the sources of the measured constants behind a report's collectives."""
     return [source for source in str(report.get("constants") or "").split(BETWEEN) if source]
+
+
+def _memory(compared: Comparison) -> Iterator[Caveat]:
+    """Yield a caveat with the points that fit in memory by less than the memory of a process that is not modelled.
+
+    The warning is the tightest point's.
+    """
+    tight = []
+    for row in compared.rows:
+        report = row.report
+        if report is not None and row.fits:
+            needed = max(report["peak_memory_bytes"], report["peak_reserved_bytes"])
+            text = tight_memory(needed, report["capacity_bytes"])
+            tight += [(needed - report["capacity_bytes"], compared.place(row), text)] if text else []
+    if tight:
+        names = [name for *_, name, _ in sorted(tight)]
+        more = f" (also {join_list(names[:-1][:_MOST])})" if len(names) > 1 else ""
+        _, name, text = max(tight)
+        where = f" with {name}{more}" if len(compared.rows) > 1 else ""
+        yield Caveat("memory", f"{text}{where}")
 
 
 def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:

@@ -20,6 +20,8 @@ from typing import Any, Final
 
 from simulator.basics.errors import SimulatorError
 from simulator.basics.sections import varied
+from simulator.basics.units import format_memory, parse_bytes
+from simulator.findings.text import clause, join_list
 from simulator.records.measures import Measure, Report, find
 from simulator.records.setting_text import labelled
 from simulator.run.outcome import PointOutcome
@@ -155,6 +157,30 @@ class Comparison:
         own = {key: _without(value, self.in_common.get(key, {})) for key, value in setting.items()}
         return labelled(own) or self.scenario.name
 
+    def unfit_references(self, rows: Sequence[Row]) -> list[str]:
+        """Return a sentence, in a list, that reference points do not fit in memory; empty if all fit, or if none does.
+
+        `rows` has the points from which changes are counted. If no point of the scenario fits, the answer says so.
+        """
+        lacking = [row for row in rows if not row.fits]
+        if not lacking or not any(row.fits for row in self.rows):
+            return []
+        names, texts = [], []
+        for row in lacking:
+            report = row.report or {}
+            needs = format_memory(report["capacity_bytes"] + report["shortfall_bytes"])
+            names.append(self.place(row))
+            predicate = f"needs {needs} and does not fit in {format_memory(report['capacity_bytes'])}"
+            texts.append(clause(names[-1], predicate))
+        return [f"{'; '.join(texts)}: changes vs {join_list(names)} compare with a step that cannot run"]
+
+    def place(self, row: Row) -> str:
+        """Return a point in words, with its setting and condition: "ddp (8 GPUs)"."""
+        where = labelled(row.condition)
+        if not row.setting:
+            return where
+        return f"{self.name(row.setting)} ({where})" if where else self.name(row.setting)
+
     @cached_property
     def in_common(self) -> dict[str, dict[str, Any]]:
         """Entries shared by every value of a compared key beside other entries: {pp: 8} for two schedules."""
@@ -257,8 +283,6 @@ def amount(value: Any) -> int | None:
     >>> amount(8), amount("64 KiB"), amount("ring"), amount(True)
     (8, 65536, None, None)
     """
-    from simulator.basics.units import parse_bytes
-
     # In Python True is an int, yet no amount.
     if isinstance(value, int) and not isinstance(value, bool):
         return value

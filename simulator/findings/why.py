@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from simulator.basics.units import format_bandwidth, format_memory, format_time
 from simulator.findings.comparison import Comparison, Row, key_of
-from simulator.findings.text import clause, join_list
+from simulator.findings.text import clause, grouped, join_list
 from simulator.records.measures import arrays_text
 from simulator.records.setting_text import labelled
 from simulator.report.numbers.bottleneck import Bottleneck
@@ -169,13 +169,12 @@ def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, tok
 def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
     """Return as a reason the loads of the points' busiest links, or, if loads explain nothing, the waiting times.
 
-    The result is None without a known link, or if the same setting is compared under different conditions.
+    The result is None without a known link.
     """
     if len(rows) == 1:
         return Cause(str((rows[0].report or {})["because"]), {})
     if rows[0].setting == rows[-1].setting:
-        # Under different conditions the busiest link may be of another kind; its load then explains nothing.
-        return None
+        return _of_conditions(compared, rows)
     texts, loads = [], []
     for row in rows:
         report = row.report or {}
@@ -205,6 +204,19 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
     carried = [f"{load}{name}{f' ({link})' if len(links) > 1 else ''}" for load, name, link in texts]
     subject = f"the busiest link, {texts[0][2]}," if len(links) == 1 else "the busiest link"
     return Cause(f"{subject} carries {join_list(carried)}{place}", {"loads": loads})
+
+
+def _of_conditions(compared: Comparison, rows: list[Row]) -> Cause:
+    """Return as a reason the bottleneck under each condition of a single setting, in the order of the points.
+
+    Loads are not compared: under different conditions the busiest link may be of another kind.
+    """
+    ordered = sorted(rows, key=lambda row: row.index)
+    told = [(labelled(row.condition), str((row.report or {})["because"]).partition(": ")[2]) for row in ordered]
+    of = f" of {compared.name(rows[0].setting)}" if len(compared.settings) > 1 else ""
+    sentences = [f"Bottleneck{of} with {join_list(names)}: {text}" for text, names in grouped(told).items()]
+    links = [{"point": row.index, "link": ((row.report or {})["bottleneck"] or {}).get("link")} for row in ordered]
+    return Cause(". ".join(sentences), {"links": links})
 
 
 def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:

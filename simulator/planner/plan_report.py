@@ -14,6 +14,7 @@ from simulator.basics.units import format_memory, format_time
 from simulator.findings.budget import amounts, amounts_text, tokens_text
 from simulator.findings.caveats import best_case, is_best_case
 from simulator.findings.pareto_front import on_front
+from simulator.findings.text import capital
 from simulator.planner.cluster_sizes import ClusterSizeResult
 from simulator.planner.explain import step_difference
 from simulator.planner.extrapolation import extrapolated
@@ -21,6 +22,7 @@ from simulator.planner.infeasible import MemoryNeed, Remedy
 from simulator.planner.search import PlayedSetting, SearchResult
 from simulator.planner.sensitivity import MachineChange
 from simulator.records.measures import interval_width
+from simulator.report.numbers.memory_margin import tight_memory
 from simulator.scenario.answer_spec import BudgetSpec
 
 # Step times that differ by less are reported as equal [%].
@@ -85,6 +87,9 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
         f"is {format_memory(report['peak_memory_bytes'])}, mainly "
         f"{', '.join(f'{name} {format_memory(nbytes)}' for name, nbytes in holders(report))}."
     ]
+    needed = max(report["peak_memory_bytes"], report["peak_reserved_bytes"])
+    tight = tight_memory(needed, report["capacity_bytes"])
+    told += [f"{capital(tight)}."] if tight else []
     if budget is not None and budget.tokens is not None:
         taken = amounts(report, best.setting.gpus, budget)
         told.append(

@@ -209,6 +209,7 @@ MEASURES: Final = (
     Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f}".format, "tokens/s per GPU",
             "{} tokens/s per GPU", "most", "fastest", _TIME, verb="reaches"),
     Measure("mfu", _STEP, itemgetter("mfu"), share_text, "MFU", "{} MFU", "most", "highest", _TIME, verb="reaches"),
+    Measure("hfu", _STEP, itemgetter("hfu"), share_text, "HFU", "{} HFU", "most", "highest", _TIME, verb="reaches"),
     Measure("model_flops", _STEP, itemgetter("model_flops_per_s_per_gpu"), lambda v: f"{v / 1e12:,.0f}",
             "model FLOP/s per GPU", "{} model TFLOP/s per GPU", "most", "highest", _TIME, verb="reaches"),
     Measure("memory", _STEP, itemgetter("peak_memory_bytes"), format_memory, "peak memory", "{} of memory",
@@ -258,6 +259,11 @@ def for_reports(measure: Measure, reports: Sequence[Report]) -> Measure:
     tokens = [report["tokens_per_s"] * report["step_time_s"] for report in reports]
     # Steps with more tokens take longer without being slower.
     return measure if _alike(tokens) else find("time_per_token", "training")
+
+
+def recomputes(reports: Sequence[Report]) -> bool:
+    """Return True if a report of a training step counts recomputed FLOPs: its HFU is above its MFU."""
+    return any(report.get("hfu", 0.0) > (1 + 1e-9) * report.get("mfu", 0.0) for report in reports)
 
 
 def _all_steps(reports: Sequence[Report]) -> bool:

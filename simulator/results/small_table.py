@@ -23,7 +23,7 @@ _SPOKEN_OF: Final = {"learned": ("loss",), "fit": ("memory", "reserved")}
 # Maximum letters in column names; with more, settings become rows, and no table is cut off.
 _MOST_LETTERS: Final = 72
 # Measures in which points with different numbers of GPUs and different work are comparable.
-_PER_GPU: Final = ("mfu", "speed_per_gpu", "model_flops")
+_PER_GPU: Final = ("mfu", "hfu", "speed_per_gpu", "model_flops")
 # Measures in which only points with the same work are comparable: a step with more tokens takes longer.
 _OF_WORK: Final = ("time", "exposed", "communication", "recompute")
 _USUAL: Final = {"collective": ("time", "busbw"), "training": ("time", "speed", "mfu", "memory")}

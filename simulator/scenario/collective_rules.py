@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.basics import dtypes
 from simulator.basics.errors import one_of
+from simulator.cluster.limits import no_server_ports
 from simulator.scenario.records import ClusterSpec, CollectiveSpec
 from simulator.scenario.rule_violation import RuleViolation, first_duplicate
 
@@ -186,7 +187,7 @@ def _servers(shape: CollectiveSpec, ranks: int, facts: TopologyFacts | None) -> 
     count, on = (1, "own") if shape.servers is None else (shape.servers.count, shape.servers.on)
     # Separate server machines need ports, and not every topology has ports for servers.
     if on == "own" and facts is not None and not facts.own_servers:
-        message = f"topology {facts.name} has no ports for separate servers; write 'servers: {{on: workers}}'"
+        message = f"{no_server_ports(facts.name)}; or write 'servers: {{on: workers}}'"
         yield RuleViolation(
             ("collective", "algorithm") if shape.servers is None else ("collective", "servers", "on"),
             message,

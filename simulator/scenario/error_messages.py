@@ -14,10 +14,13 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from simulator.basics import yaml_dialect
 from simulator.basics.document import Document, Fault, Key
+from simulator.basics.plain_data import at as value_at
+from simulator.basics.sections import SECTIONS
 from simulator.scenario.key_names import keys_of, unknown_key
 from simulator.scenario.reading import shown
-from simulator.scenario.records import KINDS, axis_keys, fields
+from simulator.scenario.records import KINDS, adapter, axis_keys, fields, takes_lists
 
 # Examples for each mapping and each required key, shown if the key is missing or has the wrong type.
 _EXAMPLES: Final[dict[Key, str]] = {
@@ -78,8 +81,53 @@ def faults(error: ValidationError, document: Document, at: Key = (), key: Key | 
     key : tuple, optional
         Path of the value's key in a scenario, if different from `at`: an axis value stands in a list.
     """
+    told: set[Key] = set()
     for detail in error.errors(include_url=False, include_context=True):
-        yield _fault(detail, document, at, at if key is None else key)
+        several = _listed_values(detail["loc"], document.data) if not at else None
+        if several is None:
+            yield _fault(detail, document, at, at if key is None else key)
+        # A key that takes lists has an error for each wrong value of the list; the list is reported once.
+        elif several not in told:
+            told.add(several)
+            yield document.fault(several, _as_axis(several, document.data))
+
+
+def _listed_values(loc: Key, data: Any) -> Key | None:
+    """Return the key at or above an error's place whose value is a list of single settings, None without such a key.
+
+    A key that takes lists counts only if each value of its list is a valid setting of the key.
+    """
+    dotted = next(
+        (loc[:depth] for depth in range(1, len(loc) + 1) if isinstance(value_at(data, loc[:depth]), list)), None
+    )
+    name = ".".join(map(str, dotted or ()))
+    if dotted is None or name not in axis_keys() or name in SECTIONS:
+        return None
+    values = value_at(data, dotted)
+    if not values or any(isinstance(value, list) for value in values):
+        return None
+    if takes_lists(name) and not all(_is_setting(name, value) for value in values):
+        return None
+    return dotted
+
+
+def _is_setting(name: str, value: Any) -> bool:
+    try:
+        adapter(name).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def _as_axis(key: Key, data: Any) -> str:
+    """Return the message for a list at a key with a single value: the line of `compare` or `sweep` with the values."""
+    name, values = ".".join(map(str, key)), value_at(data, key)
+    # Numbers and quantities, such as 8, "1 MiB" or "8k", are a sweep; names are compared.
+    kind = "sweep" if all(str(value)[:1].isdigit() for value in values) else "compare"
+    line = yaml_dialect.dump({name: values}, one_line=True)
+    there = isinstance(data.get(kind), dict)
+    write = f"{line[1:-1]!r} below {kind}" if there else f"'{kind}: {line}' beside {key[0]}"
+    return f"got a list; must be a single value; to compare several, keep the first here and write {write}"
 
 
 def _fault(detail: ErrorDetails, document: Document, at: Key, key: Key) -> Fault:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Key
 from simulator.basics.errors import ScenarioError, UnknownNameError
+from simulator.cluster.limits import no_server_ports
 from simulator.scenario import numerics_rules, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.caching import memoized
@@ -192,7 +193,7 @@ def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) 
         message = f"got {sharding.servers}, which is more than the {world_size} workers that host the servers"
         yield _conflict("sharding.servers", message, "training.sharding.servers_on", "cluster.world_size")
     if sharding.servers_on == "own" and facts is not None and not facts.own_servers:
-        message = f"got 'own', but {facts.name} has no ports for servers; write workers, or use star or leaf-spine"
+        message = f"got 'own', but {no_server_ports(facts.name)}; or write workers"
         yield _conflict("sharding.servers_on", message, "cluster.topology", "training.sharding.strategy")
 
 

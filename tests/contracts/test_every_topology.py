@@ -96,7 +96,7 @@ def test_own_servers_are_reached_or_refused(name: str) -> None:
                 assert cluster.route(rank, server).links
                 assert cluster.route(server, rank).links
     else:
-        with pytest.raises(ScenarioError, match="has no ports for servers"):
+        with pytest.raises(ScenarioError, match="has no ports for separate servers"):
             build(name, 3, servers=2)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ import simulator
 from simulator.basics import registry
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.topology_file import load_topology
+from simulator.findings.caveats import caveats as found_caveats
+from simulator.findings.comparison import Comparison
+from simulator.scenario.load import load_scenario, points
 from simulator.step.framework import load_framework
+from simulator.sweeps.sweep import play_points
 from tests.commands import commands_in
 
 BEST_CASE = (
@@ -173,3 +178,30 @@ def test_every_constant_says_whose_runs_it_was_fitted_to_as_its_source_does(name
         assert owner in ("", "simumax", *registry.names("framework"))
     told = framework.fitted_to(load_gpu("h100_sxm"))
     assert sum(names.count("sustained of H100") for names in told.values()) == 1
+
+
+TIGHT = "stay free: the CUDA context, libraries and NCCL buffers (not modelled) need 0.5 to 2 GiB more"
+
+
+@pytest.mark.parametrize(("free", "told"), [(2**30, [f"only 1 GiB of 3 GiB {TIGHT} with zero1"]), (2 * 2**30, [])])
+def test_a_step_that_fits_by_less_than_an_unmodelled_context_is_warned_of(free: int, told: list[str]) -> None:
+    """The second point has exactly `free` bytes beside its reserved memory of 2 GiB, the first has plenty."""
+    scenario = load_scenario(training("dgx_a100", 2) | {"compare": {"training.sharding": ["ddp", "zero1"]}})
+    plenty, tight = play_points(list(enumerate(points(scenario))))
+    memory = {"peak_memory_bytes": 2**30, "peak_reserved_bytes": 2 * 2**30, "fits": True}
+    changed = [
+        replace(one, report={**(one.report or {}), **memory, "capacity_bytes": 2 * 2**30 + room})
+        for one, room in ((plenty, 40 * 2**30), (tight, free))
+    ]
+    found = found_caveats(Comparison(scenario, changed))
+    assert [one.text for one in found if one.topic == "memory"] == told
+
+
+def test_a_plan_warns_of_a_best_setting_that_fits_tightly() -> None:
+    options: dict[str, Any] = {"seq_len": 512, "global_batch": "8seq", "fix": {"tp": 1, "pp": 1}, "best": 1}
+    found = simulator.plan("gpt2", topology="dgx_a100", gpus=2, **options)
+    assert not any("stay free" in sentence for sentence in found.sentences)
+    best = found.best[0]
+    tight = {**best.report, "capacity_bytes": best.report["peak_reserved_bytes"] + 2**29}
+    said = replace(found, best=(replace(best, report=tight),)).sentences
+    assert any(one.startswith("Only 512 MiB of ") and TIGHT in one for one in said)

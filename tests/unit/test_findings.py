@@ -26,7 +26,9 @@ from simulator.findings.text import bracket_text, bracketed
 from simulator.findings.why import parts_of_step, why
 from simulator.planner.setting import Setting
 from simulator.records.measures import find, interval_width, percent_text
+from simulator.report.tables.table import points_tables
 from simulator.results.budget_table import budget_table
+from simulator.results.page.point_table import figures
 from simulator.results.small_table import small_tables
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.answer_spec import FINDINGS
@@ -188,6 +190,37 @@ def test_parts_of_a_difference_add_up_to_it() -> None:
     assert reason.numbers["whole"] == pytest.approx(whole, rel=1e-12)
     for report in reports(of):
         assert sum(parts_of_step(report).values()) == pytest.approx(report["step_time_s"], rel=1e-9)
+
+
+def test_a_baseline_that_does_not_fit_is_told_before_changes_from_it() -> None:
+    """DDP keeps 16 bytes a parameter on each GPU, 120 GiB for Llama 3 8B; ZeRO-3 keeps an eighth."""
+    base = {
+        "name": "lacks", "cluster": {"topology": "dgx_a100", "world_size": 8},
+        "training": {"model": "llama3_8b", "seq_len": 1024, "activation_checkpointing": "full"},
+    }  # fmt: skip
+    base |= {"compare": {"training.sharding": ["ddp", "zero3"]}}
+    of = compared(base)
+    first = r"ddp needs 1\d\d GiB and does not fit in 80 GiB: changes vs ddp compare with a step that cannot run\."
+    for finding in ("change", {"finding": "effect", "along": "training.sharding"}):
+        asked = of.scenario.replaced(answer=load_scenario(base | {"answer": [finding]}).answer)
+        told = answer(Comparison(asked, of.outcomes)).sentences
+        assert re.fullmatch(first, told[0])
+        assert len(told) == 2
+        assert "does not fit" not in told[1]
+
+
+def test_why_of_a_sweep_names_the_bottleneck_under_each_condition() -> None:
+    """Within a node the ring fills NVLink; over two nodes it fills a network card; a small array fills neither."""
+    base = {"name": "link", "cluster": {"topology": "dgx_a100", "world_size": 8}}
+    ring = {"operation": "all_reduce", "algorithm": "ring"}
+    told = answer(compared(base | {"collective": ring | {"size": "256 MiB"}, "sweep": {"cluster.world_size": [8, 16]}}))
+    assert re.fullmatch(
+        r"Bottleneck with 8 GPUs: link gpu\d->node0/nvswitch, \d+ % busy, carries 1\.75x the array\. "
+        r"Bottleneck with 16 GPUs: link nic\d->leaf\d, \d+ % busy, carries 1\.88x the array\.",
+        told.why,
+    )
+    small = answer(compared(base | {"collective": ring, "sweep": {"collective.size": ["1 KiB", "256 MiB"]}}))
+    assert small.why.startswith("Bottleneck with 1 KiB: latency and waiting; the busiest link, gpu")
 
 
 def test_why_says_how_the_update_runs_where_the_optimizer_decides() -> None:
@@ -771,3 +804,64 @@ def test_a_setting_that_fits_without_a_rival_is_told_first_if_it_is_faster() -> 
     # Whether something fits is told under every condition.
     fit = answered(data | {"answer": ["fit"]})
     assert [sentence.partition(",")[0] for sentence in fit.sentences] == ["With offload optimizer", "With offload none"]
+
+
+MANY = {
+    "name": "many", "cluster": {"topology": "dgx_a100", "world_size": 8},
+    "training": {"model": "gpt2", "seq_len": 256},
+    "compare": {"training.sharding": ["ddp", "zero1", "zero2", "zero3"], "training.framework": ["torchtitan", "nemo"]},
+    "sweep": {"training.seq_len": [256, 512]},
+}  # fmt: skip
+
+
+def test_an_effect_on_many_settings_is_a_range_with_its_two_ends() -> None:
+    told = answer(compared(MANY | {"answer": [{"finding": "effect", "along": "training.seq_len"}]}))
+    changes = [one["change"] for one in told.findings[0].numbers["changes"]]
+    (sentence,) = told.sentences
+    found = re.fullmatch(
+        r"512 tokens vs 256 tokens: between (\d+) % less time per token with .+ and (\d+) % less time per token "
+        r"with .+ \(\d changes in between\)\.",
+        sentence,
+    )
+    assert found is not None
+    assert [int(percent) for percent in found.groups()] == [round(-100 * pick(changes)) for pick in (min, max)]
+
+
+def test_values_of_many_settings_name_the_best_three_and_a_range() -> None:
+    told = answer(compared(MANY | {"answer": [{"finding": "value", "of": ["speed"]}]}))
+    speeds = sorted((one["speed"] for one in told.findings[0].numbers["values"]), reverse=True)
+    (sentence,) = told.sentences
+    # ZeRO-1 and ZeRO-2 take equally long and share a clause.
+    assert f" reach {speeds[0]:,.0f} tokens/s; " in sentence
+    assert sentence.endswith(f"; 5 settings behind them reach {speeds[-1]:,.0f} tokens/s to {speeds[3]:,.0f} tokens/s.")
+
+
+def test_changes_of_many_settings_name_the_best_and_a_range() -> None:
+    told = answer(compared(MANY | {"answer": [{"finding": "change", "of": ["time"]}]}))
+    changes = [one["time_change"] for one in told.findings[0].numbers["changes"][1:]]
+    # The baseline has no change, and the best setting has the sentence before; the three worst are one range.
+    worst = dict.fromkeys(f"{100 * change:.0f} %" for change in sorted(changes)[-3:])
+    assert told.sentences[1].endswith(f"; 3 settings behind them: {' to '.join(worst)}.")
+
+
+def test_the_cost_of_recompute_can_be_asked_as_hfu() -> None:
+    """HFU counts recomputed FLOPs, so it exceeds MFU under full checkpointing only."""
+    data = {
+        "name": "again", "cluster": {"topology": "dgx_h100", "world_size": 8},
+        "training": {"model": "gpt2", "seq_len": 512},
+        "compare": {"training.activation_checkpointing": ["none", "full"]},
+        "answer": [{"finding": "value", "of": ["mfu", "hfu"]}],
+    }  # fmt: skip
+    of = compared(data)
+    told = answer(of)
+    none, full = told.findings[0].numbers["values"]
+    assert none["hfu"] == pytest.approx(none["mfu"], rel=1e-12)
+    assert full["hfu"] > 1.1 * full["mfu"]
+    assert f"{100 * full['mfu']:.1f} % MFU and {100 * full['hfu']:.1f} % HFU" in told.sentences[0]
+    assert {"MFU", "HFU"} <= set(small_tables(of, told)[0].columns)
+    # The tables of all points have a column for it only if a step recomputes.
+    for kept, there in ((slice(None), True), (slice(1), False)):
+        rows = [{"settings": {"seed": 0}, "report": report, "engine": ""} for report in reports(of)[kept]]
+        heads = [column.header for table in points_tables(rows, 400) for column in table.columns]
+        assert ("HFU" in heads) == there
+    assert "hfu" in [column.key for column in figures(of)]

@@ -181,6 +181,44 @@ def test_missing_keys_show_how_they_are_written() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "values", "line"),
+    [
+        ("training", "sharding", ["ddp", "zero3"], "'compare: {training.sharding: [ddp, zero3]}' beside training"),
+        ("training", "seq_len", ["1k", "2k"], "'sweep: {training.seq_len: [1k, 2k]}' beside training"),
+        # The key also takes a list with an entry for each layer: none of these values is one.
+        ("training", "activation_checkpointing", ["none", "full"],
+         "'compare: {training.activation_checkpointing: [none, full]}' beside training"),
+        ("collective", "algorithm", ["ring", "tree"], "'compare: {collective.algorithm: [ring, tree]}' beside"),
+        ("cluster", "world_size", [4, 8], "'sweep: {cluster.world_size: [4, 8]}' beside cluster"),
+    ],
+)  # fmt: skip
+def test_a_list_at_a_key_with_one_value_is_refused_with_the_axis_to_write(
+    section: str, key: str, values: list[object], line: str
+) -> None:
+    data: dict[str, Any] = {"name": "demo", "cluster": {"topology": "dgx_a100", "world_size": 8}}
+    data |= {"collective": {"operation": "all_reduce", "size": "1 MiB"}} if section == "collective" else {}
+    data |= {"training": {"model": "gpt2_xl", "seq_len": 1024}} if section != "collective" else {}
+    data[section] |= {key: values}
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(data)
+    found = str(caught.value)
+    assert f"{section}.{key}: got a list; must be a single value; to compare several, keep the first here" in found
+    assert line in found
+    assert len(found.splitlines()) == 1
+
+
+def test_a_list_beside_an_axis_names_the_line_that_the_axis_lacks() -> None:
+    data = {
+        "name": "demo",
+        "cluster": {"topology": "dgx_a100", "world_size": 8},
+        "training": {"model": "gpt2", "seq_len": 1024, "sharding": ["ddp", "zero3"]},
+        "compare": {"training.optimizer": ["adam", "sgd"]},
+    }
+    with pytest.raises(ScenarioError, match=r"write 'training.sharding: \[ddp, zero3\]' below compare\Z"):
+        load_scenario(data)
+
+
 def test_a_file_that_is_no_mapping_is_told() -> None:
     with pytest.raises(ScenarioError, match=r"\Af:1:1: got a list; must be a mapping"):
         parse_scenario(document.parse("[1, 2]", "f"), Path())

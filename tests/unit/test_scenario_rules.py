@@ -114,7 +114,11 @@ def test_servers_of_their_own_need_a_place_in_the_topology() -> None:
     dgx = {"topology": "dgx_a100"}
     assert told({"algorithm": "parameter_server"}) == []
     (line,) = told({"algorithm": "parameter_server"}, dgx)
-    assert line.endswith("topology dgx_a100 has no ports for separate servers; write 'servers: {on: workers}'")
+    assert line.endswith(
+        "topology dgx_a100 has no ports for separate servers; these need builder star, builder fat_tree, builder nodes "
+        "with 'fabric: leaf_spine', or a graph with a vertex of 'kind: server' for each server; or write "
+        "'servers: {on: workers}'"
+    )
     assert told({"algorithm": "parameter_server", "servers": {"on": "workers"}}, dgx) == []
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from simulator.basics.counts import number_of
 from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.found import Finding, FindingResult
-from simulator.findings.text import capital, clauses, join_list, joined, predicates
+from simulator.findings.text import MOST_NAMED, capital, clauses, join_list, joined, predicates
 from simulator.records.measures import SAME, Measure, for_reports, percent_text
 from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
@@ -37,7 +38,8 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     told = [measure for measure in wanted if all(measure.value(report) is not None for report in reports)]
     if not told:
         return None
-    sentences = _sentences(compared, first, others, told, labelled(condition))
+    sentences = compared.unfit_references([first])
+    sentences += _sentences(compared, first, others, told, labelled(condition))
     if len(compared.conditions) > 1:
         # State the range of the first measure; mention another measure only if its change has both signs.
         texts = (_over_conditions(compared, measure, flips=measure is not told[0]) for measure in told)
@@ -60,11 +62,25 @@ def _sentences(compared: Comparison, first: Row, others: list[Row], told: list[M
     in_words = others if len(others) < _LIST else [best]
     texts = [(compared.name(row.setting), _predicate(first, row, told, baseline)) for row in in_words]
     sentences = [place + clauses(texts)]
-    rest = [(compared.name(row.setting), _signs(first, row, told)) for row in others if row not in in_words]
+    listed = [row for row in others if row not in in_words]
+    # Hiding a single setting would save nothing, hence the + 1.
+    hidden = _ordered(listed, told[0])[MOST_NAMED:] if len(listed) > MOST_NAMED + 1 else []
+    rest = [(compared.name(row.setting), _signs(first, row, told)) for row in listed if row not in hidden]
     if rest:
         nouns = capital(join_list([measure.noun for measure in told]))
-        sentences.append(f"{nouns} of the other settings vs {baseline}: {joined(rest, ' ')}")
+        omitted = f"; {number_of(len(hidden), 'setting')} behind them: {_range(first, hidden, told)}" if hidden else ""
+        sentences.append(f"{nouns} of the other settings vs {baseline}: {joined(rest, ' ')}{omitted}")
     return sentences
+
+
+def _range(first: Row, rows: Sequence[Row], told: list[Measure]) -> str:
+    """Format the smallest and the largest change of each measure with signs: '-9 % to +4 % and -65 % to -12 %'."""
+    texts = []
+    for measure in told:
+        before, values = measure.value(first.report or {}) or 0.0, [measure.value(row.report or {}) for row in rows]
+        ends = [measure.sign_text(pick(value or 0.0 for value in values), before) for pick in (min, max)]
+        texts.append(" to ".join(dict.fromkeys(ends)))
+    return join_list(texts)
 
 
 def _ordered(rows: Sequence[Row], measure: Measure) -> list[Row]:
@@ -90,8 +106,7 @@ def _predicate(first: Row, row: Row, told: list[Measure], baseline: str) -> str:
         tie = max(measure.uncertainty(one.report or {}) for one in (first, row))
         parts.append((measure.verb, _compared(measure, after, before, baseline if number == 0 else "", tie)))
     lacks = ", but does not fit in memory" if row.fits is False else ""
-    other = f"; {baseline} does not fit in memory" if not first.fits else ""
-    return f"{predicates(parts)}{lacks}{other}"
+    return f"{predicates(parts)}{lacks}"
 
 
 def _compared(measure: Measure, after: float, before: float, baseline: str, tie: float = 0.0) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from simulator.basics.counts import number_of
 from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.found import Finding, FindingResult
-from simulator.findings.text import clause, join_list
+from simulator.findings.text import MOST_NAMED, clause, join_list
 from simulator.records.measures import SAME, Measure, for_reports
 from simulator.records.setting_text import label, labelled
 from simulator.scenario.answer_spec import FindingSpec
@@ -48,6 +49,8 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     kept = [sentence for sentence in sentences if sentence]
     if not kept:
         return None
+    references = {one["from_point"] for one in changes}
+    kept = [*compared.unfit_references([row for row in compared.rows if row.index in references]), *kept]
     # Prefer the condition shown by other findings for pictures.
     shown = [one for one in changes if one["fixed"].items() <= compared.shown_condition.items()] or changes
     # A step that does not fit explains nothing, if another does.
@@ -114,6 +117,7 @@ def _rows(compared: Comparison, measure: Measure, key: str, fixed: Settings) -> 
 def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str, Any]]) -> str:
     """Return a sentence on how settings' measures change from the axis's first value to the given `value`."""
     texts: dict[str, list[str]] = {}
+    rank: dict[str, float] = {}
     own = [one for one in changes if one["value"] == value]
     # Name settings (and conditions) only if several exist, including omitted ones.
     several = [len(_beside(all_of, key)) > 1 for all_of in (compared.settings, compared.conditions)]
@@ -124,18 +128,28 @@ def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str
         measure = compared.measure(one["measure"])
         lacks = "" if one["fits"] else " (does not fit in memory)"
         texts.setdefault(" ".join(parts), []).append(measure.change_text(one["after"], one["before"]) + lacks)
+        rank.setdefault(" ".join(parts), one["change"])
     # Settings with the same text share it.
     where: dict[str, list[str]] = {}
     for name, said in texts.items():
         where.setdefault(", ".join(said), []).append(name)
     if not where:
         return ""
-    told = (f"{text} {join_list(names)}".rstrip(" ,") for text, names in where.items())
+    told = [f"{text} {join_list(names)}".rstrip(" ,") for text, names in where.items()]
     first, at = (label(key, one) for one in (_values(compared, key)[0], value))
     # State plainly that an option has no effect, before the list of equal values.
     nothing = all(abs(one["change"]) <= SAME for one in own)
     head = clause(at, f"has no effect vs {first}") if nothing else f"{at} vs {first}"
-    return f"{head}: {'; '.join(told)}"
+    if len(told) <= MOST_NAMED:
+        return f"{head}: {'; '.join(told)}"
+    # Many changes cannot be read as a list: name the ends of their range. Texts follow the sizes of the changes, and
+    # with both signs the ends are the largest fall and the largest rise.
+    signed = sorted(zip(rank.values(), texts, strict=True))
+    low, high = (
+        next(text for text, names in zip(told, where.values(), strict=True) if signed[end][1] in names)
+        for end in (0, -1)
+    )
+    return f"{head}: between {low} and {high} ({number_of(len(told) - 2, 'change')} in between)"
 
 
 FINDING = Finding("effect", find)

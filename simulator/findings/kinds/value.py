@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from simulator.basics.counts import number_of
 from simulator.findings.comparison import Comparison
 from simulator.findings.found import Finding, FindingResult
-from simulator.findings.text import clauses, predicates
-from simulator.records.measures import for_reports
+from simulator.findings.text import MOST_NAMED, clause, clauses, predicates
+from simulator.records.measures import Measure, for_reports
 from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
 
@@ -19,7 +22,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     rows = compared.under(condition)
     reports = [row.report for row in rows if row.report is not None]
     measures = [for_reports(compared.measure(name), reports) for name in asked.of or _USUAL[compared.kind]]
-    texts, numbers = [], []
+    texts, numbers, ranked = [], [], []
     for row in rows:
         report = row.report or {}
         values = {measure.name: measure.value(report) for measure in measures}
@@ -29,6 +32,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
         lacks = "" if row.fits else ", but does not fit in memory"
         if told:
             texts.append((compared.name(row.setting), predicates(told) + lacks))
+            ranked.append((row.fits, values[measures[0].name], texts[-1]))
         numbers.append({"setting": dict(row.setting), "point": row.index, "fits": row.fits, **values})
     if not texts:
         return None
@@ -37,10 +41,31 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     # A single unnamed setting is called by its kind.
     if not rows[0].setting:
         texts = [(f"{'the' if where else 'The'} {_NOUNS[compared.kind]}", texts[0][1])]
-    sentence = prefix + clauses(texts)
+    # Hiding a single setting would save nothing, hence the + 1.
+    short = len({text for _, text in texts}) <= MOST_NAMED + 1
+    sentence = prefix + (clauses(texts) if short else _best_few(measures[0], ranked))
     return FindingResult(
         "value", (sentence,), {"condition": dict(condition), "values": numbers}, tuple(r.index for r in rows)
     )
+
+
+def _best_few(measure: Measure, ranked: Sequence[tuple[bool, float | None, tuple[str, str]]]) -> str:
+    """Return clauses of the best settings by a measure, and the range of the other settings' values.
+
+    Parameters
+    ----------
+    ranked : sequence of (fits, value of the measure or None, (name, predicate))
+        The settings; settings that do not fit in memory, or have no value, come last.
+    """
+    sign = 1 if measure.best == "least" else -1
+    order = sorted(ranked, key=lambda one: (not one[0], one[1] is None, sign * (one[1] or 0.0)))
+    best = clauses([text for *_, text in order[:MOST_NAMED]])
+    behind = [value for _, value, _ in order[MOST_NAMED:] if value is not None]
+    if not behind:
+        return best
+    ends = " to ".join(measure.amount_text(pick(behind)) for pick in (min, max))
+    others = clause(f"{number_of(len(behind), 'setting')} behind them", f"{measure.verb} {ends}")
+    return f"{best}; {others}"
 
 
 FINDING = Finding("value", find)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.sections import SECTIONS
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
-from simulator.records.measures import interval_width, share_text
+from simulator.records.measures import interval_width, recomputes, share_text
 from simulator.records.setting_text import label, setting_text
 from simulator.report.numbers.bottleneck import Bottleneck
 
@@ -50,6 +50,7 @@ _TRAINING: Final = (
     _Column("uncertainty (80 %)", _within),
     _Column("tokens/s", lambda r: f"{r['tokens_per_s']:,.0f}"),
     _Column("MFU", lambda r: share_text(r["mfu"])),
+    _Column("HFU", lambda r: share_text(r["hfu"])),
     _Column("exposed comm", lambda r: share_text(r["exposed_comm_time_s"] / r["step_time_s"])),
     _Column("idle", lambda r: share_text(r["bubble_time_s"] / r["step_time_s"])),
     _Column("recompute", lambda r: share_text(r["recompute_time_s"] / r["step_time_s"])),
@@ -132,8 +133,10 @@ def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
     """
     if not any("step_time_s" in report for report in reports):
         return _TRAINING if not reports and training else _COLLECTIVE
-    learned = reports and all(report["learning"] for report in reports)
-    return _LEARNING if learned else _TRAINING
+    if reports and all(report["learning"] for report in reports):
+        return _LEARNING
+    # Without recompute, HFU repeats MFU.
+    return _TRAINING if recomputes(reports) else tuple(column for column in _TRAINING if column.heading != "HFU")
 
 
 def _last(losses: Sequence[float | None]) -> str:

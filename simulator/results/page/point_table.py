@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
 from simulator.findings.comparison import Comparison, Row
-from simulator.records.measures import interval_width, share_text
+from simulator.records.measures import interval_width, recomputes, share_text
 from simulator.records.setting_text import label
 from simulator.scenario.payload import PAYLOAD_LIMIT
 
@@ -59,6 +59,7 @@ TRAINING: Final = (
     ReportColumn("uncertainty (80 %)", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
     ReportColumn("tokens/s", "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
     ReportColumn("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
+    ReportColumn("HFU", "hfu", "share", lambda r: r["hfu"], share_text),
     ReportColumn("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
     ReportColumn("idle time", "bubble", "share", _share("bubble_time_s"), share_text),
     ReportColumn("recompute", "recompute", "share", _share("recompute_time_s"), share_text),
@@ -69,7 +70,11 @@ TRAINING: Final = (
 
 def figures(compared: Comparison) -> tuple[ReportColumn, ...]:
     """Return the report columns for the comparison's kind of scenario, training or collective."""
-    return TRAINING if compared.kind == "training" else COLLECTIVE
+    if compared.kind != "training":
+        return COLLECTIVE
+    # Without recompute, HFU repeats MFU.
+    again = recomputes([row.report for row in compared.rows if row.report is not None])
+    return TRAINING if again else tuple(column for column in TRAINING if column.key != "hfu")
 
 
 def point_table(compared: Comparison) -> str:
