@@ -5,12 +5,14 @@ Facts from the reports, in words, for terminal and page.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from textwrap import shorten
 from typing import Final, NamedTuple
 
 from simulator.basics.counts import number_of
 from simulator.findings.comparison import Comparison, Row
+from simulator.findings.measured_range import outside_of_measured
 from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.memory_margin import tight_memory
@@ -46,7 +48,7 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     made = [*_auto(rows), *_network(rows)]
     if compared.kind == "training":
         # Memory and prediction intervals exist for training steps only.
-        made += [*_memory(compared), *_interval([report for _, report in rows])]
+        made += [*_memory(compared), *_interval([report for _, report in rows]), *_range(rows)]
     return tuple(made)
 
 
@@ -175,3 +177,11 @@ def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:
     if any(is_best_case(report) and report["exposed_comm_time_s"] > 0 for _, report in known):
         text += "; on unmeasured networks, exposed communication adds the error of measured collectives"
     yield Caveat("interval", text)
+
+
+def _range(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
+    """Yield a caveat for each trait of the simulated steps that no measured run has, with the number of its points."""
+    found = Counter(text for row, _ in rows for text in outside_of_measured(row.point))
+    for text, count in found.most_common(_MOST):
+        where = "" if count == len(rows) else f" ({count} of {number_of(len(rows), 'point')})"
+        yield Caveat("range", f"outside the validated range: {text}{where}")

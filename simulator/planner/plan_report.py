@@ -13,14 +13,15 @@ from simulator.basics.counts import number_of
 from simulator.basics.units import format_memory, format_time
 from simulator.findings.budget import amounts, amounts_text, tokens_text
 from simulator.findings.caveats import best_case, is_best_case
+from simulator.findings.measured_range import outside_of_measured
 from simulator.findings.pareto_front import on_front
 from simulator.findings.text import capital
 from simulator.planner.cluster_sizes import ClusterSizeResult
 from simulator.planner.explain import step_difference
-from simulator.planner.extrapolation import extrapolated
 from simulator.planner.infeasible import MemoryNeed, Remedy
 from simulator.planner.search import PlayedSetting, SearchResult
 from simulator.planner.sensitivity import MachineChange
+from simulator.planner.setting import scenario_of
 from simulator.records.measures import interval_width
 from simulator.report.numbers.memory_margin import tight_memory
 from simulator.scenario.answer_spec import BudgetSpec
@@ -58,7 +59,7 @@ def document(
              "is_lower_bound": one.is_bound}
             for one in plan.kinds
         ],
-        "outside_of_measured": extrapolated(plan.base, plan.best[0].setting) if plan.best else [],
+        "outside_of_measured": outside_of_measured(scenario_of(plan.base, plan.best[0].setting)) if plan.best else [],
         "front": [
             {"number": one.number, "gpus": one.setting.gpus, "setting": one.setting.text,
              "step_time_s": one.step_time, "peak_memory_bytes": one.report["peak_memory_bytes"]}
@@ -125,7 +126,7 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
         topology = plan.base.cluster.topology
         text = best_case(topology if isinstance(topology, str) else "this topology")
         told.append(f"{text[:1].upper()}{text[1:]}.")
-    outsides = extrapolated(plan.base, best.setting)
+    outsides = outside_of_measured(scenario_of(plan.base, best.setting))
     if outsides:
         told.append(f"Outside the validated range: {'; '.join(outsides)}.")
     return told

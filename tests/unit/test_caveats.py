@@ -205,3 +205,15 @@ def test_a_plan_warns_of_a_best_setting_that_fits_tightly() -> None:
     tight = {**best.report, "capacity_bytes": best.report["peak_reserved_bytes"] + 2**29}
     said = replace(found, best=(replace(best, report=tight),)).sentences
     assert any(one.startswith("Only 512 MiB of ") and TIGHT in one for one in said)
+
+
+def test_a_step_outside_the_validated_range_says_so_as_a_plan_does() -> None:
+    (told,) = caveats(training("dgx_h100", 8, parallelism={"tp": 2}))["range"]
+    assert told == "outside the validated range: no measured run of torchtitan has tp"
+    assert "range" not in caveats(
+        training("dgx_h100", 8, parallelism={"tp": 2}, framework="nanotron", sharding="zero1")
+    )
+    both = training("dgx_h100", 8, framework="nanotron", sharding="zero1") | {
+        "compare": {"training.sharding": ["zero1", "zero2"]}
+    }
+    assert caveats(both)["range"] == ["outside the validated range: no measured run uses zero2 (1 of 2 points)"]

@@ -10,12 +10,12 @@ import pytest
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.cluster.upgraded import cards, with_memory, with_network
-from simulator.planner.extrapolation import extrapolated
+from simulator.findings.measured_range import outside_of_measured
 from simulator.planner.plan_report import sensitivity_sentence
 from simulator.planner.question import PlanQuestion, shared_scenario
 from simulator.planner.search import SearchResult, search
 from simulator.planner.sensitivity import MachineChange, sensitivity
-from simulator.planner.setting import Setting
+from simulator.planner.setting import Setting, scenario_of
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.sweep import Backend
@@ -104,7 +104,7 @@ USUAL = Setting(8, 2, 2, 1, 1, "1f1b", 1, "zero1", None, 1, 8, "none", "none", N
 )  # fmt: skip
 def test_what_nobody_has_measured_is_said(setting: Setting, told: list[str]) -> None:
     base = shared_scenario("llama3_8b", {"topology": "dgx_h100", "world_size": setting.gpus}, 4096, {})
-    assert extrapolated(base, setting) == told
+    assert outside_of_measured(scenario_of(base, setting)) == told
 
 
 def test_the_largest_measured_number_of_gpus_is_that_of_the_table() -> None:

@@ -1,7 +1,7 @@
-"""Is the best setting inside the validated range, or which choices have no measured run?
+"""Is a training step inside the validated range, or which of its choices have no measured run?
 
-The setting's choices are compared with measured runs in the package (catalog/measured/training.csv and
-training_cut.csv): first each choice, then their combination. No number in the plan depends on the result.
+The step's choices are compared with measured runs in the package (catalog/measured/training.csv and
+training_cut.csv): first each choice, then their combination. No number depends on the result.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 
 from simulator.basics.dtypes import is_eight_bit
 from simulator.basics.measured_tables import read_table
-from simulator.planner.setting import Setting, scenario_of
-from simulator.run.scenario_cluster import Clusters
-from simulator.scenario.build_training import to_step
+from simulator.cluster.build import facts
+from simulator.cluster.gpu_file import load_gpu
+from simulator.scenario.build_training import precision
 from simulator.scenario.records import Scenario
 from simulator.step.framework import BARE
 from simulator.step.pipelines.schedule import SCHEDULES
@@ -23,7 +23,7 @@ from simulator.step.pipelines.schedule import SCHEDULES
 
 @dataclass(frozen=True, slots=True)
 class RunTraits:
-    """Traits of a measured run or of a setting, for their comparison: framework, GPU, parallelism, sharding, batch.
+    """Traits of a measured run or of a training step, to compare them: framework, GPU, parallelism, sharding, batch.
 
     Attributes
     ----------
@@ -71,17 +71,15 @@ _NAMES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-def extrapolated(base: Scenario, setting: Setting) -> list[str]:
-    """Return sentences on a setting's traits without a measured run; empty inside the validated range.
+def outside_of_measured(scenario: Scenario) -> list[str]:
+    """Return sentences on a training step's traits without a measured run; empty inside the validated range.
 
     Parameters
     ----------
-    base : Scenario
-        Keys shared by the plan's settings.
-    setting : Setting
-        The setting to compare.
+    scenario : Scenario
+        A training scenario with a single point.
     """
-    kind, runs = _of(base, setting), measured_runs()
+    kind, runs = _of(scenario), measured_runs()
     told = list(_each(kind, runs))
     every = frozenset().union(*(run.features for run in runs))
     own = frozenset().union(*(run.features for run in runs if run.framework == kind.framework))
@@ -116,17 +114,26 @@ def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
         yield "no measured run offloads optimizer states to the host"
 
 
-def _of(base: Scenario, setting: Setting) -> RunTraits:
-    """Return the traits of a setting, for comparison with measured runs."""
-    scenario = scenario_of(base, setting)
-    if scenario.training is None:
-        raise TypeError("a plan is of a training step")
-    step = to_step(scenario.training, setting.gpus, base.base)
+def _of(scenario: Scenario) -> RunTraits:
+    """Return the traits of a training scenario's step, for comparison with measured runs."""
+    spec, gpus = scenario.training, scenario.cluster.world_size
+    if spec is None:
+        raise TypeError("only training steps were measured")
+    wanted = spec.parallelism
+    # Recompute by layer is a kind of its own that no measured run has.
+    policy = spec.activation_checkpointing
+    checkpointing = policy if isinstance(policy, str) else "every" if isinstance(policy, int) else "layer by layer"
     return RunTraits(
-        step.framework.name, Clusters().of(base).gpus[0].name, setting.gpus, setting.tp, setting.pp, setting.cp,
-        setting.ep, setting.schedule, setting.virtual_stages, setting.sharding, setting.micro_batch,
-        str(setting.checkpointing), setting.offload != "none", is_eight_bit(step.precision.matmul),
+        spec.framework, gpu_name(scenario), gpus, wanted.tp, wanted.pp, wanted.cp, wanted.ep, wanted.schedule,
+        wanted.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
+        spec.offload.what != "none", is_eight_bit(precision(spec.precision).matmul),
     )  # fmt: skip
+
+
+def gpu_name(scenario: Scenario) -> str:
+    """Return the name of a scenario's GPU: its own, or the topology's; "" for several kinds of GPUs."""
+    gpu = scenario.cluster.gpu or facts(scenario.cluster.topology, scenario.base).gpu
+    return "" if gpu is None else load_gpu(gpu, scenario.base).name
 
 
 @cache
