@@ -166,3 +166,11 @@ def test_more_tokens_than_a_model_has_positions_are_told_at_their_option(cli: Co
     answer = cli("memory", "gpt2", "--seq-len", "2k")
     assert answer.code == 2
     assert answer.err.startswith("--seq-len: got 2048; gpt2 has learned 1024 positions; ")
+
+
+@pytest.mark.parametrize("options", [("memory", "gpt2"), ("memory", "gpt2", "--pp", 2), ("kernels", "gpt2")])
+def test_the_default_length_is_at_most_what_a_model_has_learned(cli: Command, options: tuple[str, ...]) -> None:
+    """GPT-2 has 1,024 positions; the default of 2048 tokens was refused, though the user asked for no length."""
+    answer = cli(*options)
+    assert (answer.code, answer.err) == (0, "")
+    assert "1 x 1024" in answer.out

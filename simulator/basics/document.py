@@ -182,6 +182,11 @@ def _syntax(error: yaml.MarkedYAMLError, source: str) -> str:
     place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
     if mark and r"'\t'" in problem:
         return f"{place}: line {mark.line + 1} is indented with a tab; use spaces"
+    if source.endswith(".toml"):
+        return (
+            f"{place}: not YAML: TOML files of training frameworks are not read; docs/explanation/other_frameworks.md "
+            "lists the scenario key of each framework's option"
+        )
     hint = f" ({context})" if context else ""
     return f"{place}: not YAML: {problem}{hint}; check indentation, quotes and brackets"
 

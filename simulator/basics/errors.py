@@ -73,11 +73,11 @@ class UnknownNameError(ScenarioError):
         Existing names, sorted.
     """
 
-    def __init__(self, kind: str, name: str, allowed: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, allowed: Iterable[str], hint: str = "") -> None:
         self.kind = kind
         self.name = name
         self.allowed = tuple(sorted(allowed))
-        super().__init__(f"{kind}: got {name!r}; {one_of(self.allowed, name)}")
+        super().__init__(f"{kind}: got {name!r}; {one_of(self.allowed, name)}{f'; {hint}' if hint else ''}")
 
 
 class ScheduleError(SimulatorError):

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.basics.spelling import meant
@@ -106,7 +106,14 @@ def find(kind: Kind, name: str) -> Path:
     if "/" in name or path.suffix in (".yaml", ".yml", ".json", ".graphml"):
         shown = name if name.isprintable() else repr(name)
         raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or {_some(files)}")
-    raise UnknownNameError(kind, name, files)
+    raise UnknownNameError(kind, name, files, _other_kind(kind, name))
+
+
+def _other_kind(kind: Kind, name: str) -> str:
+    """Return a hint if the name belongs to another kind: "l4 is a gpu"; empty if the name is unknown there, too."""
+    others = (other for other in get_args(Kind) if other != kind)
+    found = ((other, known) for other in others if (known := shipped(other, name)) is not None)
+    return next((f"{known} is the name of a {other}" for other, known in found), "")
 
 
 def module_names(package: str) -> tuple[str, ...]:

@@ -11,14 +11,14 @@ from typing import Annotated
 import typer
 
 from simulator.cli.completion import names_of
-from simulator.cli.number_options import as_days, as_length, as_tokens
+from simulator.cli.number_options import as_days, as_length
 from simulator.cli.options import AsJson, Cache, ModelName, OtherGpu, Settings, Tokens
 
 
 def memory(
     model: ModelName,
     dp: Annotated[int, typer.Option(help="Number of data-parallel ranks that share the model states.")] = 8,
-    seq_len: Tokens = 2048,
+    seq_len: Tokens = None,
     micro_batch_size: Annotated[int, typer.Option(help="Sequences per micro-batch on each rank.")] = 1,
     gpu: Annotated[
         str, typer.Option(help="GPU that must hold the model.", autocompletion=names_of("gpu"))
@@ -60,6 +60,9 @@ def memory(
     Closed forms give the memory of each ZeRO stage and kind of checkpointing. With an option from --tp on, the table
     shows the memory of each pipeline stage in one step instead.
     """
+    from simulator.model.load import sequence_length
+
+    tokens = sequence_length(seq_len, model)
     sizes = {"--tp": tp, "--pp": pp, "--cp": cp, "--ep": ep}
     others = {
         "--etp": etp,
@@ -76,12 +79,12 @@ def memory(
     if set(sizes.values()) == {1} and set(others.values()) == {None}:
         from simulator.cli.memory import MemoryOptions, show
 
-        show(MemoryOptions(model, dp, seq_len, micro_batch_size, gpu, attention), as_json=as_json)
+        show(MemoryOptions(model, dp, tokens, micro_batch_size, gpu, attention), as_json=as_json)
         return
     # Any other option needs the plan of a step.
     from simulator.cli.memory_by_stage import show as show_stages
 
-    batch = {"--seq-len": seq_len, "--micro-batch-size": micro_batch_size, "--attention": attention, "--gpu": gpu}
+    batch = {"--seq-len": tokens, "--micro-batch-size": micro_batch_size, "--attention": attention, "--gpu": gpu}
     show_stages({"MODEL": model, "--dp": dp, **batch, **sizes, **others}, as_json=as_json)
 
 
@@ -101,10 +104,7 @@ def plan(
         str | None, typer.Option(help="Topology: name or path.", autocompletion=names_of("topology"))
     ] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs.")] = None,
-    seq_len: Annotated[
-        int | None,
-        typer.Option(metavar="TOKENS", parser=as_tokens, help="Sequence length in tokens; 8k is 8192. [default: 2048]"),
-    ] = None,
+    seq_len: Tokens = None,
     global_batch: Annotated[
         str | None,
         typer.Option(
@@ -186,7 +186,7 @@ def plan(
 def kernels(
     model: ModelName,
     gpu: Annotated[str, typer.Option(help="GPU that runs the kernels.", autocompletion=names_of("gpu"))] = "h100_sxm",
-    seq_len: Tokens = 2048,
+    seq_len: Tokens = None,
     micro_batch_size: Annotated[int, typer.Option(help="Sequences per micro-batch.")] = 1,
     precision: Annotated[str, typer.Option(help="Precision: bf16, fp32, tf32, fp8, ...")] = "bf16",
     attention: Annotated[str, typer.Option(help="Attention kernels: flash or standard.")] = "flash",
@@ -208,11 +208,13 @@ def kernels(
 ) -> None:
     """Print each kernel's time, and the resource that bounds it."""
     from simulator.cli.kernels import show as show_kernels
+    from simulator.model.load import sequence_length
 
     # False is the default of --compile, and must count as not given.
     show_kernels(
         {
-            "MODEL": model, "--gpu": gpu, "--seq-len": seq_len, "--micro-batch-size": micro_batch_size,
+            "MODEL": model, "--gpu": gpu, "--seq-len": sequence_length(seq_len, model),
+            "--micro-batch-size": micro_batch_size,
             "--precision": precision, "--attention": attention, "--framework": framework,
             "--compile": compiled or None, "--tp": tp,
         },

@@ -68,7 +68,13 @@ OtherGpu = Annotated[
     str | None, typer.Option("--gpu", help="Override the topology's GPU.", autocompletion=names_of("gpu"))
 ]
 Tokens = Annotated[
-    int, typer.Option("--seq-len", metavar="TOKENS", parser=as_tokens, help="Sequence length in tokens; 8k is 8192.")
+    int | None,
+    typer.Option(
+        "--seq-len",
+        metavar="TOKENS",
+        parser=as_tokens,
+        help="Sequence length in tokens; 8k is 8192. [default: 2048, or the model's learned positions if fewer]",
+    ),
 ]
 Svg = Annotated[bool, typer.Option("--svg", help="Also write pictures as SVG.")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Do not write report.html and the data of its drawings.")]

@@ -11,6 +11,7 @@ from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
+from simulator.model.load import sequence_length
 from simulator.planner.question import (
     Constraint,
     PlanQuestion,
@@ -26,7 +27,6 @@ from simulator.scenario.plan_spec import BEST
 from simulator.scenario.records import Scenario
 
 # Defaults for a model given on the command line; for scenarios, the keys' own defaults apply.
-_SEQ_LEN: Final = 2048
 _BATCH: Final = "4M"
 # Option for each scenario key.
 _OPTIONS: Final = {
@@ -75,7 +75,7 @@ def question(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> Pl
     gpus = largest_number(asked.gpus, said, "--gpus")
     if gpus is None:
         raise ScenarioError("--gpus: missing; write for example --gpus 8, or --among gpus=8,16")
-    seq_len = asked.seq_len or _SEQ_LEN
+    seq_len = sequence_length(asked.seq_len, source)
     base = _base(source, asked, gpus, seq_len, settings)
     return PlanQuestion(
         base,

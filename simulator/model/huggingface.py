@@ -19,6 +19,14 @@ from simulator.model.shape import LatentAttention, Transformer
 # No published model comes near; these limits keep a typing error from filling the memory.
 _LARGEST: Final = 10**8
 _MOST_LAYERS: Final = 10**4
+# Families with the matrices of llama, and the keys that give llama the same parameters: exactly for phi3 and gemma, and
+# without the norms after attention and MLP (0.003 % of the parameters) for gemma2.
+_AS_LLAMA: Final = MappingProxyType(
+    {
+        "phi3": "model_type: llama",
+        **dict.fromkeys(("gemma", "gemma2"), "model_type: llama and tie_word_embeddings: true"),
+    }
+)
 
 
 @dataclass(slots=True)
@@ -128,6 +136,8 @@ def _no_family(family: object) -> str:
         return f"is missing; {one_of(_FAMILIES, '')}"
     if family == "qwen2_moe":
         return "got 'qwen2_moe'; the expert that all tokens share is not modelled; mixtral has routed experts alone"
+    if isinstance(family, str) and family in _AS_LLAMA:
+        return f"got {family!r}; its matrices are those of llama; write {_AS_LLAMA[family]} and keep the other keys"
     return f"got {family!r}; {one_of(_FAMILIES, family)}"
 
 

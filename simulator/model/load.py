@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from simulator.basics import registry
 from simulator.basics.document import Document, parse
@@ -16,6 +16,9 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_text
 from simulator.model.huggingface import read_transformer
 from simulator.model.shape import Transformer
+
+# Tokens of a sequence if a question about a model names no number.
+_SEQ_LEN: Final = 2048
 
 
 def load_model(
@@ -53,6 +56,26 @@ def load_model(
         return read_transformer(Document("model", dict(model)), str(model.get("name", "inline")), seq_len)
     path = model if isinstance(model, Path) else _locate(model, base)
     return read_transformer(_document(path), _name(path), seq_len)
+
+
+def sequence_length(asked: int | None, model: str) -> int:
+    """Return the tokens of a sequence for a question about a model: `asked`, or the default if None.
+
+    The default is 2048 tokens, and at most the positions that the model has learned. For an unknown model it is 2048;
+    the caller's own check reports the name.
+
+    Examples
+    --------
+    >>> sequence_length(None, "llama3_8b"), sequence_length(None, "gpt2"), sequence_length(4096, "gpt2")
+    (2048, 1024, 4096)
+    """
+    if asked is not None:
+        return asked
+    try:
+        loaded = load_model(model)
+    except ScenarioError:
+        return _SEQ_LEN
+    return min(_SEQ_LEN, loaded.max_positions) if loaded.positions == "learned" else _SEQ_LEN
 
 
 def _locate(name: str, base: Path | None) -> Path:

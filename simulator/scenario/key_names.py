@@ -29,6 +29,9 @@ _OTHERS: Final = MappingProxyType(
             ),
             **dict.fromkeys(("learning_rate", "lr"), "write learning: {rate: 1e-3}"),
             "weight_decay": "write learning: {decay: 0.01}",
+            **dict.fromkeys(
+                ("lora", "peft", "adapter"), "adapters such as LoRA are not modelled: a step trains all parameters"
+            ),
             "warmup_steps": "write learning: {warmup: 100}",
             **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_steps", "train_iters"), _LENGTH),
             **dict.fromkeys(("max_grad_norm", "gradient_clipping", "clip_grad"), "write clip_norm"),
@@ -81,6 +84,17 @@ def ending(written: str, keys: Iterable[str]) -> tuple[str, ...]:
     return (written,) if written in listed else tuple(key for key in listed if key.endswith(f".{written}"))
 
 
+def _advice(mapping: str, name: str) -> str | None:
+    """Return the advice for another program's key; None for an unfamiliar key.
+
+    Other programs have no sections, therefore a key at the top of the file is looked up in each section.
+    """
+    if mapping:
+        return _OTHERS.get(mapping, {}).get(name)
+    found = ((section, advice[name]) for section, advice in _OTHERS.items() if name in advice)
+    return next((f"{told}, below {section}" for section, told in found), None)
+
+
 def unknown_key(written: str, keys: Iterable[str], allowed: Iterable[str] | None = None) -> str:
     """Return the message for an unknown dotted key, with the key probably meant.
 
@@ -112,7 +126,7 @@ def unknown_key(written: str, keys: Iterable[str], allowed: Iterable[str] | None
         # `one_of` shows at most 12 names; show every name in the mapping, since no other list exists.
         names = sorted(allowed)
         menu = menu.replace(", ...", ", " + ", ".join(names[12:]))
-    instead = _OTHERS.get(mapping, {}).get(name)
+    instead = _advice(mapping, name)
     ends = ending(name, listed)
     # Perhaps the end of a key, misspelt.
     if not near and not ends:

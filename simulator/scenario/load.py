@@ -281,7 +281,7 @@ def _conflicts(document: Document, partial: PartialScenario, base: Path, unused:
         for conflict in _broken(point, read_facts, files, base):
             if not partial.doubts(conflict):
                 faults[_located(document, shape, conflict, settings)] = None
-        unused.add_point(point, _facts(read_facts, point))
+        unused.add_point(point, _facts(read_facts, point), base)
         if len(faults) >= _MOST_CONFLICTS:
             break
     yield from faults

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.document import Key
@@ -45,15 +46,15 @@ class UnusedKeys:
     reasons: dict[_KeyValue, str] = field(default_factory=dict)
     effective: set[_KeyValue] = field(default_factory=set)
 
-    def add_point(self, shape: Scenario, facts: TopologyFacts | None) -> None:
+    def add_point(self, shape: Scenario, facts: TopologyFacts | None, base: Path) -> None:
         """Add a point's set keys, sorted into those with and without effect.
 
-        `facts` is None if the topology is invalid.
+        `facts` is None if the topology is invalid; `base` is the scenario's folder.
         """
         # Values equal to their default say nothing, and are not counted as set. The value belongs to the dict key:
         # `servers.count` 1 and 2, from an axis, are judged separately.
         values = dict(_set_keys(shape.model_dump(exclude_defaults=True, warnings=False), ()))
-        reasons = {key: why for key, why in _unused(shape, facts) if key in values}
+        reasons = {key: why for key, why in _unused(shape, facts, base) if key in values}
         for key, value in values.items():
             if key in reasons:
                 self.reasons.setdefault((key, value), reasons[key])
@@ -94,7 +95,7 @@ _WHOLE: Final = frozenset(
 )
 
 
-def _unused(shape: Scenario, facts: TopologyFacts | None) -> Iterator[tuple[Key, str]]:
+def _unused(shape: Scenario, facts: TopologyFacts | None, base: Path) -> Iterator[tuple[Key, str]]:
     yield from _seed(shape)
     if facts is not None and facts.one_route and shape.cluster.ecmp is not None:
         yield ("cluster", "ecmp", "hash"), f"topology {facts.name} has one route between any two"
@@ -103,7 +104,7 @@ def _unused(shape: Scenario, facts: TopologyFacts | None) -> Iterator[tuple[Key,
         yield from _arithmetic(shape.collective, shape.cluster)
     # A plan leaves the sharding open. Keys unused by this scenario may still be read by the plan's settings.
     if shape.training is not None and shape.plan is None:
-        yield from unused_in_training(shape.training, shape.cluster.world_size)
+        yield from unused_in_training(shape.training, shape.cluster.world_size, base)
 
 
 def _seed(shape: Scenario) -> Iterator[tuple[Key, str]]:

@@ -7,13 +7,26 @@ options of its strategy, attention scores in memory, collectives, parallelism.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
+from simulator.basics import dtypes
 from simulator.basics.document import Key
 from simulator.basics.dtypes import is_eight_bit
-from simulator.scenario.build_training import framework, precision, scaling_rule, ulysses_ranks, with_accumulation
+from simulator.basics.errors import ScenarioError
+from simulator.basics.units import format_memory
+from simulator.model.parameters import modules
+from simulator.scenario.build_training import (
+    framework,
+    precision,
+    scaling_rule,
+    to_step,
+    ulysses_ranks,
+    with_accumulation,
+)
 from simulator.scenario.learning_spec import LearningSpec
-from simulator.scenario.training_spec import TrainingSpec
+from simulator.scenario.resolve import bytes_text
+from simulator.scenario.training_spec import ShardingSpec, TrainingSpec
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
@@ -42,14 +55,15 @@ _ON_LINKS: Final = (
 )
 
 
-def unused(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:
-    """Yield (key, reason) for each training key that changes no number of this step."""
+def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[Key, str]]:
+    """Yield (key, reason) for each training key that changes no number of this step; `base` is the file's folder."""
     # The rules below need the number of micro-batches, and `global_batch` alone does not show it.
     shape = with_accumulation(shape, world_size)
     yield from _without_numbers(shape)
     yield from _loss_scaling(shape)
     yield from _sharding(shape)
     yield from _precision(shape)
+    yield from _bucket_size(shape, world_size, base)
     yield from _attention(shape)
     yield from _collectives(shape)
     yield from _parallelism(shape, world_size)
@@ -121,6 +135,28 @@ def _precision(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
         yield key, "needs a matmul dtype of eight bits; write matmul: float8_e4m3fn"
     elif framework(shape.framework).row_scaled == 1.0:
         yield key, f"{shape.framework} has no measured cost of scales for each row; write framework: torchtitan"
+
+
+def _bucket_size(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[Key, str]]:
+    """Yield a reason if each unit of the model (embedding, layer, head) fills a bucket, as with the default size."""
+    size, usual = shape.sharding.bucket_size, ShardingSpec().bucket_size
+    # Experts on other ranks fill buckets of their own.
+    if size == usual or shape.sharding.strategy not in STRATEGIES.listening("bucket_size") or shape.parallelism.ep > 1:
+        return
+    try:
+        step = to_step(shape, world_size, base)
+        units = modules(step.model, step.parallelism.cut())
+    # Invalid settings are reported by the rules.
+    except (ScenarioError, ValueError):
+        return
+    smallest = min(units, key=lambda unit: unit.elements)
+    gradients = smallest.elements * dtypes.find(step.precision.grads).itemsize
+    if gradients >= max(size, usual):
+        why = (
+            f"a bucket ends with a whole layer, and {smallest.name} alone has {format_memory(gradients)} of gradients; "
+            f"{bytes_text(size)} therefore acts like the default of {bytes_text(usual)}"
+        )
+        yield ("training", "sharding", "bucket_size"), why
 
 
 def _attention(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:

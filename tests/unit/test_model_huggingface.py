@@ -11,7 +11,7 @@ import pytest
 from simulator.basics.errors import ScenarioError
 from simulator.model.huggingface import _FAMILIES
 from simulator.model.load import load_model
-from simulator.model.parameters import layer_parameters
+from simulator.model.parameters import layer_parameters, total
 
 LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
                          "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000}  # fmt: skip
@@ -158,3 +158,29 @@ def test_the_documentation_lists_every_family() -> None:
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     told = {name for row in rows[: len(_FAMILIES)] for name in re.findall("`(.+?)`", row)}
     assert set(_FAMILIES) <= told
+
+
+# config.json of microsoft/Phi-3-mini-4k-instruct and google/gemma-7b; Gemma's files leave out that it is tied.
+PHI3 = {
+    "model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32064,
+}  # fmt: skip
+GEMMA = {
+    "model_type": "gemma", "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "vocab_size": 256000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "instead", "published"),
+    [
+        (PHI3, {"model_type": "llama"}, 3_821_079_552),
+        (GEMMA, {"model_type": "llama", "tie_word_embeddings": True}, 8_537_680_896),
+    ],
+)
+def test_a_family_with_llamas_matrices_is_refused_with_the_keys_to_write(
+    config: dict[str, Any], instead: dict[str, Any], published: int
+) -> None:
+    with pytest.raises(ScenarioError, match="its matrices are those of llama; write model_type: llama"):
+        load_model(config)
+    assert total(load_model(config | instead)) == published

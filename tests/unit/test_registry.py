@@ -49,3 +49,16 @@ def test_a_misspelt_name_gets_the_right_one() -> None:
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError):
         registry.find("topology", f"{tmp_path}/")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "hint"),
+    [
+        ("topology", "L4", "l4 is the name of a gpu"),
+        ("scenario", "llama3-8b", "llama3_8b is the name of a model"),
+        ("model", "dgx_h100", "dgx_h100 is the name of a topology"),
+    ],
+)
+def test_a_name_of_another_kind_is_told_as_one(kind: registry.Kind, name: str, hint: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"; {hint}$"):
+        registry.find(kind, name)

@@ -11,6 +11,7 @@ import pytest
 from simulator.basics.errors import ScenarioWarning
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
+from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
 from simulator.sweeps.sweep import sweep
 from tests.commands import commands_in
@@ -128,3 +129,24 @@ def test_a_table_of_sizes_tells_an_idle_option_once(
         "warning: --gpu: has no effect here: all_gather adds no elements, therefore the speed of GPUs has no influence"
     )
     assert simulator("collective", "all_reduce", *sizes, "--gpu", "l4").faults == []
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2"])
+def test_a_bucket_size_below_every_unit_is_warned_of_and_changes_no_number(strategy: str) -> None:
+    """A layer of Llama 3 8B has 218,112,000 parameters, 416 MiB of gradients in bfloat16."""
+
+    def scenario(size: str) -> Scenario:
+        training = {"model": "llama3_8b", "seq_len": 64, "sharding": {"strategy": strategy, "bucket_size": size}}
+        return load_scenario({"name": "a", "cluster": {"topology": "dgx_a100", "world_size": 4}, "training": training})
+
+    def step(size: str) -> object:
+        return simulate(scenario(size).replaced(warnings=()), limit_memory=False).report.to_dict()
+
+    (warning,) = scenario("100 MiB").warnings
+    assert warning.endswith(
+        "sharding.bucket_size: has no effect here: a bucket ends with a whole layer, and layer 0 alone has 416 MiB of "
+        "gradients; 100 MiB therefore acts like the default of 25 MiB"
+    )
+    assert step("100 MiB") == step("25 MiB")
+    assert scenario("1 GiB").warnings == ()
+    assert step("1 GiB") != step("25 MiB")

@@ -171,3 +171,22 @@ def test_a_tab_is_told_as_one(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as caught:
         load_scenario(path)
     assert str(caught.value) == f"{path}:3:1: line 3 is indented with a tab; use spaces"
+
+
+def test_the_config_of_a_framework_is_answered_with_our_keys(tmp_path: Path) -> None:
+    """DeepSpeed's JSON has no sections, and torchtitan's TOML is not YAML."""
+    deepspeed = tmp_path / "ds.json"
+    deepspeed.write_text('{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 4}')
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(deepspeed)
+    assert "write sharding: zero3, zero2, zero1 or ddp, below training" in str(caught.value)
+    assert "write micro_batch_size, below training" in str(caught.value)
+    titan = tmp_path / "titan.toml"
+    titan.write_text("[parallelism]\ntensor_parallel_degree = 2\n")
+    with pytest.raises(ScenarioError, match=r"TOML files .* are not read; docs/explanation/other_frameworks\.md"):
+        load_scenario(titan)
+
+
+def test_adapters_are_told_to_be_outside_of_the_model() -> None:
+    (line,) = told(TRAINING | {"training": TRAINING["training"] | {"lora": {"rank": 8}}})
+    assert line.endswith("adapters such as LoRA are not modelled: a step trains all parameters")
