@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import simulator
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory, format_time
 from simulator.findings.answer import Answer, answer
@@ -865,3 +866,18 @@ def test_the_cost_of_recompute_can_be_asked_as_hfu() -> None:
         heads = [column.header for table in points_tables(rows, 400) for column in table.columns]
         assert ("HFU" in heads) == there
     assert "hfu" in [column.key for column in figures(of)]
+
+
+def test_a_leader_that_does_not_fit_further_on_is_not_overtaken() -> None:
+    """Without checkpointing, two sequences a micro-batch need 113 GiB; with one it is the fastest."""
+    data = {
+        "name": "leader",
+        "cluster": {"topology": "dgx_h100", "world_size": 8},
+        "training": {"model": "llama3_8b", "seq_len": 8192},
+        "compare": {"training.sharding": ["zero1", "zero3"], "training.activation_checkpointing": ["none", "full"]},
+        "sweep": {"training.micro_batch_size": [1, 2]},
+        "answer": ["best"],
+    }
+    answer = simulator.play(data).answer
+    assert not any("Crossover" in sentence for sentence in answer.sentences)
+    assert any("do not fit in memory" in sentence for sentence in answer.sentences)

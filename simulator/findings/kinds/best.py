@@ -318,8 +318,9 @@ def _crossings(
         for (low, one), (high, two) in pairwise(line):
             before, after = one[0].setting, two[0].setting
             leaders = [[row.setting for row in _leaders(measure, rows)] for rows in (one, two)]
-            # A setting that leads at both ends: the lead does not change (ties included).
-            if any(setting in leaders[1] for setting in leaders[0]):
+            # A setting that leads at both ends: the lead does not change (ties included). A leader that does not fit at
+            # the other end was not overtaken: memory ends its lead, which another sentence tells.
+            if any(setting in leaders[1] for setting in leaders[0]) or before not in [row.setting for row in two]:
                 continue
             # Search only between the two neighbouring conditions.
             section = Axis(key, tuple(n for n in axis.numbers if _between(compared, key, low, n, high)))
