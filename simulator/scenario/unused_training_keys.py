@@ -110,6 +110,9 @@ def _sharding(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
         able = STRATEGIES.listening(name)
         if sharding.strategy not in able:
             yield ("training", "sharding", name), f"applies to {', '.join(able)}, not to {sharding.strategy}"
+    # In a pipeline, a stage may hold dense layers only, which form units.
+    if shape.parallelism.ep > 1 and shape.parallelism.pp == 1:
+        yield ("training", "sharding", "layers_per_unit"), "with ep above 1, each layer is gathered on its own"
     key, once = ("training", "sharding", "gradient_sync"), shape.gradient_accumulation_steps == 1
     if sharding.gradient_sync == "shard" and (once or sharding.shard_size is None):
         yield key, "'shard' needs a shard_size and gradient_accumulation_steps above 1"

@@ -150,3 +150,25 @@ def test_a_bucket_size_below_every_unit_is_warned_of_and_changes_no_number(strat
     assert step("100 MiB") == step("25 MiB")
     assert scenario("1 GiB").warnings == ()
     assert step("1 GiB") != step("25 MiB")
+
+
+def test_layers_per_unit_is_warned_of_where_experts_are_on_other_ranks() -> None:
+    """A layer's experts are gathered by other ranks than its attention, so layers form no units."""
+    model = {
+        "model_type": "mixtral", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 4,
+        "num_attention_heads": 2, "vocab_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2,
+    }  # fmt: skip
+
+    def scenario(size: int, experts: int) -> Scenario:
+        sharding = {"strategy": "zero3", "layers_per_unit": size}
+        keys = {"model": model, "parallelism": {"ep": experts}, "sharding": sharding}
+        return load_scenario(training({"world_size": 4}, **keys))
+
+    def step(size: int, experts: int) -> object:
+        return simulate(scenario(size, experts).replaced(warnings=())).report.to_dict()
+
+    (warning,) = scenario(2, 2).warnings
+    assert warning.endswith("layers_per_unit: has no effect here: with ep above 1, each layer is gathered on its own")
+    assert step(2, 2) == step(1, 2)
+    assert scenario(2, 1).warnings == ()
+    assert step(2, 1) != step(1, 1)
