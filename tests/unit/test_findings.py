@@ -814,11 +814,16 @@ def test_an_effect_on_many_settings_is_a_range_with_its_two_ends() -> None:
     (sentence,) = told.sentences
     found = re.fullmatch(
         r"512 tokens vs 256 tokens: between (\d+) % less time per token with .+ and (\d+) % less time per token "
-        r"with .+ \(\d changes in between\)\.",
+        r"with .+\.",
         sentence,
     )
     assert found is not None
     assert [int(percent) for percent in found.groups()] == [round(-100 * pick(changes)) for pick in (min, max)]
+    both = answer(
+        compared(MANY | {"answer": [{"finding": "effect", "along": "training.seq_len", "of": ["time", "memory"]}]})
+    )
+    # The ends belong to one measure each.
+    assert re.search(r": between [^;]+ time per token [^;]+; between [^;]+ peak memory [^;]+\.$", both.sentences[0])
 
 
 def test_values_of_many_settings_name_the_best_three_and_a_range() -> None:
