@@ -384,6 +384,7 @@ def test_why_tells_latencies_and_waiting_where_links_carry_the_same() -> None:
     assert fused["bandwidth_s"] == single["bandwidth_s"] == pytest.approx(sending)
     assert fused["time_s"] - sending == pytest.approx(14 * LATENCY)
     assert single["time_s"] - sending == pytest.approx(8 * 14 * LATENCY)
+    assert told.why.startswith("The busiest link, gpu0->switch0, sends for ")
     assert told.why.endswith("the remaining time is latency and waiting.")
 
 
