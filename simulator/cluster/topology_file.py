@@ -6,8 +6,8 @@ built here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -160,7 +160,7 @@ def _read(document: Document, name: str, folder: Path | None) -> Topology:
 
     file, faults = check(TopologyFile, document)
     options, wrong = _options(document)
-    document.refuse(faults + wrong + _gpu(document, folder))
+    document.refuse(_moved(document, faults) + wrong + _gpu(document, folder))
     if file is None:
         raise TypeError("a file without faults has a model")
     graph = None if file.graph is None else (folder or Path()) / file.graph
@@ -175,6 +175,18 @@ def _read(document: Document, name: str, folder: Path | None) -> Topology:
         collectives={operation: measured.record() for operation, measured in file.collectives.items()},
         folder=folder,
     )
+
+
+def _moved(document: Document, faults: Sequence[Fault]) -> list[Fault]:
+    """Return faults; an unknown key that is an option of the file's builder gets the advice to move it."""
+    name = document.data.get("builder") if isinstance(document.data, Mapping) else None
+    if name not in builders.names():
+        return list(faults)
+    options = builders.find(name).options.model_fields.keys() - TopologyFile.model_fields.keys()
+    advice = f"is an option of builder {name}; move it below options"
+    return [
+        replace(fault, message=advice) if len(fault.key) == 1 and fault.key[0] in options else fault for fault in faults
+    ]
 
 
 def _gpu(document: Document, folder: Path | None) -> list[Fault]:

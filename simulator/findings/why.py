@@ -221,7 +221,7 @@ def _of_conditions(compared: Comparison, rows: list[Row]) -> Cause:
 
 def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:
     """Return as a reason how much of each point's time its busiest cable sends; the rest is latency and waiting."""
-    parts, texts = [], []
+    parts, texts, names = [], [], []
     for row in rows:
         report = row.report or {}
         link = report.get("bottleneck") or {"cable_time_s": 0.0}
@@ -229,13 +229,18 @@ def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:
         parts.append({"point": row.index, "time_s": whole, "bandwidth_s": sending})
         name = compared.name(row.setting) if len(compared.settings) > 1 else ""
         texts.append((format_time(sending), format_time(whole), f" with {name}" if name else ""))
+        names.append(link.get("link"))
     sent, took = (len({text[part] for text in texts}) for part in (0, 1))
     # Equal times need no explanation.
     if len(texts) > 1 and took == 1:
         return Cause("", {"parts": parts})
-    sending = join_list([f"{sends} of {whole}{name}" for sends, whole, name in texts])
-    alike = join_list([f"{whole}{name}" for _, whole, name in texts])
-    told = sending if sent > 1 else f"{texts[0][0]} of {alike}"
-    return Cause(
-        f"the busiest link sends for {told}{place}; the remaining time is latency and waiting", {"parts": parts}
+    several = len({*names}) > 1
+    ends = [f" ({link})" if several and link else "" for link in names]
+    sending = join_list(
+        [f"{sends} of {whole}{name}{end}" for (sends, whole, name), end in zip(texts, ends, strict=True)]
     )
+    alike = join_list([f"{whole}{name}" for _, whole, name in texts])
+    told = sending if sent > 1 or several else f"{texts[0][0]} of {alike}"
+    own = f", {names[0]}," if names[0] and not several else ""
+    sentence = f"the busiest link{own} sends for {told}{place}; the remaining time is latency and waiting"
+    return Cause(sentence, {"parts": parts})

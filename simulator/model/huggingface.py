@@ -29,6 +29,10 @@ _AS_LLAMA: Final = MappingProxyType(
 )
 
 
+# Families that users try and that are not modelled; a similar name among the modelled families is another model.
+_NOT_MODELLED: Final = ("bert", "gemma3", "gemma3_text", "gpt_oss", "llama4", "llama4_text", "roberta", "t5", "vit")
+
+
 @dataclass(slots=True)
 class _Config:
     """Reads keys of a config.json and records every fault; a faulty size reads as 1, to find every fault in a single
@@ -138,6 +142,8 @@ def _no_family(family: object) -> str:
         return "got 'qwen2_moe'; the expert that all tokens share is not modelled; mixtral has routed experts alone"
     if isinstance(family, str) and family in _AS_LLAMA:
         return f"got {family!r}; its matrices are those of llama; write {_AS_LLAMA[family]} and keep the other keys"
+    if family in _NOT_MODELLED:
+        return f"got {family!r}; this family is not modelled; {one_of(_FAMILIES, '')}"
     return f"got {family!r}; {one_of(_FAMILIES, family)}"
 
 

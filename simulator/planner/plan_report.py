@@ -115,7 +115,7 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
             who = (
                 f"the other {number_of(len(tied), 'setting')}"
                 if len(tied) == len(plan.best) - 1
-                else (f"the next {number_of(len(tied), 'setting')}")
+                else ("the next setting" if len(tied) == 1 else f"the next {len(tied)} settings")
             )
             told.append(
                 f"The best setting ties with {who} in this list: at most {most:.1f} % more time, while measured step "

@@ -22,6 +22,8 @@ from simulator.scenario.key_names import keys_of, unknown_key
 from simulator.scenario.reading import shown
 from simulator.scenario.records import KINDS, adapter, axis_keys, fields, takes_lists
 
+# Longest value that a message writes as the entry of a list [characters].
+_LONGEST: Final = 40
 # Examples for each mapping and each required key, shown if the key is missing or has the wrong type.
 _EXAMPLES: Final[dict[Key, str]] = {
     (): "{name: demo, cluster: {topology: star_100g, world_size: 8}, collective: {operation: all_reduce, size: 1 MiB}}",
@@ -179,4 +181,7 @@ def example(key: Key) -> str:
 
 def _instead(got: Any, wanted: str, key: Key) -> str:
     hint = f", such as '{_EXAMPLES[key]}'" if key in _EXAMPLES else ""
+    # A word or a number may be the single entry of the list.
+    if not hint and key and wanted == "a list" and isinstance(got, str | int | float) and len(str(got)) <= _LONGEST:
+        hint = f"; write '{key[-1]}: {yaml_dialect.dump([got], one_line=True)}'"
     return f"got {shown(got)}; must be {wanted}{hint}"

@@ -6,7 +6,7 @@ options of its strategy, attention scores in memory, collectives, parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +28,7 @@ from simulator.scenario.learning_spec import LearningSpec
 from simulator.scenario.resolve import bytes_text
 from simulator.scenario.training_spec import ShardingSpec, TrainingSpec
 from simulator.step.pipelines.schedule import SCHEDULES
-from simulator.step.spec import Updater
+from simulator.step.spec import State, Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
 # Options of `sharding` that strategies without use for them ignore. Any other option would change the meaning of a
@@ -64,6 +64,7 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     yield from _sharding(shape)
     yield from _precision(shape)
     yield from _bucket_size(shape, world_size, base)
+    yield from _one_copy(shape, world_size)
     yield from _attention(shape)
     yield from _collectives(shape)
     yield from _parallelism(shape, world_size)
@@ -119,6 +120,9 @@ def _sharding(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
         able = STRATEGIES.listening(name)
         if sharding.strategy not in able:
             yield ("training", "sharding", name), f"applies to {', '.join(able)}, not to {sharding.strategy}"
+    # In a pipeline, a stage may hold dense layers only, which form units.
+    if shape.parallelism.ep > 1 and shape.parallelism.pp == 1:
+        yield ("training", "sharding", "layers_per_unit"), "with ep above 1, each layer is gathered on its own"
     key, once = ("training", "sharding", "gradient_sync"), shape.gradient_accumulation_steps == 1
     if sharding.gradient_sync == "shard" and (once or sharding.shard_size is None):
         yield key, "'shard' needs a shard_size and gradient_accumulation_steps above 1"
@@ -138,7 +142,7 @@ def _precision(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
 
 
 def _bucket_size(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[Key, str]]:
-    """Yield a reason if each unit of the model (embedding, layer, head) fills a bucket, as with the default size."""
+    """Yield a reason if the units of the model (embedding, layers, head) fill the same buckets as with the default."""
     size, usual = shape.sharding.bucket_size, ShardingSpec().bucket_size
     # Experts on other ranks fill buckets of their own.
     if size == usual or shape.sharding.strategy not in STRATEGIES.listening("bucket_size") or shape.parallelism.ep > 1:
@@ -149,14 +153,54 @@ def _bucket_size(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[t
     # Invalid settings are reported by the rules.
     except (ScenarioError, ValueError):
         return
-    smallest = min(units, key=lambda unit: unit.elements)
-    gradients = smallest.elements * dtypes.find(step.precision.grads).itemsize
-    if gradients >= max(size, usual):
-        why = (
-            f"a bucket ends with a whole layer, and {smallest.name} alone has {format_memory(gradients)} of gradients; "
-            f"{bytes_text(size)} therefore acts like the default of {bytes_text(usual)}"
+    itemsize = dtypes.find(step.precision.grads).itemsize
+    gradients = [unit.elements * itemsize for unit in units]
+    # Pipeline stages cut the list of units: the buckets are the same for any cut if every unit fills a bucket.
+    alone = min(gradients) >= max(size, usual)
+    buckets = _buckets(gradients, size)
+    if alone or (shape.parallelism.pp == 1 and buckets == _buckets(gradients, usual)):
+        if len(buckets) > 1:
+            why = f"a bucket ends with a whole layer, and {units[1].name} alone has {format_memory(gradients[1])}"
+        else:
+            why = f"a single bucket holds all {format_memory(sum(gradients))}"
+        yield (
+            ("training", "sharding", "bucket_size"),
+            f"{why} of gradients; {bytes_text(size)} therefore acts like the default of {bytes_text(usual)}",
         )
-        yield ("training", "sharding", "bucket_size"), why
+
+
+def _buckets(gradients: Sequence[int], size: int) -> list[int]:
+    """Return the bytes of each bucket of at least `size` bytes, filled from the last unit to the first.
+
+    Examples
+    --------
+    >>> _buckets([10, 30, 30, 1], 2), _buckets([10, 30, 30, 1], 40)
+    ([31, 30, 10], [61, 10])
+    """
+    buckets, filled = [], 0
+    for nbytes in reversed(gradients):
+        filled += nbytes
+        if filled >= size:
+            buckets.append(filled)
+            filled = 0
+    return [*buckets, filled] if filled else buckets
+
+
+def _one_copy(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:
+    """Yield the keys about the exchange of gradients if no two ranks hold gradients of the same parameters."""
+    wanted, strategy = shape.parallelism, STRATEGIES.find(shape.sharding.strategy)
+    # Context-parallel ranks sum gradients like data-parallel ranks, and experts may have copies on tensor ranks.
+    if world_size != wanted.tp * wanted.pp or wanted.ep > 1 or wanted.etp not in (None, wanted.tp):
+        return
+    # With offload, buckets travel to the host. A strategy that shards gradients packs them in buckets even alone.
+    if world_size == 1 or shape.offload.what != "none" or strategy.updater is Updater.SERVERS:
+        return
+    names = ["keep_below"] if State.GRADIENTS in strategy.shards else ["keep_below", "bucket_size"]
+    for name in names:
+        yield (
+            ("training", "sharding", name),
+            "tp x pp is world_size, therefore a single data-parallel rank has no gradients to exchange",
+        )
 
 
 def _attention(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:

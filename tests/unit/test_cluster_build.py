@@ -320,3 +320,13 @@ def test_large_pods_are_built_and_routed() -> None:
     leaves = [name for name in cluster.graph if name.startswith("leaf")]
     spines = [name for name in cluster.graph if name.startswith("spine")]
     assert (len(leaves), len(spines)) == (4 * 8, 16)  # DGX SuperPOD H100 reference architecture, four units
+
+
+def test_an_option_of_the_builder_beside_options_is_told_to_be_moved(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.yaml", "builder: star\nbandwidth: 100 Gb/s\noptions: {latency: 5 us}\n")
+    with pytest.raises(ScenarioError) as caught:
+        load_topology(path)
+    assert str(caught.value).splitlines() == [
+        f"{path}:2:1: bandwidth: is an option of builder star; move it below options",
+        f"{path}:3:10: options.bandwidth: is missing; give it",
+    ]

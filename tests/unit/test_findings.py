@@ -385,6 +385,7 @@ def test_why_tells_latencies_and_waiting_where_links_carry_the_same() -> None:
     assert fused["bandwidth_s"] == single["bandwidth_s"] == pytest.approx(sending)
     assert fused["time_s"] - sending == pytest.approx(14 * LATENCY)
     assert single["time_s"] - sending == pytest.approx(8 * 14 * LATENCY)
+    assert told.why.startswith("The busiest link, gpu0->switch0, sends for ")
     assert told.why.endswith("the remaining time is latency and waiting.")
 
 
@@ -821,11 +822,16 @@ def test_an_effect_on_many_settings_is_a_range_with_its_two_ends() -> None:
     (sentence,) = told.sentences
     found = re.fullmatch(
         r"512 tokens vs 256 tokens: between (\d+) % less time per token with .+ and (\d+) % less time per token "
-        r"with .+ \(\d changes in between\)\.",
+        r"with .+\.",
         sentence,
     )
     assert found is not None
     assert [int(percent) for percent in found.groups()] == [round(-100 * pick(changes)) for pick in (min, max)]
+    both = answer(
+        compared(MANY | {"answer": [{"finding": "effect", "along": "training.seq_len", "of": ["time", "memory"]}]})
+    )
+    # The ends belong to one measure each.
+    assert re.search(r": between [^;]+ time per token [^;]+; between [^;]+ peak memory [^;]+\.$", both.sentences[0])
 
 
 def test_values_of_many_settings_name_the_best_three_and_a_range() -> None:

@@ -184,3 +184,10 @@ def test_a_family_with_llamas_matrices_is_refused_with_the_keys_to_write(
     with pytest.raises(ScenarioError, match="its matrices are those of llama; write model_type: llama"):
         load_model(config)
     assert total(load_model(config | instead)) == published
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "gemma3", "bert"])
+def test_a_family_that_is_not_modelled_is_not_taken_for_a_misspelt_one(family: str) -> None:
+    with pytest.raises(ScenarioError, match=f"got '{family}'; this family is not modelled; one of ") as caught:
+        load_model({"model_type": family})
+    assert "did you mean" not in str(caught.value)

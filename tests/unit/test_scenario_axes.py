@@ -97,7 +97,7 @@ def test_an_option_belongs_to_the_optimizers_that_listen_to_it() -> None:
             "sweep.collective.size.1: got '1024 B' twice; name each value once",
         ),
         ({"sweep": {"seed": [1, "x"]}}, "sweep.seed.1: got 'x'; must be a whole number"),
-        ({"sweep": {"seed": 3}}, "sweep.seed: got 3; must be a list"),
+        ({"sweep": {"seed": 3}}, "sweep.seed: got 3; must be a list; write 'seed: [3]'"),
         (
             {"sweep": {"seed": [1]}, "compare": {"seed": [2]}},
             "sweep.seed: is a key in both compare and sweep; keep one",

@@ -219,6 +219,11 @@ def test_a_list_beside_an_axis_names_the_line_that_the_axis_lacks() -> None:
         load_scenario(data)
 
 
+def test_a_word_in_place_of_a_list_is_refused_with_the_list() -> None:
+    with pytest.raises(ScenarioError, match=r"answer.0.of: got 'error'; must be a list; write 'of: \[error\]'\Z"):
+        load_scenario(with_keys(answer=[{"finding": "value", "of": "error"}]))
+
+
 def test_a_file_that_is_no_mapping_is_told() -> None:
     with pytest.raises(ScenarioError, match=r"\Af:1:1: got a list; must be a mapping"):
         parse_scenario(document.parse("[1, 2]", "f"), Path())

@@ -581,7 +581,7 @@ SERVER = {"strategy": "parameter_server"}
         (
             {"sharding": SERVER},
             {"topology": "dgx_h100"},
-            "sharding.servers_on: got 'own', but topology dgx_h100 has no ports",
+            "sharding.servers_on: got 'own', but topology dgx_h100 has",
         ),
         (
             {"sharding": {**SERVER, "servers": 9, "servers_on": "workers"}},

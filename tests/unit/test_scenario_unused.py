@@ -150,3 +150,49 @@ def test_a_bucket_size_below_every_unit_is_warned_of_and_changes_no_number(strat
     assert step("100 MiB") == step("25 MiB")
     assert scenario("1 GiB").warnings == ()
     assert step("1 GiB") != step("25 MiB")
+
+
+def test_layers_per_unit_is_warned_of_where_experts_are_on_other_ranks() -> None:
+    """A layer's experts are gathered by other ranks than its attention, so layers form no units."""
+    model = {
+        "model_type": "mixtral", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 4,
+        "num_attention_heads": 2, "vocab_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2,
+    }  # fmt: skip
+
+    def scenario(size: int, experts: int) -> Scenario:
+        sharding = {"strategy": "zero3", "layers_per_unit": size}
+        keys = {"model": model, "parallelism": {"ep": experts}, "sharding": sharding}
+        return load_scenario(training({"world_size": 4}, **keys))
+
+    def step(size: int, experts: int) -> object:
+        return simulate(scenario(size, experts).replaced(warnings=())).report.to_dict()
+
+    (warning,) = scenario(2, 2).warnings
+    assert warning.endswith("layers_per_unit: has no effect here: with ep above 1, each layer is gathered on its own")
+    assert step(2, 2) == step(1, 2)
+    assert scenario(2, 1).warnings == ()
+    assert step(2, 1) != step(1, 1)
+
+
+def test_buckets_of_a_tied_model_hold_whole_layers_too() -> None:
+    """The tied head is a norm of a few kilobytes, which joins the last layer's bucket at each of these sizes."""
+    sizes = {"sweep": {"training.sharding.bucket_size": ["1 MiB", "25 MiB", "100 MiB"]}}
+    scenario = load_scenario(training(axes=sizes, model="gpt2_xl", sharding="ddp"))
+    (line,) = scenario.warnings
+    assert "layer 0 alone has 58.6 MiB of gradients; 1 MiB therefore acts like the default of 25 MiB" in line
+    small, usual, large = (simulate(point.scenario).report.step_time_s for point in points(scenario))
+    assert small == usual != large
+
+
+def test_nothing_is_exchanged_by_a_single_data_parallel_rank() -> None:
+    cut = {"parallelism": {"tp": 2}}
+    ddp, zero3 = {"strategy": "ddp", "bucket_size": "1 GiB"}, {"strategy": "zero3", "keep_below": 100}
+    assert told(training(sharding=ddp, **cut)) == ["training.sharding.bucket_size"]
+    assert told(training(sharding=zero3, **cut)) == ["training.sharding.keep_below"]
+    assert told(training({"world_size": 4}, sharding={"strategy": "ddp", "bucket_size": "1 KiB"}, **cut)) == []
+    assert told(training({"world_size": 4}, sharding=zero3, **cut)) == []
+
+
+def test_a_bucket_that_holds_the_whole_model_is_told_as_such() -> None:
+    (line,) = load_scenario(training(sharding={"strategy": "ddp", "bucket_size": "1 GiB"})).warnings
+    assert "a single bucket holds all 7.72 KiB of gradients; 1 GiB therefore acts like the default of 25 MiB" in line

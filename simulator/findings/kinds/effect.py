@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from simulator.basics.counts import number_of
 from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.text import MOST_NAMED, clause, join_list
@@ -117,18 +116,12 @@ def _rows(compared: Comparison, measure: Measure, key: str, fixed: Settings) -> 
 def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str, Any]]) -> str:
     """Return a sentence on how settings' measures change from the axis's first value to the given `value`."""
     texts: dict[str, list[str]] = {}
-    rank: dict[str, float] = {}
     own = [one for one in changes if one["value"] == value]
     # Name settings (and conditions) only if several exist, including omitted ones.
     several = [len(_beside(all_of, key)) > 1 for all_of in (compared.settings, compared.conditions)]
     # The largest change first.
     for one in sorted(own, key=lambda one: -abs(one["change"])):
-        parts = [f"with {compared.name(one['setting'])}"] if several[0] else []
-        parts += [f"at {labelled(one['fixed'])}"] if several[1] else []
-        measure = compared.measure(one["measure"])
-        lacks = "" if one["fits"] else " (does not fit in memory)"
-        texts.setdefault(" ".join(parts), []).append(measure.change_text(one["after"], one["before"]) + lacks)
-        rank.setdefault(" ".join(parts), one["change"])
+        texts.setdefault(_place(compared, one, several), []).append(_change_text(compared, one))
     # Settings with the same text share it.
     where: dict[str, list[str]] = {}
     for name, said in texts.items():
@@ -142,14 +135,32 @@ def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str
     head = clause(at, f"has no effect vs {first}") if nothing else f"{at} vs {first}"
     if len(told) <= MOST_NAMED:
         return f"{head}: {'; '.join(told)}"
-    # Many changes cannot be read as a list: name the ends of their range. Texts follow the sizes of the changes, and
-    # with both signs the ends are the largest fall and the largest rise.
-    signed = sorted(zip(rank.values(), texts, strict=True))
-    low, high = (
-        next(text for text, names in zip(told, where.values(), strict=True) if signed[end][1] in names)
-        for end in (0, -1)
-    )
-    return f"{head}: between {low} and {high} ({number_of(len(told) - 2, 'change')} in between)"
+    # Many changes cannot be read as a list: name both ends of each measure's range.
+    measures = dict.fromkeys(one["measure"] for one in own)
+    ranges = [_range(compared, [one for one in own if one["measure"] == name], several) for name in measures]
+    return f"{head}: {'; '.join(ranges)}"
+
+
+def _range(compared: Comparison, changes: list[dict[str, Any]], several: Sequence[bool]) -> str:
+    """Return a text with the largest fall and the largest rise of a measure, and the settings that have them."""
+    names: dict[str, list[str]] = {}
+    for one in sorted(changes, key=lambda one: one["change"]):
+        names.setdefault(_change_text(compared, one), []).append(_place(compared, one, several))
+    ends = [f"{text} {join_list(own)}" for text, own in names.items()]
+    return ends[0] if len(ends) == 1 else f"between {ends[0]} and {ends[-1]}"
+
+
+def _place(compared: Comparison, one: Mapping[str, Any], several: Sequence[bool]) -> str:
+    """Return a change's setting and condition in words; `several` has a flag for each, True if it must be named."""
+    parts = [f"with {compared.name(one['setting'])}"] if several[0] else []
+    parts += [f"at {labelled(one['fixed'])}"] if several[1] else []
+    return " ".join(parts)
+
+
+def _change_text(compared: Comparison, one: Mapping[str, Any]) -> str:
+    """Return a change in words: "16 % less time"."""
+    lacks = "" if one["fits"] else " (does not fit in memory)"
+    return compared.measure(one["measure"]).change_text(one["after"], one["before"]) + lacks
 
 
 FINDING = Finding("effect", find)

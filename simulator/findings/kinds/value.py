@@ -13,6 +13,8 @@ from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
 
 _NOUNS = {"collective": "collective", "training": "job"}
+# With more different values than this, only the best settings are named.
+_MOST_LISTED = 5
 _USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
 
 
@@ -41,8 +43,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     # A single unnamed setting is called by its kind.
     if not rows[0].setting:
         texts = [(f"{'the' if where else 'The'} {_NOUNS[compared.kind]}", texts[0][1])]
-    # Hiding a single setting would save nothing, hence the + 1.
-    short = len({text for _, text in texts}) <= MOST_NAMED + 1
+    short = len({text for _, text in texts}) <= _MOST_LISTED
     sentence = prefix + (clauses(texts) if short else _best_few(measures[0], ranked))
     return FindingResult(
         "value", (sentence,), {"condition": dict(condition), "values": numbers}, tuple(r.index for r in rows)
@@ -61,11 +62,12 @@ def _best_few(measure: Measure, ranked: Sequence[tuple[bool, float | None, tuple
     order = sorted(ranked, key=lambda one: (not one[0], one[1] is None, sign * (one[1] or 0.0)))
     best = clauses([text for *_, text in order[:MOST_NAMED]])
     behind = [value for _, value, _ in order[MOST_NAMED:] if value is not None]
+    short = sum(not fits for fits, *_ in order[MOST_NAMED:])
     if not behind:
         return best
     ends = " to ".join(measure.amount_text(pick(behind)) for pick in (min, max))
     others = clause(f"{number_of(len(behind), 'setting')} behind them", f"{measure.verb} {ends}")
-    return f"{best}; {others}"
+    return f"{best}; {others}" + (f" ({short} of them do not fit in memory)" if short else "")
 
 
 FINDING = Finding("value", find)
