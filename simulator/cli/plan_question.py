@@ -91,18 +91,18 @@ def question(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> Pl
 
 def _of_scenario(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
     """Return the planner's question from a scenario's `plan`; of the options only --set may be given."""
-    # A scenario's own `plan` replaces these options.
-    given = next((field.name for field in fields(asked) if getattr(asked, field.name) not in (None, ())), None)
-    if given is not None:
-        # Field names are the options' names with underscores.
-        option = f"--{given.replace('_', '-')}"
-        message = "needs MODEL and --topology; give --topology, or change keys of a scenario with --set"
-        raise ScenarioError(f"{option}: {message}")
     # A model without topology: the most likely mistake gets its own message.
     if registry.shipped("model", source) is not None or source.endswith(".json"):
         raise ScenarioError(
             "--topology: missing; the plan of a model needs a machine; write for example --topology dgx_h100 --gpus 8"
         )
+    # A scenario's own `plan` replaces these options.
+    given = next((field.name for field in fields(asked) if getattr(asked, field.name) not in (None, ())), None)
+    if given is not None:
+        # Field names are the options' names with underscores.
+        option = f"--{given.replace('_', '-')}"
+        message = f"applies to a model with --topology; {source} is a scenario; change its keys with --set"
+        raise ScenarioError(f"{option}: {message}")
     scenario = load_scenario(source, settings)
     print_warnings(warnings_of(scenario))
     return plan_question(scenario)

@@ -124,6 +124,9 @@ def _is_setting(name: str, value: Any) -> bool:
 def _as_axis(key: Key, data: Any) -> str:
     """Return the message for a list at a key with a single value: the line of `compare` or `sweep` with the values."""
     name, values = ".".join(map(str, key)), value_at(data, key)
+    if len(values) == 1:
+        written = yaml_dialect.dump({key[-1]: values[0]}, one_line=True)[1:-1]
+        return f"got a list; must be a single value; write {written!r}"
     # Numbers and quantities, such as 8, "1 MiB" or "8k", are a sweep; names are compared.
     kind = "sweep" if all(str(value)[:1].isdigit() for value in values) else "compare"
     line = yaml_dialect.dump({name: values}, one_line=True)

@@ -267,7 +267,7 @@ class ShardingKeys(TypedDict, total=False):
     bucket_size: str
     """Every strategy except zero3: gradient bucket size."""
     shard_size: int
-    """zero1, zero2, zero3: number of ranks with a common copy of the states; every data-parallel rank if omitted."""
+    """zero1, zero2, zero3: number of ranks with a common copy of the states; all data-parallel ranks if omitted."""
     layers_per_unit: int
     """zero3: number of layers that are gathered and freed together."""
     keep_below: int

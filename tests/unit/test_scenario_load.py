@@ -208,6 +208,13 @@ def test_a_list_at_a_key_with_one_value_is_refused_with_the_axis_to_write(
     assert len(found.splitlines()) == 1
 
 
+def test_a_list_of_one_value_is_refused_with_the_value() -> None:
+    training = {"model": "gpt2", "seq_len": 1024, "precision": ["bf16"]}
+    data = {"name": "demo", "cluster": {"topology": "dgx_a100", "world_size": 8}, "training": training}
+    with pytest.raises(ScenarioError, match=r"got a list; must be a single value; write 'precision: bf16'\Z"):
+        load_scenario(data)
+
+
 def test_a_list_beside_an_axis_names_the_line_that_the_axis_lacks() -> None:
     data = {
         "name": "demo",

@@ -220,7 +220,9 @@ def test_a_plan_has_no_empty_column_and_no_empty_list_of_reasons(cli: Command, t
             "--trace: is an option for points, but asked.yaml is a plan; omit the option"
         )),
         (("plan", "asked.yaml", "--gpus", "4"),
-         "--gpus: needs MODEL and --topology; give --topology, or change keys of a scenario with --set"),
+         "--gpus: applies to a model with --topology; asked.yaml is a scenario; change its keys with --set"),
+        (("plan", "llama3_8b", "--gpus", "4"),
+         "--topology: missing; the plan of a model needs a machine; write for example --topology dgx_h100 --gpus 8"),
         (("plan", "asked.yaml", "--set", "plan.without=zero9"),
          "--set plan.without=zero9: got 'zero9'; must be a list, such as 'without: [zero3]'"),
         (("plan", "asked.yaml", "--set", "plan.without=[zero9]"),
