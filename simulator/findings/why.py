@@ -162,7 +162,8 @@ def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, tok
     if rows[0].setting == rows[1].setting:
         of = f" ({first})" if len(compared.settings) > 1 else ""
         return f"the step {verb} {change} with {here} than with {there}{tokens}{of}"
-    place = f" ({here})" if here and here == there else ""
+    # Points under two conditions: name both, because the change may belong to the condition alone.
+    place = f" ({here})" if here and here == there else f" ({here} against {there})" if here != there else ""
     return f"{clause(first, f'{verb} {change} than {second}')}{tokens}{place}"
 
 

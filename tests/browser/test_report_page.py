@@ -778,3 +778,25 @@ def test_a_table_wider_than_its_box_says_how_many_columns_follow(
                 assert points.locator("xpath=following-sibling::p").inner_text() == ""
                 assert points.evaluate("box => box.classList.contains('cutleft')")
     assert wide or width == 1400
+
+
+def test_points_without_enough_memory_have_hollow_dots_and_both_axes_say_that_they_are_logarithmic(
+    running: Any, tmp_path: Path
+) -> None:
+    """Llama 3 8B on eight H100: two sequences a micro-batch do not fit without checkpointing."""
+    data: dict[str, Any] = {
+        "name": "hollow",
+        "cluster": {"topology": "dgx_h100", "world_size": 8},
+        "training": {"model": "llama3_8b", "seq_len": 8192},
+        "compare": {"training.activation_checkpointing": ["none", "full"]},
+        "sweep": {"training.micro_batch_size": [1, 2]},
+        "plots": [],
+    }
+    run(tmp_path / "hollow", data)
+    with opened(running, tmp_path / "hollow" / FILE) as one:
+        one.drawn()
+        lacking = one.value("data.points.map((p, i) => (p.fits ? -1 : i)).filter((i) => i >= 0)")
+        assert len(lacking) == 1
+        hollow = one.page.locator("#overview circle.lacks")
+        assert [int(dot.get_attribute("data-index")) for dot in hollow.all()] == lacking
+        assert "Hollow dots: the point does not fit in memory." in one.page.locator("#overview").inner_text()

@@ -91,8 +91,10 @@ def _figure_table(points: Sequence[CommonPoint]) -> str:
 
 def _table(heading: str, name: str, columns: Sequence[str], rows: str) -> str:
     heads = "".join(f"<th>{column}</th>" for column in columns)
+    count = f"{rows.count('<tr'):,}"
     return (
-        f'<section class="panel"><h2>{heading}</h2><div class="scroll tall"><table id="{name}" class="sortable">'
+        f'<section class="panel"><h2>{heading} ({count})</h2>'
+        f'<div class="scroll tall"><table id="{name}" class="sortable">'
         f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>"
     )
 

@@ -66,7 +66,9 @@ class Memory {
         if (column[i]) {
           // Whole pixels: else neighbours leave pale seams between them.
           const [from, to] = [Math.floor(x(this.time[i])), Math.ceil(x(until))];
-          pen.fillRect(from, y(below[i] + column[i]), to - from, y(below[i]) - y(below[i] + column[i]));
+          // The peak may last for no time, and is still to be seen below its mark.
+          const wide = Math.max(to - from, i === this.memory.peak ? 3 : 1);
+          pen.fillRect(from, y(below[i] + column[i]), wide, y(below[i]) - y(below[i] + column[i]));
         }
         below[i] += column[i];
       }

@@ -86,7 +86,7 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, labels = fals
     svg.append(shape("text", { class: "soft", x: pad.left - 6, y: py(v) + 4, "text-anchor": "end" }, y.write(v)));
   }
   svg.append(shape("text", { class: "soft", x: (pad.left + width) / 2, y: height - 6, "text-anchor": "middle" }, `${x.name}${x.log ? " (logarithmic)" : ""}`));
-  svg.append(shape("text", { class: "soft", x: 4, y: 12 }, y.name));
+  svg.append(shape("text", { class: "soft", x: 4, y: 12 }, `${y.name}${y.name && y.log ? " (logarithmic)" : ""}`));
   for (const mark of marks) {
     svg.append(shape("line", { class: "mark", x1: px(mark.x), x2: px(mark.x), y1: pad.top, y2: height - pad.bottom }));
     const end = px(mark.x) > width - 160;
@@ -106,6 +106,9 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, labels = fals
     name: `${[first, ...others].map((one) => one.name).join(", ")} (same line)`,
     points: first.points.map((p, i) => ({ ...p, text: [p, ...others.map((one) => one.points[i])].map((at) => at.text).join("\n") })) }));
   const labelled = [];
+  // A point without enough memory cannot be run: its dot is hollow.
+  const lacks = (p) => data.points?.[p.index]?.fits === false;
+  let hollow = false;
   merged.forEach((one, number) => {
     const known = one.points.filter((p) => p.y !== null && p.y !== undefined);
     if (one.line !== false && known.length > 1) {
@@ -114,6 +117,11 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, labels = fals
     if (one.dots === false) return;
     for (const p of known) {
       const dot = shape("circle", { class: "point", cx: px(p.x), cy: py(p.y), r: 4, fill: visible(one.colour), "data-index": p.index ?? "" });
+      if (lacks(p)) {
+        hollow = true;
+        dot.classList.add("lacks");
+        dot.style.stroke = visible(one.colour);
+      }
       dot.addEventListener("pointermove", (event) => tip.show(event, p.text));
       dot.addEventListener("pointerleave", () => tip.hide());
       if (onPick && p.index !== undefined) dot.addEventListener("click", () => onPick(p.index));
@@ -130,7 +138,8 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, labels = fals
     swatch.style.background = visible(one.colour);
     return make("span", {}, swatch, one.name);
   }));
-  place.replaceChildren(make("p", { class: "note", text: title }), svg, legend ? names : "");
+  const note = hollow ? make("p", { class: "note", text: "Hollow dots: the point does not fit in memory." }) : "";
+  place.replaceChildren(make("p", { class: "note", text: title }), svg, legend ? names : "", note);
 }
 
 // rows: [{label, index, total, note, parts: [[name, value]]}], all on one scale; `unit` of the values.
