@@ -216,7 +216,12 @@ def _of_conditions(compared: Comparison, rows: list[Row]) -> Cause:
     told = [(labelled(row.condition), str((row.report or {})["because"]).partition(": ")[2]) for row in ordered]
     of = f" of {compared.name(rows[0].setting)}" if len(compared.settings) > 1 else ""
     sentences = [f"Bottleneck{of} with {join_list(names)}: {text}" for text, names in grouped(told).items()]
-    links = [{"point": row.index, "link": ((row.report or {})["bottleneck"] or {}).get("link")} for row in ordered]
+    links = []
+    for row in ordered:
+        report = row.report or {}
+        link = report["bottleneck"] or {"link": None, "cable_time_s": 0.0}
+        # Share of the time in which the busiest cable sends at its bandwidth.
+        links.append({"point": row.index, "link": link["link"], "share": link["cable_time_s"] / report["time_s"]})
     return Cause(". ".join(sentences), {"links": links})
 
 
