@@ -23,8 +23,6 @@ class Matmul:
         Sizes of the matrices, and number of independent products.
     of_weights : bool
         True for weight gradients, which nothing needs before the update.
-    normed : bool
-        True if a is the output of a norm, whose kernel may write eight bits itself.
     """
 
     name: str
@@ -33,7 +31,6 @@ class Matmul:
     k: int
     batch: int = 1
     of_weights: bool = False
-    normed: bool = False
 
     @property
     def flops(self) -> float:

@@ -5,7 +5,7 @@ Counts for a micro-batch, without GPU, sharding or schedule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from simulator.model.kernel import Elementwise, Kernel, Matmul
@@ -145,8 +145,8 @@ def linear(
 
 
 def columns(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool, gathers: int = 0) -> Operation:
-    """Return the operation for a linear layer (k inputs, n outputs) after a norm, with a matrix cut by columns over
-    tensor-parallel ranks.
+    """Return the operation for a linear layer (k inputs, n outputs) with a matrix cut by columns over tensor-parallel
+    ranks.
 
     The output of `gathers` columns is gathered by all ranks.
     """
@@ -158,8 +158,7 @@ def columns(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool
             Communication(f"gather {name} output", "all_gather", elements, False, 1, 1),
             Communication(f"scatter {name} output gradient", "reduce_scatter", elements, True, 0, 0),
         )
-    made = linear(name, batch.tokens, n // batch.cut.tensor, k, batch, saved, bias=bias, communications=communications)
-    return replace(made, forward=(Matmul(name, batch.tokens, n // batch.cut.tensor, k, normed=True),))
+    return linear(name, batch.tokens, n // batch.cut.tensor, k, batch, saved, bias=bias, communications=communications)
 
 
 def rows(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool) -> Operation:

@@ -31,8 +31,7 @@ LESS: Final[dict[type, dict[str, Any]]] = {
 }
 # Fields that say no amount.
 WITHOUT_AMOUNT: Final[dict[type, set[str]]] = {
-    # Whose output a is decides on casts alone (tests/theory/test_framework_facts.py).
-    Matmul: {"name", "of_weights", "normed"},
+    Matmul: {"name", "of_weights"},
     # Fewer heads of keys and values move fewer bytes and compute as much. Sums of a ring's steps are kernels of their
     # own (tests/theory/test_model_parallel.py).
     Attention: {"name", "causal", "backward", "kv_heads", "summed"},

@@ -109,14 +109,10 @@ def eight_bit_casts(kernel: Matmul, *, once: bool = False) -> Elementwise:
 
     With `once`, a tensor is cast on first use and written in both orders; a weight is cast once per step, neglected
     beside the cost of every micro-batch (NVIDIA's Transformer Engine: `is_first_microbatch`, fused cast and transpose).
-    A norm's kernel writes eight bits itself, so that only the second order is made from them (Transformer Engine,
-    `LayerNormLinear` with delayed scaling: the scale is known before the values).
     """
     operands = kernel.batch * float(kernel.m * kernel.k + kernel.k * kernel.n)
     if once:
         # A weight-gradient matmul reads operands that earlier matmuls have already cast.
         operands = 0.0 if kernel.of_weights else kernel.batch * float(kernel.m * kernel.k)
-        if kernel.normed:
-            return Elementwise(f"{kernel.name} casts", _NARROW * operands, _NARROW * operands, fusible=False)
         return Elementwise(f"{kernel.name} casts", _WIDE * operands, 2 * _NARROW * operands, fusible=False)
     return Elementwise(f"{kernel.name} casts", _WIDE * operands, _NARROW * operands, fusible=False)
