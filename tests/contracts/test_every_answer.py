@@ -20,7 +20,7 @@ from simulator.basics.units import format_bandwidth, format_bytes, format_memory
 from simulator.cli.results_output import print_results
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
-from simulator.records.measures import factor_text, percent_text
+from simulator.records.measures import factor_text, interval_width, percent_text
 from simulator.records.setting_text import label
 from simulator.results.drawn import DrawnPictures
 from simulator.results.run_directory import report_text
@@ -101,7 +101,9 @@ def check_numbers(compared: Comparison, told: Answer) -> None:
     """Every number that is said is one of the report's, rounded."""
     written = json.loads(report_text(compared.outcomes, told))
     spoken = [written["points"][place]["report"] for place in told.spoken]
-    known = set().union(*(texts(value) for value in leaves([written["answer"], spoken])))
+    # Of an interval, sentences say half of the width.
+    widths = [width for row in compared.rows if (width := interval_width(row.report or {})) is not None]
+    known = set().union(*(texts(value) for value in leaves([written["answer"], spoken, widths])))
     for sentence in [*told.sentences, told.why]:
         for number in re.findall(r"\d[\d,.]*(?:e[+-]?\d+)?", without_names(sentence, compared)):
             assert number.rstrip(".,") in known, f"{number} of {sentence!r}"

@@ -75,7 +75,8 @@ def test_a_batch_that_ranks_cannot_share_is_told_with_those_that_they_can() -> N
         scenario(global_batch="6seq", parallelism={"tp": 4})
     )
     assert "100 tokens are not a multiple of seq_len 64; write 64, or 1seq" in told(scenario(global_batch=100))
-    assert "must be tokens, such as 4M, or sequences, such as 512seq" in told(scenario(global_batch=[1]))
+    assert "must be tokens, such as 4M, or sequences, such as 512seq" in told(scenario(global_batch={"tokens": 1}))
+    assert "got a list; must be a single value; write 'global_batch: 1'" in told(scenario(global_batch=[1]))
 
 
 def test_another_number_of_micro_batches_contradicts_it() -> None:
