@@ -608,7 +608,7 @@ def test_a_lead_within_the_uncertainty_of_the_prediction_is_called_a_tie() -> No
     staged = {
         "name": "staged",
         "cluster": {"topology": "dgx_h100", "world_size": 8},
-        "training": {"model": "gpt2_medium", "seq_len": 512, "gradient_accumulation_steps": 32,
+        "training": {"model": "gpt2_medium", "seq_len": 512, "gradient_accumulation_steps": 64,
                      "sharding": "zero1", "parallelism": {"pp": 4}},
         "compare": {"training.parallelism.schedule": ["gpipe", "zb_h1"]},
         "answer": ["best"],
