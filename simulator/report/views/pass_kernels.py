@@ -57,7 +57,7 @@ def passes_of(rows: Sequence[KernelRow]) -> tuple[PassKernels, ...]:
 
 
 def pass_of_operations(program: Program, rank: int, passes: Sequence[PassKernels]) -> Mapping[str, int]:
-    """Return {operation: index of its pass} for the operations of a rank that consist of the kernels of a pass."""
+    """Return the index of the pass for each operation of a rank whose kernels are a pass's kernels."""
     found: dict[str, int] = {}
     for op in program.ranks[rank] if passes else ():
         if isinstance(op, Compute):
