@@ -1,0 +1,170 @@
+"""Which three constants make a framework predict a user's own measured runs?
+
+A framework that was measured elsewhere, on other machines and versions, is off by much the same factors in all runs of
+one cluster. Three numbers are fitted, each with a prior at the shipped value:
+
+    kernel_time     factor on every kernel's duration            prior: a factor of 1.15 up or down (one sigma)
+    network_time    factor on every transfer's duration          prior: a factor of 1.5 up or down
+    issue           the host's time to issue a kernel            prior: 5 us more or less; never negative
+
+The numbers minimise the sum of squares of ln(measured / simulated) / 0.02 over the runs, and of the distances from the
+priors in sigmas (maximum a posteriori, for normal errors): a single run cannot move three numbers far, and many runs
+outweigh the priors. Step times are simulated anew for each trial (Gauss-Newton, derivatives by differences).
+
+Example: one run without exposed communication, measured 10 % slower than simulated. ln 1.1 = 0.095 is split between
+`kernel_time` (sigma 0.14) and the run's own error (sigma 0.02) as 0.14^2 to 0.02^2: `kernel_time` becomes
+exp(0.095 x 0.0196 / 0.0200) = 1.098.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from simulator.basics.arrays import Floats
+from simulator.basics.errors import ScenarioError
+from simulator.calibration.training_runs.playing import play_rows
+from simulator.calibration.training_runs.rows import MeasuredRow
+from simulator.step.framework import Framework
+
+# Relative error of a run besides the constants: repeated runs of one setting spread by 1 to 3 % in most sources.
+_RUN: Final = 0.02
+# Sigmas of the priors: of the logarithms of both factors, and of the issue time [s].
+_PRIOR: Final = (math.log(1.15), math.log(1.5), 5e-6)
+# Distance of the trials for derivatives, in the same units.
+_TRIAL: Final = (0.02, 0.05, 1e-6)
+_ROUNDS: Final = 4
+# A round that moves every constant by less than this many sigmas is the last.
+_SETTLED: Final = 0.02
+# Smallest and largest factors: a calibration beyond them would hide a wrong setting.
+_MOST: Final = math.log(4.0)
+# A run that is off by more than this after the calibration is unexplained.
+UNEXPLAINED: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFramework:
+    """A framework calibrated to measured runs.
+
+    Attributes
+    ----------
+    framework : Framework
+        The framework with the fitted constants.
+    before, after : tuple of float
+        ln(measured / simulated) of each run's step time, with the shipped constants and with the fitted constants.
+    without : tuple of float
+        The same errors, each run predicted by a calibration to the other runs; empty for a single run.
+    """
+
+    framework: Framework
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    without: tuple[float, ...]
+
+
+def calibrated(
+    rows: Sequence[MeasuredRow],
+    framework: Framework,
+    jobs: int = 1,
+    advance: Callable[[], None] | None = None,
+) -> OwnFramework:
+    """Return a framework calibrated to measured runs.
+
+    Parameters
+    ----------
+    rows : sequence of MeasuredRow
+        The runs; all of one framework.
+    framework : Framework
+        The framework with its shipped constants.
+    jobs : int
+        Number of processes.
+    advance : function, optional
+        Called after each simulated step; there are at most `steps_simulated(len(rows))` of them.
+
+    Raises
+    ------
+    ScenarioError
+        The runs name several frameworks.
+    """
+    import numpy as np
+
+    names = sorted({row.framework for row in rows})
+    if len(names) != 1:
+        raise ScenarioError(f"framework: got runs of {', '.join(names)}; calibrate one framework at a time")
+
+    def errors(at: Floats) -> Floats:
+        """Return ln(measured / simulated) of each run with constants at a distance `at` from the shipped values."""
+        played = play_rows(rows, {names[0]: _moved(framework, at)}, jobs, advance)
+        return np.log([outcome.row.step_time / outcome.step_time for outcome in played])
+
+    prior = np.array(_PRIOR)
+    at = np.zeros(3)
+    before = left = errors(at)
+    slopes = np.zeros((len(rows), 3))
+    for _ in range(_ROUNDS):
+        for j, distance in enumerate(_TRIAL):
+            trial = at.copy()
+            trial[j] += distance
+            slopes[:, j] = (errors(trial) - left) / distance
+        target = _within(_least(slopes, left - slopes @ at, prior), framework)
+        moved = errors(target)
+        # A step too far is halved once: times are convex in the constants.
+        if _misfit(moved, target) > _misfit(left, at):
+            target = _within((at + target) / 2, framework)
+            moved = errors(target)
+        if _misfit(moved, target) > _misfit(left, at):
+            break
+        settled = bool(np.all(np.abs(target - at) < _SETTLED * prior))
+        at, left = target, moved
+        if settled:
+            break
+    others = [[other for other in range(len(rows)) if other != place] for place in range(len(rows))]
+    # Linear around the solution: leaving a run out moves the constants a little.
+    offset = left - slopes @ at
+    without = [
+        float(offset[place] + slopes[place] @ _within(_least(slopes[rest], offset[rest], prior), framework))
+        for place, rest in enumerate(others)
+        if rest
+    ]
+    return OwnFramework(_moved(framework, at), tuple(before.tolist()), tuple(left.tolist()), tuple(without))
+
+
+def steps_simulated(rows: int) -> int:
+    """Return the largest number of training steps that a calibration to this many runs simulates."""
+    return rows * (1 + _ROUNDS * (len(_TRIAL) + 2))
+
+
+def _moved(framework: Framework, at: Floats) -> Framework:
+    """Return a framework with its constants moved from the shipped values: ln factor, ln factor, seconds."""
+    kernels, network, issue = at.tolist()
+    return replace(
+        framework,
+        kernel_time=framework.kernel_time * math.exp(kernels),
+        network_time=framework.network_time * math.exp(network),
+        issue=max(0.0, framework.issue + issue),
+    )
+
+
+def _within(at: Floats, framework: Framework) -> Floats:
+    """Return distances from the shipped values within the allowed range; the issue time is never negative."""
+    import numpy as np
+
+    low, high = [-_MOST, -_MOST, -framework.issue], [_MOST, _MOST, math.inf]
+    return np.clip(at, low, high)
+
+
+def _least(slopes: Floats, offset: Floats, prior: Floats) -> Floats:
+    """Return the constants that minimise the squares of (offset + slopes x) / _RUN and of x / prior."""
+    import numpy as np
+
+    matrix = slopes.T @ slopes / _RUN**2 + np.diag(prior**-2.0)
+    return np.asarray(np.linalg.solve(matrix, -(slopes.T @ offset) / _RUN**2), np.float64)
+
+
+def _misfit(errors: Floats, at: Floats) -> float:
+    """Return the sum of squares that the calibration minimises."""
+    import numpy as np
+
+    return float(np.sum((errors / _RUN) ** 2) + np.sum((at / np.array(_PRIOR)) ** 2))
