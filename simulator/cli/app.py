@@ -397,6 +397,26 @@ def validate(
     show(source, own, every, jobs, kept, as_json=as_json)
 
 
+@app.command()
+def calibrate(
+    runs: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUNS.csv", help="Your measured runs, a line each; docs/validation.md lists the columns."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Framework file to write, such as my_framework.yaml.")],
+    topology: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Topology of the lines without a topology of their own.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
+) -> None:
+    """Fit a framework to your own measured runs, and write a framework file that predicts others."""
+    from simulator.cli.calibrate import calibrate as fit
+
+    fit(runs, out, topology, jobs)
+
+
 def run_app() -> None:
     """Run the command line; print errors for the user as lines on stderr, and exit with their code."""
     sys.exit(guarded(_run))
