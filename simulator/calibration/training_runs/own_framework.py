@@ -26,7 +26,7 @@ from typing import Final
 from simulator.basics.arrays import Floats
 from simulator.basics.errors import ScenarioError
 from simulator.calibration.training_runs.playing import play_rows
-from simulator.calibration.training_runs.rows import MeasuredRow
+from simulator.calibration.training_runs.rows import Changes, MeasuredRow
 from simulator.step.framework import Framework
 
 # Relative error of a run besides the constants: repeated runs of one setting spread by 1 to 3 % in most sources.
@@ -69,6 +69,7 @@ def calibrated(
     framework: Framework,
     jobs: int = 1,
     advance: Callable[[], None] | None = None,
+    changes: Changes = (),
 ) -> OwnFramework:
     """Return a framework calibrated to measured runs.
 
@@ -83,6 +84,9 @@ def calibrated(
     advance : function, optional
         Called after each simulated step; there are at most `steps_simulated(len(rows))` of them.
 
+    changes : Changes
+        Changed constants of the GPUs.
+
     Raises
     ------
     ScenarioError
@@ -96,7 +100,7 @@ def calibrated(
 
     def errors(at: Floats) -> Floats:
         """Return ln(measured / simulated) of each run with constants at a distance `at` from the shipped values."""
-        played = play_rows(rows, {names[0]: _moved(framework, at)}, jobs, advance)
+        played = play_rows(rows, {names[0]: _moved(framework, at)}, jobs, advance, changes)
         return np.log([outcome.row.step_time / outcome.step_time for outcome in played])
 
     prior = np.array(_PRIOR)

@@ -1,0 +1,46 @@
+"""How well do three measured runs of a source predict the source's other runs?
+
+A user with three runs of one cluster is in the position of a source of which three runs are known. For each source and
+framework with enough runs, the constants fitted to the source are removed (cross_validation.py), and three runs
+calibrate what is left (own_framework.py). The three are taken at one sixth, one half and five sixths of the runs in
+order of size: number of GPUs, then step time. Every other run is a prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from simulator.calibration.training_runs.own_framework import calibrated
+from simulator.calibration.training_runs.playing import PlayedRow, each_played
+from simulator.step.framework import Framework
+from tools.validation.cross_validation import UNSEEN, Unseen, source_of
+
+# Fewer runs than this leave too few to predict.
+_LEAST: Final = 8
+
+
+def play_calibrated(
+    outcomes: Sequence[PlayedRow], known: Mapping[str, Framework], jobs: int = 2
+) -> dict[int, PlayedRow]:
+    """Return the outcomes of measured runs predicted after calibration, by place in `outcomes`; the runs that
+    calibrate, runs that were not timed, and runs of small sources are missing.
+    """
+    found: dict[int, PlayedRow] = {}
+    groups: dict[tuple[str, str], list[int]] = {}
+    for place, outcome in enumerate(outcomes):
+        if outcome.row.timed:
+            groups.setdefault((source_of(outcome.row), outcome.row.framework), []).append(place)
+    for (source, name), places in groups.items():
+        if len(places) < _LEAST:
+            continue
+        ordered = sorted(places, key=lambda place: (outcomes[place].row.gpus, outcomes[place].row.step_time))
+        three = [ordered[len(ordered) * sixths // 6] for sixths in (1, 3, 5)]
+        unseen = UNSEEN.get(source, Unseen())
+        prior = unseen.framework(known, known[name])
+        own = calibrated([outcomes[place].row for place in three], prior, jobs, changes=unseen.changes)
+        rest = [place for place in places if place not in three]
+        rows = [outcomes[place].row for place in rest]
+        for place, outcome in each_played(rows, {name: own.framework}, jobs, unseen.changes):
+            found[rest[place]] = outcome
+    return found
