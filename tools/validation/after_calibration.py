@@ -9,10 +9,14 @@ order of size: number of GPUs, then step time. Every other run is a prediction.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import exp
 from typing import Final
 
+from simulator.calibration.table import Table
 from simulator.calibration.training_runs.own_framework import calibrated
 from simulator.calibration.training_runs.playing import PlayedRow, each_played
+from simulator.calibration.training_runs.summary import errors
+from simulator.report.numbers.prediction_intervals import Residual
 from simulator.step.framework import Framework
 from tools.validation.cross_validation import UNSEEN, Unseen, source_of
 
@@ -44,3 +48,20 @@ def play_calibrated(
         for place, outcome in each_played(rows, {name: own.framework}, jobs, unseen.changes):
             found[rest[place]] = outcome
     return found
+
+
+def calibration_table(residuals: Sequence[Residual]) -> Table:
+    """Return a table with each source's errors of step time: source unseen, and after calibration to three runs."""
+    rows = []
+    known = [one for one in residuals if one.calibrated is not None]
+    for source in dict.fromkeys(one.source for one in known):
+        mine = [one for one in known if one.source == source]
+        # Residuals are ln(measured / simulated); tables show simulated / measured - 1.
+        before = errors(source, [exp(-one.unseen["time"]) - 1 for one in mine])
+        after = errors(source, [exp(-(one.calibrated or 0.0)) - 1 for one in mine])
+        shown = (f"{one:.1%}" for one in (before.median, before.most, after.median, after.most))
+        rows.append((source, str(len(mine)), *shown))
+    head = ("source", "runs", "unseen: median", "90 % below", "calibrated: median", "90 % below")
+    return Table(
+        "error of a step's time without the source, and after calibration to three of its runs", head, tuple(rows)
+    )

@@ -26,7 +26,7 @@ from simulator.model.parameters import total
 from simulator.report.numbers.prediction_intervals import TABLE, Residual
 from simulator.report.plots import style
 from tools.validation import error_plot as plot_validation
-from tools.validation.after_calibration import play_calibrated
+from tools.validation.after_calibration import calibration_table, play_calibrated
 from tools.validation.coverage import coverage_table
 from tools.validation.cross_validation import play_unseen, source_of
 from tools.validation.cut_page import cut_of, gpu_of, gpus_of, size_of, write_cut
@@ -35,6 +35,7 @@ from tools.validation.training_text import (
     ABLATION,
     APART,
     BEFORE,
+    CALIBRATION,
     CONSTANTS,
     FRAMEWORKS,
     INTERVALS,
@@ -77,6 +78,7 @@ def write(
         "![Simulated over measured tokens/s of every training run](images/validation.png)\n",
         WORST + tables.worst_rows(timed).markdown(),
         INTERVALS + coverage_table(found).markdown() + NETWORK,
+        CALIBRATION + calibration_table(found).markdown(),
         FRAMEWORKS + tables.of_frameworks(known).markdown(),
         CONSTANTS + tables.constants(known, fit_system).markdown(),
         tables.counts(timed, known).markdown(),
