@@ -409,7 +409,9 @@ def calibrate(
     topology: Annotated[
         str | None, typer.Option(metavar="NAME", help="Topology of the lines without a topology of their own.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Number of processes; more than one pays for runs that take seconds each.")
+    ] = 1,
 ) -> None:
     """Fit a framework to your own measured runs, and write a framework file that predicts others."""
     from simulator.cli.calibrate import calibrate as fit

@@ -166,7 +166,7 @@ def main(folder: str = "docs", kept: str = "", jobs: str = "2") -> None:
     outcomes = play_on(all_measured(), known, int(jobs), kept=Path(kept) if kept else None)
     # Simulates every row again, with different constants.
     unseen = play_unseen(outcomes, known, int(jobs))
-    found = residuals(outcomes, unseen, play_calibrated(outcomes, known, int(jobs)))
+    found = residuals(outcomes, unseen, play_calibrated([outcome.row for outcome in outcomes], known, int(jobs)))
     write_residuals(TABLE, found)
     write(Path(folder), outcomes, unseen, found, int(jobs))
     write_cut(Path(folder), [outcome for outcome in outcomes if outcome.row.table not in {r.table for r in measured()}])

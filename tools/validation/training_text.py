@@ -79,7 +79,7 @@ CALIBRATION: Final = """## After three runs of your own
 the time of kernels, the time of transfers, and the host's time to issue a kernel
 ([how](howto/own_cluster.md)). The table shows how well three runs of each source predict its other runs.
 The constants fitted to the source are removed first, and the three runs are taken at one sixth, one half and five
-sixths of the source's runs in order of size.
+sixths of the source's runs on one chip, in order of size. Disturbed runs are left out.
 
 """
 
