@@ -419,6 +419,23 @@ def calibrate(
     fit(runs, out, topology, jobs)
 
 
+@app.command()
+def expect(
+    scenario: ScenarioName,
+    measured: Annotated[
+        str,
+        typer.Option(metavar="TEXT", help="Your measurement: '14.7 s', '120000 tokens/s' or '5700 tokens/s/GPU'."),
+    ],
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell whether a measured training step is normal, and what would explain the difference."""
+    from simulator.cli.expect import expect as tell
+    from simulator.cli.settings import as_overrides
+
+    tell(scenario, measured, as_overrides(settings or ()), as_json=as_json)
+
+
 def run_app() -> None:
     """Run the command line; print errors for the user as lines on stderr, and exit with their code."""
     sys.exit(guarded(_run))

@@ -384,6 +384,17 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
     return _framework(name, _based(file, document))
 
 
+def changed_file(framework: str | Mapping[str, Any], base: Path | None, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a framework file that differs from a framework in the changed keys alone.
+
+    `framework` and `base` are as for `load_framework`.
+    """
+    if framework == BARE.name or framework in registry.names("framework"):
+        return {"based_on": framework, "product": framework, **changes}
+    name, document = read_named("framework", framework, base)
+    return {"product": name, **document.data, **changes}
+
+
 def _based(file: _FrameworkFile, document: Document) -> _FrameworkFile:
     """Return a checked framework file with the constants of the framework in `based_on`, where it has none itself."""
     if file.based_on in ("", BARE.name):
