@@ -456,6 +456,50 @@ def test_two_runs_share_one_cursor(running: Any, folders: dict[str, Path], tmp_p
         assert pixels(one, "#run1 canvas").tobytes() != before
 
 
+@pytest.mark.parametrize("width", [390, 1400])
+def test_figures_of_two_runs_stand_below_their_headings_the_main_measures_first(
+    running: Any, folders: dict[str, Path], tmp_path: Path, width: int
+) -> None:
+    """Four common points of a sweep, and a single one."""
+    from simulator.cli.diff import show
+
+    longer = {"training": TRAINING["training"] | {"seq_len": 1024}}
+    run(tmp_path / "other", TRAINING | longer)
+    run(tmp_path / "single", TRAINING | longer | {"compare": {}, "sweep": {}})
+    show(folders["sharded"], tmp_path / "other", as_json=False, page=tmp_path / "diff.html")
+    show(tmp_path / "single", tmp_path / "other", as_json=False, page=tmp_path / "none.html")
+    main = {"step_time_s", "tokens_per_s", "exposed_comm_time_s", "peak_memory_bytes"}
+    with opened(running, tmp_path / "diff.html", width=width) as one:
+        for number in range(4):
+            if number:
+                one.page.select_option("#pair", str(number))
+            one.until(f"state.drawn === {number}")
+            head, *rows = [
+                row.locator("th, td").all_inner_texts()
+                for row in one.page.locator("#differences tbody:not(.hidden) tr").all()
+            ]
+            assert head == [f"{one.value(f'data.pairs[{number}].label')}: {len(rows)} figures differ"]
+            # The order of step time, tokens/s, exposed communication and memory is that of their changes.
+            first = [row for row in rows if row[0] in main]
+            assert len(first) >= 3
+            assert rows[: len(first)] == first
+            factors = [1 + float(change.removesuffix(" %")) / 100 for *_, change in first]
+            assert factors == sorted(factors, key=lambda factor: -abs(np.log(factor)))
+        # The left or the right edge of a cell is that of its heading.
+        edges = one.value(
+            "[...document.querySelectorAll('#keys thead tr, #differences thead tr')].map(head => [...head.cells]"
+            ".map((cell, i) => [cell, head.closest('table').querySelector('tbody:not(.hidden) tr:last-child').cells[i]]"
+            ".map(one => [getComputedStyle(one).textAlign, one.getBoundingClientRect().left])))"
+        )
+        assert all(heading == cell for row in edges for heading, cell in row)
+        assert one.value("document.documentElement.scrollWidth") <= width
+        assert one.page.locator("#pair").is_visible()
+    with opened(running, tmp_path / "none.html", width=width) as one:
+        one.until("state.drawn === 0")
+        assert one.value("data.pairs.length") == 1
+        assert not one.page.locator("#pair").is_visible()
+
+
 WIDE: dict[str, Any] = {
     "name": "wide",
     "cluster": {"topology": "star_100g", "world_size": 64},

@@ -130,7 +130,7 @@ def _row(
     several: bool,
 ) -> str:
     settings = {**row.setting, **row.condition}
-    cells = [_setting_cell(label(axis, settings[axis])) for axis in axes]
+    cells = [text_cell(label(axis, settings[axis])) for axis in axes]
     if row.report is None:
         # A failed point has no figures; its error fills the row.
         error = next((outcome.error for outcome in compared.outcomes if outcome.index == row.index), "") or ""
@@ -146,7 +146,8 @@ def _row(
     return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
 
 
-def _setting_cell(text: str) -> str:
+def text_cell(text: str) -> str:
+    """Return an HTML cell with a text on the left; a short text stays on a single line."""
     return f'<td class="text{" short" if len(text) <= _SHORT else ""}">{escape(text)}</td>'
 
 
