@@ -75,9 +75,8 @@ def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     for name in contiguous:
         yield Caveat(
             "auto",
-            f"auto left each rank a contiguous piece of the sequences: {name}'s measured runs took as long as with "
-            "such pieces, where the last rank computes most of attention; balanced: true gives the time of balanced "
-            "pieces",
+            f"auto left each rank a contiguous piece of the sequences, as in {name}'s measured runs, so that the last "
+            "rank computes most of attention; write balanced: true for a version with load balance",
         )
 
 
