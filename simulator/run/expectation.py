@@ -66,7 +66,7 @@ class Expectation:
     tokens : float
         Tokens per step.
     explanations : tuple of Explanation
-        Causes that change the step time towards the measured one, largest share first.
+        Causes that change the step time towards the measured one, share closest to 1 first.
     """
 
     measured: float
@@ -143,7 +143,8 @@ def expectation(
         ends["step_time_s_80_low"],
         ends["step_time_s_80_high"],
         tokens,
-        tuple(sorted(found, key=lambda one: -one.share)),
+        # Causes that explain the whole gap and no more come first.
+        tuple(sorted(found, key=lambda one: round(abs(math.log(one.share)), 1))),
     )
 
 
@@ -162,54 +163,76 @@ def _explanations(
         if share > 0.01:
             yield Explanation(cause, seconds, share, key)
 
-    for words, most, changed, key in _sized(scenario, training, slower=slower):
-        size, seconds = _solved(lambda one, changed=changed: time_of(changed(one)), predicted, measured, most)
-        yield from told(words(size), seconds, key(size))
+    sized = _sized(scenario, training, slower=slower)
+    sizes = [(one, *_solved(_times(time_of, one), predicted, measured, one.most)) for one in sized]
+    # The smaller the change, the likelier the cause.
+    for one, size, seconds in sorted(sizes, key=lambda found: abs(math.log(found[1]))):
+        yield from told(one.words(size), seconds, one.key(size))
     for cause, key, changes in _plain(scenario, training, slower=slower):
         yield from told(cause, time_of(scenario.replaced(training=training.replaced(**changes))), key)
 
 
-_Sized = tuple[Callable[[float], str], float, Callable[[float], Scenario], Callable[[float], str]]
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    """A cause with a size; size 1 changes nothing.
+
+    Attributes
+    ----------
+    words, key : function of the size
+        The cause in words, and what to write in the scenario.
+    most : float
+        Largest size that is tried; below 1 for causes that make a step faster.
+    changed : function of the size
+        The scenario with the cause.
+    """
+
+    words: Callable[[float], str]
+    key: Callable[[float], str]
+    most: float
+    changed: Callable[[float], Scenario]
+
+
+def _times(time_of: Callable[[Scenario], float], cause: _Sized) -> Callable[[float], float]:
+    """Return the function from a cause's size to the simulated step time [s]."""
+    return lambda size: time_of(cause.changed(size))
 
 
 def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Iterator[_Sized]:
-    """Yield causes with a size: words by size, largest size, changed scenario by size, and key by size; size 1 changes
-    nothing.
-    """
+    """Yield causes with a size that change the step time in one direction."""
     own = load_framework(training.framework, scenario.base)
+    most = _MOST if slower else 1 / _MOST
 
     def with_constant(name: str, value: float) -> Scenario:
         made: Any = changed_file(training.framework, scenario.base, {name: value})
         return scenario.replaced(training=training.replaced(framework=made))
 
-    most = _MOST if slower else 1 / _MOST
-    for name, words in (
-        ("kernel_time", "kernels take {:.2f} times as long"),
-        ("network_time", "transfers take {:.2f} times as long"),
-    ):
-        shipped = getattr(own, name)
-        yield (
-            words.format,
+    def factor(name: str, words: str, shipped: float) -> _Sized:
+        return _Sized(
+            lambda size: f"{words} take {size:.2f} times as long",
+            lambda size: f"{name}: {shipped * size:.3g} in a framework file",
             most,
-            lambda size, name=name, shipped=shipped: with_constant(name, shipped * size),
-            lambda size, name=name, shipped=shipped: f"{name}: {shipped * size:.3g} in a framework file",
+            lambda size: with_constant(name, shipped * size),
         )
+
+    yield factor("kernel_time", "kernels", own.kernel_time)
+    if scenario.cluster.world_size > 1:
+        yield factor("network_time", "transfers", own.network_time)
     if not slower:
         return
     # The issue time grows from its own value, or from 1 us.
     issue = own.issue or 1e-6
-    yield (
+    yield _Sized(
         lambda size: f"the host needs {1e6 * issue * size:.0f} us to issue a kernel",
-        max(_SLOWEST_ISSUE / issue, 2.0),
-        lambda size: scenario if size == 1.0 and not own.issue else with_constant("issue", issue * size),
         lambda size: f"issue: {issue * size:.2g} in a framework file",
+        max(_SLOWEST_ISSUE / issue, 2.0),
+        lambda size: with_constant("issue", issue * size),
     )
     if scenario.cluster.world_size > 1 and not scenario.cluster.stragglers:
-        yield (
+        yield _Sized(
             lambda size: f"one GPU has {100 / size:.0f} % of its speed",
+            lambda size: f"cluster.stragglers: {{0: {1 / size:.2f}}}",
             most,
             lambda size: scenario.replaced(cluster=scenario.cluster.replaced(stragglers={0: 1 / size})),
-            lambda size: f"cluster.stragglers: {{0: {1 / size:.2f}}}",
         )
 
 

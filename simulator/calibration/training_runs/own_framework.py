@@ -12,6 +12,10 @@ priors in sigmas (maximum a posteriori, for normal errors): a single run cannot 
 outweigh the priors. Derivatives come from differences at the shipped values, because times are nearly linear in the
 constants; each later trial corrects the derivatives (Broyden) [1]_.
 
+Runs that no three numbers explain would move the constants far and predict other runs worse than before. Each run is
+therefore also predicted by a calibration to the other runs, with the priors' sigmas as above, halved, quartered, and 0
+(the shipped constants); the share with the smallest errors counts.
+
 Example: one run without exposed communication, measured 10 % slower than simulated. ln 1.1 = 0.095 is split between
 `kernel_time` (sigma 0.14) and the run's own error (sigma 0.02) as 0.14^2 to 0.02^2: `kernel_time` becomes
 exp(0.095 x 0.0196 / 0.0200) = 1.098.
@@ -45,6 +49,8 @@ _ROUNDS: Final = 4
 _NO_ISSUE: Final = 1e-8
 # A round that moves every constant by less than this many sigmas is the last.
 _SETTLED: Final = 0.02
+# Shares of the priors' sigmas that are tried: runs that contradict each other must not move the constants far.
+_SHARES: Final = (1.0, 0.5, 0.25)
 # Smallest and largest factors: a calibration beyond them would hide a wrong setting.
 _MOST: Final = math.log(4.0)
 # A run that is off by more than this after the calibration is unexplained.
@@ -90,7 +96,6 @@ def calibrated(
         Number of processes.
     advance : function, optional
         Called after each simulated step; there are at most `steps_simulated(len(rows))` of them.
-
     changes : Changes
         Changed constants of the GPUs.
 
@@ -132,21 +137,35 @@ def calibrated(
         at, left = target, moved
         if settled:
             break
-    others = [[other for other in range(len(rows)) if other != place] for place in range(len(rows))]
-    # Linear around the solution: leaving a run out moves the constants a little.
+    # Linear around the solution, without each run in turn; without any movement the errors are those simulated before.
     offset = left - slopes @ at
-    without = [
-        float(offset[place] + slopes[place] @ _within(_least(slopes[rest], offset[rest], prior), framework))
-        for place, rest in enumerate(others)
-        if rest
-    ]
-    return OwnFramework(_moved(framework, at), tuple(before.tolist()), tuple(left.tolist()), tuple(without))
+    shares = {share: _without(slopes, offset, share * prior, framework) for share in _SHARES}
+    shares[0.0] = before[np.arange(len(rows) if len(rows) > 1 else 0)]
+    best = min(shares, key=lambda share: float(np.sum(shares[share] ** 2))) if len(rows) > 1 else 1.0
+    if best != 1.0:
+        at = _within(_least(slopes, offset, best * prior), framework) if best else np.zeros(3)
+        left = errors(at) if best else before
+    return OwnFramework(
+        _moved(framework, at), tuple(before.tolist()), tuple(left.tolist()), tuple(shares[best].tolist())
+    )
+
+
+def _without(slopes: Floats, offset: Floats, prior: Floats, framework: Framework) -> Floats:
+    """Return the error of each run, predicted by a calibration to the other runs; empty for a single run."""
+    import numpy as np
+
+    found = []
+    for place in range(len(offset)):
+        rest = np.arange(len(offset)) != place
+        if rest.any():
+            found.append(offset[place] + slopes[place] @ _within(_least(slopes[rest], offset[rest], prior), framework))
+    return np.array(found)
 
 
 def steps_simulated(rows: int) -> int:
     """Return the largest number of training steps that a calibration to this many runs simulates."""
-    # At the start, for each derivative, and in each round twice at most.
-    return rows * (1 + len(_TRIAL) + 2 * _ROUNDS)
+    # At the start, for each derivative, in each round twice at most, and once for narrower priors.
+    return rows * (2 + len(_TRIAL) + 2 * _ROUNDS)
 
 
 def _moved(framework: Framework, at: Floats) -> Framework:
