@@ -38,7 +38,9 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
     with progress(_MOST_SIMULATED, what="simulations at most") as advance:
         found = expectation(scenario, seconds, rate, advance)
     if scenario.compare or scenario.sweep:
-        print_text(f"{source}: `compare` and `sweep` do not count here; the scenario's other values are simulated", stderr=True)
+        print_text(
+            f"{source}: `compare` and `sweep` do not count here; the scenario's other values are simulated", stderr=True
+        )
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
         return
