@@ -33,6 +33,7 @@ from tools.validation.cut_page import cut_of, gpu_of, gpus_of, size_of, write_cu
 from tools.validation.residuals import residuals, write_residuals
 from tools.validation.training_text import (
     ABLATION,
+    AFTER_CALIBRATION,
     APART,
     BEFORE,
     CALIBRATION,
@@ -78,7 +79,7 @@ def write(
         "![Simulated over measured tokens/s of every training run](images/validation.png)\n",
         WORST + tables.worst_rows(timed).markdown(),
         INTERVALS + coverage_table(found).markdown() + NETWORK,
-        CALIBRATION + calibration_table(found).markdown(),
+        CALIBRATION + calibration_table(found).markdown() + AFTER_CALIBRATION,
         FRAMEWORKS + tables.of_frameworks(known).markdown(),
         CONSTANTS + tables.constants(known, fit_system).markdown(),
         tables.counts(timed, known).markdown(),
