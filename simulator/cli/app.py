@@ -413,7 +413,7 @@ def calibrate(
         int, typer.Option(min=1, help="Number of processes; more than one pays for runs that take seconds each.")
     ] = 1,
 ) -> None:
-    """Fit a framework to your own measured runs, and write a framework file that predicts others."""
+    """Fit a framework to your own measured runs."""
     from simulator.cli.calibrate import calibrate as fit
 
     fit(runs, out, topology, jobs)
@@ -429,7 +429,7 @@ def expect(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether a measured training step is normal, and what would explain the difference."""
+    """Tell whether a measured training step is normal, and why not."""
     from simulator.cli.expect import expect as tell
     from simulator.cli.settings import as_overrides
 
