@@ -50,7 +50,7 @@ def test_the_version_is_the_packages(cli: Command) -> None:
 
 
 WRONG_COMMANDS = [
-    (("lst",), "simulator: got 'lst'; one of check, ", "did you mean 'list'?"),
+    (("lst",), "simulator: got 'lst'; one of calibrate, ", "did you mean 'list'?"),
     (("run",), "simulator run: Missing argument 'SCENARIO'", "see `simulator run --help`"),
     (("run", "small.yaml", "more"), "simulator run: Got unexpected extra argument", "see `simulator run --help`"),
     (("run", "small.yaml", "--faster"), "simulator run: No such option: --faster", "see `simulator run --help`"),

@@ -18,6 +18,7 @@ from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.memory_margin import tight_memory
 from simulator.report.numbers.summary import BETWEEN
 from simulator.scenario.build_training import balanced
+from simulator.step.framework import load_framework
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
@@ -64,8 +65,13 @@ def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     for name, reports in list(taken.items())[:_MOST]:
         where = f" for {number_of(len(reports), 'point')}" if several else ""
         yield Caveat("auto", f"auto chose {name}{where}: {reports[0]['why']}")
-    trainings = [row.point.training for row, _ in rows if row.point.training is not None]
-    contiguous = {one.framework: None for one in trainings if one.parallelism.balanced == "auto" and not balanced(one)}
+    contiguous = dict[str, None]()
+    for row, _ in rows:
+        training = row.point.training
+        if training is not None and training.parallelism.balanced == "auto":
+            made = load_framework(training.framework, row.point.base)
+            if not balanced(training.parallelism, made):
+                contiguous[made.origin] = None
     for name in contiguous:
         yield Caveat(
             "auto",

@@ -15,7 +15,8 @@ from simulator.findings.text import clause, grouped, join_list
 from simulator.records.measures import arrays_text
 from simulator.records.setting_text import labelled
 from simulator.report.numbers.bottleneck import Bottleneck
-from simulator.scenario.build_training import framework, optimizer
+from simulator.scenario.build_training import optimizer
+from simulator.step.framework import load_framework
 from simulator.step.optimizer_update import implementation_of
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
@@ -123,10 +124,11 @@ def _updates(rows: list[Row]) -> str:
         # The implementation has no effect on the host, and the host's update takes nearly all of the difference.
         return f" (update on the host at {join_list([format_bandwidth(rate) for rate in rates])})"
     names = dict.fromkeys(
-        implementation_of(optimizer(training.optimizer), framework(training.framework))
-        for training in trainings
+        implementation_of(optimizer(training.optimizer), load_framework(training.framework, row.point.base))
+        for row in rows
+        if (training := row.point.training) is not None
         # Only updates on GPUs have a choice of kernels.
-        if STRATEGIES.find(training.sharding.strategy).updater is not Updater.SERVERS
+        and STRATEGIES.find(training.sharding.strategy).updater is not Updater.SERVERS
     )
     if not names:
         return ""

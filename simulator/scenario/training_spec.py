@@ -471,8 +471,10 @@ class TrainingSpec(Spec):
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
         default=False, description="Dropout: true (probability 0.1), false, or a probability."
     )
-    framework: Annotated[str, reading.known(frameworks)] = Field(
-        default="torchtitan", description="Framework whose fitted constants slow down kernels; bare: no constants."
+    framework: Annotated[str, reading.known_or_path(frameworks, (".yaml", ".yml"))] = Field(
+        default="torchtitan",
+        description="Framework whose fitted constants slow down kernels: a catalog name, bare (no constants), or the "
+        "path of a framework file, such as `simulator calibrate` writes.",
     )
     allocator: Annotated[Literal["caching", "expandable_segments"], reading.choice(ALLOCATORS)] = Field(
         default="caching", description="Allocator of GPU memory."

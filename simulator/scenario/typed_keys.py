@@ -409,7 +409,8 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     dropout: bool | float
     """Dropout: true (probability 0.1), false, or a probability."""
     framework: str
-    """Framework whose fitted constants slow down kernels; bare: no constants."""
+    """Framework whose fitted constants slow down kernels: a catalog name, bare (no constants), or the path of a
+    framework file, such as simulator calibrate writes."""
     allocator: Literal["caching", "expandable_segments"]
     """Allocator of GPU memory."""
     offload: Literal["none", "optimizer"] | OffloadKeys

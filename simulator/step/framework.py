@@ -12,8 +12,10 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
+from simulator.basics import registry
 from simulator.basics.document import Document
 from simulator.basics.dtypes import is_eight_bit
+from simulator.basics.errors import one_of
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import SourcedValue, Strict, figures
 from simulator.cluster.locate import read_named
@@ -111,6 +113,10 @@ class Framework:
         Whether gradients in the parameters' dtype are never freed either.
     optimizer_implementation : {"fused", "foreach", "for_loop"}
         Default implementation of the optimizer's update.
+    kernel_time : float
+        Factor on the duration of every kernel, from the calibration to a user's own runs.
+    network_time : float
+        Factor on the duration of every transfer and collective, from the calibration to a user's own runs.
     reserved : float
         Memory held beside tensors: contexts, communication buffers, fragmentation [B].
     sustained : mapping of str to Sustained
@@ -146,8 +152,15 @@ class Framework:
     keeps_gradients: bool = False
     optimizer_implementation: Implementation = "fused"
     reserved: float = 0.0
+    kernel_time: float = 1.0
+    network_time: float = 1.0
     sustained: Mapping[str, Sustained] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def origin(self) -> str:
+        """Name of the shipped framework whose constants a user's framework starts from; otherwise its own name."""
+        return self.facts.get("based_on") or self.name
 
     def chip(self, gpu: Gpu) -> str | None:
         """Return the first key in `sustained`, such as "H100", found in the GPU's name; None without such a key."""
@@ -290,10 +303,22 @@ class _Chip(_Constant):
     eight_bit: Annotated[float, AfterValidator(_factor)] | None = None
 
 
+class _Calibration(Strict):
+    """Calibration to a user's own runs, as written in a framework file.
+
+    `runs` is the number of runs; `errors` are the errors ln(measured / predicted) of the step time of each run,
+    predicted by a calibration without this run; empty for a single run.
+    """
+
+    runs: Annotated[int, Field(ge=1)]
+    errors: list[float] = Field(default_factory=list)
+
+
 class _FrameworkFile(Strict):
     """Keys of a framework file, with the defaults of bare kernels."""
 
     product: str = ""
+    based_on: str = ""
     attention_masked: _Share = _Share(value=0.0)
     elementwise: _Factor = _Factor(value=1.0)
     streaming: _Factor = _Factor(value=1.0)
@@ -320,6 +345,9 @@ class _FrameworkFile(Strict):
     keeps_gradients: _Fact = _Fact(value=False)
     optimizer_implementation: _Choice = _Choice(value="fused")
     reserved: _Amount = _Amount(value=0.0)
+    kernel_time: _Factor = _Factor(value=1.0)
+    network_time: _Factor = _Factor(value=1.0)
+    calibration: _Calibration | None = None
     sustained: dict[str, _Chip] = Field(default_factory=dict)
 
 
@@ -333,6 +361,10 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
     base : Path, optional
         Folder for relative paths.
 
+    Notes
+    -----
+    A file with `based_on: NAME` has the constants of the shipped framework NAME, except for the keys in the file.
+
     Raises
     ------
     ScenarioError
@@ -342,13 +374,41 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
     --------
     >>> load_framework({"elementwise": 2.0}).elementwise
     2.0
+    >>> load_framework({"based_on": "nanotron", "kernel_time": 1.1}).issue == load_framework("nanotron").issue
+    True
     """
-    return _framework(*read_named("framework", framework, base))
-
-
-def _framework(name: str, document: Document) -> Framework:
-    """Return the Framework of this name from a loaded framework file; the file's keys are checked."""
+    if framework == BARE.name:
+        return BARE
+    name, document = read_named("framework", framework, base)
     file = checked(_FrameworkFile, document)
+    return _framework(name, _based(file, document))
+
+
+def changed_file(framework: str | Mapping[str, Any], base: Path | None, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a framework file that differs from a framework in the changed keys alone.
+
+    `framework` and `base` are as for `load_framework`.
+    """
+    if framework == BARE.name or framework in registry.names("framework"):
+        return {"based_on": framework, "product": framework, **changes}
+    name, document = read_named("framework", framework, base)
+    return {"product": name, **document.data, **changes}
+
+
+def _based(file: _FrameworkFile, document: Document) -> _FrameworkFile:
+    """Return a checked framework file with the constants of the framework in `based_on`, where it has none itself."""
+    if file.based_on in ("", BARE.name):
+        return file
+    if file.based_on not in registry.names("framework"):
+        known = one_of((BARE.name, *registry.names("framework")), file.based_on)
+        document.refuse([document.fault(("based_on",), f"got {file.based_on!r}; {known}")])
+    base = dict(read_named("framework", file.based_on)[1].data)
+    chips = base.get("sustained", {}) | document.data.get("sustained", {})
+    return _FrameworkFile.model_validate(base | dict(document.data) | {"sustained": chips})
+
+
+def _framework(name: str, file: _FrameworkFile) -> Framework:
+    """Return the Framework of this name from a checked framework file."""
     constants = figures(file)
     return Framework(
         name=name,
@@ -378,12 +438,16 @@ def _framework(name: str, document: Document) -> Framework:
         keeps_gradients=file.keeps_gradients.value,
         optimizer_implementation=file.optimizer_implementation.value,
         reserved=file.reserved.value,
+        kernel_time=file.kernel_time.value,
+        network_time=file.network_time.value,
         sustained={
             chip: Sustained(load.time, load.power, load.peak_flops, load.eight_bit)
             for chip, load in file.sustained.items()
         },
         facts={
             "product": file.product,
+            "based_on": file.based_on,
+            "calibration": file.calibration and tuple(file.calibration.errors),
             "sources": {key: figure.source for key, figure in constants},
             "unsure": tuple(key for key, figure in constants if not figure.sure),
             "fitted_to": {

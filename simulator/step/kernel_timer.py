@@ -174,11 +174,13 @@ class KernelTimer:
         return self._bare(casts, replace(contention, sms_taken=0)) if casts.read else 0.0
 
     def _bare(self, kernel: Kernel, contention: _Contention) -> float:
-        """Return a kernel's duration under contention by a collective [s], without the framework's overheads."""
+        """Return a kernel's duration under contention by a collective [s], with the factor `kernel_time` alone of the
+        framework's overheads.
+        """
         precision = self.step.precision
         # Only linear maps use eight bits; attention keeps the activations' dtype.
         wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and is_eight_bit(precision.matmul))
-        return duration(
+        return self.step.framework.kernel_time * duration(
             kernel,
             self.gpu,
             precision.params if wide else precision.matmul,
