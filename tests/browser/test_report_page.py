@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -622,9 +623,14 @@ def test_memory_stands_below_the_lanes_on_the_same_axis_and_counts_alike_at_ever
             assert [(box["x"], box["width"]) for box in boxes[:1]] == [(box["x"], box["width"]) for box in boxes[1:]]
             axes.add(one.value("state.memory.most"))
         assert len(axes) == 1
-        names = [row.split("\t")[0] for row in one.text("#holders table").splitlines() if row.startswith("layer ")]
-        numbers = [int(name.split()[1]) for name in names if "activations" in name]
-        assert numbers == sorted(numbers)
+        # A group opens to its allocations, in their natural order.
+        group = one.page.locator("#holders details", has_text="layer 0-23 activations").first
+        summary = group.locator("summary").inner_text()
+        assert not group.locator("div").is_visible()
+        group.locator("summary").click()
+        rows = group.locator("div").inner_text().splitlines()
+        assert summary.endswith(f" ×{len(rows)}")
+        assert [int(row.split()[1]) for row in rows] == list(range(24))
 
 
 def test_a_click_marks_a_time_in_every_picture_and_lists_its_allocations(
@@ -651,19 +657,34 @@ def test_a_click_marks_a_time_in_every_picture_and_lists_its_allocations(
         # The timeline has a line at the same time.
         assert pixels(one, "#timeline canvas").tobytes() != before
         assert "(at the marked time)" in one.text("#memory .legend")
-        head, *rows = one.text("#holders table").splitlines()
+        head = one.text("#holders caption")
         total = one.value("write(state.memory.total[state.memory.at(state.view.marked)], 'B')")
         when = one.value("write(state.view.marked * state.memory.unit, 's')")
         assert head.startswith(f"Largest allocations at {when}, of {total}. ")
-        # The rows are those of the allocator's log of the point at this time, in the same order.
+        # The rows are groups of the allocator's log of the point at this time, the largest group first.
         setting, condition = divmod(one.value("state.point"), 2)
         data = TRAINING | {"compare": {}, "sweep": {}}
         own = {"sharding": ["ddp", "zero3"][setting], "micro_batch_size": [1, 4][condition]}
         run_again = simulate(load_scenario(data | {"training": TRAINING["training"] | own}))
         time = marked * one.value("state.memory.unit")
-        held = allocations_at(run_again.timeline, time, one.value("state.memory.memory.rank"))[:15]
-        assert [row.split("\t")[0] for row in rows] == [holder.name for holder in held]
-        assert [row.split("\t")[2] for row in rows] == [one.value(f"write({holder.nbytes}, 'B')") for holder in held]
+        held: dict[tuple[str, str], list[int]] = {}
+        for holder in allocations_at(run_again.timeline, time, one.value("state.memory.memory.rank")):
+            held.setdefault((re.sub(r"\d+", "#", holder.name), holder.category), []).append(holder.nbytes)
+        wanted = sorted(held.items(), key=lambda group: -sum(group[1]))[:15]
+        peak = one.value("Math.max(...state.memory.total)")
+        told = one.value(
+            "[...document.querySelectorAll('#holders tbody tr')].map(row => [row.cells[0].querySelector('summary') ||"
+            " row.cells[0], row.cells[1], row.cells[2]].map(cell => cell.textContent))"
+        )
+        counted = [(*name.partition(" ×")[::2], category, amount) for name, category, amount in told]
+        assert [
+            (re.sub(r"\d+(-\d+)?", "#", name), category, int(count or 1), amount)
+            for name, count, category, amount in counted
+        ] == [
+            (name, category, len(sizes), one.value(f"write({sum(sizes)}, 'B')"))
+            for (name, category), sizes in wanted
+            if sum(sizes) >= 1e-3 * peak
+        ]
         one.page.get_by_role("button", name="Back to the peak").click()
         assert one.text("#holders") == at_peak
         # A click on the timeline lists the allocations of its time, too; Escape goes back.

@@ -102,9 +102,14 @@ def test_a_page_without_room_keeps_the_allocations_of_the_peak_alone() -> None:
     _, view = looked_at(TRAINED)
     small = within(view, len(compressed(view)) - 1)
     assert small is not None
-    memory = decompressed(small)["memory"]
-    assert (memory["allocations"], memory["holders"]) == (None, view["memory"]["holders"])
-    assert len(view["memory"]["allocations"]["bytes"]) > len(memory["holders"]) == view["memory"]["allocations"]["most"]
+    whole, kept = (one["memory"]["allocations"] for one in (view, decompressed(small)))
+
+    def named(allocations: dict[str, Any], place: int) -> tuple[str, int]:
+        return allocations["names"][allocations["name"][place]], allocations["bytes"][place]
+
+    assert (whole["complete"], kept["complete"]) == (True, False)
+    assert [named(kept, place) for place in kept["peak"]] == [named(whole, place) for place in whole["peak"]]
+    assert len(kept["names"]) <= len(kept["bytes"]) == len(kept["peak"]) < len(whole["bytes"])
 
 
 def test_a_rank_of_a_ring_receives_while_it_sends_and_has_one_lane_for_both() -> None:
