@@ -818,8 +818,26 @@ def test_ranks_of_one_stage_are_one_block_of_lanes(running: Any, folders: dict[s
     """Two ranks a stage, whose groups have names of their own and end a few nanoseconds apart."""
     with opened(running, folders["staged"] / FILE) as one:
         one.drawn()
-        ranks = one.value("[...new Set(state.timeline.lanes.map(lane => `${lane.rank} ${lane.alike}`))]")
-        assert ranks == ["0 2", "2 2", "4 2", "6 2"]
+        ranks = one.value("[...new Set(state.timeline.lanes.map(lane => lane.who))]")
+        assert ranks == ["ranks 0-1 ×2", "ranks 2-3 ×2", "ranks 4-5 ×2", "ranks 6-7 ×2"]
+
+
+def test_lanes_name_the_ranks_that_share_them(running: Any, tmp_path: Path) -> None:
+    """Two slow ranks share lanes, and so do the others: names are ranges, and the tooltip of a name has all."""
+    slow = {"topology": "star_100g", "world_size": 16, "stragglers": {5: 0.5, 9: 0.5}}
+    data = {**TRAINING, "cluster": slow, "training": {"model": "gpt2_small", "seq_len": 256, "sharding": "ddp"}}
+    run(tmp_path / "slow", {key: value for key, value in data.items() if key not in ("compare", "sweep")})
+    with opened(running, tmp_path / "slow" / FILE) as one:
+        one.drawn()
+        everybody = one.value("[...new Set(state.timeline.lanes.map(lane => lane.everybody()))]")
+        assert everybody == ["ranks 0-4, 6-8, 10-15 ×14", "ranks 5, 9 ×2"]
+        # A narrower place has fewer ranges, and no noun at last.
+        fitting = one.value("[25, 23, 22, 17].map(n => state.timeline.lanes[0].shortened(text => text.length <= n))")
+        assert fitting == [everybody[0], "ranks 0-4, 6-8, ... ×14", "ranks 0-4, ... ×14", "0-4, 6-8, ... ×14"]
+        one.page.locator("#timeline canvas").scroll_into_view_if_needed()
+        box = one.page.locator("#timeline canvas").bounding_box()
+        one.page.mouse.move(box["x"] + 30, box["y"] + 5)
+        assert one.text("#tip").splitlines() == [everybody[0], "compute"]
 
 
 def test_lines_on_each_other_share_one_name(running: Any, tmp_path: Path) -> None:
