@@ -174,6 +174,31 @@ def test_spans_are_those_of_the_run(running: Any, folders: dict[str, Path]) -> N
             assert (start, end) == pytest.approx((row[2], row[3]), abs=1e-9)
 
 
+def test_the_breakdown_names_the_condition_of_its_points(running: Any, folders: dict[str, Path]) -> None:
+    """Two shardings at two micro-batches: bars of the two points with the micro-batch of the selected point."""
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        for place, micro in enumerate(("1", "4")):
+            one.value(f"pick(pointAt([0, {place}]))")
+            value = one.value(f"data.axes[1].values[{place}]")
+            assert micro in value
+            assert one.text("#breakdown caption").endswith(f": the points with {value} (2 of 4 points)")
+            assert one.page.locator("#breakdown tbody tr").count() == 2
+    # Without a swept axis every point has a bar.
+    with opened(running, folders["staged"] / FILE) as one:
+        one.drawn()
+        assert "points with" not in one.text("#overview caption")
+        assert one.page.locator("#overview tbody tr").count() == 2
+
+
+def test_the_legend_explains_copies(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        names = one.page.locator("#timeline .legend span").all_inner_texts()
+        assert "copies (kernels that copy and cast tensors around collectives)" in names
+        assert "forward" in names
+
+
 def test_the_pick_changes_every_view(running: Any, folders: dict[str, Path]) -> None:
     told = report(folders["sharded"])["points"]
     with opened(running, folders["sharded"] / FILE) as one:

@@ -1,5 +1,11 @@
 // Which rank did what, when: lanes of spans, drawn on a canvas because no library's marks carry 100,000 of them.
 
+// Kinds of operations whose name alone does not tell what is done.
+const EXPLAINED = new Map([
+  ["copies", "kernels that copy and cast tensors around collectives"],
+  ["accumulate", "kernels that add a micro-batch's gradients to the sum"],
+]);
+
 // Place [px] of a stream's name, right of the name of its rank.
 const STREAM = 140;
 
@@ -96,7 +102,7 @@ class Timeline {
     this.names.replaceChildren(...this.kinds().map((kind) => {
       const swatch = make("i");
       swatch.style.background = colourOf(kind);
-      return make("span", {}, swatch, kind);
+      return make("span", {}, swatch, EXPLAINED.has(kind) ? `${kind} (${EXPLAINED.get(kind)})` : kind);
     }), ...(this.byKernel ? [make("span", { text: "Within a pass, kinds of kernels are drawn in their order, with the shares of their computed times. " +
       "An operation whose kernels are not known has the colour of its phase." })] : []));
   }
