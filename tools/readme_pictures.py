@@ -76,7 +76,9 @@ def _screen(page: Path, target: Path, *, numbered: bool) -> Path:
 
 def _store(picture: Path, target: Path, colours: int = _COLOURS) -> None:
     with Image.open(picture) as image:
-        image.convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(target, optimize=True)
+        # Rare colours keep their hue: a legend's swatch of few pixels must look like its bars.
+        reduced = image.convert("RGB").quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        reduced.save(target, optimize=True)
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1000:.0f} kB")
 
 
