@@ -199,6 +199,20 @@ def test_the_legend_explains_copies(running: Any, folders: dict[str, Path]) -> N
         assert "forward" in names
 
 
+def test_numbers_are_whole_in_print(running: Any, folders: dict[str, Path]) -> None:
+    """On paper of 720 pixels no figure of the points breaks between its digits, and no column is cut."""
+    lines = (
+        "(cell => { const r = document.createRange(); r.selectNodeContents(cell); return r.getClientRects().length; })"
+    )
+    with opened(running, folders["staged"] / FILE, width=720) as one:
+        one.drawn()
+        one.page.emulate_media(media="print")
+        cells = "[...document.querySelectorAll('#all tbody td:not(.text)')].filter(c => !/\\s/.test(c.textContent))"
+        assert one.value(f"{cells}.length") > 0
+        assert set(one.value(f"{cells}.map({lines})")) == {1}
+        assert one.value("document.querySelector('#all').getBoundingClientRect().right") <= 720
+
+
 def test_the_pick_changes_every_view(running: Any, folders: dict[str, Path]) -> None:
     told = report(folders["sharded"])["points"]
     with opened(running, folders["sharded"] / FILE) as one:
