@@ -222,7 +222,7 @@ def _is_best(measure: Measure, value: str = "") -> str:
 
 
 def _changes(compared: Comparison, measure: Measure, rows: Sequence[Row], value: float, most: int) -> str:
-    """Return a text with settings' values and distances from the best `value`; of many, the first `most` and the last."""
+    """Return a text with settings' values and distances from the best; of many, the first `most` and the last."""
     others: list[tuple[str, str]] = []
     for row in rows:
         own = _value(measure, row)
