@@ -68,7 +68,9 @@ def _best_few(measure: Measure, ranked: Sequence[tuple[bool, float | None, tuple
         return best
     ends = " to ".join(measure.amount_text(pick(behind)) for pick in (min, max))
     others = clause(f"{number_of(len(behind), 'setting')} behind them", f"{measure.verb} {ends}")
-    return f"{best}; {others}" + (f" ({short} of them do not fit in memory)" if short else "")
+    return f"{best}; {others}" + (
+        f" ({short} of them {'does' if short == 1 else 'do'} not fit in memory)" if short else ""
+    )
 
 
 FINDING = Finding("value", find)
