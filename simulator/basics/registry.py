@@ -116,7 +116,7 @@ def _directory_hint(kind: Kind, path: Path) -> str:
     """Return the command that repeats an earlier run, if a directory given as a scenario is a run's directory."""
     if kind == "scenario" and is_file(path / "run.json"):
         return f"to simulate this earlier run again, use `simulator rerun {shlex.quote(str(path))}`"
-    return f"give the path of a {kind} file"
+    return f"give the path of a {kind} file or {_some(_files(kind))}"
 
 
 def _other_kind(kind: Kind, name: str) -> str:
