@@ -63,7 +63,7 @@ WRONG_COMMANDS = [
     (("run", "nosuch"), "scenario: got 'nosuch'; one of ", "all_to_all_direct"),
     (("run", "stragler"), "scenario: got 'stragler'", "did you mean 'straggler'?"),
     (("run", "gone.yaml"), "gone.yaml: no such scenario file", "give an existing path"),
-    (("run", "."), "scenario: got '.'", "one of "),
+    (("run", "."), ".: is a directory; ", "one of "),
     (("run", "a" * 5000), "scenario: got 'aaa", "File name too long"),
     (("run", "empty.yaml"), "empty.yaml:1:1: the file is empty", ""),
     (("run", "binary.yaml"), "binary.yaml: not a UTF-8 text file", "byte 0 is 0xff"),

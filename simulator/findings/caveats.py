@@ -11,6 +11,7 @@ from textwrap import shorten
 from typing import Final, NamedTuple
 
 from simulator.basics.counts import number_of
+from simulator.basics.errors import few
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.measured_range import outside_of_measured
 from simulator.findings.text import join_list
@@ -94,8 +95,7 @@ def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
             if source.startswith(_BORROWED) and source not in told:
                 borrowed.setdefault(source.partition(";")[0], {})[operation] = None
     if unmeasured:
-        names = ", ".join(list(unmeasured)[:_MOST]) + (", ..." if len(unmeasured) > _MOST else "")
-        yield Caveat("network", best_case(names))
+        yield Caveat("network", best_case(few(list(unmeasured), _MOST)))
     for source, operations in list(borrowed.items())[:_MOST]:
         yield Caveat("network", shorten(f"constants of {join_list(list(operations))} are {source}", _MOST_LETTERS))
 

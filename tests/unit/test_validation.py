@@ -502,3 +502,28 @@ def test_every_place_that_counts_measured_runs_counts_the_same() -> None:
     assert f"{len(rows):,} rows, of which {timed} were timed" in page
     told = f"over {calm} of {timed} timed runs ({timed - calm} disturbed ones left out)"
     assert told in finding([0.1] * calm, timed - calm)
+
+
+def _range(cells: list[str]) -> str:
+    values = [float(cell.removesuffix("%")) for cell in cells]
+    return f"{min(values):.0f} to {max(values):.0f} %"
+
+
+def test_the_trust_page_has_the_figures_of_the_validation_pages() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    trust = (docs / "explanation" / "trust.md").read_text(encoding="utf-8")
+
+    def by_source(name: str) -> dict[str, list[str]]:
+        table = (docs / name).read_text(encoding="utf-8").partition("\n| source |")[2].partition("\n\n")[0]
+        return {row[0]: row[1:] for line in table.splitlines()[2:] if (row := line.strip("| ").split(" | "))}
+
+    # `vtrain_composed` was composed of profiled pieces, and not timed; the rows of disturbed runs are in no table.
+    cut = {name: row for name, row in by_source("validation_cut.md").items() if name != "vtrain_composed"}
+    whole = [by_source("validation.md")[name] for name in (
+        "foundry", "foundry, eight bits", "torchtitan", "torchtitan, eight bits", "nanotron")]  # fmt: skip
+    assert f"median {_range([row[1] for row in whole])}, 90 %: {_range([row[2] for row in whole])}" in trust
+    steps = [row[1] for row in cut.values()], [row[2] for row in cut.values()]
+    assert f"median {_range(steps[0])}, 90 %: {_range(steps[1])}" in trust
+    measured = [row for row in cut.values() if row[4].strip().isdigit()]
+    memory = [row[5] for row in measured], [row[6] for row in measured]
+    assert f"| Peak memory | median {_range(memory[0])}, 90 %: {_range(memory[1])}" in trust
