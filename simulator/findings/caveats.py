@@ -18,8 +18,6 @@ from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.memory_margin import tight_memory
 from simulator.report.numbers.summary import BETWEEN
-from simulator.scenario.build_training import balanced
-from simulator.step.framework import load_framework
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
@@ -55,9 +53,7 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
 
 
 def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
-    """Yield a caveat for each algorithm that `auto` chose for a collective, with the reason at its first point, and for
-    each framework whose context-parallel ranks `auto` did not balance.
-    """
+    """Yield a caveat for each algorithm that `auto` chose for a collective, with the reason at its first point."""
     taken: dict[str, list[Report]] = {}
     for row, report in rows:
         if row.point.collective is not None and row.point.collective.algorithm == "auto":
@@ -66,19 +62,6 @@ def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     for name, reports in list(taken.items())[:_MOST]:
         where = f" for {number_of(len(reports), 'point')}" if several else ""
         yield Caveat("auto", f"auto chose {name}{where}: {reports[0]['why']}")
-    contiguous = dict[str, None]()
-    for row, _ in rows:
-        training = row.point.training
-        if training is not None and training.parallelism.balanced == "auto":
-            made = load_framework(training.framework, row.point.base)
-            if not balanced(training.parallelism, made):
-                contiguous[made.origin] = None
-    for name in contiguous:
-        yield Caveat(
-            "auto",
-            f"auto left each rank a contiguous piece of the sequences, as in {name}'s measured runs, so that the last "
-            "rank computes most of attention; write balanced: true for a version with load balance",
-        )
 
 
 def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:

@@ -196,7 +196,7 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
         whole,
         micro_batch_size=wanted.micro_batch_size,
         accumulation=wanted.gradient_accumulation_steps,
-        parallelism=parallelism(wanted, whole.framework),
+        parallelism=parallelism(wanted),
         sharding=build_training.sharding(wanted.sharding),
         checkpointing=wanted.activation_checkpointing,
         offload=None if wanted.offload.what == "none" else Offload(wanted.offload.host_rate),

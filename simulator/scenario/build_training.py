@@ -22,7 +22,7 @@ from simulator.scenario.training_spec import (
     ShardingSpec,
     TrainingSpec,
 )
-from simulator.step.framework import BARE, Framework, load_framework
+from simulator.step.framework import load_framework
 from simulator.step.parallelism import Parallelism
 from simulator.step.spec import InjectedFault, LossScaling, Sharding, TrainingTask
 
@@ -67,7 +67,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         seq_len=spec.seq_len,
         micro_batch_size=spec.micro_batch_size,
         accumulation=accumulation(spec, world_size),
-        parallelism=parallelism(spec, made),
+        parallelism=parallelism(spec),
         sharding=sharding(spec.sharding),
         precision=precision(spec.precision),
         checkpointing=spec.activation_checkpointing,
@@ -202,16 +202,8 @@ def ulysses_ranks(spec: ParallelismSpec) -> int:
     return spec.cp if spec.context == "ulysses" else 1
 
 
-def balanced(spec: ParallelismSpec, framework: Framework) -> bool:
-    """Return whether context-parallel ranks have equal shares of attention; `auto` does as the framework does."""
-    return spec.cp == 1 or framework.balanced_context if spec.balanced == "auto" else bool(spec.balanced)
-
-
-def parallelism(training: TrainingSpec, framework: Framework = BARE) -> Parallelism:
-    """Return the planner's record for the model's partitioning over ranks, from the scenario's keys.
-
-    `framework` decides `balanced: auto`, and nothing else; sizes and rules do not need it.
-    """
+def parallelism(training: TrainingSpec) -> Parallelism:
+    """Return the planner's record for the model's partitioning over ranks, from the scenario's keys."""
     spec = training.parallelism
     # `stages` is "auto", a tuple of layers, or {first_less: ..., last_less: ...}.
     stages: Any = spec.stages
@@ -222,7 +214,7 @@ def parallelism(training: TrainingSpec, framework: Framework = BARE) -> Parallel
         cp=spec.cp,
         ulysses=ulysses_ranks(spec),
         gathers_keys=spec.context == "all_gather",
-        balanced=balanced(spec, framework),
+        balanced=spec.balanced,
         sequence_parallel=spec.sequence_parallel,
         tp_overlap=cast(Any, spec.tp_overlap),
         schedule=spec.schedule,

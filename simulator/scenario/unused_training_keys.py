@@ -137,7 +137,7 @@ def _precision(shape: TrainingSpec, base: Path) -> Iterator[tuple[Key, str]]:
     key = ("training", "precision", "scaling")
     if not is_eight_bit(precision(shape.precision).matmul):
         yield key, "needs a matmul dtype of eight bits; write matmul: float8_e4m3fn"
-    elif load_framework(shape.framework, base).row_scaled == 1.0:
+    elif shape.precision.scaling == "row" and load_framework(shape.framework, base).row_scaled == 1.0:
         yield key, f"{shape.framework} has no measured cost of scales for each row; write framework: torchtitan"
 
 

@@ -27,6 +27,12 @@ Implementation = Literal["fused", "foreach", "for_loop"]
 IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = get_args(Implementation)
 
 
+# GPUs with the chip of another GPU and more memory (GH200 too, whose name contains H200).
+_SAME_CHIP: Final = {"H200": "H100"}
+# Power of flash attention relative to that of matmuls, both at full clock; see `Framework.attention_time`.
+_ATTENTION_POWER: Final = 0.86
+
+
 @dataclass(frozen=True, slots=True)
 class Sustained:
     """Slowdown of a chip's matmuls under sustained load, compared with a micro-benchmark.
@@ -47,6 +53,11 @@ class Sustained:
     power: float
     peak_flops: float
     eight_bit: float | None = None
+
+    def missing_power(self, gpu: Gpu) -> float:
+        """Return the power per FLOP/s of the peak of the measured board, relative to the board of `gpu`."""
+        power = float(gpu.facts.get("power", self.power))
+        return (self.power / self.peak_flops) / (power / gpu.peak_flops.get("bfloat16", self.peak_flops))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +86,6 @@ class Framework:
         one.
     row_scaled : float
         Duration of matmuls in eight bits with a scale for each row, relative to a scale for each tensor.
-    balanced_context : bool
-        Whether context-parallel ranks have an early and a late piece of each sequence, and so equal work.
     stops_early : bool
         Whether recompute ends with the last tensor needed by the backward pass.
     casts_once : bool
@@ -135,7 +144,6 @@ class Framework:
     loss_buffers: bool = False
     split_maps: bool = False
     row_scaled: float = 1.0
-    balanced_context: bool = True
     stops_early: bool = False
     casts_once: bool = False
     overlaps: bool = True
@@ -163,8 +171,11 @@ class Framework:
         return self.facts.get("based_on") or self.name
 
     def chip(self, gpu: Gpu) -> str | None:
-        """Return the first key in `sustained`, such as "H100", found in the GPU's name; None without such a key."""
+        """Return the first key in `sustained`, such as "H100", found in the GPU's name or in the name of a GPU with the
+        same chip; None without such a key.
+        """
         names = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
+        names += "".join(f" {chip}" for other, chip in _SAME_CHIP.items() if other in names)
         return next((chip for chip in self.sustained if chip.upper() in names), None)
 
     def fitted_to(self, gpu: Gpu | None = None) -> dict[str, list[str]]:
@@ -214,13 +225,40 @@ class Framework:
             times = sorted(load.time for load in self.sustained.values())
             return times[len(times) // 2]
         known = self.sustained[chip]
-        power = float(gpu.facts.get("power", known.power))
-        # Power per FLOP/s on the fitted board, relative to this board.
-        missing = (known.power / known.peak_flops) / (power / gpu.peak_flops.get("bfloat16", known.peak_flops))
         time = known.time * _power_of(gpu, dtype)
         if known.eight_bit is not None and is_eight_bit(dtype):
             time = known.eight_bit
-        return max(1.0, time * missing)
+        return max(1.0, time * known.missing_power(gpu))
+
+    def attention_time(self, gpu: Gpu) -> float:
+        """Return a factor, at least 1: the duration of a flash attention kernel on this GPU relative to the rates
+        published for its chip.
+
+        Notes
+        -----
+        Published rates were reached within the power of the chip's own board. A board with less power per FLOP/s
+        loses in proportion, as for matmuls, once attention needs more power than the board has. On an H200 (700 W),
+        flash attention of 8,192 to 131,072 tokens draws 675 to 690 W at 1.94 to 1.98 GHz (catalog/measured/kernels.csv,
+        read with nvidia-smi), 0.86 of the 799 W that matmuls would need there (700 W x 1.141). A step has a single
+        clock: beside matmuls, attention is slowed more than alone.
+
+        Examples
+        --------
+        On an H100 of 500 W, attention would need 0.86 x 1.141 x 700 = 687 W:
+
+        >>> from dataclasses import replace
+        >>> from simulator.cluster.gpu_file import load_gpu
+        >>> own = Framework(sustained={"H100": Sustained(1.141, 700.0, 989.4e12)})
+        >>> gpu = load_gpu("h100_sxm")
+        >>> weak = replace(gpu, facts={**gpu.facts, "power": 500.0})
+        >>> round(own.attention_time(gpu), 3), round(own.attention_time(weak), 3)
+        (1.0, 1.374)
+        """
+        chip = self.chip(gpu)
+        if chip is None:
+            return 1.0
+        known = self.sustained[chip]
+        return max(1.0, min(1.0, _ATTENTION_POWER * known.time) * known.missing_power(gpu))
 
 
 def _power_of(gpu: Gpu, dtype: str) -> float:
@@ -328,7 +366,6 @@ class _FrameworkFile(Strict):
     loss_buffers: _Fact = _Fact(value=False)
     split_maps: _Fact = _Fact(value=False)
     row_scaled: _Factor = _Factor(value=1.0)
-    balanced_context: _Fact = _Fact(value=True)
     stops_early: _Fact = _Fact(value=False)
     casts_once: _Fact = _Fact(value=False)
     overlaps: _Fact = _Fact(value=True)
@@ -421,7 +458,6 @@ def _framework(name: str, file: _FrameworkFile) -> Framework:
         loss_buffers=file.loss_buffers.value,
         split_maps=file.split_maps.value,
         row_scaled=file.row_scaled.value,
-        balanced_context=file.balanced_context.value,
         stops_early=file.stops_early.value,
         casts_once=file.casts_once.value,
         overlaps=file.overlaps.value,

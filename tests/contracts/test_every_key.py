@@ -173,7 +173,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.precision.reduce": ("bfloat16",),
     "training.precision.master": (None, "float64"),
     "training.precision.matmul": ("tf32",),
-    "training.precision.scaling": ("row",),
+    "training.precision.scaling": ("row", "block"),
     "training.activation_checkpointing.every": (2,),
     "training.activation_checkpointing.full": ([0],),
     "training.activation_checkpointing.attention": ([0],),
