@@ -141,7 +141,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.parallelism.pp": (2, 1),
     "training.parallelism.cp": (2, 1),
     "training.parallelism.context": ("all_gather", "ulysses"),
-    "training.parallelism.balanced": (True, "auto"),
+    "training.parallelism.balanced": (False,),
     "training.parallelism.ep": (2, 1),
     "training.parallelism.experts.dispatch": ("all_gather",),
     "training.parallelism.experts.capacity": (1.5,),
