@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ from simulator.step.framework import BARE, load_framework
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import StepPlan, plan_step
-from simulator.step.spec import LossScaling, Offload, Precision
+from simulator.step.spec import LossScaling, Offload, Precision, Scaling
 from tests.engines import GROWS, growth, simulated_alike
 from tests.training import WITHOUT_SERVERS, step
 
@@ -111,7 +111,10 @@ def drawn(seed: int) -> Cut | None:
     if strategy != "ddp" and pick(True, False, False):
         facts["offload"] = Offload()
     slow = {int(generator.integers(ranks)): 0.5} if pick(True, False, False) else None
-    cluster = build(str(pick(*topologies)), ranks, stragglers=slow)
+    cluster = build(str(pick(*topologies)), ranks, gpu=pick(None, None, "b200"), stragglers=slow)
+    narrow = [dtype for dtype in ("float8_e4m3fn", "float4_e2m1fn") if dtype in cluster.gpus[0].peak_flops]
+    if narrow and pick(True, False, False):
+        facts["precision"] = Precision(matmul=pick(*narrow), scaling=pick(*get_args(Scaling)))
     jitter = Jitter(0.1, 0.1, seed) if pick(True, False, False, False) else None
     facts["framework"] = replace(
         pick(*FRAMEWORKS),
