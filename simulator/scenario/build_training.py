@@ -15,6 +15,7 @@ from simulator.basics import dtypes
 from simulator.model.expert_partition import ExpertPartition
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
+from simulator.scenario.lora_spec import adapters
 from simulator.scenario.training_spec import (
     OptimizerSpec,
     ParallelismSpec,
@@ -62,6 +63,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
     model, made = load_model(spec.model, spec.seq_len, base), load_framework(spec.framework, base)
+    model = replace(model, adapters=adapters(spec.lora, model))
     return TrainingStep(
         model=model,
         seq_len=spec.seq_len,

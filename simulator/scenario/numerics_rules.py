@@ -117,6 +117,7 @@ def conflicts(
     if not shape.numerics:
         return
     yield from _seq_len(shape, cluster)
+    yield from _lora(shape)
     yield from _sharding_keep_below(shape)
     yield from _precision(shape)
     yield from _optimizer(shape)
@@ -193,6 +194,11 @@ def _seq_len(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolatio
     count = sequences(shape, cluster.world_size) * shape.seq_len
     if count > _MOST:
         yield _conflict("seq_len", f"a step has {count:,} tokens; must be at most {_MOST:,} for real training in numpy")
+
+
+def _lora(shape: TrainingSpec) -> Iterator[RuleViolation]:
+    if shape.lora.rank:
+        yield _conflict("lora.rank", f"got {shape.lora.rank}, which real training does not support yet; omit lora")
 
 
 def _sharding_keep_below(shape: TrainingSpec) -> Iterator[RuleViolation]:

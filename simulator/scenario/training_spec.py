@@ -26,6 +26,7 @@ from simulator.scenario.learning_spec import (
     LossScalingSpec,
     yes_no_or_probability,
 )
+from simulator.scenario.lora_spec import LoraSpec
 from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
 from simulator.scenario.shorthand import Short
 from simulator.step.framework import IMPLEMENTATIONS
@@ -487,6 +488,7 @@ class TrainingSpec(Spec):
     offload: Annotated[OffloadSpec, SHORT_OFFLOADS] = Field(
         default=OffloadSpec(), description="Data on the host: none, optimizer."
     )
+    lora: LoraSpec = Field(default=LoraSpec(), description="Low-rank adapters on a frozen model.")
     loss_scaling: Annotated[LossScalingSpec, SHORT_SCALINGS] = Field(
         default=LossScalingSpec(), description="Loss scaling: rule and options; short form: the rule's name."
     )

@@ -127,6 +127,36 @@ class LearningKeys(TypedDict, total=False):
     """Path of an .npz file with initial parameters under PyTorch's names; generated from the seed if omitted."""
 
 
+class LoraKeys(TypedDict, total=False):
+    """Low-rank adapters on a frozen model (keys of lora)."""
+
+    rank: int
+    """Rank of the adapters, which alone are trained; 0 trains every parameter."""
+    targets: (
+        Literal["all", "attention", "feed_forward", "all-linear"]
+        | Sequence[
+            Literal[
+                "q",
+                "k",
+                "v",
+                "o",
+                "gate",
+                "up",
+                "down",
+                "q_proj",
+                "k_proj",
+                "v_proj",
+                "o_proj",
+                "gate_proj",
+                "up_proj",
+                "down_proj",
+            ]
+        ]
+    )
+    """Matrices with an adapter in every layer: all, attention, feed_forward, or a list of q, k, v, o, gate, up,
+    down."""
+
+
 class LossScalingKeys(TypedDict, total=False):
     """Scaling of the loss, to keep small gradients representable in float16 (keys of loss_scaling)."""
 
@@ -418,6 +448,8 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Allocator of GPU memory."""
     offload: Literal["none", "optimizer"] | OffloadKeys
     """Data on the host: none, optimizer."""
+    lora: LoraKeys
+    """Low-rank adapters on a frozen model."""
     loss_scaling: Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
     """Loss scaling: rule and options; short form: the rule's name."""
     clip_norm: float

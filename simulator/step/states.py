@@ -67,6 +67,7 @@ def states(
     updater: Updater,
     parts: Sequence[tuple[int, int]],
     resident: int = 0,
+    frozen: Sequence[tuple[int, int]] = (),
 ) -> States:
     """Return the bytes of a rank's model states and the traffic of their update, under the given sharding [1]_.
 
@@ -75,10 +76,12 @@ def states(
     Parameters
     ----------
     parts : sequence of (int, int)
-        Numbers of parameters, each with the number of ranks over which they may be sharded; experts have ranks of their
-        own.
+        Numbers of trained parameters, each with the number of ranks over which they may be sharded; experts have ranks
+        of their own.
     resident : int
         Parameters that stay whole on every rank.
+    frozen : sequence of (int, int)
+        Numbers of frozen parameters, in the same form: held in the parameters' dtype, without states.
     """
     precision, sharded = step.precision, State.PARAMETERS in shards
     elements, own = sum(count for count, _ in parts), sum(shard(count, ranks) for count, ranks in parts)
@@ -91,7 +94,8 @@ def states(
     # A shard of parameters is itself the master copy and is cast when gathered, unless the master copy lies on the
     # host.
     alone = sharded and master > 0 and not away
-    parameters = on_gpu * (master if alone else p) + resident * p
+    held = sum(shard(count, ranks) if sharded else count for count, ranks in frozen)
+    parameters = on_gpu * (master if alone else p) + (resident + held) * p
     kept = updated * (numbers + (0 if alone else master))
     read = updated * (g + numbers + (master or p))
     written = updated * (numbers + master + (0 if alone else p))

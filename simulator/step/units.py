@@ -37,6 +37,8 @@ class Unit:
     ----------
     elements : int
         Number of parameters.
+    frozen : int
+        Number of parameters without gradient and optimizer states, among `elements`.
     recompute : PassPieces or None
         Recompute before the backward pass.
     input_gradient, weight_gradient : PassPieces
@@ -56,7 +58,7 @@ class Unit:
     shared : int
         Elements of an embedding table with a copy on the first and the last pipeline stage.
     tensors : int
-        Number of parameter tensors.
+        Number of trained parameter tensors.
     spread : bool
         Whether the unit holds a layer's expert-parallel experts, which have process groups of their own; their kernels
         belong to the layer.
@@ -79,6 +81,12 @@ class Unit:
     shared: int = 0
     tensors: int = 1
     spread: bool = False
+    frozen: int = 0
+
+    @property
+    def trained(self) -> int:
+        """Number of parameters with gradient and optimizer states."""
+        return self.elements - self.frozen
 
     @property
     def is_layer(self) -> bool:
@@ -116,17 +124,19 @@ def units(
         own = id(module.parameters)
         known[own] = known.get(own) or _of_gradients(timer, unit.elements, module, ranks, sharded=sharded)
         made.append(replace(unit, **known[own]))
-    # With sequence parallelism, each rank sums the gradients of norms over its part of the sequence only.
-    if batch.cut.sequence:
+    # With sequence parallelism, each rank sums the gradients of norms over its part of the sequence only. The whole
+    # side of an adapter sees the part of the other side that lies on the rank.
+    if batch.cut.sequence or (batch.adapters is not None and batch.cut.tensor > 1):
         made = [replace(unit, partial=partial) for unit, partial in zip(made, _partial(step, batch.cut), strict=True)]
     # The update sums the gradients of both copies.
     if step.model.tied and step.parallelism.apart:
         table = first.parameters[0].elements
-        made[0] = replace(made[0], shared=table)
+        shared = table if step.model.adapters is None else 0
+        made[0] = replace(made[0], shared=shared)
         # The last stage holds a copy of the tied embedding table.
         copied = replace(last, parameters=(*last.parameters, first.parameters[0]))
         more = _of_gradients(timer, copied.elements, copied, ranks, sharded=sharded)
-        made[-1] = replace(made[-1], elements=copied.elements, shared=table, **more)
+        made[-1] = replace(made[-1], elements=copied.elements, shared=shared, **more)
     # Experts are a separate unit only if other ranks hold different experts.
     if batch.cut.experts_apart:
         sharing = ranks * batch.cut.tensor // batch.cut.experts.tensor // batch.cut.experts.ranks
@@ -142,7 +152,15 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     eight = find(step.precision.matmul, stored=False).bits == 8
     if step.framework.casts_once and eight and step.lesson is None:
         cut = replace(cut, gather_dtype=step.precision.matmul)
-    return Batch(step.micro_batch_size, step.seq_len, itemsize, step.attention, step.dropout, cut=cut)
+    return Batch(
+        step.micro_batch_size,
+        step.seq_len,
+        itemsize,
+        step.attention,
+        step.dropout,
+        cut=cut,
+        adapters=step.model.adapters,
+    )
 
 
 def timer_of_ends(timer: KernelTimer) -> KernelTimer:
@@ -200,8 +218,8 @@ def _experts_and_rest(
 
 
 def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
-    """Yield for each module the elements replicated over tensor-parallel ranks, with gradients summed by each rank over
-    only the rank's tokens.
+    """Yield for each module the trained elements replicated over tensor-parallel ranks, with gradients summed by each
+    rank over only the rank's tokens or its part of an adapter.
     """
     # The rank's own number of experts, without sharding their matrices.
     uncut = replace(WHOLE, experts=replace(cut.experts, tensor=1))
@@ -213,7 +231,7 @@ def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
             known[id(own.parameters)] = sum(
                 mine.elements
                 for one, mine in same
-                if one.shape == mine.shape and not (cut.experts_apart and is_expert(mine.name))
+                if mine.trained and one.shape == mine.shape and not (cut.experts_apart and is_expert(mine.name))
             )
         yield known[id(own.parameters)]
 
@@ -282,19 +300,24 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:
-    """Return a unit's fields for gradients and sharding: copies, accumulation, resident elements, tensors."""
-    step, copied = timer.step, timer.step.framework.parameter_bytes * elements
+    """Return a unit's fields for gradients and sharding: copies, accumulation, resident and frozen elements,
+    tensors.
+    """
+    step, trained = timer.step, elements - module.frozen
+    # Frozen parameters are copied only if they are gathered.
+    copied = step.framework.parameter_bytes * (elements if sharded else trained)
     computed, accumulated = find(step.precision.params).itemsize, find(step.precision.grads).itemsize
     # A kernel reads the new gradient and adds it in place: one read, one read and write. A matmul that accumulates
     # writes the sum instead of the new gradient, and reads the accumulated gradient.
-    added = (accumulated if step.framework.accumulates_in_matmul else computed + 2 * accumulated) * elements
-    small = sum(p.elements for p in module.parameters if p.elements < step.sharding.keep_below)
+    added = (accumulated if step.framework.accumulates_in_matmul else computed + 2 * accumulated) * trained
+    small = sum(p.elements for p in module.parameters if p.trained and p.elements < step.sharding.keep_below)
     return {
         # A single rank communicates nothing.
         "copies": timer.copies(copied) if ranks > 1 and copied else None,
-        "accumulate": timer.copies(added) if step.accumulation > 1 or computed != accumulated else None,
+        "accumulate": timer.copies(added) if trained and (step.accumulation > 1 or computed != accumulated) else None,
         "resident": small if ranks > 1 and sharded else 0,
-        "tensors": len(module.parameters),
+        "tensors": sum(p.trained for p in module.parameters),
+        "frozen": module.frozen,
     }
 
 

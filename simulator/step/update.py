@@ -119,7 +119,7 @@ def _on_host(
     traffic = (states.update_read + states.update_written) / max(states.updated, 1)
     done = norm
     for unit in passes.units:
-        own = shard(unit.elements, passes.ranks_of(unit))
+        own = shard(unit.trained, passes.ranks_of(unit))
         # Real training updates every parameter with the last unit, because shards do not follow units.
         act = NumericAction(Computation.UPDATE) if unit is passes.units[-1] else None
         new = builder.on_host(f"update {unit.name}", own * traffic, rate, after=[total], act=act)
@@ -182,7 +182,7 @@ def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Stra
         )
         for name, scope, ranks, spread in kinds:
             # Every bucket was padded when it was sharded.
-            parts = [sum(unit.elements for unit in part) for part in passes.parts if part[0].spread == spread]
+            parts = [sum(unit.trained for unit in part) for part in passes.parts if part[0].spread == spread]
             if parts:
                 elements = ranks * sum(shard(part, ranks) for part in parts)
                 act = NumericAction(Exchange.GATHER_UPDATED, what="experts" if spread else "")

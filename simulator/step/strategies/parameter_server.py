@@ -140,7 +140,7 @@ def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, rank
     A worker that hosts a server keeps the server's part off the wire.
     """
     travelling = ranks - (sharding.servers_on == "workers")
-    return 2 * travelling * sum(unit.elements for unit in units)
+    return 2 * travelling * sum(unit.trained for unit in units)
 
 
 STRATEGY = Strategy(
