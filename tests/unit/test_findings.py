@@ -224,6 +224,24 @@ def test_why_of_a_sweep_names_the_bottleneck_under_each_condition() -> None:
     assert small.why.startswith("Bottleneck with 1 KiB: latency and waiting; the busiest link, gpu")
 
 
+def test_why_names_the_slow_gpu_of_another_setting_or_condition() -> None:
+    """The busiest link carries the same bytes with and without the slow GPU, so its load explains nothing."""
+    cluster = {"topology": "star_100g", "world_size": 8, "gpu": "a100_sxm_80gb"}
+    base = {
+        "name": "slow",
+        "cluster": cluster,
+        "collective": {"operation": "all_reduce", "algorithm": "ring", "size": "16 MiB"},
+    }
+    axis = {"cluster.stragglers": [{}, {3: 0.01}]}
+    for kind in ("compare", "sweep"):
+        of = compared(base | {kind: axis})
+        reason = why(of, (0, 1))
+        assert reason is not None
+        healthy, slow = reason.sentence.split(". ")
+        assert healthy.startswith("Bottleneck with no slow GPU: link gpu0->switch0, ")
+        assert slow.startswith("Bottleneck with rank 3 at 1 % of its speed: the slow GPU of rank 3 adds arriving data ")
+
+
 def test_why_says_how_the_update_runs_where_the_optimizer_decides() -> None:
     """DDP updates on each of 8 ranks what ZeRO-1 updates on one; a fused kernel moves a third of the bytes."""
     base = {
