@@ -117,7 +117,7 @@ def _algorithms(sizes: Sequence[int], reports: Sequence[Report]) -> Iterator[str
             ranges.append((size, report))
     for size, report in ranges:
         begin = f" from {units.format_bytes(size)} on" if size != sizes[0] else ""
-        why = report["why"].replace("fastest estimate:", f"fastest estimate for {units.format_bytes(size)}:", 1)
+        why = report["why"].replace("by formula:", f"by formula for {units.format_bytes(size)}:", 1)
         yield f"algorithm{begin}: {report['algorithm']}; {why}"
 
 
