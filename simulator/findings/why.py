@@ -14,6 +14,7 @@ from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.text import clause, grouped, join_list
 from simulator.records.measures import arrays_text
 from simulator.report.numbers.bottleneck import Bottleneck
+from simulator.report.numbers.link_use import HOLDS_UP
 from simulator.scenario.build_training import optimizer
 from simulator.step.framework import load_framework
 from simulator.step.optimizer_update import implementation_of
@@ -23,6 +24,8 @@ from simulator.step.strategies.strategy import STRATEGIES
 # Parts below a tenth of the whole difference are omitted.
 _TOLD: Final = 0.1
 _MOST_PARTS: Final = 3
+# Collectives are named until they cause this share of a difference.
+_MOST: Final = 0.5
 # Link loads that differ by less than 1 % explain nothing.
 _ALIKE: Final = 0.01
 # Measures explained by the categories of memory.
@@ -107,10 +110,34 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
     texts = [f"{_WORDS.get(n, n)} {'-' if parts[n] < 0 else '+'}{format_time(abs(parts[n]))}" for n in told]
     if told[:1] == ["optimizer"]:
         texts[0] += _updates(rows[:2])
+    if told[:1] == ["exposed communication"]:
+        texts[0] += _collectives(compared, rows, scale)
     change = f"{format_time(abs(whole))} {'less' if whole < 0 else 'more'}"
     tokens = " for the same number of tokens" if abs(scale - 1) > _ALIKE else ""
     sentence = f"{_contrast(compared, rows, change, 'takes', tokens)}: {', '.join(texts)}"
     return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
+
+
+def _collectives(compared: Comparison, rows: list[Row], scale: float) -> str:
+    """Return a text on the collectives that cause most of the difference in exposed communication between the first two
+    points, and the bottleneck link of the point with more of it; times of the second point count `scale` times.
+    """
+    mine, its = ((row.report or {})["exposed_comm_time_by_kind"] for row in rows[:2])
+    changes = {kind: mine.get(kind, 0.0) - scale * its.get(kind, 0.0) for kind in dict.fromkeys([*mine, *its])}
+    whole = sum(changes.values())
+    # The fewest collectives that together cause at least half of the difference.
+    kinds: list[str] = []
+    for kind in sorted(changes, key=lambda kind: -changes[kind] / whole):
+        if abs(sum(changes[one] for one in kinds)) < _MOST * abs(whole):
+            kinds.append(kind)
+    more = rows[0] if whole > 0 else rows[1]
+    report = more.report or {}
+    link, seconds = _limit(report)
+    if link is None or seconds < HOLDS_UP * report["step_time_s"]:
+        return f" (mostly {join_list(kinds)})"
+    name = compared.where(more.condition) if rows[0].setting == rows[1].setting else compared.name(more.setting)
+    busy = f"link {link} is {100 * report['bottleneck']['busy_fraction']:.0f} % busy with {name}"
+    return f" (mostly {join_list(kinds)}; {busy})"
 
 
 def _updates(rows: list[Row]) -> str:

@@ -264,6 +264,34 @@ def test_why_says_how_the_update_runs_where_the_optimizer_decides() -> None:
     assert saved["for_loop"] > saved["foreach"] > 2 * saved["fused"]
 
 
+def test_why_names_the_collective_and_the_link_where_exposed_communication_decides() -> None:
+    """One all-reduce of all gradients takes longer than the gathers of ZeRO-3, which kernels hide."""
+    base = {
+        "name": "exposed", "cluster": {"topology": "star_100g", "world_size": 4},
+        "training": {"model": "gpt2", "seq_len": 128, "collectives": "played"},
+    }  # fmt: skip
+    sharding = {"compare": {"training.sharding": ["ddp", "zero3"]}}
+    reason = why(compared(base | sharding), (0, 1))
+    assert reason is not None
+    assert re.search(
+        r"exposed communication \+[\d.]+ ms \(mostly all_reduce; link gpu0->switch0 is \d+ % busy with ddp\)",
+        reason.sentence,
+    )
+    # Closed forms fill no link.
+    forms = base | {"training": {"model": "gpt2", "seq_len": 128}}
+    reason = why(compared(forms | sharding), (0, 1))
+    assert reason is not None
+    assert "(mostly all_reduce)" in reason.sentence
+    # Under two conditions, the link belongs to the condition with more exposed communication.
+    for spoken in ((0, 1), (1, 0)):
+        slow = compared(base | {"sweep": {"cluster.link_factors": [{}, {"gpu2->switch0": 0.1}]}})
+        reason = why(slow, spoken)
+        assert reason is not None
+        assert re.search(
+            r"; link gpu2->switch0 is 100 % busy with gpu2->switch0 at a tenth of its speed\)", reason.sentence
+        )
+
+
 def test_why_names_the_hosts_rate_where_the_host_updates() -> None:
     """The kernels of an update on GPUs, which `implementation` selects, run at one of the two points only."""
     base = {
