@@ -827,6 +827,17 @@ def test_a_change_of_the_time_within_the_uncertainty_is_told() -> None:
     assert f"; uncertainty ±{percent_text(uncertain)})" in answer(of).sentences[0]
 
 
+def test_a_list_of_changes_has_the_uncertainty_of_a_small_change_of_the_time() -> None:
+    """Bucket sizes change the time of ddp by a few per cent, and the memory by exactly known bytes."""
+    sizes = ["25 MiB", "100 MiB", "200 MiB", "400 MiB"]
+    of = compared(SHARDED | {"compare": {"training.sharding.bucket_size": sizes}, "answer": ["change"]}
+                  | {"training": {**SHARDED["training"], "sharding": {"strategy": "ddp"}}})  # fmt: skip
+    told = answer(of).sentences[1]
+    assert told.startswith("Time and peak memory of the other settings vs ")
+    uncertain = percent_text(max(interval_width(report, "step_time_s") or 0.0 for report in reports(of)))
+    assert re.search(rf" % \(uncertainty ±{uncertain}\) and ", told)
+
+
 def test_a_setting_that_fits_without_a_rival_is_told_first_if_it_is_faster() -> None:
     """Four L4: with the optimizer on the host both fit, without only full checkpointing, which is faster than both."""
     data: dict[str, Any] = {
