@@ -203,7 +203,7 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
     if len(rows) == 1:
         return Cause(str((rows[0].report or {})["because"]), {})
     # A slow GPU explains a difference that the links' loads do not show.
-    if rows[0].setting == rows[-1].setting or any((row.report or {}).get("slow_rank") is not None for row in rows):
+    if rows[0].setting == rows[-1].setting or any((row.report or {}).get("slow_memory") is not None for row in rows):
         return _of_bottlenecks(compared, rows)
     texts, loads = [], []
     for row in rows:

@@ -22,7 +22,7 @@ from simulator.records.timeline import Timeline, TransferLog
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck, turns_text
 from simulator.report.numbers.headline import HasHeadline
 from simulator.report.numbers.link_use import HOLDS_UP, link_uses
-from simulator.report.numbers.slow_memory import slow_memory
+from simulator.report.numbers.slow_memory import SlowMemory, slow_memory
 
 # Separator between several sources of constants.
 BETWEEN: Final = " | "
@@ -64,9 +64,9 @@ class CollectiveReport(HasHeadline):
         The most used link, if any link is recorded.
     because : str
         A sentence about the limiting part.
-    slow_rank : int or None
-        Slow rank (`cluster.stragglers`) that adds arriving data more slowly than its links deliver, if this takes at
-        least 5 % of the time.
+    slow_memory : SlowMemory or None
+        The slow rank (`cluster.stragglers`) that adds arriving data more slowly than its links deliver, if this takes
+        at least 5 % of the time.
     """
 
     time_s: float
@@ -86,7 +86,7 @@ class CollectiveReport(HasHeadline):
     bottleneck: Bottleneck | None
     because: str
     constants: str | None = None
-    slow_rank: int | None = None
+    slow_memory: SlowMemory | None = None
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
@@ -173,7 +173,7 @@ def summarize(
         bottleneck=busiest,
         because=_because(timeline, busiest, nbytes) if slow is None else f"Bottleneck: {slow.text}",
         constants=BETWEEN.join(sorted({op.constants for op in ops if op.constants})) or None,
-        slow_rank=None if slow is None else slow.rank,
+        slow_memory=slow,
     )
 
 
