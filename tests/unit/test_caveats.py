@@ -69,7 +69,7 @@ def test_what_auto_took_and_why_is_told_everywhere(
 def test_points_in_which_auto_takes_one_algorithm_are_told_together() -> None:
     told = caveats(collective("star_100g", 8) | {"sweep": {"collective.size": ["4 KiB", "8 KiB", "1 GiB"]}})
     assert len(told["auto"]) == 1
-    assert re.match(r"auto chose direct for 3 points: fastest estimate: direct ", told["auto"][0])
+    assert re.match(r"auto chose direct for 3 points: shortest time by formula: direct ", told["auto"][0])
     assert told["network"] == [BEST_CASE]
 
 
