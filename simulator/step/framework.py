@@ -101,18 +101,21 @@ class Framework:
         Whether modules save copies that merged kernels avoid: the activation's output beside the gated product, queries
         and keys beside the array from which they were cut, attention's output in both orders.
     keeps_logits : bool
-        Whether logits are still allocated during the loss's backward pass.
+        Whether logits, or their gradient in the same dtype, are allocated beside an unfused loss's float32 tensors.
     gradient_buffers : bool
         Whether whole gradients lie in buffers that are never freed.
     accumulates_in_matmul : bool
-        Whether a weight gradient's matmul adds to the accumulated gradient itself; otherwise a kernel of its own adds
-        the new gradient.
+        Whether a weight gradient's matmul adds to the accumulated gradient itself, and no new gradient is allocated;
+        otherwise a kernel of its own adds the new gradient.
     keeps_gradients : bool
         Whether gradients in the parameters' dtype are never freed either.
+    widens_gradients : bool
+        Whether the update reads a copy of the gradients in the master copy's dtype, if the gradients are narrower; the
+        copy stays allocated until the next step begins.
     optimizer_implementation : {"fused", "foreach", "for_loop"}
         Default implementation of the optimizer's update.
-    reserved : float
-        Memory held beside tensors: contexts, communication buffers, fragmentation [B].
+    workspaces : float
+        Scratch memory of matmul libraries, allocated once and never freed [B].
     sustained : mapping of str to Sustained
         Slowdown under sustained load, by chip: "H100".
     facts : mapping
@@ -144,8 +147,9 @@ class Framework:
     gradient_buffers: bool = False
     accumulates_in_matmul: bool = False
     keeps_gradients: bool = False
+    widens_gradients: bool = False
     optimizer_implementation: Implementation = "fused"
-    reserved: float = 0.0
+    workspaces: float = 0.0
     sustained: Mapping[str, Sustained] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -318,8 +322,9 @@ class _FrameworkFile(Strict):
     gradient_buffers: _Fact = _Fact(value=False)
     accumulates_in_matmul: _Fact = _Fact(value=False)
     keeps_gradients: _Fact = _Fact(value=False)
+    widens_gradients: _Fact = _Fact(value=False)
     optimizer_implementation: _Choice = _Choice(value="fused")
-    reserved: _Amount = _Amount(value=0.0)
+    workspaces: _Amount = _Amount(value=0.0)
     sustained: dict[str, _Chip] = Field(default_factory=dict)
 
 
@@ -376,8 +381,9 @@ def _framework(name: str, document: Document) -> Framework:
         gradient_buffers=file.gradient_buffers.value,
         accumulates_in_matmul=file.accumulates_in_matmul.value,
         keeps_gradients=file.keeps_gradients.value,
+        widens_gradients=file.widens_gradients.value,
         optimizer_implementation=file.optimizer_implementation.value,
-        reserved=file.reserved.value,
+        workspaces=file.workspaces.value,
         sustained={
             chip: Sustained(load.time, load.power, load.peak_flops, load.eight_bit)
             for chip, load in file.sustained.items()

@@ -235,9 +235,16 @@ class Passes:
             return None
         # A temporary gradient has the computed dtype; the accumulated gradient may be wider.
         name = f"{unit.name} gradients {micro}"
-        nbytes = 0 if whole and self.step.framework.keeps_gradients else unit.elements * computed
+        nbytes = 0 if whole and self._adds_in_place(unit) else unit.elements * computed
         self.builder.allocate(name, nbytes, "gradients", after=after)
         return name if whole else None
+
+    def _adds_in_place(self, unit: Unit) -> bool:
+        """Return True if a micro-batch's gradient of a unit needs no allocation of its own: a buffer holds it for the
+        whole step, or matmuls add to the accumulated gradient. The embedding's gradient comes from no matmul.
+        """
+        framework = self.step.framework
+        return framework.keeps_gradients or (framework.accumulates_in_matmul and unit.name != "embedding")
 
     def _whole(self, unit: Unit, micro: int) -> str:
         """Return the allocation name for a unit's whole gradient, which accumulates over the micro-batches of

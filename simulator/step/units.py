@@ -270,13 +270,11 @@ def _recompute(
 
 def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     """Return the unit of the head with `elements` parameters, and with the loss's temporary buffers."""
-    model, framework = timer.step.model, timer.step.framework
+    framework = timer.step.framework
     head = _plain("head", elements, timer, loss_operations(timer.step, batch))
-    if framework.fused_loss or not framework.loss_buffers:
-        return head
-    buffers = loss_buffers(model, batch, compiled=timer.step.compiled, logits=framework.keeps_logits)
+    buffers = loss_buffers(timer.step.model, batch, framework, compiled=timer.step.compiled)
     # Loss buffers behave like recomputed tensors: allocated at the backward pass, freed afterwards.
-    return replace(head, recomputed=buffers, makes=(head.name,))
+    return replace(head, recomputed=buffers, makes=(head.name,)) if buffers else head
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ H100 = load_gpu("h100_sxm")
 def played(ranks: int, strategy: str = "ddp", model: Transformer = TINY, **facts: Any) -> Played:
     known = {name: facts.pop(name) for name in ("issue", "sends_block", "overlaps", "each_tensor", "gathers_again",
              "issue_in_pipeline", "keeps_copies", "keeps_logits", "keeps_gradients", "gradient_buffers",
-             "loss_buffers") if name in facts}  # fmt: skip
+             "loss_buffers", "accumulates_in_matmul", "widens_gradients", "workspaces") if name in facts}  # fmt: skip
     topology = facts.pop("topology", "star_100g")
     return play(step(strategy, model, framework=Framework(**known), **facts), ranks, topology)
 
@@ -155,6 +155,46 @@ def test_logits_may_outlive_the_loss() -> None:
             op.nbytes for op in next(iter(run.plan.program.ranks)) if getattr(op, "name", "") == "head recomputed 0"
         )
     assert head[True] - head[False] == 2 * 2 * 32 * 512
+
+
+def test_a_loss_that_overwrites_its_float32_logits_holds_two_bytes_a_logit_more() -> None:
+    """Megatron-LM's loss in bfloat16: four bytes a logit saved, the softmax, and two beside it."""
+    ops = next(iter(played(1, keeps_logits=True).plan.program.ranks))
+    sizes = {op.name: op.nbytes for op in ops if isinstance(op, Allocate)}
+    assert sizes["head recomputed 0"] == 2 * 2 * 32 * 512
+    assert "head recomputed 0" not in {
+        op.name for op in next(iter(played(1).plan.program.ranks)) if isinstance(op, Allocate)
+    }
+
+
+def test_a_gradient_that_matmuls_add_takes_no_memory_besides() -> None:
+    """Only the embedding's gradient, which no matmul makes, has an array of its own, of two bytes a parameter."""
+    precision = Precision(grads="float32")
+    run = played(2, precision=precision, accumulation=2, gradient_buffers=True, accumulates_in_matmul=True)
+    ops = next(iter(run.plan.program.ranks))
+    fresh = {op.name: op.nbytes for op in ops if isinstance(op, Allocate) and op.name.endswith("gradients 1")}
+    assert set(fresh) == {"embedding gradients 1", "layer 0 gradients 1", "layer 1 gradients 1", "head gradients 1"}
+    assert {name: nbytes for name, nbytes in fresh.items() if nbytes} == {
+        "embedding gradients 1": 2 * modules(TINY)[0].elements
+    }
+
+
+@pytest.mark.parametrize(
+    ("grads", "strategy", "nbytes"), [("float16", "ddp", 4), ("float16", "zero1", 2), ("float32", "ddp", 0)]
+)
+def test_narrow_gradients_are_copied_in_float32_until_the_next_step(grads: str, strategy: str, nbytes: int) -> None:
+    """Four bytes a parameter that the rank updates, of two ranks with zero1; none if gradients are float32 already."""
+    precision = Precision("float16", grads=grads, reduce=grads, matmul="float16")
+    ops = next(iter(played(2, strategy, precision=precision, widens_gradients=True).plan.program.ranks))
+    made = [op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "gradients for the update"]
+    elements = sum(module.elements for module in modules(TINY))
+    assert sum(made) == nbytes * elements
+    assert not any(isinstance(op, Free) and op.allocation == "gradients for the update" for op in ops)
+
+
+def test_workspaces_are_allocated_for_the_whole_step() -> None:
+    peaks = [max(s.nbytes for s in played(2, workspaces=size).timeline.memory) for size in (0.0, 3e6)]
+    assert peaks[1] - peaks[0] == 3_000_000
 
 
 @pytest.mark.parametrize(

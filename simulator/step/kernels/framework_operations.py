@@ -12,6 +12,7 @@ from simulator.model.head import logits_memory
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
+from simulator.step.framework import Framework
 
 _FLOAT32: Final = 4
 # Bytes of an operand's element before and after the cast.
@@ -93,13 +94,17 @@ def with_copies(operations: tuple[Operation, ...], model: Transformer, batch: Ba
     return tuple(made)
 
 
-def loss_buffers(model: Transformer, batch: Batch, *, compiled: bool, logits: bool = False) -> int:
-    """Return the bytes that the loss holds in its backward pass beyond its saved tensors [B]; the logits count too if
-    `logits`.
+def loss_buffers(model: Transformer, batch: Batch, framework: Framework, *, compiled: bool) -> int:
+    """Return the bytes that the framework's loss holds in its backward pass beyond its saved tensors [B].
+
+    A fused loss holds none: it overwrites the logits. Megatron-LM's loss overwrites a float32 copy of the logits with
+    the softmax and then with the gradient, and allocates the gradient's cast besides: `keeps_logits` alone.
     """
+    if framework.fused_loss:
+        return 0
     memory = logits_memory(model, batch)
-    gradients = memory.backward_peak - memory.log_probabilities
-    kept = memory.logits if logits else 0
+    gradients = memory.backward_peak - memory.log_probabilities if framework.loss_buffers else 0
+    kept = memory.logits if framework.keeps_logits else 0
     # Merged kernels never write half of the gradients to HBM.
     return kept + (gradients // 2 if compiled else gradients)
 
