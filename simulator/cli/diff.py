@@ -19,8 +19,6 @@ from simulator.results.run_differences import Change, RunDifferences, difference
 
 # Most points named that only one run has; the rest is counted.
 _MOST_NAMED: Final = 5
-# Fields that follow from other fields, and counters of the simulator: only --json lists them.
-_UNLISTED: Final = ("intervals", "because", "constants", "closed_form_collectives", "played_collectives")
 
 
 def show(first: Path, second: Path, *, as_json: bool, page: Path | None = None) -> None:
@@ -76,17 +74,15 @@ def _print(found: RunDifferences, names: tuple[str, str]) -> None:
             print_text(f"  only in {name}: {_settings_text(settings)}", indent="    ")
         if len(own) > _MOST_NAMED:
             typer.echo(f"  only in {name}: {len(own) - _MOST_NAMED:,} more")
-    unlisted = dict.fromkeys(_UNLISTED, 0)
     for point in found.common:
         for change in point.changes:
-            field = change.key.partition(".")[0]
-            if field in unlisted:
-                unlisted[field] += 1
-            else:
+            if not change.derived:
                 print_text(f"{_settings(point.settings)}{_line(change)}", indent="  ")
-    fields = [field for field, count in unlisted.items() if count]
-    if fields:
-        print_text(f"Not listed: {sum(unlisted.values()):,} of {', '.join(fields)}; --json lists them.", indent="  ")
+    # Only --json lists the figures that follow from other figures.
+    unlisted = [change.field for point in found.common for change in point.changes if change.derived]
+    if unlisted:
+        fields = ", ".join(dict.fromkeys(unlisted))
+        print_text(f"Not listed: {len(unlisted):,} of {fields}; --json lists them.", indent="  ")
 
 
 def _settings(settings: Mapping[str, Any]) -> str:

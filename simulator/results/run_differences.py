@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isclose
+from math import inf, isclose, log
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +20,17 @@ from simulator.basics.counts import number_of
 from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.basics.sections import SECTIONS, flat
+from simulator.results.figure_text import is_number
 from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.axes import KINDS, put, value_of
 from simulator.scenario.records import adapter, axis_keys, fields
 from simulator.sweeps.table import row
 
 _NOTHING: Final = {"engine": None, "report": None}
+# The main measures of a training step and of a collective.
+_MAIN: Final = ("step_time_s", "tokens_per_s", "exposed_comm_time_s", "peak_memory_bytes", "time_s", "busbw")
+# Fields that follow from other fields, and counters of the simulator.
+_DERIVED: Final = ("intervals", "because", "constants", "closed_form_collectives", "played_collectives")
 _REPORT: Final = "report.json"
 # Maximum characters of a key's value, and maximum number of values from a list, on a line.
 _LONGEST: Final = 200
@@ -61,6 +66,29 @@ class Change:
     first: Any
     second: Any
 
+    @property
+    def field(self) -> str:
+        """Field of the report, without the key in the field: "peak_memory_by_category"."""
+        return self.key.partition(".")[0]
+
+    @property
+    def derived(self) -> bool:
+        """Return True for a field that follows from other fields, and for a counter of the simulator."""
+        return self.field in _DERIVED
+
+    @property
+    def size(self) -> float:
+        """Size of the change: |log(second / first)|, which is equal for a doubling and a halving.
+
+        Infinite from or to 0 or a missing value; -1 if a value is no number, because such changes have no size.
+        """
+        values = [0 if value is None else value for value in (self.first, self.second)]
+        if not all(is_number(value) for value in values):
+            return -1.0
+        ratio = values[1] / values[0] if values[0] else 0.0
+        # Rounded, because equal ratios of figures that follow from each other differ in their last digits.
+        return round(abs(log(ratio)), 9) if ratio > 0 else inf
+
 
 @dataclass(frozen=True, slots=True)
 class CommonPoint:
@@ -73,7 +101,8 @@ class CommonPoint:
     places : tuple of int
         Number of the point in each run.
     changes : tuple of Change
-        Figures that differ.
+        Figures that differ: main measures, then other figures, each with the largest relative change first; derived
+        figures are last.
     reports : tuple of two mappings
         The point's report in each run; None if the point failed.
     """
@@ -231,7 +260,13 @@ def _common(first: PointOutcome, second: PointOutcome) -> CommonPoint:
     # Rows of the table contain settings too; settings differ by design, and are removed before the comparison.
     a, b = (row(PointOutcome(0, {}, own.engine, own.report, own.error)) for own in (first, second))
     settings, places = {**first.settings, **second.settings}, (first.index, second.index)
-    return CommonPoint(settings, places, _changes(a, b), (first.report, second.report))
+    changes = sorted(_changes(a, b), key=_importance)
+    return CommonPoint(settings, places, tuple(changes), (first.report, second.report))
+
+
+def _importance(change: Change) -> tuple[int, float]:
+    """Return a sort key: main measures, then other figures, each by the size of the change; then derived figures."""
+    return (2, 0.0) if change.derived else (int(change.key not in _MAIN), -change.size)
 
 
 def _changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[Change, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +316,78 @@ def test_the_address_leads_to_a_point_and_a_window(running: Any, folders: dict[s
         assert other.value("state.point") < 4
 
 
+def rows_of_points(one: Opened) -> list[int]:
+    """Numbers of the points in the table, from top to bottom, without the filtered ones."""
+    rows = "[...document.querySelectorAll('#all tbody tr:not(.hidden)')]"
+    return one.value(f"{rows}.map((row) => Number(row.dataset.index))")
+
+
+def test_the_address_restores_filter_order_and_panels(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["ring_or_naive"] / FILE) as one:
+        one.drawn()
+        assert one.value("location.hash") == f"#point={one.value('state.point')}"
+        plain = rows_of_points(one)
+        one.page.fill("#filter", "size<=1 MiB, naive")
+        for _ in range(2):
+            one.page.get_by_role("button", name="sort by time").click()
+        one.page.locator("#linkspanel summary").click()
+        one.until("location.hash.includes('open=')")
+        rows, link = rows_of_points(one), one.value("location.href")
+        times = [report(folders["ring_or_naive"])["points"][index]["report"]["time_s"] for index in rows]
+        assert (len(rows), times) == (4, sorted(times, reverse=True))
+        # The picture of the links was drawn again when it became visible.
+        one.until("parseFloat(document.querySelector('#links canvas').width) > 1000")
+    with opened(running, folders["ring_or_naive"] / FILE) as other:
+        other.drawn()
+        assert rows_of_points(other) == plain
+        # A link to the page that is open, and a link that opens the page.
+        other.page.goto(link)
+        other.until("document.getElementById('linkspanel').open")
+        assert rows_of_points(other) == rows
+        other.page.reload()
+        other.drawn()
+        assert rows_of_points(other) == rows
+        assert other.page.input_value("#filter") == "size<=1 MiB, naive"
+        assert other.page.locator("#all th[aria-sort=descending]").inner_text().startswith("time")
+        assert other.value("[...document.querySelectorAll('details[id]')].filter(d => d.open).map(d => d.id)") == [
+            "pipelinepanel", "linkspanel",
+        ]  # fmt: skip
+        assert other.said == []
+
+
+def test_a_table_with_a_failed_point_is_sorted(running: Any, tmp_path: Path) -> None:
+    """The row of a failed point has its error in the place of all figures, and is first in the order of numbers."""
+    scenario = load_scenario(COLLECTIVE | {"compare": {}})
+    first, *others = play_points(list(enumerate(points(scenario))))
+    compared = Comparison(scenario, [replace(first, report=None, error="no route"), *others])
+    (tmp_path / FILE).write_text(report_page(compared, answer(compared), {}), encoding="utf-8")
+    with opened(running, tmp_path / FILE) as one:
+        one.drawn()
+        for edge in (0, -1):
+            one.page.get_by_role("button", name="sort by time").click()
+            assert rows_of_points(one)[edge] == 0
+        assert one.said == []
+
+
+def test_the_most_important_columns_need_no_scrolling(running: Any, tmp_path: Path) -> None:
+    """Three axes and eleven figures: all settings, the time, the memory and whether it fits are on a screen."""
+    sweep = {"training.micro_batch_size": [1, 2], "training.seq_len": [256, 512]}
+    training = TRAINING["training"] | {"activation_checkpointing": "full", "framework": "torchtitan"}
+    run(tmp_path / "many", TRAINING | {"sweep": sweep, "training": training})
+    with opened(running, tmp_path / "many" / FILE) as one:
+        one.drawn()
+        edge = one.value("document.querySelector('#all').parentElement.getBoundingClientRect().right")
+        heads = one.page.locator("#all thead th").all()
+        assert len(heads) >= 14
+        seen = [
+            head.inner_text().strip() for head in heads if head.evaluate("h => h.getBoundingClientRect().right") <= edge
+        ]
+        assert [name.split("\n")[0] for name in seen[:10]] == [
+            "sharding", "micro batch size", "seq len", "step", "vs ddp", "uncertainty (80 %)", "tokens/s", "MFU",
+            "peak memory", "fits",
+        ]  # fmt: skip
+
+
 def test_a_span_tells_what_it_waited_for(running: Any, folders: dict[str, Path]) -> None:
     """A gather of the next layer begins when the last of what it waits for has ended."""
     with opened(running, folders["sharded"] / FILE) as one:
@@ -454,6 +527,50 @@ def test_two_runs_share_one_cursor(running: Any, folders: dict[str, Path], tmp_p
         one.page.mouse.move(box["x"] + 500, box["y"] + 5)
         one.until("state.view.cursor !== null")
         assert pixels(one, "#run1 canvas").tobytes() != before
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_figures_of_two_runs_stand_below_their_headings_the_main_measures_first(
+    running: Any, folders: dict[str, Path], tmp_path: Path, width: int
+) -> None:
+    """Four common points of a sweep, and a single one."""
+    from simulator.cli.diff import show
+
+    longer = {"training": TRAINING["training"] | {"seq_len": 1024}}
+    run(tmp_path / "other", TRAINING | longer)
+    run(tmp_path / "single", TRAINING | longer | {"compare": {}, "sweep": {}})
+    show(folders["sharded"], tmp_path / "other", as_json=False, page=tmp_path / "diff.html")
+    show(tmp_path / "single", tmp_path / "other", as_json=False, page=tmp_path / "none.html")
+    main = {"step_time_s", "tokens_per_s", "exposed_comm_time_s", "peak_memory_bytes"}
+    with opened(running, tmp_path / "diff.html", width=width) as one:
+        for number in range(4):
+            if number:
+                one.page.select_option("#pair", str(number))
+            one.until(f"state.drawn === {number}")
+            head, *rows = [
+                row.locator("th, td").all_inner_texts()
+                for row in one.page.locator("#differences tbody:not(.hidden) tr").all()
+            ]
+            assert head == [f"{one.value(f'data.pairs[{number}].label')}: {len(rows)} figures differ"]
+            # The order of step time, tokens/s, exposed communication and memory is that of their changes.
+            first = [row for row in rows if row[0] in main]
+            assert len(first) >= 3
+            assert rows[: len(first)] == first
+            factors = [1 + float(change.removesuffix(" %")) / 100 for *_, change in first]
+            assert factors == sorted(factors, key=lambda factor: -abs(np.log(factor)))
+        # The left or the right edge of a cell is that of its heading.
+        edges = one.value(
+            "[...document.querySelectorAll('#keys thead tr, #differences thead tr')].map(head => [...head.cells]"
+            ".map((cell, i) => [cell, head.closest('table').querySelector('tbody:not(.hidden) tr:last-child').cells[i]]"
+            ".map(one => [getComputedStyle(one).textAlign, one.getBoundingClientRect().left])))"
+        )
+        assert all(heading == cell for row in edges for heading, cell in row)
+        assert one.value("document.documentElement.scrollWidth") <= width
+        assert one.page.locator("#pair").is_visible()
+    with opened(running, tmp_path / "none.html", width=width) as one:
+        one.until("state.drawn === 0")
+        assert one.value("data.pairs.length") == 1
+        assert not one.page.locator("#pair").is_visible()
 
 
 WIDE: dict[str, Any] = {

@@ -177,9 +177,22 @@ def test_figures_that_follow_from_others_are_only_counted(cli: Command, tmp_path
         "step_time_s: 2 s -> 4 s (+100 %)",
         "tokens_per_s: 2,048 -> 1,024 (-50 %)",
         "peak_memory_bytes: 2 GiB -> 4 GiB (+100 %)",
-        "Not listed: 3 of intervals, because, closed_form_collectives; --json lists them.",
+        "Not listed: 3 of because, intervals, closed_form_collectives; --json lists them.",
     ]
     assert len(cli("diff", "one.json", "two.json", "--json").data["differences"]) == 6
+
+
+def test_main_measures_differ_first_and_the_largest_ratio_of_each_kind_is_first() -> None:
+    """Step time doubles (2), memory falls to a quarter (4); of the others a missing value is the largest change."""
+    before = a_step(2.0, 4 * 2**30) | {"mfu": 0.5, "comm_time_s": 1.0, "kinds": ["a"], "gathered": None}
+    after = a_step(4.0, 2**30) | {"mfu": 0.25, "comm_time_s": 8.0, "kinds": ["b"], "gathered": 3}
+    one, two = (reported({"settings": {}, "engine": "events", "report": report}) for report in (before, after))
+    (common,) = differences(one, two).common
+    assert [(change.key, change.derived) for change in common.changes] == [
+        ("peak_memory_bytes", False), ("step_time_s", False), ("tokens_per_s", False),
+        ("gathered", False), ("comm_time_s", False), ("mfu", False), ("kinds", False),
+        ("because", True), ("intervals.step_time_s_80_low", True), ("closed_form_collectives", True),
+    ]  # fmt: skip
 
 
 def test_points_are_matched_by_their_settings_not_by_their_place() -> None:
@@ -272,7 +285,7 @@ def test_diff_says_keys_first_and_counts_the_points_of_one_run_alone(cli: Comman
     )
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert '<p class="answer">2 common points are equal. 6 points are only in one.</p>' in page
-    assert '<td class="text">cluster.world_size</td>' in page
+    assert '<td class="text short">cluster.world_size</td>' in page
     assert 'id="differences"' not in page
 
 

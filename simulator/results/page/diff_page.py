@@ -11,15 +11,16 @@ from typing import Any, Final
 from simulator.records.setting_text import labelled
 from simulator.report.plots import style
 from simulator.report.views import view as views
-from simulator.results.figure_text import figure_texts, is_number, relative_change_text
+from simulator.results.figure_text import figure_texts, relative_change_text
 from simulator.results.main_difference import main_difference
 from simulator.results.page.document import document
+from simulator.results.page.point_table import text_cell
 from simulator.results.run_differences import Change, CommonPoint, RunDifferences, key_text
 
 # View size in a pair, before text encoding [B]; maximum number of pairs with views.
 _MOST_BYTES: Final = 60_000
 _MOST_PAIRS: Final = 30
-_CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls" id="pairs"></div>
+_CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls hidden" id="pairs"></div>
 <div class="controls"><label>search <input id="search" type="search" size="18"></label>
 <button class="plain" id="closer">Zoom in</button><button class="plain" id="wider">Zoom out</button>
 <button class="plain" id="whole">Reset</button>
@@ -53,7 +54,7 @@ def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
 
 def _pair(folders: tuple[Path, Path], point: CommonPoint) -> dict[str, Any]:
     return {
-        "label": labelled(point.settings) or "the point",
+        "label": _label(point),
         "views": [_view(folder, place) for folder, place in zip(folders, point.places, strict=True)],
     }
 
@@ -69,41 +70,51 @@ def _view(folder: Path, place: int) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
 
+def _label(point: CommonPoint) -> str:
+    return labelled(point.settings) or "the point"
+
+
 def _key_table(found: RunDifferences) -> str:
     """Return a table with the differing scenario keys (HTML); empty if no key differs, or if no scenario is known."""
     if not found.keys:
         return ""
-    rows = "".join(
-        "<tr>" + "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells) + "</tr>"
-        for cells in ((change.key, key_text(change.first), key_text(change.second)) for change in found.keys)
-    )
-    return _table("Changed scenario keys", "keys", ("key", "first", "second"), rows)
+    rows = "".join(_row((change.key, key_text(change.first), key_text(change.second))) for change in found.keys)
+    return _table(f"Changed scenario keys ({len(found.keys):,})", "keys", ("key", "first", "second"), [rows])
 
 
 def _figure_table(points: Sequence[CommonPoint]) -> str:
     """Return a table (HTML) with the figures (numbers of the report) that differ between two runs.
 
-    Empty if none does.
+    Each point has a body of the table, which begins with the settings of the point if there are several points. Empty
+    if no figure differs.
     """
-    rows = "".join(_row(number, change) for number, point in enumerate(points) for change in point.changes)
-    return _table("Changed figures", "differences", ("figure", "first", "second", "change"), rows) if rows else ""
+    count = sum(len(point.changes) for point in points)
+    bodies = [_head_row(point) * (len(points) > 1) + "".join(map(_figure_row, point.changes)) for point in points]
+    columns = ("figure", "first", "second", "change")
+    return _table(f"Changed figures ({count:,})", "differences", columns, bodies) if count else ""
 
 
-def _table(heading: str, name: str, columns: Sequence[str], rows: str) -> str:
-    heads = "".join(f"<th>{column}</th>" for column in columns)
-    count = f"{rows.count('<tr'):,}"
+def _head_row(point: CommonPoint) -> str:
+    count = f"{len(point.changes):,}" if point.changes else "no"
+    figures = "figure differs" if len(point.changes) == 1 else "figures differ"
+    return f'<tr><th class="text" colspan="4">{escape(_label(point))}: {count} {figures}</th></tr>'
+
+
+def _figure_row(change: Change) -> str:
+    first, second = figure_texts(change.key, change.first, change.second)
+    return _row((change.key, first, second), relative_change_text(change.first, change.second))
+
+
+def _row(texts: Sequence[str], number: str | None = None) -> str:
+    last = "" if number is None else f"<td>{escape(number)}</td>"
+    return f"<tr>{''.join(map(text_cell, texts))}{last}</tr>"
+
+
+def _table(heading: str, name: str, columns: Sequence[str], bodies: Sequence[str]) -> str:
+    """Return a panel (HTML) with a table; all columns except "change" have texts, which begin at the left."""
+    heads = "".join(f'<th class="{"" if column == "change" else "text"}">{column}</th>' for column in columns)
+    body = "".join(f"<tbody>{rows}</tbody>" for rows in bodies)
     return (
-        f'<section class="panel"><h2>{heading} ({count})</h2>'
-        f'<div class="scroll tall"><table id="{name}" class="sortable">'
-        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>"
+        f'<section class="panel"><h2>{heading}</h2><div class="scroll tall"><table id="{name}">'
+        f"<thead><tr>{heads}</tr></thead>{body}</table></div></section>"
     )
-
-
-def _row(pair: int, change: Change) -> str:
-    first, second = change.first, change.second
-    numbers = is_number(first) and is_number(second)
-    moved = relative_change_text(first, second)
-    cells = [change.key, *figure_texts(change.key, first, second), moved]
-    kind = "" if numbers else ' class="text"'
-    body = "".join(f"<td{kind}>{escape(cell)}</td>" for cell in cells)
-    return f'<tr data-pair="{pair}">{body}</tr>'

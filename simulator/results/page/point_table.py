@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from html import escape
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +43,10 @@ class ReportColumn(NamedTuple):
     text: Callable[[Any], str]
 
 
+# HTML heading, and the function that returns an HTML cell from a row with a report.
+_Column = tuple[str, Callable[[Row], str]]
+
+
 def _share(key: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda report: report[key] / report["step_time_s"] if report["step_time_s"] else None
 
@@ -54,16 +59,17 @@ COLLECTIVE: Final = (
     ReportColumn("wrong elements", "wrong", "number", lambda r: r["wrong"], str),
     ReportColumn("largest error", "max_abs_error", "number", lambda r: r["max_abs_error"], "{:.2g}".format),
 )
+# The most important figures first: a screen may show only the first columns.
 TRAINING: Final = (
     ReportColumn("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
     ReportColumn("uncertainty (80 %)", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
     ReportColumn("tokens/s", "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
     ReportColumn("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
-    ReportColumn("HFU", "hfu", "share", lambda r: r["hfu"], share_text),
+    ReportColumn("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
     ReportColumn("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
     ReportColumn("idle time", "bubble", "share", _share("bubble_time_s"), share_text),
     ReportColumn("recompute", "recompute", "share", _share("recompute_time_s"), share_text),
-    ReportColumn("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
+    ReportColumn("HFU", "hfu", "share", lambda r: r["hfu"], share_text),
     ReportColumn("reserved memory", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
 )
 
@@ -80,21 +86,30 @@ def figures(compared: Comparison) -> tuple[ReportColumn, ...]:
 def point_table(compared: Comparison) -> str:
     """Return the page's table of points in HTML; readable without scripts, sorted and filtered by scripts."""
     axes = [*compared.scenario.compare, *compared.scenario.sweep]
-    columns = figures(compared)
-    first = columns[0]
-    several = len(compared.settings) > 1
-    heads = [_heading(axis) for axis in axes] + [column.name for column in columns]
-    heads += [f"vs {compared.name(compared.settings[0])}"] if several else []
-    heads += ["fits"] if compared.kind == "training" else []
-    body = "".join(_row(compared, row, axes, columns, first, several) for row in compared.rows[:MOST_ROWS])
+    columns = _columns(compared)
+    heads = [f'<th class="text">{escape(_heading(axis))}</th>' for axis in axes] + [head for head, _ in columns]
+    body = "".join(_row(compared, row, axes, columns) for row in compared.rows[:MOST_ROWS])
     left = len(compared.rows) - MOST_ROWS
     notes = [f"{left:,} more points are in table.csv"] if left > 0 else []
     caption = ". ".join([*notes, *_why_dashes(compared)])
-    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     return (
         f'<table id="all" class="sortable">{f"<caption>{caption}</caption>" if caption else ""}'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{body}</tbody></table>"
     )
+
+
+def _columns(compared: Comparison) -> list[_Column]:
+    """Return the columns of the table after the settings."""
+    found: list[_Column] = []
+    for number, column in enumerate(figures(compared)):
+        found.append((f"<th>{escape(column.name)}</th>", partial(_cell, column)))
+        # The change stands beside its figure, and the verdict beside the memory.
+        if number == 0 and len(compared.settings) > 1:
+            name = f"vs {compared.name(compared.settings[0])}"
+            found.append((f"<th>{escape(name)}</th>", partial(_against, compared, column)))
+        if column.key == "peak_memory_bytes":
+            found.append(('<th class="text">fits</th>', _fits))
+    return found
 
 
 def example_filter(compared: Comparison) -> str:
@@ -121,52 +136,47 @@ def _why_dashes(compared: Comparison) -> list[str]:
     return [f"Real arrays were summed in {which}; payload: auto sums arrays of at most {limit} over all ranks"]
 
 
-def _row(
-    compared: Comparison,
-    row: Row,
-    axes: list[str],
-    columns: tuple[ReportColumn, ...],
-    first: ReportColumn,
-    several: bool,
-) -> str:
+def _row(compared: Comparison, row: Row, axes: list[str], columns: list[_Column]) -> str:
     settings = {**row.setting, **row.condition}
-    cells = [_setting_cell(label(axis, settings[axis])) for axis in axes]
+    cells = [text_cell(label(axis, settings[axis])) for axis in axes]
     if row.report is None:
         # A failed point has no figures; its error fills the row.
         error = next((outcome.error for outcome in compared.outcomes if outcome.index == row.index), "") or ""
-        cells.append(f'<td class="text bad">failed: {escape(error)}</td>')
+        cells.append(f'<td class="text bad" colspan="{len(columns)}">failed: {escape(error)}</td>')
         return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
-    cells += [_cell(column, row.report) for column in columns]
-    if several:
-        cells.append(_against(compared, row, first))
-    if compared.kind == "training":
-        # The memory that is missing on a GPU; unused if the point fits.
-        short = format_memory(row.report["shortfall_bytes"])
-        cells.append('<td class="text">yes</td>' if row.fits else f'<td class="text bad">lacks {short}</td>')
+    cells += [cell(row) for _, cell in columns]
     return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
 
 
-def _setting_cell(text: str) -> str:
+def _fits(row: Row) -> str:
+    """Return an HTML cell with "yes", or with the memory that is missing on a GPU."""
+    if row.fits:
+        return '<td class="text short">yes</td>'
+    return f'<td class="text short bad">lacks {format_memory((row.report or {})["shortfall_bytes"])}</td>'
+
+
+def text_cell(text: str) -> str:
+    """Return an HTML cell with a text on the left; a short text stays on a single line."""
     return f'<td class="text{" short" if len(text) <= _SHORT else ""}">{escape(text)}</td>'
 
 
-def _cell(column: ReportColumn, report: Mapping[str, Any]) -> str:
-    value = column.value(report)
+def _cell(column: ReportColumn, row: Row) -> str:
+    value = column.value(row.report or {})
     if value is None:
         return '<td data-v="">-</td>'
     return f'<td data-v="{value!r}">{escape(column.text(value))}</td>'
 
 
-def _against(compared: Comparison, row: Row, first: ReportColumn) -> str:
-    """Return an HTML cell with the relative difference of a point's first figure from the baseline setting's.
+def _against(compared: Comparison, column: ReportColumn, row: Row) -> str:
+    """Return an HTML cell with the relative difference of a point's figure from the baseline setting's.
 
     The baseline is taken at the same swept values.
     """
     if row.setting == compared.settings[0]:
         return '<td data-v="0">baseline</td>'
     baseline = compared.row(compared.settings[0], row.condition).report
-    value = first.value(row.report or {})
-    before = first.value(baseline) if baseline is not None else None
+    value = column.value(row.report or {})
+    before = column.value(baseline) if baseline is not None else None
     # The baseline failed, or has no value to divide by.
     if not before or value is None:
         return '<td data-v="">-</td>'

@@ -41,24 +41,47 @@ function pick(index) {
   address();
 }
 
-// The address names the point and the window [s], so that it can be sent to somebody: #point=3&window=0.1,0.2
+// The address names the view, so that a link shows it again: the point, the window [s], the filter and the order of the
+// table (a minus for falling values), and the panels that are open.
+// #point=3&window=0.1,0.2&filter=step<30+ms&sort=-step&open=links,groups
 function address() {
   const { view, played } = state;
   const zoomed = view && state.drawn === state.point && (view.from > 0 || view.to < view.end);
-  const parts = [`point=${state.point}`];
+  const parts = new URLSearchParams({ point: state.point });
   // A window that was asked for stays in the address until the point is drawn.
-  if (state.asked) parts.push(`window=${state.asked.join(",")}`);
-  else if (zoomed) parts.push(`window=${[view.from, view.to].map((t) => Number((t * played.unit_s).toPrecision(6))).join(",")}`);
+  if (state.asked) parts.set("window", state.asked.join(","));
+  else if (zoomed) parts.set("window", [view.from, view.to].map((t) => Number((t * played.unit_s).toPrecision(6))).join(","));
+  if (at("filter").value) parts.set("filter", at("filter").value);
+  const sorted = document.querySelector("#all th:is([aria-sort=ascending], [aria-sort=descending])");
+  if (sorted) parts.set("sort", `${sorted.getAttribute("aria-sort") === "descending" ? "-" : ""}${sorted.textContent}`);
+  const open = panels().filter((one) => one.open).map((one) => one.id.replace("panel", ""));
+  if (open.join() !== state.opened) parts.set("open", open.join());
+  // Commas need no escape, and are read more easily without.
+  const hash = `#${parts.toString().replaceAll("%2C", ",")}`;
   // A page inside another page, or a file in some browsers, may not change its address.
-  try { history.replaceState(null, "", `#${parts.join("&")}`); } catch { /* the page works without */ }
+  try { history.replaceState(null, "", hash); } catch { /* the page works without */ }
 }
 
+// Panels that the reader opens and closes.
+const panels = () => [...document.querySelectorAll("details[id]")];
+
 function asked(hash) {
-  const parts = new Map(hash.slice(1).split("&").map((part) => part.split("=")));
+  const parts = new URLSearchParams(hash.slice(1));
   const point = Number(parts.get("point") ?? NaN);
   const window = (parts.get("window") || "").split(",").map(Number);
   return { point: Number.isInteger(point) && point >= 0 && point < data.points.length ? point : null,
-    window: window.length === 2 && window[1] > window[0] ? window : null };
+    window: window.length === 2 && window[1] > window[0] ? window : null,
+    filter: parts.get("filter") || "", sort: parts.get("sort") || "", open: parts.get("open") ?? state.opened };
+}
+
+// The table and the panels as an address asks for them.
+function restore({ filter, sort, open }) {
+  at("filter").value = filter;
+  filterRows();
+  const name = sort.replace(/^-/, "");
+  const heads = [...document.querySelectorAll("#all thead th")];
+  sortRows(at("all"), heads.findIndex((head) => head.textContent === name), sort !== name);
+  for (const one of panels()) one.open = open.split(",").includes(one.id.replace("panel", ""));
 }
 
 function windowText() {
@@ -234,37 +257,43 @@ function rowFilter(text, heads, rows) {
   return { keep: (row) => tests.every((test) => test(row)), fault };
 }
 
-function tables() {
+// Rows by a column, falling or rising; in the order of the points if no column has this number.
+function sortRows(table, column, falling) {
+  const rows = [...table.tBodies[0].rows];
+  // The error of a failed point spans all figures, and is none of them.
+  const own = (cell) => (cell && cell.colSpan === 1 ? cell.dataset.v ?? cell.textContent : "");
+  const value = (row) => { const v = own(row.cells[column]); const n = Number(v); return v === "" || Number.isNaN(n) ? v : n; };
+  if (column < 0) rows.sort((a, b) => a.dataset.index - b.dataset.index);
+  else rows.sort((a, b) => { const [x, y] = [value(a), value(b)]; return typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }); });
+  if (column >= 0 && falling) rows.reverse();
+  table.querySelectorAll("thead th").forEach((head, i) => head.setAttribute("aria-sort", i !== column ? "none" : falling ? "descending" : "ascending"));
+  table.tBodies[0].append(...rows);
+}
+
+function filterRows() {
+  const rows = [...document.querySelectorAll("#all tbody tr")];
+  const { keep, fault } = rowFilter(at("filter").value, [...document.querySelectorAll("#all thead th")].map((head) => head.textContent), rows);
+  let shown = 0;
+  for (const row of rows) {
+    const keeps = keep(row);
+    row.classList.toggle("hidden", !keeps);
+    shown += keeps;
+  }
+  at("filtered").textContent = `${shown < data.points.length ? `${shown} of ` : ""}${data.points.length} ${data.points.length === 1 ? "point" : "points"}${fault ? `. ${fault}` : ""}`;
+}
+
+// `changed` is called when a reader has sorted or filtered a table.
+function tables(changed = () => {}) {
   for (const table of document.querySelectorAll("table.sortable")) {
     table.querySelectorAll("thead th").forEach((head, column) => {
       const button = make("button", { text: head.textContent, "aria-label": `sort by ${head.textContent}` });
       head.setAttribute("aria-sort", "none");
       head.replaceChildren(button);
-      let falling = false;
-      button.addEventListener("click", () => {
-        const rows = [...table.tBodies[0].rows];
-        const value = (row) => { const v = row.cells[column].dataset.v ?? row.cells[column].textContent; const n = Number(v); return v === "" || Number.isNaN(n) ? v : n; };
-        rows.sort((a, b) => { const [x, y] = [value(a), value(b)]; return typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }); });
-        if (falling) rows.reverse();
-        table.querySelectorAll("thead th").forEach((other) => other.setAttribute("aria-sort", "none"));
-        head.setAttribute("aria-sort", falling ? "descending" : "ascending");
-        falling = !falling;
-        table.tBodies[0].append(...rows);
-      });
+      button.addEventListener("click", () => { sortRows(table, column, head.getAttribute("aria-sort") === "ascending"); changed(); });
     });
   }
   const filter = at("filter");
-  if (filter) filter.addEventListener("input", () => {
-    const rows = [...document.querySelectorAll("#all tbody tr")];
-    const { keep, fault } = rowFilter(filter.value, [...document.querySelectorAll("#all thead th")].map((head) => head.textContent), rows);
-    let shown = 0;
-    for (const row of rows) {
-      const keeps = keep(row);
-      row.classList.toggle("hidden", !keeps);
-      shown += keeps;
-    }
-    at("filtered").textContent = `${shown < data.points.length ? `${shown} of ` : ""}${data.points.length} ${data.points.length === 1 ? "point" : "points"}${fault ? `. ${fault}` : ""}`;
-  });
+  if (filter) filter.addEventListener("input", () => { filterRows(); changed(); });
   const copy = at("copy");
   if (copy) copy.addEventListener("click", async () => {
     const cell = (one) => { const text = one.dataset.v ?? one.textContent; return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text; };
@@ -287,16 +316,21 @@ function tables() {
 function start() {
   for (const hidden of document.querySelectorAll(".needsjs")) hidden.classList.remove("hidden");
   picker();
-  tables();
+  tables(address);
   front();
-  const { point, window } = asked(location.hash);
-  state.asked = window;
-  pick(point ?? state.point);
+  state.opened = panels().filter((one) => one.open).map((one) => one.id.replace("panel", "")).join();
+  const wanted = asked(location.hash);
+  state.asked = wanted.window;
+  restore(wanted);
+  // A picture in a closed panel has no width, and is drawn again when the panel opens.
+  for (const one of panels()) one.addEventListener("toggle", () => { if (state.view) state.view.tell(); address(); });
+  pick(wanted.point ?? state.point);
   // The event's address, because a point that was drawn meanwhile has written its own.
   addEventListener("hashchange", (event) => {
-    const { point: other, window: wanted } = asked(new URL(event.newURL).hash);
-    if (other !== null && other !== state.point) { state.asked = wanted; pick(other); }
-    else if (wanted && state.view) state.view.set(wanted[0] / state.played.unit_s, wanted[1] / state.played.unit_s);
+    const other = asked(new URL(event.newURL).hash);
+    restore(other);
+    if (other.point !== null && other.point !== state.point) { state.asked = other.window; pick(other.point); }
+    else if (other.window && state.view) state.view.set(...other.window.map((t) => t / state.played.unit_s));
   });
   at("search").addEventListener("input", (event) => { if (state.timeline) state.timeline.search(event.target.value); });
   at("search").addEventListener("keydown", (event) => { if (event.key === "Enter" && state.timeline && state.timeline.chosen) state.timeline.zoomTo(state.timeline.chosen); });

@@ -20,7 +20,7 @@ function mostMemory(memories) {
 async function showPair(number) {
   const pair = data.pairs[number];
   state.pair = number;
-  for (const row of document.querySelectorAll("#differences tbody tr")) row.classList.toggle("hidden", row.dataset.pair !== String(number));
+  document.querySelectorAll("#differences tbody").forEach((body, i) => body.classList.toggle("hidden", i !== number));
   const packed = pair.views.map((view) => (view ? unpack(view) : null));
   const played = await Promise.all(packed);
   if (state.pair !== number) return;
@@ -46,6 +46,8 @@ function startDiff() {
   const select = make("select", { id: "pair", onchange: () => showPair(Number(select.value)) },
     ...data.pairs.map((pair, i) => make("option", { value: i, text: pair.label })));
   at("pairs").replaceChildren(make("label", {}, "point ", select));
+  // A single point leaves nothing to select.
+  at("pairs").classList.toggle("hidden", data.pairs.length < 2);
   at("search").addEventListener("input", (event) => state.timelines.forEach((one) => one && one.search(event.target.value)));
   at("whole").addEventListener("click", () => state.view && state.view.set(0, state.view.end));
   at("closer").addEventListener("click", () => state.view && state.view.zoom(0.5, (state.view.from + state.view.to) / 2));
