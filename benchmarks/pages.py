@@ -45,13 +45,13 @@ def many_spans(ranks: int, each: int) -> dict[str, Any]:
     """Return a view with this number of ranks, and of spans per rank."""
     # Starts are differences to the previous start, in units of 1 ns.
     lane = {
-        "stream": "compute", "alike": 1, "start": [0] + [1000] * (each - 1), "duration": [700] * each,
+        "stream": "compute", "start": [0] + [1000] * (each - 1), "duration": [700] * each,
         "name": [i % 500 for i in range(each)], "kind": [i % 3 for i in range(each)],
     }  # fmt: skip
     return {
         "unit_s": 1e-9, "end": each * 1000, "notes": [], "memory": None, "pipeline": None, "links": {"rows": []},
         "lanes": {
             "names": [f"layer {i}" for i in range(500)], "kinds": ["forward", "backward", "all_gather"],
-            "lanes": [lane | {"rank": rank} for rank in range(ranks)], "last_rank": 0, "slow": [],
+            "lanes": [lane | {"rank": rank, "alike": [rank]} for rank in range(ranks)], "last_rank": 0, "slow": [],
         },
     }  # fmt: skip

@@ -66,6 +66,8 @@ def commands_in(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     def simulator(*arguments: object) -> Answer:
         capsys.readouterr()
         texts = [str(argument) for argument in arguments]
+        # Messages repeat the words of the command.
+        monkeypatch.setattr("sys.argv", ["simulator", *texts])
         code = guarded(lambda: app(texts, prog_name="simulator", standalone_mode=False))
         said = capsys.readouterr()
         return Answer(code, said.out, said.err)

@@ -50,7 +50,7 @@ def test_the_version_is_the_packages(cli: Command) -> None:
 
 
 WRONG_COMMANDS = [
-    (("lst",), "simulator: got 'lst'; one of check, ", "did you mean 'list'?"),
+    (("lst",), "simulator: got 'lst'; one of calibrate, ", "did you mean 'list'?"),
     (("run",), "simulator run: Missing argument 'SCENARIO'", "see `simulator run --help`"),
     (("run", "small.yaml", "more"), "simulator run: Got unexpected extra argument", "see `simulator run --help`"),
     (("run", "small.yaml", "--faster"), "simulator run: No such option: --faster", "see `simulator run --help`"),
@@ -63,7 +63,7 @@ WRONG_COMMANDS = [
     (("run", "nosuch"), "scenario: got 'nosuch'; one of ", "all_to_all_direct"),
     (("run", "stragler"), "scenario: got 'stragler'", "did you mean 'straggler'?"),
     (("run", "gone.yaml"), "gone.yaml: no such scenario file", "give an existing path"),
-    (("run", "."), "scenario: got '.'", "one of "),
+    (("run", "."), ".: is a directory; ", "one of "),
     (("run", "a" * 5000), "scenario: got 'aaa", "File name too long"),
     (("run", "empty.yaml"), "empty.yaml:1:1: the file is empty", ""),
     (("run", "binary.yaml"), "binary.yaml: not a UTF-8 text file", "byte 0 is 0xff"),

@@ -229,9 +229,8 @@ def test_ctrl_c_and_sigterm_keep_what_had_ended(
     assert "Traceback" not in err
     told = [text for text in err.splitlines() if word in text]
     assert len(told) == 1
-    assert told[0].endswith(
-        "2 of 8 points are in torn; to continue, use `simulator sweep ... --resume --out torn` and the same options"
-    )  # fmt: skip
+    again = " ".join(("simulator sweep long.yaml", *there, "--json --resume --out torn"))
+    assert told[0].endswith(f"2 of 8 points are in torn; to continue, use `{again}`")
     assert cli("sweep", "long.yaml", "--out", "torn", "--resume", *there).code == 0
     assert cli("run", "long.yaml", "--out", "whole").code == 0
     assert contents(tmp_path / "torn") == contents(tmp_path / "whole")

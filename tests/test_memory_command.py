@@ -174,3 +174,9 @@ def test_the_default_length_is_at_most_what_a_model_has_learned(cli: Command, op
     answer = cli(*options)
     assert (answer.code, answer.err) == (0, "")
     assert "1 x 1024" in answer.out
+
+
+def test_a_gpu_without_its_form_is_printed_as_the_card_that_was_taken(cli: Command) -> None:
+    told = cli("memory", "llama3_8b", "--dp", 8, "--gpu", "h100")
+    assert told.out.startswith("fits on h100_sxm from ZeRO stage 1 on")
+    assert "sum on h100_sxm of " in told.out

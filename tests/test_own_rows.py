@@ -34,7 +34,10 @@ def test_a_run_that_the_tables_have_is_the_same_run(tmp_path: Path) -> None:
     [
         ("gpt2,h100_sx,dgx_h100,8,1024,1,1,bare,ddp,5", "line 2: gpu: got 'h100_sx'; one of .*did you mean 'h100_sxm'"),
         ("gpt2,h100_sxm,dgx_h100,0,1024,1,1,bare,ddp,5", "line 2: gpus: got '0'; "),
-        ("gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,", "line 2: step_time_s: give either step_time_s or tokens_per_s"),
+        (
+            "gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,",
+            "line 2: step_time_s: give one of step_time_s, tokens_per_s and log",
+        ),
         ("gpt2,h100_sxm,dgx_h100,8,,1,1,bare,ddp,5", "line 2: seq_len: is missing; every run needs this column"),
         ("gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,zero9,5", "line 2: sharding: got 'zero9'; one of"),
         ("gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,5,6", "line 2: got more cells than the 10 columns"),

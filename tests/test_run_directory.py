@@ -294,8 +294,8 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
     done = len(read_journal(tmp_path / "torn"))
     assert done == 2
     assert told == [
-        f"interrupted: {done} of 8 points are in torn; to continue, use `simulator sweep ... --resume --out torn` "
-        "and the same options"
+        f"interrupted: {done} of 8 points are in torn; to continue, use `"
+        f"{' '.join(('simulator sweep long.yaml', *options, '--json --resume --out torn'))}`"
     ]
     assert not (tmp_path / "torn" / "report.json").exists()
     wait_until_nobody_is_left(process.pid)
@@ -320,8 +320,8 @@ def test_sigterm_keeps_what_had_ended_as_ctrl_c_does(tmp_path: Path, command: tu
     assert (process.returncode, out, done) == (143, "", 2)
     assert "Traceback" not in err
     assert [line for line in err.splitlines() if "terminated" in line] == [
-        f"terminated: {done} of 8 points are in torn; to continue, use `simulator sweep ... --resume --out torn` and "
-        "the same options"
+        f"terminated: {done} of 8 points are in torn; to continue, use `"
+        f"{' '.join(('simulator sweep long.yaml', *options, '--json --resume --out torn'))}`"
     ]
     wait_until_nobody_is_left(process.pid)
 

@@ -2,8 +2,8 @@
 
     python -m tools.readme_pictures
 
-All come from `simulator run`: the first screen of a shipped scenario's page in Chromium, the whole page with a number
-at each part, and the timeline of a training step with few enough ranks to see each rank.
+All come from `simulator run`: the first screen of a shipped scenario's page in Chromium, the whole page of training
+steps with a number at each part, and the timeline of a training step with few enough ranks to see each rank.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ plots: [timeline]
 _IMAGES: Final = ROOT / "docs" / "images"
 # Selectors of the parts that docs/start/read_the_report.md explains, in the order of its numbers.
 _PARTS: Final = (
-    "h1", ".glance table", "#overview", "#pointpanel h2", "#timeline canvas", "#linkspanel", "section:has(#all) h2",
-    "section:has(> .scroll):not(:has(#all)) h2",
+    "h1", ".glance table", "#overview", "#pointpanel h2", "#timeline canvas", "#pipelinepanel", "#memory canvas",
+    "#holders", "#linkspanel", "#frontpanel h2", "section:has(#all) h2", "section:has(> .scroll):not(:has(#all)) h2",
 )  # fmt: skip
 # Draws a number left of each part, in a margin that is wide enough.
 _NUMBER: Final = """(selectors) => {
@@ -51,11 +51,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         step = Path(folder) / "training_step.yaml"
         step.write_text(_STEP, encoding="utf-8")
-        ring = ROOT / "scenarios" / "ring_vs_parameter_server.yaml"
         runs = Path(folder) / "runs"
-        page = run_of(ring, runs).folder / "report.html"
+        pages = (("report", "ring_vs_parameter_server", False), ("report_parts", "pipeline_schedules", True))
         # A screen shot has text in many greys.
-        for name, numbered in (("report", False), ("report_parts", True)):
+        for name, scenario, numbered in pages:
+            page = run_of(ROOT / "scenarios" / f"{scenario}.yaml", runs).folder / "report.html"
             _store(_screen(page, Path(folder) / f"{name}.png", numbered=numbered), _IMAGES / f"{name}.png", colours=256)
         drawn = {path.stem: path for path in run_of(step, runs).pictures}
         _store(drawn["timeline"], _IMAGES / "training_step.png")
@@ -69,9 +69,6 @@ def _screen(page: Path, target: Path, *, numbered: bool) -> Path:
     with browser() as running, opened(running, page) as one:
         one.drawn()
         if numbered:
-            one.page.locator("#linkspanel").evaluate("panel => { panel.open = true; state.view.tell(); }")
-            # The machine below the links is large, and explains itself.
-            one.page.locator("#topology").evaluate("drawing => drawing.classList.add('hidden')")
             one.page.evaluate(_NUMBER, list(_PARTS))
         one.page.screenshot(path=str(target), full_page=numbered)
     return target
@@ -79,7 +76,9 @@ def _screen(page: Path, target: Path, *, numbered: bool) -> Path:
 
 def _store(picture: Path, target: Path, colours: int = _COLOURS) -> None:
     with Image.open(picture) as image:
-        image.convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(target, optimize=True)
+        # Rare colours keep their hue: a legend's swatch of few pixels must look like its bars.
+        reduced = image.convert("RGB").quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        reduced.save(target, optimize=True)
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1000:.0f} kB")
 
 

@@ -208,6 +208,19 @@ def in_lines(faults: Sequence[str]) -> str:
     return "\n".join([*map(one_line, faults[:MOST_FAULTS]), *([f"and {more} further mistakes"] if more > 0 else [])])
 
 
+def few(names: Sequence[str], most: int, more: str = ", ...") -> str:
+    """Return names as a list; of more than `most` + 1 names, only the first `most`, followed by `more`.
+
+    A single further name is written out, because an ellipsis would hide it and save no room.
+
+    Examples
+    --------
+    >>> few(["a", "b", "c"], most=2), few(["a", "b", "c", "d"], most=2)
+    ('a, b, c', 'a, b, ...')
+    """
+    return ", ".join(names) if len(names) <= most + 1 else ", ".join(names[:most]) + more
+
+
 def one_of(allowed: Iterable[str], name: object) -> str:
     """Return a text that lists the allowed names, and the allowed name that `name` probably meant.
 
@@ -217,9 +230,8 @@ def one_of(allowed: Iterable[str], name: object) -> str:
     "one of ring, tree; did you mean 'ring'?"
     """
     names = sorted(allowed)
-    shown = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + ", ..."
     close = _similar(names, str(name)[:_MOST_COMPARED].lower())
-    return f"one of {shown}{f'; did you mean {close}?' if close else ''}"
+    return f"one of {few(names, 12)}{f'; did you mean {close}?' if close else ''}"
 
 
 def _similar(names: Sequence[str], typed: str) -> str:

@@ -6,6 +6,7 @@ meaning (`spelling.py`), and so have the names in catalog/other_names.yaml.
 
 from __future__ import annotations
 
+import shlex
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,11 +103,20 @@ def find(kind: Kind, name: str) -> Path:
     known = shipped(kind, name)
     if known is not None:
         return files[known]
+    if path.is_dir():
+        raise ScenarioError(f"{name}: is a directory; {_directory_hint(kind, path)}")
     # A text that looks like a path gets a message about files; any other text gets a message about names.
     if "/" in name or path.suffix in (".yaml", ".yml", ".json", ".graphml"):
         shown = name if name.isprintable() else repr(name)
         raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or {_some(files)}")
     raise UnknownNameError(kind, name, files, _other_kind(kind, name))
+
+
+def _directory_hint(kind: Kind, path: Path) -> str:
+    """Return the command that repeats an earlier run, if a directory given as a scenario is a run's directory."""
+    if kind == "scenario" and is_file(path / "run.json"):
+        return f"to simulate this earlier run again, use `simulator rerun {shlex.quote(str(path))}`"
+    return f"give the path of a {kind} file or {_some(_files(kind))}"
 
 
 def _other_kind(kind: Kind, name: str) -> str:

@@ -397,6 +397,45 @@ def validate(
     show(source, own, every, jobs, kept, as_json=as_json)
 
 
+@app.command()
+def calibrate(
+    runs: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUNS.csv", help="Your measured runs, a line each; docs/validation.md lists the columns."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Framework file to write, such as my_framework.yaml.")],
+    topology: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Topology of the lines without a topology of their own.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Number of processes; more than one pays for runs that take seconds each.")
+    ] = 1,
+) -> None:
+    """Fit a framework to your own measured runs."""
+    from simulator.cli.calibrate import calibrate as fit
+
+    fit(runs, out, topology, jobs)
+
+
+@app.command()
+def expect(
+    scenario: ScenarioName,
+    measured: Annotated[
+        str,
+        typer.Option(metavar="TEXT", help="Your measurement: '14.7 s', '120000 tokens/s' or '5700 tokens/s/GPU'."),
+    ],
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell whether a measured training step is normal, and why not."""
+    from simulator.cli.expect import expect as tell
+    from simulator.cli.settings import as_overrides
+
+    tell(scenario, measured, as_overrides(settings or ()), as_json=as_json)
+
+
 def run_app() -> None:
     """Run the command line; print errors for the user as lines on stderr, and exit with their code."""
     sys.exit(guarded(_run))

@@ -10,6 +10,7 @@ from typing import Any, Final
 import typer
 
 from simulator.basics.errors import ScenarioError
+from simulator.basics.registry import shipped
 from simulator.basics.units import GIB, format_memory
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
@@ -57,6 +58,8 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     # Both depend on the model alone; the GPU's capacity decides what fits.
     states, activations = _states(model, request.dp), _activations(model, request)
     capacity = load_gpu(request.gpu).hbm_bytes
+    # "h100" means a card with a form and a memory: print the card's own name.
+    card = shipped("gpu", request.gpu) or request.gpu
     if as_json:
         document = {
             "parameters": total(model),
@@ -68,7 +71,7 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
         return
     # Rows are ZeRO stages, columns are checkpointing policies [B].
     needs = [[states[f"paper, stage {stage}"] + nbytes for nbytes in activations.values()] for stage in range(4)]
-    print_text(_finding(needs, list(activations), capacity, request.gpu))
+    print_text(_finding(needs, list(activations), capacity, card))
     print_text(f"{model.name}: {total(model):,} parameters; GiB per rank, with {request.dp} data-parallel ranks")
     typer.echo("\nmodel states (Adam, mixed precision), by convention")
     for name, nbytes in states.items():
@@ -78,7 +81,7 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     )
     for name, nbytes in activations.items():
         typer.echo(f"  {name:<34}{nbytes / GIB:>10.2f} GiB")
-    print_text(f"\nsum on {request.gpu} of {capacity / GIB:.1f} GiB (ZeRO stages by the paper's convention)")
+    print_text(f"\nsum on {card} of {capacity / GIB:.1f} GiB (ZeRO stages by the paper's convention)")
     rows = [
         [f"stage {stage}", *(f"{need / GIB:.1f} {'fits' if need <= capacity else 'over'}" for need in own)]
         for stage, own in enumerate(needs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import typer
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_time
+from simulator.cli.continuing import continuing_command
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, hear, word
 from simulator.cli.plan_output import (
     SearchProgress,
@@ -119,7 +121,8 @@ def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Ou
             typer.echo(f"report: {output.out / FILE}")
     # An interrupted plan still prints its best settings, and exits with the signal's code.
     if ended is not None:
-        more = "" if own is None else f"; to continue, repeat the command with --resume --out {output.out}"
+        again = "" if output.out is None else continuing_command(sys.argv[1:], output.out)
+        more = "" if own is None else f"; to continue, use `{again}`"
         so_far = "the search has ended, but further plans have not" if found.ended else "the best"
         typer.echo(f"{word(ended)}: {so_far} of {len(found.played)} simulated settings{more}", err=True)
         raise typer.Exit(exit_code(ended))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -12,6 +13,7 @@ import typer
 
 from simulator.basics.errors import ScenarioError, SimulatorError
 from simulator.basics.optional_packages import require_package
+from simulator.cli.continuing import continuing_command
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
 from simulator.cli.link_names import check_link_names
 from simulator.cli.progress import progress
@@ -91,7 +93,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
         # The answer may need further points: a threshold is searched for between two values of an axis.
         compared = Comparison(scenario, ordered)
         with _heeding_interruption(
-            f"while the answer was computed; to continue, use `simulator sweep ... --resume --out {folder}`"
+            lambda: f"while the answer was computed; to continue, use `{continuing_command(sys.argv[1:], folder)}`"
         ):
             answered = answer(compared)
         wall_time = time.perf_counter() - began
@@ -194,8 +196,8 @@ def _keep_or_discard(folder: Path, numbered: Sequence[NumberedPoint], options: P
         run_directory.discard(folder)
         return ""
     return (
-        f"{done} of {len(numbered)} points are in {folder}; to continue, use `simulator sweep ... --resume --out "
-        f"{folder}` and the same options"
+        f"{done} of {len(numbered)} points are in {folder}; to continue, use "
+        f"`{continuing_command(sys.argv[1:], folder)}`"
     )
 
 
@@ -241,13 +243,13 @@ def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _heeding_interruption(when: str) -> Iterator[None]:
+def _heeding_interruption(when: Callable[[], str]) -> Iterator[None]:
     """On an interruption inside the `with` block, print which work was interrupted, and exit with its code."""
     try:
         yield
     except INTERRUPTIONS as error:
         heed_no_more()
-        typer.echo(f"{word(error)} {when}", err=True)
+        typer.echo(f"{word(error)} {when()}", err=True)
         raise typer.Exit(exit_code(error)) from None
 
 
@@ -259,6 +261,6 @@ def _pictures(
         return DrawnPictures()
     from simulator.results.pictures import draw
 
-    with _heeding_interruption(f"while drawing; the results are in {folder}"):
+    with _heeding_interruption(lambda: f"while drawing; the results are in {folder}"):
         findings = answered.to_dict()["findings"]
         return draw(folder, scenario, outcomes, svg=svg, spoken=answered.spoken, findings=findings)

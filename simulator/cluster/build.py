@@ -100,6 +100,7 @@ def build(
     link_factors: Mapping[str, float] | None = None,
     placement: Sequence[int] | None = None,
     ecmp_seed: int | None = None,
+    network_time: float = 1.0,
     base: Path | None = None,
 ) -> Cluster:
     """Build a topology's cluster for `world_size` ranks; return GPUs, links, routes and measured constants.
@@ -122,6 +123,9 @@ def build(
         GPU number of each rank.
     ecmp_seed : int, optional
         Choose among equally short routes by a hash with this seed.
+    network_time : float
+        Factor on the time of every transfer and collective: bandwidths and rate caps are divided by it, latencies and
+        start-ups multiplied.
     base : Path, optional
         Folder against which relative paths are read first.
 
@@ -142,6 +146,7 @@ def build(
     places = _placed(world_size, placement)
     graph = _graph(file, max(places) + 1, servers)
     _slow_down(graph, link_factors or {})
+    _stretch(graph, network_time)
     ranks, nodes = _seats(graph, places)
     if gpu is None and file.gpu is None:
         raise ScenarioError(f"topology {file.name!r} has no GPU; give cluster.gpu, such as a100_sxm_80gb")
@@ -162,8 +167,8 @@ def build(
         nodes=tuple(members for _, members in nodes),
         reducing_switches=tuple(reducing[number] for number in used) if reducing else (),
         # With a single node in use, every group has the constants for a node.
-        collectives=_measured(file, one_node=len(nodes) == 1),
-        in_node=_measured(file, one_node=True) if len(nodes) > 1 else {},
+        collectives=_measured(file, network_time, one_node=len(nodes) == 1),
+        in_node=_measured(file, network_time, one_node=True) if len(nodes) > 1 else {},
         hosts=tuple(hosts[place] for place in places) if hosts else (),
     )
 
@@ -288,6 +293,15 @@ def _slow_down(graph: Graph, factors: Mapping[str, float]) -> None:
         graph.edges[src, dst]["bandwidth"] *= factor
 
 
+def _stretch(graph: Graph, factor: float) -> None:
+    """Make every transfer in a graph take `factor` times as long."""
+    if factor == 1.0:
+        return
+    for _, _, link in graph.edges(data=True):
+        link["bandwidth"] /= factor
+        link["latency"] *= factor
+
+
 def _similar(graph: Graph, src: str, dst: str) -> list[str]:
     """Return existing link names similar to src->dst: links with an end in common, or else the first links."""
     # If one end exists, the other end is probably misspelt.
@@ -295,7 +309,7 @@ def _similar(graph: Graph, src: str, dst: str) -> list[str]:
     return (near or [f"{a}->{b}" for a, b in graph.edges])[:_MOST_SUGGESTIONS]
 
 
-def _measured(file: Topology, *, one_node: bool) -> dict[str, MachineCollective]:
+def _measured(file: Topology, network_time: float, *, one_node: bool) -> dict[str, MachineCollective]:
     # A group within a node has separate constants ("one_node"); without a measurement the operation is absent.
     chosen = {name: both.one_node if one_node else both.nodes for name, both in file.collectives.items()}
-    return {name: measured for name, measured in chosen.items() if measured is not None}
+    return {name: measured.stretched(network_time) for name, measured in chosen.items() if measured is not None}

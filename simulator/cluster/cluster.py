@@ -7,7 +7,7 @@ names are only for people.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -134,6 +134,19 @@ class MachineCollective:
             return 1.0
         # A saturation curve: at half_size the factor is 1/2, and it approaches 1 for large arrays.
         return float(1.0 / (1.0 + (self.half_size / max(nbytes, PACKET)) ** self.exponent))
+
+    def stretched(self, factor: float) -> MachineCollective:
+        """Return the constants of a machine whose collectives take `factor` times as long."""
+        if factor == 1.0:
+            return self
+        return replace(
+            self,
+            startup=self.startup * factor,
+            rate_cap=self.rate_cap / factor,
+            cross_rate_cap=self.cross_rate_cap / factor,
+            step=self.step * factor,
+            cross_step=self.cross_step * factor,
+        )
 
     def latency(self, steps: Steps) -> float:
         """Return the time paid before a collective's first transfer [s]: start-up plus each of its steps.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from simulator.basics.errors import few
 from simulator.cluster.cluster import Cluster
 from simulator.records.operation import Collective, Op
 from simulator.records.program import Program
@@ -69,7 +70,7 @@ def waiting_text(op: Op, awaited: str | None, missing: Sequence[int]) -> str:
     if isinstance(op, Collective):
         # Eight ranks suffice for a message.
         if missing:
-            ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+            ranks = few(list(map(str, missing)), 8)
             return f"{op.name!r}, which rank {ranks} has not reached"
         return f"{op.name!r}, whose transfers wait for each other"
     return f"{op.name!r}"

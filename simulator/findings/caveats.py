@@ -11,13 +11,13 @@ from textwrap import shorten
 from typing import Final, NamedTuple
 
 from simulator.basics.counts import number_of
+from simulator.basics.errors import few
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.measured_range import outside_of_measured
 from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.memory_margin import tight_memory
 from simulator.report.numbers.summary import BETWEEN
-from simulator.scenario.build_training import balanced
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
@@ -53,9 +53,7 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
 
 
 def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
-    """Yield a caveat for each algorithm that `auto` chose for a collective, with the reason at its first point, and for
-    each framework whose context-parallel ranks `auto` did not balance.
-    """
+    """Yield a caveat for each algorithm that `auto` chose for a collective, with the reason at its first point."""
     taken: dict[str, list[Report]] = {}
     for row, report in rows:
         if row.point.collective is not None and row.point.collective.algorithm == "auto":
@@ -64,14 +62,6 @@ def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     for name, reports in list(taken.items())[:_MOST]:
         where = f" for {number_of(len(reports), 'point')}" if several else ""
         yield Caveat("auto", f"auto chose {name}{where}: {reports[0]['why']}")
-    trainings = [row.point.training for row, _ in rows if row.point.training is not None]
-    contiguous = {one.framework: None for one in trainings if one.parallelism.balanced == "auto" and not balanced(one)}
-    for name in contiguous:
-        yield Caveat(
-            "auto",
-            f"auto left each rank a contiguous piece of the sequences, as in {name}'s measured runs, so that the last "
-            "rank computes most of attention; write balanced: true for a version with load balance",
-        )
 
 
 def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
@@ -88,8 +78,7 @@ def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
             if source.startswith(_BORROWED) and source not in told:
                 borrowed.setdefault(source.partition(";")[0], {})[operation] = None
     if unmeasured:
-        names = ", ".join(list(unmeasured)[:_MOST]) + (", ..." if len(unmeasured) > _MOST else "")
-        yield Caveat("network", best_case(names))
+        yield Caveat("network", best_case(few(list(unmeasured), _MOST)))
     for source, operations in list(borrowed.items())[:_MOST]:
         yield Caveat("network", shorten(f"constants of {join_list(list(operations))} are {source}", _MOST_LETTERS))
 

@@ -155,7 +155,17 @@ class Comparison:
     def name(self, setting: Settings) -> str:
         """Return a setting (compared values) in words, without the entries shared by every compared setting."""
         own = {key: _without(value, self.in_common.get(key, {})) for key, value in setting.items()}
-        return labelled(own) or self.scenario.name
+        return self.where(own) or labelled(own) or self.scenario.name
+
+    def where(self, condition: Settings) -> str:
+        """Return a condition (swept values) in words, without axes that have a single value."""
+        return labelled({key: value for key, value in condition.items() if key not in self.single})
+
+    @cached_property
+    def single(self) -> dict[str, Any]:
+        """Axes with a single value, which every point shares: {dotted key: value}."""
+        axes = {**self.scenario.compare, **self.scenario.sweep}
+        return {key: values[0] for key, values in axes.items() if len(values) == 1}
 
     def unfit_references(self, rows: Sequence[Row]) -> list[str]:
         """Return a sentence, in a list, that reference points do not fit in memory; empty if all fit, or if none does.
@@ -176,9 +186,9 @@ class Comparison:
 
     def place(self, row: Row) -> str:
         """Return a point in words, with its setting and condition: "ddp (8 GPUs)"."""
-        where = labelled(row.condition)
+        where = self.where(row.condition)
         if not row.setting:
-            return where
+            return where or labelled(row.condition)
         return f"{self.name(row.setting)} ({where})" if where else self.name(row.setting)
 
     @cached_property
@@ -196,9 +206,9 @@ class Comparison:
 
     @cached_property
     def setting_text(self) -> str:
-        """Text on what is common to all points: job, machine, and entries shared by the compared settings."""
+        """Text on what is common to all points: job, machine, axes with a single value, entries that settings share."""
         axes = varied({**self.scenario.compare, **self.scenario.sweep})
-        shared = labelled({key: value for key, value in self.in_common.items() if value})
+        shared = labelled({**self.single, **{key: value for key, value in self.in_common.items() if value}})
         told = describe(self.scenario, axes)
         return f"{told.job}, {shared}; {told.machine}" if shared else told.text
 

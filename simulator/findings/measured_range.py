@@ -17,7 +17,7 @@ from simulator.cluster.build import facts
 from simulator.cluster.gpu_file import load_gpu
 from simulator.scenario.build_training import precision
 from simulator.scenario.records import Scenario
-from simulator.step.framework import BARE
+from simulator.step.framework import BARE, load_framework
 from simulator.step.pipelines.schedule import SCHEDULES
 
 
@@ -124,7 +124,8 @@ def _of(scenario: Scenario) -> RunTraits:
     policy = spec.activation_checkpointing
     checkpointing = policy if isinstance(policy, str) else "every" if isinstance(policy, int) else "layer by layer"
     return RunTraits(
-        spec.framework, gpu_name(scenario), gpus, wanted.tp, wanted.pp, wanted.cp, wanted.ep, wanted.schedule,
+        load_framework(spec.framework, scenario.base).origin, gpu_name(scenario), gpus, wanted.tp, wanted.pp,
+        wanted.cp, wanted.ep, wanted.schedule,
         wanted.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
         spec.offload.what != "none", is_eight_bit(precision(spec.precision).matmul),
     )  # fmt: skip

@@ -23,6 +23,20 @@ def join_list(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
 
+def short_list(words: Sequence[str], noun: str) -> str:
+    """Return words joined as a list; of more than four words, the first three and the number of further `noun`s.
+
+    Examples
+    --------
+    >>> short_list(["a", "b", "c", "d"], "setting"), short_list(["a", "b", "c", "d", "e"], "setting")
+    ('a, b, c and d', 'a, b, c and 2 more settings')
+    """
+    # Hiding a single word would save nothing, hence the + 1.
+    if len(words) <= MOST_NAMED + 1:
+        return join_list(words)
+    return join_list([*words[:MOST_NAMED], f"{len(words) - MOST_NAMED} more {noun}s"])
+
+
 def joined(texts: Iterable[tuple[str, str]], between: str = ": ") -> str:
     """Return a text with each name and its text; names with the same text share it.
 

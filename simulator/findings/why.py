@@ -13,9 +13,9 @@ from simulator.basics.units import format_bandwidth, format_memory, format_time
 from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.text import clause, grouped, join_list
 from simulator.records.measures import arrays_text
-from simulator.records.setting_text import labelled
 from simulator.report.numbers.bottleneck import Bottleneck
-from simulator.scenario.build_training import framework, optimizer
+from simulator.scenario.build_training import optimizer
+from simulator.step.framework import load_framework
 from simulator.step.optimizer_update import implementation_of
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
@@ -123,10 +123,11 @@ def _updates(rows: list[Row]) -> str:
         # The implementation has no effect on the host, and the host's update takes nearly all of the difference.
         return f" (update on the host at {join_list([format_bandwidth(rate) for rate in rates])})"
     names = dict.fromkeys(
-        implementation_of(optimizer(training.optimizer), framework(training.framework))
-        for training in trainings
+        implementation_of(optimizer(training.optimizer), load_framework(training.framework, row.point.base))
+        for row in rows
+        if (training := row.point.training) is not None
         # Only updates on GPUs have a choice of kernels.
-        if STRATEGIES.find(training.sharding.strategy).updater is not Updater.SERVERS
+        and STRATEGIES.find(training.sharding.strategy).updater is not Updater.SERVERS
     )
     if not names:
         return ""
@@ -157,7 +158,7 @@ def _of_memory(compared: Comparison, rows: list[Row]) -> Cause | None:
 def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, tokens: str = "") -> str:
     """Return a text that contrasts the first two points: "ring takes 3 ms less than tree (8 GPUs)"."""
     first, second = (compared.name(row.setting) for row in rows[:2])
-    here, there = (labelled(row.condition) for row in rows[:2])
+    here, there = (compared.where(row.condition) for row in rows[:2])
     # The same setting under two conditions: name the conditions instead.
     if rows[0].setting == rows[1].setting:
         of = f" ({first})" if len(compared.settings) > 1 else ""
@@ -187,7 +188,7 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
         times = link["bytes"] / size if size else 0.0
         back = f", then {arrays_text(busiest.reverse_bytes / size)} back" if size and busiest.takes_turns else ""
         alike = all(one.setting == row.setting for one in rows)
-        name = labelled(row.condition) if alike else compared.name(row.setting)
+        name = compared.where(row.condition) if alike else compared.name(row.setting)
         texts.append((f"{arrays_text(times)}{back}", f" with {name}" if name else "", link["link"]))
         # A cable's two directions are busy in turn (a parameter server first receives, then sends): count both loads.
         in_turn = times * busiest.cable_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else times
@@ -195,7 +196,7 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
         loads.append({"point": row.index, "link": link["link"], "arrays": in_turn, **there_and_back})
     if not texts:
         return None
-    where = labelled(rows[0].condition)
+    where = compared.where(rows[0].condition)
     place = f" ({where})" if where and len({key_of(row.condition) for row in rows}) == 1 else ""
     most, least = (pick(one["arrays"] for one in loads) for pick in (max, min))
     # The fastest carries more, or every load is the same: loads are not the reason.
@@ -213,7 +214,7 @@ def _of_conditions(compared: Comparison, rows: list[Row]) -> Cause:
     Loads are not compared: under different conditions the busiest link may be of another kind.
     """
     ordered = sorted(rows, key=lambda row: row.index)
-    told = [(labelled(row.condition), str((row.report or {})["because"]).partition(": ")[2]) for row in ordered]
+    told = [(compared.where(row.condition), str((row.report or {})["because"]).partition(": ")[2]) for row in ordered]
     of = f" of {compared.name(rows[0].setting)}" if len(compared.settings) > 1 else ""
     sentences = [f"Bottleneck{of} with {join_list(names)}: {text}" for text, names in grouped(told).items()]
     links = []

@@ -13,7 +13,7 @@ from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, Settings
 from simulator.findings.text import at_text
 from simulator.records.measures import SAME, Measure, factor_text, percent_text
-from simulator.records.setting_text import label, labelled
+from simulator.records.setting_text import label
 
 # Maximum settings side by side; more settings become rows.
 _MOST_COLUMNS: Final = 6
@@ -165,7 +165,7 @@ def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
     """
     settings, conditions = compared.settings, compared.conditions
     names = tuple(compared.name(setting) for setting in settings)
-    places = tuple(labelled(condition) for condition in conditions)
+    places = tuple(compared.where(condition) for condition in conditions)
     grid = [[_cell(measure, compared.row(setting, condition)) for setting in settings] for condition in conditions]
     points = [[compared.row(setting, condition).index for setting in settings] for condition in conditions]
     contests = [[compared.row(setting, condition) for setting in settings] for condition in conditions]

@@ -10,6 +10,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.progress import stage
 from simulator.scenario.build_training import sharding
 from simulator.scenario.records import Scenario
+from simulator.step.framework import load_framework
 from simulator.step.strategies.strategy import STRATEGIES
 
 # Most vertices in cached clusters, over every point in a sweep: about 200 MB. Beyond, the oldest cluster is dropped.
@@ -27,7 +28,7 @@ class Clusters:
 
     def of(self, scenario: Scenario) -> Cluster:
         """Return the scenario's cluster, built or from the cache; see `build_cluster`."""
-        key = repr((scenario.cluster, scenario.base, servers_of(scenario)))
+        key = repr((scenario.cluster, scenario.base, servers_of(scenario), _network_time(scenario)))
         # Re-insert at the end: the dictionary is ordered by last use.
         cluster = self._built.pop(key, None) or build_cluster(scenario)
         self._built[key] = cluster
@@ -50,8 +51,15 @@ def build_cluster(scenario: Scenario) -> Cluster:
         link_factors=spec.link_factors,
         placement=spec.placement,
         ecmp_seed=spec.ecmp.hash if spec.ecmp else None,
+        network_time=_network_time(scenario),
         base=scenario.base,
     )
+
+
+def _network_time(scenario: Scenario) -> float:
+    """Return the factor on the time of transfers that the scenario's framework was calibrated to; 1 without."""
+    training = scenario.training
+    return 1.0 if training is None else load_framework(training.framework, scenario.base).network_time
 
 
 def servers_of(scenario: Scenario) -> int:

@@ -19,14 +19,15 @@ from simulator.basics.errors import ScenarioWarning, TooLargeError
 from simulator.basics.host_memory import shortage_text
 from simulator.basics.units import format_duration, format_memory
 from simulator.cluster.build import build, facts, graph_size
-from simulator.collectives.algorithm import ALGORITHMS
+from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
+from simulator.collectives.constants import runs
 from simulator.model.flops import model_flops_per_token
 from simulator.model.load import load_model
 from simulator.model.parameters import total
 from simulator.records.chunks import timed_sizes
 from simulator.records.transfers import BYTES_WRITTEN_OUT
 from simulator.run.collective import refuse_large_payload, request_of
-from simulator.run.scenario_cluster import servers_of
+from simulator.run.scenario_cluster import build_cluster, servers_of
 from simulator.run.schedule_rows import StepRows
 from simulator.scenario.build_training import sequences, to_step
 from simulator.scenario.records import ClusterSpec, Scenario
@@ -254,17 +255,18 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
         f"cluster.world_size: {ranks:,} ranks", "each with its routes", "take fewer ranks",
         ranks * _BYTES_A_RANK, ranks * _A_RANK,
     )  # fmt: skip
-    # Transfers depend on the cluster and cannot be counted without it.
-    if spec.algorithm == "auto" or "nodes" in ALGORITHMS.find(spec.algorithm).options:
+    name, request = _on_nodes(scenario, request)
+    # Transfers of the other choices of `auto` depend on the cluster and cannot be counted without it.
+    if name == "auto" or ("nodes" in ALGORITHMS.find(name).options and not request.nodes):
         return (each,)
-    schedule = ALGORITHMS.find(spec.algorithm).plans[spec.operation](request)
+    schedule = ALGORITHMS.find(name).plans[spec.operation](request)
     nbytes, seconds = schedule.rows * _BYTES_A_ROW, schedule.rows * _A_ROW
-    if request.chunks:
-        asked = f"collective.chunks: {request.chunks:,} pieces over {ranks:,} ranks"
-        made_of = f"{schedule.rows:.3g} transfers in {request.chunks:,} rounds"
-        return (each, Share(asked, made_of, "take fewer pieces", nbytes, seconds + request.chunks * _A_ROUND))
+    if spec.chunks:
+        asked = f"collective.chunks: {spec.chunks:,} pieces over {ranks:,} ranks"
+        made_of = f"{schedule.rows:.3g} transfers in {spec.chunks:,} rounds"
+        return (each, Share(asked, made_of, "take fewer pieces", nbytes, seconds + spec.chunks * _A_ROUND))
     asked, remedy = (
-        (f"collective.algorithm: {spec.algorithm} over {ranks:,} ranks"),
+        (f"collective.algorithm: {name} over {ranks:,} ranks"),
         "take another algorithm, or fewer ranks",
     )
     if request.servers > ranks:
@@ -280,6 +282,31 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
         made_of = f"{transfers:.3g} transfers of unequal sizes"
         remedy = f"take a size that is divisible into {schedule.chunks:,} equal parts, or fewer ranks"
     return (each, Share(asked, made_of, remedy, nbytes, seconds))
+
+
+def _on_nodes(scenario: Scenario, request: CollectiveRequest) -> tuple[str, CollectiveRequest]:
+    """Return the algorithm of a scenario's collective, and the request with full nodes, without building the cluster.
+
+    The algorithm that a measured machine runs replaces `auto`. The request stays without nodes if nodes differ.
+    """
+    spec, cluster = scenario.collective, scenario.cluster
+    if spec is None:
+        raise TypeError("a scenario of a collective has a collective")
+    node = facts(cluster.topology, scenario.base).node_size
+    if request.nodes or not node or cluster.placement or spec.group or cluster.world_size % node:
+        return spec.algorithm, request
+    firsts = range(0, cluster.world_size, node)
+    request = replace(request, nodes=tuple(tuple(range(first, first + node)) for first in firsts))
+    if spec.algorithm != "auto":
+        return spec.algorithm, request
+    # The constants of two nodes are the constants of many.
+    two = ClusterSpec(topology=cluster.topology, world_size=2 * node, gpu=cluster.gpu)
+    own = runs(build_cluster(scenario.replaced(cluster=two)), request, tuple(range(2 * node)))
+    if own is None:
+        return "auto", request
+    if request.chunks is None and "chunks" in ALGORITHMS.find(own.algorithm).options:
+        request = replace(request, chunks=own.segments(spec.nbytes))
+    return own.algorithm, request
 
 
 def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:

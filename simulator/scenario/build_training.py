@@ -22,7 +22,7 @@ from simulator.scenario.training_spec import (
     ShardingSpec,
     TrainingSpec,
 )
-from simulator.step.framework import BARE, Framework, load_framework
+from simulator.step.framework import load_framework
 from simulator.step.parallelism import Parallelism
 from simulator.step.spec import InjectedFault, LossScaling, Sharding, TrainingTask
 
@@ -61,7 +61,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
     # Checked again, because users from Python may call this function with any world_size.
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
-    model = load_model(spec.model, spec.seq_len, base)
+    model, made = load_model(spec.model, spec.seq_len, base), load_framework(spec.framework, base)
     return TrainingStep(
         model=model,
         seq_len=spec.seq_len,
@@ -79,7 +79,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         compiled=spec.compile,
         dropout=spec.dropout is not False and spec.dropout > 0,
         allocator=spec.allocator,
-        framework=framework(spec.framework),
+        framework=made,
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
         algorithm=spec.algorithm,
         steps=spec.steps,
@@ -93,11 +93,6 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
 def sharding(spec: ShardingSpec) -> Sharding:
     """Return the planner's record for the sharding of model states, from the scenario's keys."""
     return Sharding(**spec.model_dump())
-
-
-def framework(name: str) -> Framework:
-    """Return the framework (its fitted constants) by name; "bare" has no constants."""
-    return BARE if name == "bare" else load_framework(name)
 
 
 def optimizer(spec: OptimizerSpec) -> Optimizer:
@@ -207,15 +202,6 @@ def ulysses_ranks(spec: ParallelismSpec) -> int:
     return spec.cp if spec.context == "ulysses" else 1
 
 
-def balanced(training: TrainingSpec) -> bool:
-    """Return whether context-parallel ranks have equal shares of attention; `auto` does as the framework does."""
-    asked = training.parallelism.balanced
-    # Frameworks' files are read only for sequences that are split.
-    if asked == "auto":
-        return training.parallelism.cp == 1 or framework(training.framework).balanced_context
-    return bool(asked)
-
-
 def parallelism(training: TrainingSpec) -> Parallelism:
     """Return the planner's record for the model's partitioning over ranks, from the scenario's keys."""
     spec = training.parallelism
@@ -228,7 +214,7 @@ def parallelism(training: TrainingSpec) -> Parallelism:
         cp=spec.cp,
         ulysses=ulysses_ranks(spec),
         gathers_keys=spec.context == "all_gather",
-        balanced=balanced(training),
+        balanced=spec.balanced,
         sequence_parallel=spec.sequence_parallel,
         tp_overlap=cast(Any, spec.tp_overlap),
         schedule=spec.schedule,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError, UnknownNameError
@@ -18,6 +18,9 @@ from simulator.scenario.rule_violation import RuleViolation, first_duplicate
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
+
+# Larger topologies named in a message.
+_MOST_LARGER: Final = 3
 
 FactsReader = Callable[[Any], "TopologyFacts"]
 
@@ -91,7 +94,8 @@ def _size(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleVio
     if facts is not None and facts.max_ranks is not None and cluster.world_size > facts.max_ranks:
         yield RuleViolation(
             ("cluster", "world_size"),
-            f"got {cluster.world_size}; topology {facts.name} has {facts.max_ranks} GPUs; take fewer ranks",
+            f"got {cluster.world_size}; topology {facts.name} has {facts.max_ranks} GPUs; take fewer ranks"
+            f"{_larger(facts, cluster.world_size)}, or write a topology file (docs/start/your_cluster.md)",
             ("cluster.world_size", "cluster.topology"),
         )
     allowed = f"must be one of 0 .. {cluster.world_size - 1}, because world_size is {cluster.world_size}"
@@ -103,6 +107,16 @@ def _size(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleVio
                 ("cluster.stragglers", "cluster.world_size"),
                 of_key=True,
             )
+
+
+def _larger(small: TopologyFacts, world_size: int) -> str:
+    """Return the names of shipped machines with enough GPUs, similar machines first: ', a larger topology (...)'."""
+    every = [_shipped(name) for name in registry.names("topology")]
+    # Graphs without nodes are invented, and many accept only some numbers of GPUs.
+    enough = [one for one in every if one.node_size and (one.max_ranks is None or one.max_ranks >= world_size)]
+    enough.sort(key=lambda one: (one.gpu != small.gpu, one.node_size != small.node_size))
+    names = [one.name for one in enough[:_MOST_LARGER]]
+    return f", a larger topology (such as {', '.join(names)})" if names else ""
 
 
 def _placement(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleViolation]:

@@ -75,7 +75,7 @@ class NamedFiles:
         if isinstance(training.model, str):
             yield NamedFile(training.model, locate("model", training.model, base))
         if training.framework != "bare":
-            yield NamedFile(training.framework, registry.find("framework", training.framework))
+            yield NamedFile(training.framework, locate("framework", training.framework, base))
         for path in training.learning.files:
             yield NamedFile(path, base / path)
 

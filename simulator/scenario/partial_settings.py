@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from simulator.basics.errors import few
 from simulator.records.setting_text import setting_text
 from simulator.scenario import build_records
 from simulator.scenario.axes import put
@@ -112,5 +113,4 @@ def no_such_point(scenario: Scenario, wanted: Mapping[str, Any]) -> str:
 
 
 def _listed(values: Sequence[Any]) -> str:
-    more = "" if len(values) <= _MOST_VALUES else f" and {len(values) - _MOST_VALUES} more"
-    return ", ".join(setting_text(value) for value in values[:_MOST_VALUES]) + more
+    return few([setting_text(value) for value in values], _MOST_VALUES, f" and {len(values) - _MOST_VALUES} more")

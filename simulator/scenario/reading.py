@@ -190,6 +190,22 @@ def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | No
     return ValueReader(reader, lambda: {"enum": sorted(names())})
 
 
+def known_or_path(names: Callable[[], Iterable[str]], suffixes: tuple[str, ...]) -> ValueReader:
+    """Return a validator for a name from `names()`, in any spelling, or the path of a file with one of the suffixes.
+
+    Paths are returned unchanged; the file is checked at its use.
+    """
+    named = known(names)
+
+    def reader(value: Any) -> str:
+        if isinstance(value, str) and value.isprintable() and value.endswith(suffixes):
+            return value
+        return str(named.reader(value))
+
+    pattern = "({})$".format("|".join(map(re.escape, suffixes)))
+    return ValueReader(reader, lambda: {"anyOf": [named.schema(), {"type": "string", "pattern": pattern}]})
+
+
 def text(pattern: str, rule: str) -> ValueReader:
     """Return a validator for text that matches a pattern; `rule` describes the pattern in words."""
 

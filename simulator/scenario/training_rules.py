@@ -25,6 +25,7 @@ from simulator.scenario.caching import memoized
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
 from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.framework import load_framework
 from simulator.step.spec import OPTIMIZERS, Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
@@ -91,6 +92,7 @@ def conflicts(
         model = files.model(shape.model, shape.seq_len)
     except ScenarioError as error:
         yield from _model_conflicts(error, shape)
+    yield from _framework(shape, base)
     yield from parallelism_rules.conflicts(shape, model, None if sizes else cluster.world_size)
     yield from _activation_checkpointing(shape, model)
     yield from _layers_per_unit(shape, model)
@@ -308,6 +310,15 @@ def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Gpu |
         return load_gpu(cluster.gpu, base)
     except (ScenarioError, OSError, ValueError, TypeError):
         return None
+
+
+def _framework(shape: TrainingSpec, base: Path) -> Iterator[RuleViolation]:
+    """Yield a violation at `training.framework` for each fault in the named framework file."""
+    try:
+        load_framework(shape.framework, base)
+    except ScenarioError as error:
+        for line in str(error).splitlines():
+            yield _conflict("framework", line)
 
 
 def _model_conflicts(error: ScenarioError, shape: TrainingSpec) -> Iterator[RuleViolation]:

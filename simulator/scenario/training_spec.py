@@ -278,11 +278,9 @@ class ParallelismSpec(Spec):
             "exchanged for tokens (ulysses); or ring with ulysses."
         ),
     )
-    balanced: Annotated[bool | Literal["auto"], reading.choice(("auto", True, False))] = Field(
-        default="auto",
-        description=(
-            "cp: whether each rank has an early and a late piece of the sequence (zigzag); auto: as the framework does."
-        ),
+    balanced: bool = Field(
+        default=True,
+        description="cp: whether each rank has an early and a late piece of the sequence (zigzag), and equal work.",
     )
     order: Annotated[tuple[str, ...], kinds_in_order()] = Field(
         default=ORDER,
@@ -407,7 +405,10 @@ class PrecisionSpec(Spec):
     )
     scaling: Annotated[Scaling, reading.choice(get_args(Scaling))] = Field(
         default="tensor",
-        description="Scale of matmul inputs in eight bits: one for each tensor, or for each row (torchao's rowwise).",
+        description=(
+            "Scale of matmul inputs in eight bits: one for each tensor, for each row (torchao's rowwise), or for each "
+            "block of 128 (DeepSeek-V3)."
+        ),
     )
 
 
@@ -471,8 +472,10 @@ class TrainingSpec(Spec):
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
         default=False, description="Dropout: true (probability 0.1), false, or a probability."
     )
-    framework: Annotated[str, reading.known(frameworks)] = Field(
-        default="torchtitan", description="Framework whose fitted constants slow down kernels; bare: no constants."
+    framework: Annotated[str, reading.known_or_path(frameworks, (".yaml", ".yml"))] = Field(
+        default="torchtitan",
+        description="Framework whose fitted constants slow down kernels: a catalog name, bare (no constants), or the "
+        "path of a framework file, such as `simulator calibrate` writes.",
     )
     allocator: Annotated[Literal["caching", "expandable_segments"], reading.choice(ALLOCATORS)] = Field(
         default="caching", description="Allocator of GPU memory."

@@ -193,8 +193,8 @@ class ParallelismKeys(TypedDict, total=False):
     context: Literal["ring", "all_gather", "ulysses"] | Mapping[str, int]
     """cp: attention across ranks: keys and values pass round a ring, are gathered (all_gather), or heads are exchanged
     for tokens (ulysses); or ring with ulysses."""
-    balanced: Literal["auto", True, False]
-    """cp: whether each rank has an early and a late piece of the sequence (zigzag); auto: as the framework does."""
+    balanced: bool
+    """cp: whether each rank has an early and a late piece of the sequence (zigzag), and equal work."""
     order: Sequence[Literal["tp", "cp", "ep", "dp", "pp"]]
     """Kinds of parallelism in rank order; the first kind varies fastest with the rank's number."""
 
@@ -241,8 +241,9 @@ class PrecisionKeys(TypedDict, total=False):
     """Dtype for the optimizer's parameter copy; auto: float32 for narrower parameters."""
     matmul: Literal["float64", "float32", "float16", "bfloat16", "tf32", "float8_e4m3fn", "float8_e5m2", "auto"]
     """Dtype for matmul inputs; auto: the parameters' dtype."""
-    scaling: Literal["tensor", "row"]
-    """Scale of matmul inputs in eight bits: one for each tensor, or for each row (torchao's rowwise)."""
+    scaling: Literal["tensor", "row", "block"]
+    """Scale of matmul inputs in eight bits: one for each tensor, for each row (torchao's rowwise), or for each block of
+    128 (DeepSeek-V3)."""
 
 
 class ServersKeys(TypedDict, total=False):
@@ -409,7 +410,8 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     dropout: bool | float
     """Dropout: true (probability 0.1), false, or a probability."""
     framework: str
-    """Framework whose fitted constants slow down kernels; bare: no constants."""
+    """Framework whose fitted constants slow down kernels: a catalog name, bare (no constants), or the path of a
+    framework file, such as simulator calibrate writes."""
     allocator: Literal["caching", "expandable_segments"]
     """Allocator of GPU memory."""
     offload: Literal["none", "optimizer"] | OffloadKeys

@@ -17,7 +17,6 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
 from simulator.model.parameters import modules
 from simulator.scenario.build_training import (
-    framework,
     precision,
     scaling_rule,
     to_step,
@@ -27,6 +26,7 @@ from simulator.scenario.build_training import (
 from simulator.scenario.learning_spec import LearningSpec
 from simulator.scenario.resolve import bytes_text
 from simulator.scenario.training_spec import ShardingSpec, TrainingSpec
+from simulator.step.framework import load_framework
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.spec import State, Updater
 from simulator.step.strategies.strategy import STRATEGIES
@@ -62,7 +62,7 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     yield from _without_numbers(shape)
     yield from _loss_scaling(shape)
     yield from _sharding(shape)
-    yield from _precision(shape)
+    yield from _precision(shape, base)
     yield from _bucket_size(shape, world_size, base)
     yield from _one_copy(shape, world_size)
     yield from _attention(shape)
@@ -133,11 +133,11 @@ def _sharding(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
         yield key, "'last' needs gradient_accumulation_steps above 1"
 
 
-def _precision(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
+def _precision(shape: TrainingSpec, base: Path) -> Iterator[tuple[Key, str]]:
     key = ("training", "precision", "scaling")
     if not is_eight_bit(precision(shape.precision).matmul):
         yield key, "needs a matmul dtype of eight bits; write matmul: float8_e4m3fn"
-    elif framework(shape.framework).row_scaled == 1.0:
+    elif shape.precision.scaling == "row" and load_framework(shape.framework, base).row_scaled == 1.0:
         yield key, f"{shape.framework} has no measured cost of scales for each row; write framework: torchtitan"
 
 

@@ -12,8 +12,10 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
+from simulator.basics import registry
 from simulator.basics.document import Document
 from simulator.basics.dtypes import is_eight_bit
+from simulator.basics.errors import one_of
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import SourcedValue, Strict, figures
 from simulator.cluster.locate import read_named
@@ -23,6 +25,12 @@ from simulator.cluster.validation import checked
 # tensor; a kernel per operation and tensor.
 Implementation = Literal["fused", "foreach", "for_loop"]
 IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = get_args(Implementation)
+
+
+# GPUs with the chip of another GPU and more memory (GH200 too, whose name contains H200).
+_SAME_CHIP: Final = {"H200": "H100"}
+# Power of flash attention relative to that of matmuls, both at full clock; see `Framework.attention_time`.
+_ATTENTION_POWER: Final = 0.86
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,11 @@ class Sustained:
     power: float
     peak_flops: float
     eight_bit: float | None = None
+
+    def missing_power(self, gpu: Gpu) -> float:
+        """Return the power per FLOP/s of the peak of the measured board, relative to the board of `gpu`."""
+        power = float(gpu.facts.get("power", self.power))
+        return (self.power / self.peak_flops) / (power / gpu.peak_flops.get("bfloat16", self.peak_flops))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +86,6 @@ class Framework:
         one.
     row_scaled : float
         Duration of matmuls in eight bits with a scale for each row, relative to a scale for each tensor.
-    balanced_context : bool
-        Whether context-parallel ranks have an early and a late piece of each sequence, and so equal work.
     stops_early : bool
         Whether recompute ends with the last tensor needed by the backward pass.
     casts_once : bool
@@ -116,6 +127,10 @@ class Framework:
         Default implementation of the optimizer's update.
     workspaces : float
         Scratch memory of matmul libraries, allocated once and never freed [B].
+    kernel_time : float
+        Factor on the duration of every kernel, from the calibration to a user's own runs.
+    network_time : float
+        Factor on the duration of every transfer and collective, from the calibration to a user's own runs.
     sustained : mapping of str to Sustained
         Slowdown under sustained load, by chip: "H100".
     facts : mapping
@@ -132,7 +147,6 @@ class Framework:
     loss_buffers: bool = False
     split_maps: bool = False
     row_scaled: float = 1.0
-    balanced_context: bool = True
     stops_early: bool = False
     casts_once: bool = False
     overlaps: bool = True
@@ -150,12 +164,22 @@ class Framework:
     widens_gradients: bool = False
     optimizer_implementation: Implementation = "fused"
     workspaces: float = 0.0
+    kernel_time: float = 1.0
+    network_time: float = 1.0
     sustained: Mapping[str, Sustained] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def origin(self) -> str:
+        """Name of the shipped framework whose constants a user's framework starts from; otherwise its own name."""
+        return self.facts.get("based_on") or self.name
+
     def chip(self, gpu: Gpu) -> str | None:
-        """Return the first key in `sustained`, such as "H100", found in the GPU's name; None without such a key."""
+        """Return the first key in `sustained`, such as "H100", found in the GPU's name or in the name of a GPU with the
+        same chip; None without such a key.
+        """
         names = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
+        names += "".join(f" {chip}" for other, chip in _SAME_CHIP.items() if other in names)
         return next((chip for chip in self.sustained if chip.upper() in names), None)
 
     def fitted_to(self, gpu: Gpu | None = None) -> dict[str, list[str]]:
@@ -205,13 +229,40 @@ class Framework:
             times = sorted(load.time for load in self.sustained.values())
             return times[len(times) // 2]
         known = self.sustained[chip]
-        power = float(gpu.facts.get("power", known.power))
-        # Power per FLOP/s on the fitted board, relative to this board.
-        missing = (known.power / known.peak_flops) / (power / gpu.peak_flops.get("bfloat16", known.peak_flops))
         time = known.time * _power_of(gpu, dtype)
         if known.eight_bit is not None and is_eight_bit(dtype):
             time = known.eight_bit
-        return max(1.0, time * missing)
+        return max(1.0, time * known.missing_power(gpu))
+
+    def attention_time(self, gpu: Gpu) -> float:
+        """Return a factor, at least 1: the duration of a flash attention kernel on this GPU relative to the rates
+        published for its chip.
+
+        Notes
+        -----
+        Published rates were reached within the power of the chip's own board. A board with less power per FLOP/s
+        loses in proportion, as for matmuls, once attention needs more power than the board has. On an H200 (700 W),
+        flash attention of 8,192 to 131,072 tokens draws 675 to 690 W at 1.94 to 1.98 GHz (catalog/measured/kernels.csv,
+        read with nvidia-smi), 0.86 of the 799 W that matmuls would need there (700 W x 1.141). A step has a single
+        clock: beside matmuls, attention is slowed more than alone.
+
+        Examples
+        --------
+        On an H100 of 500 W, attention would need 0.86 x 1.141 x 700 = 687 W:
+
+        >>> from dataclasses import replace
+        >>> from simulator.cluster.gpu_file import load_gpu
+        >>> own = Framework(sustained={"H100": Sustained(1.141, 700.0, 989.4e12)})
+        >>> gpu = load_gpu("h100_sxm")
+        >>> weak = replace(gpu, facts={**gpu.facts, "power": 500.0})
+        >>> round(own.attention_time(gpu), 3), round(own.attention_time(weak), 3)
+        (1.0, 1.374)
+        """
+        chip = self.chip(gpu)
+        if chip is None:
+            return 1.0
+        known = self.sustained[chip]
+        return max(1.0, min(1.0, _ATTENTION_POWER * known.time) * known.missing_power(gpu))
 
 
 def _power_of(gpu: Gpu, dtype: str) -> float:
@@ -294,10 +345,22 @@ class _Chip(_Constant):
     eight_bit: Annotated[float, AfterValidator(_factor)] | None = None
 
 
+class _Calibration(Strict):
+    """Calibration to a user's own runs, as written in a framework file.
+
+    `runs` is the number of runs; `errors` are the errors ln(measured / predicted) of the step time of each run,
+    predicted by a calibration without this run; empty for a single run.
+    """
+
+    runs: Annotated[int, Field(ge=1)]
+    errors: list[float] = Field(default_factory=list)
+
+
 class _FrameworkFile(Strict):
     """Keys of a framework file, with the defaults of bare kernels."""
 
     product: str = ""
+    based_on: str = ""
     attention_masked: _Share = _Share(value=0.0)
     elementwise: _Factor = _Factor(value=1.0)
     streaming: _Factor = _Factor(value=1.0)
@@ -307,7 +370,6 @@ class _FrameworkFile(Strict):
     loss_buffers: _Fact = _Fact(value=False)
     split_maps: _Fact = _Fact(value=False)
     row_scaled: _Factor = _Factor(value=1.0)
-    balanced_context: _Fact = _Fact(value=True)
     stops_early: _Fact = _Fact(value=False)
     casts_once: _Fact = _Fact(value=False)
     overlaps: _Fact = _Fact(value=True)
@@ -325,6 +387,9 @@ class _FrameworkFile(Strict):
     widens_gradients: _Fact = _Fact(value=False)
     optimizer_implementation: _Choice = _Choice(value="fused")
     workspaces: _Amount = _Amount(value=0.0)
+    kernel_time: _Factor = _Factor(value=1.0)
+    network_time: _Factor = _Factor(value=1.0)
+    calibration: _Calibration | None = None
     sustained: dict[str, _Chip] = Field(default_factory=dict)
 
 
@@ -338,6 +403,10 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
     base : Path, optional
         Folder for relative paths.
 
+    Notes
+    -----
+    A file with `based_on: NAME` has the constants of the shipped framework NAME, except for the keys in the file.
+
     Raises
     ------
     ScenarioError
@@ -347,13 +416,41 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
     --------
     >>> load_framework({"elementwise": 2.0}).elementwise
     2.0
+    >>> load_framework({"based_on": "nanotron", "kernel_time": 1.1}).issue == load_framework("nanotron").issue
+    True
     """
-    return _framework(*read_named("framework", framework, base))
-
-
-def _framework(name: str, document: Document) -> Framework:
-    """Return the Framework of this name from a loaded framework file; the file's keys are checked."""
+    if framework == BARE.name:
+        return BARE
+    name, document = read_named("framework", framework, base)
     file = checked(_FrameworkFile, document)
+    return _framework(name, _based(file, document))
+
+
+def changed_file(framework: str | Mapping[str, Any], base: Path | None, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a framework file that differs from a framework in the changed keys alone.
+
+    `framework` and `base` are as for `load_framework`.
+    """
+    if framework == BARE.name or framework in registry.names("framework"):
+        return {"based_on": framework, "product": framework, **changes}
+    name, document = read_named("framework", framework, base)
+    return {"product": name, **document.data, **changes}
+
+
+def _based(file: _FrameworkFile, document: Document) -> _FrameworkFile:
+    """Return a checked framework file with the constants of the framework in `based_on`, where it has none itself."""
+    if file.based_on in ("", BARE.name):
+        return file
+    if file.based_on not in registry.names("framework"):
+        known = one_of((BARE.name, *registry.names("framework")), file.based_on)
+        document.refuse([document.fault(("based_on",), f"got {file.based_on!r}; {known}")])
+    base = dict(read_named("framework", file.based_on)[1].data)
+    chips = base.get("sustained", {}) | document.data.get("sustained", {})
+    return _FrameworkFile.model_validate(base | dict(document.data) | {"sustained": chips})
+
+
+def _framework(name: str, file: _FrameworkFile) -> Framework:
+    """Return the Framework of this name from a checked framework file."""
     constants = figures(file)
     return Framework(
         name=name,
@@ -366,7 +463,6 @@ def _framework(name: str, document: Document) -> Framework:
         loss_buffers=file.loss_buffers.value,
         split_maps=file.split_maps.value,
         row_scaled=file.row_scaled.value,
-        balanced_context=file.balanced_context.value,
         stops_early=file.stops_early.value,
         casts_once=file.casts_once.value,
         overlaps=file.overlaps.value,
@@ -384,12 +480,16 @@ def _framework(name: str, document: Document) -> Framework:
         widens_gradients=file.widens_gradients.value,
         optimizer_implementation=file.optimizer_implementation.value,
         workspaces=file.workspaces.value,
+        kernel_time=file.kernel_time.value,
+        network_time=file.network_time.value,
         sustained={
             chip: Sustained(load.time, load.power, load.peak_flops, load.eight_bit)
             for chip, load in file.sustained.items()
         },
         facts={
             "product": file.product,
+            "based_on": file.based_on,
+            "calibration": file.calibration and tuple(file.calibration.errors),
             "sources": {key: figure.source for key, figure in constants},
             "unsure": tuple(key for key, figure in constants if not figure.sure),
             "fitted_to": {

@@ -13,7 +13,7 @@ from typing import Final
 from simulator.basics.dtypes import find, is_eight_bit
 from simulator.cluster.cluster import Gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
-from simulator.step.kernels.framework_operations import eight_bit_casts
+from simulator.step.kernels.framework_operations import block_scaled, eight_bit_casts
 from simulator.step.kernels.kernel_time import communication_sms, duration, elementwise_share
 from simulator.step.spec import TrainingStep
 
@@ -155,12 +155,18 @@ class KernelTimer:
             if kernel.causal and framework.attention_masked:
                 whole = self._bare(replace(kernel, causal=False), contention)
                 seconds += framework.attention_masked * (whole - seconds)
-            return seconds
-        precision = self.step.precision
-        slower = framework.matmul_time(self.gpu, precision.matmul)
-        if precision.scaling == "row" and is_eight_bit(precision.matmul):
-            slower *= framework.row_scaled
+            return framework.attention_time(self.gpu) * seconds
+        slower = framework.matmul_time(self.gpu, self.step.precision.matmul) * self._scaled(kernel)
         return slower * self._bare(kernel, contention) + self._casts(kernel, contention)
+
+    def _scaled(self, kernel: Matmul) -> float:
+        """Return the duration of a matmul with the step's scales of eight-bit inputs, relative to a scale for each
+        tensor.
+        """
+        precision = self.step.precision
+        if not is_eight_bit(precision.matmul) or precision.scaling == "tensor":
+            return 1.0
+        return self.step.framework.row_scaled if precision.scaling == "row" else block_scaled(kernel)
 
     def _casts(self, kernel: Matmul, contention: _Contention) -> float:
         """Return the time to cast both operands of a matmul to eight bits [s]; 0 if matmuls use no eight-bit dtype or
@@ -174,11 +180,13 @@ class KernelTimer:
         return self._bare(casts, replace(contention, sms_taken=0)) if casts.read else 0.0
 
     def _bare(self, kernel: Kernel, contention: _Contention) -> float:
-        """Return a kernel's duration under contention by a collective [s], without the framework's overheads."""
+        """Return a kernel's duration under contention by a collective [s], with the factor `kernel_time` alone of the
+        framework's overheads.
+        """
         precision = self.step.precision
         # Only linear maps use eight bits; attention keeps the activations' dtype.
         wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and is_eight_bit(precision.matmul))
-        return duration(
+        return self.step.framework.kernel_time * duration(
             kernel,
             self.gpu,
             precision.params if wide else precision.matmul,

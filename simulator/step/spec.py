@@ -77,7 +77,7 @@ class Sharding:
         return None if isinstance(self.reshard_after_forward, bool) else self.reshard_after_forward
 
 
-Scaling = Literal["tensor", "row"]
+Scaling = Literal["tensor", "row", "block"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,9 @@ class Precision:
         Dtype of the optimizer's master copy; None if working parameters serve as master copy.
     matmul : str
         Dtype of matmul inputs: equal to `params`, or an fp8 dtype.
-    scaling : {"tensor", "row"}
-        Scale of matmul inputs in eight bits: one for each tensor, or one for each row.
+    scaling : {"tensor", "row", "block"}
+        Scale of matmul inputs in eight bits: one for each tensor, for each row, or for each block (128 x 128 of
+        weights, 1 x 128 of activations and gradients).
     """
 
     params: str = "bfloat16"

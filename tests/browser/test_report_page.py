@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -171,6 +172,45 @@ def test_spans_are_those_of_the_run(running: Any, folders: dict[str, Path]) -> N
         ):
             assert (rank, stream, name) == (row[0], row[1], row[4])
             assert (start, end) == pytest.approx((row[2], row[3]), abs=1e-9)
+
+
+def test_the_breakdown_names_the_condition_of_its_points(running: Any, folders: dict[str, Path]) -> None:
+    """Two shardings at two micro-batches: bars of the two points with the micro-batch of the selected point."""
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        for place, micro in enumerate(("1", "4")):
+            one.value(f"pick(pointAt([0, {place}]))")
+            value = one.value(f"data.axes[1].values[{place}]")
+            assert micro in value
+            assert one.text("#breakdown caption").endswith(f": the points with {value} (2 of 4 points)")
+            assert one.page.locator("#breakdown tbody tr").count() == 2
+    # Without a swept axis every point has a bar.
+    with opened(running, folders["staged"] / FILE) as one:
+        one.drawn()
+        assert "points with" not in one.text("#overview caption")
+        assert one.page.locator("#overview tbody tr").count() == 2
+
+
+def test_the_legend_explains_copies(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        names = one.page.locator("#timeline .legend span").all_inner_texts()
+        assert "copies (kernels that copy and cast tensors around collectives)" in names
+        assert "forward" in names
+
+
+def test_numbers_are_whole_in_print(running: Any, folders: dict[str, Path]) -> None:
+    """On paper of 720 pixels no figure of the points breaks between its digits, and no column is cut."""
+    lines = (
+        "(cell => { const r = document.createRange(); r.selectNodeContents(cell); return r.getClientRects().length; })"
+    )
+    with opened(running, folders["staged"] / FILE, width=720) as one:
+        one.drawn()
+        one.page.emulate_media(media="print")
+        cells = "[...document.querySelectorAll('#all tbody td:not(.text)')].filter(c => !/\\s/.test(c.textContent))"
+        assert one.value(f"{cells}.length") > 0
+        assert set(one.value(f"{cells}.map({lines})")) == {1}
+        assert one.value("document.querySelector('#all').getBoundingClientRect().right") <= 720
 
 
 def test_the_pick_changes_every_view(running: Any, folders: dict[str, Path]) -> None:
@@ -622,9 +662,14 @@ def test_memory_stands_below_the_lanes_on_the_same_axis_and_counts_alike_at_ever
             assert [(box["x"], box["width"]) for box in boxes[:1]] == [(box["x"], box["width"]) for box in boxes[1:]]
             axes.add(one.value("state.memory.most"))
         assert len(axes) == 1
-        names = [row.split("\t")[0] for row in one.text("#holders table").splitlines() if row.startswith("layer ")]
-        numbers = [int(name.split()[1]) for name in names if "activations" in name]
-        assert numbers == sorted(numbers)
+        # A group opens to its allocations, in their natural order.
+        group = one.page.locator("#holders details", has_text="layer 0-23 activations").first
+        summary = group.locator("summary").inner_text()
+        assert not group.locator("div").is_visible()
+        group.locator("summary").click()
+        rows = group.locator("div").inner_text().splitlines()
+        assert summary.endswith(f" ×{len(rows)}")
+        assert [int(row.split()[1]) for row in rows] == list(range(24))
 
 
 def test_a_click_marks_a_time_in_every_picture_and_lists_its_allocations(
@@ -651,19 +696,34 @@ def test_a_click_marks_a_time_in_every_picture_and_lists_its_allocations(
         # The timeline has a line at the same time.
         assert pixels(one, "#timeline canvas").tobytes() != before
         assert "(at the marked time)" in one.text("#memory .legend")
-        head, *rows = one.text("#holders table").splitlines()
+        head = one.text("#holders caption")
         total = one.value("write(state.memory.total[state.memory.at(state.view.marked)], 'B')")
         when = one.value("write(state.view.marked * state.memory.unit, 's')")
         assert head.startswith(f"Largest allocations at {when}, of {total}. ")
-        # The rows are those of the allocator's log of the point at this time, in the same order.
+        # The rows are groups of the allocator's log of the point at this time, the largest group first.
         setting, condition = divmod(one.value("state.point"), 2)
         data = TRAINING | {"compare": {}, "sweep": {}}
         own = {"sharding": ["ddp", "zero3"][setting], "micro_batch_size": [1, 4][condition]}
         run_again = simulate(load_scenario(data | {"training": TRAINING["training"] | own}))
         time = marked * one.value("state.memory.unit")
-        held = allocations_at(run_again.timeline, time, one.value("state.memory.memory.rank"))[:15]
-        assert [row.split("\t")[0] for row in rows] == [holder.name for holder in held]
-        assert [row.split("\t")[2] for row in rows] == [one.value(f"write({holder.nbytes}, 'B')") for holder in held]
+        held: dict[tuple[str, str], list[int]] = {}
+        for holder in allocations_at(run_again.timeline, time, one.value("state.memory.memory.rank")):
+            held.setdefault((re.sub(r"\d+", "#", holder.name), holder.category), []).append(holder.nbytes)
+        wanted = sorted(held.items(), key=lambda group: -sum(group[1]))[:15]
+        peak = one.value("Math.max(...state.memory.total)")
+        told = one.value(
+            "[...document.querySelectorAll('#holders tbody tr')].map(row => [row.cells[0].querySelector('summary') ||"
+            " row.cells[0], row.cells[1], row.cells[2]].map(cell => cell.textContent))"
+        )
+        counted = [(*name.partition(" ×")[::2], category, amount) for name, category, amount in told]
+        assert [
+            (re.sub(r"\d+(-\d+)?", "#", name), category, int(count or 1), amount)
+            for name, count, category, amount in counted
+        ] == [
+            (name, category, len(sizes), one.value(f"write({sum(sizes)}, 'B')"))
+            for (name, category), sizes in wanted
+            if sum(sizes) >= 1e-3 * peak
+        ]
         one.page.get_by_role("button", name="Back to the peak").click()
         assert one.text("#holders") == at_peak
         # A click on the timeline lists the allocations of its time, too; Escape goes back.
@@ -797,8 +857,26 @@ def test_ranks_of_one_stage_are_one_block_of_lanes(running: Any, folders: dict[s
     """Two ranks a stage, whose groups have names of their own and end a few nanoseconds apart."""
     with opened(running, folders["staged"] / FILE) as one:
         one.drawn()
-        ranks = one.value("[...new Set(state.timeline.lanes.map(lane => `${lane.rank} ${lane.alike}`))]")
-        assert ranks == ["0 2", "2 2", "4 2", "6 2"]
+        ranks = one.value("[...new Set(state.timeline.lanes.map(lane => lane.who))]")
+        assert ranks == ["ranks 0-1 ×2", "ranks 2-3 ×2", "ranks 4-5 ×2", "ranks 6-7 ×2"]
+
+
+def test_lanes_name_the_ranks_that_share_them(running: Any, tmp_path: Path) -> None:
+    """Two slow ranks share lanes, and so do the others: names are ranges, and the tooltip of a name has all."""
+    slow = {"topology": "star_100g", "world_size": 16, "stragglers": {5: 0.5, 9: 0.5}}
+    data = {**TRAINING, "cluster": slow, "training": {"model": "gpt2_small", "seq_len": 256, "sharding": "ddp"}}
+    run(tmp_path / "slow", {key: value for key, value in data.items() if key not in ("compare", "sweep")})
+    with opened(running, tmp_path / "slow" / FILE) as one:
+        one.drawn()
+        everybody = one.value("[...new Set(state.timeline.lanes.map(lane => lane.everybody()))]")
+        assert everybody == ["ranks 0-4, 6-8, 10-15 ×14", "ranks 5, 9 ×2"]
+        # A narrower place has fewer ranges, and no noun at last.
+        fitting = one.value("[25, 23, 22, 17].map(n => state.timeline.lanes[0].shortened(text => text.length <= n))")
+        assert fitting == [everybody[0], "ranks 0-4, 6-8, ... ×14", "ranks 0-4, ... ×14", "0-4, 6-8, ... ×14"]
+        one.page.locator("#timeline canvas").scroll_into_view_if_needed()
+        box = one.page.locator("#timeline canvas").bounding_box()
+        one.page.mouse.move(box["x"] + 30, box["y"] + 5)
+        assert one.text("#tip").splitlines() == [everybody[0], "compute"]
 
 
 def test_lines_on_each_other_share_one_name(running: Any, tmp_path: Path) -> None:

@@ -368,6 +368,10 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
         patch.setattr(one_by_one, "play_point", counted)
         ended = cli("plan", "model.json", *options, *narrow, "--out", "here")
     assert (whole.code, ended.code) == (0, 130)
+    # The command that is named below is the one that goes on.
+    assert ended.err.endswith(
+        f"; to continue, use `simulator plan model.json {' '.join((*options, *narrow))} --resume --out here`\n"
+    )
     assert sum(path.is_file() for path in (tmp_path / "here" / "outcomes").rglob("*")) == 2
     again = cli("plan", "model.json", *options, *narrow, "--out", "here")
     assert again.faults == [

@@ -87,3 +87,9 @@ def test_a_part_of_a_name_means_the_names_that_contain_it() -> None:
     assert one_of(["double_binary_tree", "multi_ring", "wide_ring"], "ring").endswith(
         "; did you mean 'multi_ring' or 'wide_ring'?"
     )
+
+
+def test_a_list_hides_no_single_name() -> None:
+    names = [f"n{number:02}" for number in range(14)]
+    assert one_of(names[:13], "x") == "one of " + ", ".join(names[:13])
+    assert one_of(names, "x") == "one of " + ", ".join(names[:12]) + ", ..."

@@ -887,3 +887,57 @@ def test_a_leader_that_does_not_fit_further_on_is_not_overtaken() -> None:
     answer = simulator.play(data).answer
     assert not any("Crossover" in sentence for sentence in answer.sentences)
     assert any("do not fit in memory" in sentence for sentence in answer.sentences)
+
+
+def test_an_axis_with_a_single_value_is_named_once_and_in_no_label() -> None:
+    of = compared(
+        SHARDED
+        | {
+            "compare": {"training.sharding": ["ddp", "zero3"], "training.attention": ["flash"]},
+            "sweep": {"cluster.world_size": [4], "training.micro_batch_size": [1, 2]},
+        }
+    )
+    assert [of.name(setting) for setting in of.settings] == ["ddp", "zero3"]
+    assert [of.where(condition) for condition in of.conditions] == ["micro-batch 1", "micro-batch 2"]
+    assert "flash attention, 4 GPUs" in of.setting_text or "4 GPUs, flash attention" in of.setting_text
+
+
+def test_a_tie_under_one_condition_names_the_condition() -> None:
+    """Between two GPUs, ring and direct send the same bytes in the same steps; among eight, direct has fewer steps."""
+    sentence = (
+        answered(
+            RING_OR_NAIVE
+            | {
+                "compare": {"collective.algorithm": ["ring", "direct"]},
+                "sweep": {"cluster.world_size": [2, 8]},
+            }
+        )
+        .findings[0]
+        .sentences[0]
+    )
+    assert "all settings are equal with 2 GPUs" in sentence
+
+
+def test_changes_over_many_conditions_name_three_settings_and_count_the_rest() -> None:
+    """Nine settings are compared with the baseline: a sentence names the best three, and has a range for six."""
+    found = answered(
+        SHARDED
+        | {
+            "compare": {
+                "training.sharding": [
+                    "ddp",
+                    "zero1",
+                    "zero2",
+                    "zero3",
+                    {"strategy": "zero3", "reshard_after_forward": False},
+                ],
+                "training.activation_checkpointing": ["none", "full"],
+            },
+            "sweep": {"cluster.world_size": [2, 8]},
+            "answer": ["change"],
+        }
+    ).findings[0]
+    (change, *_) = [sentence for sentence in found.sentences if sentence.startswith("Change of time")]
+    # 120 columns a line.
+    assert len(change) <= 3 * 120
+    assert re.search(r"; \d settings behind them: ", change)

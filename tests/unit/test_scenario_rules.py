@@ -146,7 +146,16 @@ def test_hierarchical_needs_full_nodes() -> None:
 def test_a_fixed_topology_has_so_many_gpus() -> None:
     assert told({}, {"topology": "fat_tree_1024", "world_size": 1024}) == []
     (line,) = told({}, {"topology": "fat_tree_1024", "world_size": 1025})
-    assert line == "cluster.world_size: got 1025; topology fat_tree_1024 has 1024 GPUs; take fewer ranks"
+    assert line == (
+        "cluster.world_size: got 1025; topology fat_tree_1024 has 1024 GPUs; take fewer ranks, a larger topology (such "
+        "as a100_roce_4x100g, aws_p4de, dgx_a100), or write a topology file (docs/start/your_cluster.md)"
+    )
+    # Machines with the same GPU come first: geforce_server has 8 of the workstation's GPUs.
+    (line,) = told({}, {"topology": "pcie_workstation", "world_size": 8})
+    assert "a larger topology (such as geforce_server, " in line
+    (line,) = told({}, {"topology": "pcie_workstation", "world_size": 9})
+    assert "a larger topology (such as " in line
+    assert "geforce_server" not in line
 
 
 def test_stragglers_are_ranks_that_exist() -> None:

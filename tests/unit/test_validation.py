@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from simulator.basics import registry
 from simulator.basics.errors import OutOfMemoryError, ScenarioError, UnknownNameError
+from simulator.basics.measured_tables import read_table
 from simulator.calibration.table import Table
 from simulator.calibration.training_runs import kernel_checks
 from simulator.calibration.training_runs.ablation import behind
@@ -144,6 +146,29 @@ def test_scales_for_each_row_make_matmuls_in_eight_bits_slower_and_nothing_else(
     assert row.seconds(attention) == tensor.seconds(attention)
     wide = KernelTimer(H100, step(framework, precision=Precision(scaling="row")))
     assert wide.seconds(matmul) == pytest.approx(duration(matmul, H100, "bfloat16"))
+
+
+def test_scales_for_each_block_make_weight_gradients_slowest() -> None:
+    # Medians of the three measured shapes; 1 x 128 by 128 x 128, and 1 x 128 by 1 x 128 for weight gradients.
+    def measured(how: str) -> float:
+        times = {name: _times(name) for name in (how, "float8 tensor fast")}
+        return median(times[how][shape] / times["float8 tensor fast"][shape] for shape in times[how])
+
+    tensor, block = (
+        KernelTimer(H100, step(Framework(), precision=Precision(matmul="float8_e4m3fn", scaling=scaling)))
+        for scaling in ("tensor", "block")
+    )
+    bare = duration(Matmul("", 8192, 4096, 4096), H100, "float8_e4m3fn")
+    for of_weights, how in ((False, "float8 block 1x128_128x128"), (True, "float8 block 1x128_1x128")):
+        kernel = Matmul("", 8192, 4096, 4096, of_weights=of_weights)
+        slower = 1 + (block.seconds(kernel) - tensor.seconds(kernel)) / bare
+        assert slower == pytest.approx(measured(how), abs=0.01)
+
+
+def _times(how: str) -> dict[tuple[str, str, str], float]:
+    """Return the times of measured matmuls by shape [us]."""
+    rows = [row for row in read_table("kernels.csv") if row["how"] == how]
+    return {(row["m"], row["n"], row["k"]): float(row["us"]) for row in rows}
 
 
 @pytest.mark.parametrize(
@@ -503,3 +528,28 @@ def test_every_place_that_counts_measured_runs_counts_the_same() -> None:
     assert f"{len(rows):,} rows, of which {timed} were timed" in page
     told = f"over {calm} of {timed} timed runs ({timed - calm} disturbed ones left out)"
     assert told in finding([0.1] * calm, timed - calm)
+
+
+def _range(cells: list[str]) -> str:
+    values = [float(cell.removesuffix("%")) for cell in cells]
+    return f"{min(values):.0f} to {max(values):.0f} %"
+
+
+def test_the_trust_page_has_the_figures_of_the_validation_pages() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    trust = (docs / "explanation" / "trust.md").read_text(encoding="utf-8")
+
+    def by_source(name: str) -> dict[str, list[str]]:
+        table = (docs / name).read_text(encoding="utf-8").partition("\n| source |")[2].partition("\n\n")[0]
+        return {row[0]: row[1:] for line in table.splitlines()[2:] if (row := line.strip("| ").split(" | "))}
+
+    # `vtrain_composed` was composed of profiled pieces, and not timed; the rows of disturbed runs are in no table.
+    cut = {name: row for name, row in by_source("validation_cut.md").items() if name != "vtrain_composed"}
+    whole = [by_source("validation.md")[name] for name in (
+        "foundry", "foundry, eight bits", "torchtitan", "torchtitan, eight bits", "nanotron")]  # fmt: skip
+    assert f"median {_range([row[1] for row in whole])}, 90 %: {_range([row[2] for row in whole])}" in trust
+    steps = [row[1] for row in cut.values()], [row[2] for row in cut.values()]
+    assert f"median {_range(steps[0])}, 90 %: {_range(steps[1])}" in trust
+    measured = [row for row in cut.values() if row[4].strip().isdigit()]
+    memory = [row[5] for row in measured], [row[6] for row in measured]
+    assert f"| Peak memory | median {_range(memory[0])}, 90 %: {_range(memory[1])}" in trust

@@ -1,12 +1,12 @@
 """Which residuals of measured runs determine the prediction intervals? Writes catalog/measured/residuals.csv.
 
 A line for each timed run: ln(measured / simulated) for step time and peak memory, with every constant, and with the
-source unseen (cross_validation.py).
+source unseen (cross_validation.py); for step time also after calibration (after_calibration.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import log
 from pathlib import Path
 from typing import Final
@@ -18,24 +18,28 @@ from tools.validation.cross_validation import source_of
 
 _HEAD: Final = """\
 # Errors of measured runs, ln(measured / simulated): step time and peak memory, with every constant, and (unseen)
-# without the constants fitted to the run's own source. Written by `python -m tools.validation.training_page`; sources
-# and rows: training.csv and training_cut.csv.
-source,framework,chip,eight_bit,cut,nodes,time,unseen_time,memory,unseen_memory
+# without the constants fitted to the run's own source, and (calibrated) after a calibration of these to three other
+# runs of the source. Written by `python -m tools.validation.training_page`; sources and rows: training.csv and
+# training_cut.csv.
+source,framework,chip,eight_bit,cut,nodes,time,unseen_time,memory,unseen_memory,calibrated_time
 """
 
 
-def residuals(outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow]) -> tuple[Residual, ...]:
-    """Return the residuals of every timed run."""
-    pairs = zip(outcomes, unseen, strict=True)
-    return tuple(_residual(own, other) for own, other in pairs if own.row.timed)
+def residuals(
+    outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow], calibrated: Mapping[int, PlayedRow]
+) -> tuple[Residual, ...]:
+    """Return the residuals of every timed run; `calibrated` has outcomes after calibration, by place in `outcomes`."""
+    rows = enumerate(zip(outcomes, unseen, strict=True))
+    return tuple(_residual(own, other, calibrated.get(place)) for place, (own, other) in rows if own.row.timed)
 
 
-def _residual(own: PlayedRow, unseen: PlayedRow) -> Residual:
+def _residual(own: PlayedRow, unseen: PlayedRow, calibrated: PlayedRow | None) -> Residual:
     row = own.row
     cut = row.parallelism.size > 1 or row.parallelism.experts.ranks > 1
     # `nodes` is True for several nodes: every machine in the tables has eight GPUs per node.
     traits = Traits(row.framework, row.chip, row.eight_bit, cut, row.gpus > 8)
-    return Residual(source_of(row), traits, _errors(own), _errors(unseen))
+    after = None if calibrated is None else _errors(calibrated)["time"]
+    return Residual(source_of(row), traits, _errors(own), _errors(unseen), after)
 
 
 def _errors(outcome: PlayedRow) -> dict[str, float]:
@@ -51,7 +55,8 @@ def write_residuals(path: Path, found: Sequence[Residual]) -> None:
         flags = (str(int(flag)) for flag in (traits.eight_bit, traits.cut, traits.nodes))
         # Four columns: time and memory, each with every constant and with the source unseen.
         numbers = (f"{part[name]:.4f}" if name in part else "" for name in ("time", "memory") for part in _both(one))
-        rows.append([one.source, traits.framework, traits.chip, *flags, *numbers])
+        after = "" if one.calibrated is None else f"{one.calibrated:.4f}"
+        rows.append([one.source, traits.framework, traits.chip, *flags, *numbers, after])
     path.write_text(_HEAD + csv_text(rows), encoding="utf-8")
 
 

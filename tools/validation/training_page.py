@@ -23,17 +23,20 @@ from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import apart, errors
 from simulator.calibration.training_runs.user_rows import columns
 from simulator.model.parameters import total
-from simulator.report.numbers.prediction_intervals import TABLE
+from simulator.report.numbers.prediction_intervals import TABLE, Residual
 from simulator.report.plots import style
 from tools.validation import error_plot as plot_validation
+from tools.validation.after_calibration import calibration_table, play_calibrated
 from tools.validation.coverage import coverage_table
 from tools.validation.cross_validation import play_unseen, source_of
 from tools.validation.cut_page import cut_of, gpu_of, gpus_of, size_of, write_cut
 from tools.validation.residuals import residuals, write_residuals
 from tools.validation.training_text import (
     ABLATION,
+    AFTER_CALIBRATION,
     APART,
     BEFORE,
+    CALIBRATION,
     CONSTANTS,
     FRAMEWORKS,
     INTERVALS,
@@ -48,8 +51,16 @@ from tools.validation.training_text import (
 )
 
 
-def write(folder: Path, outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow], jobs: int = 2) -> None:
-    """Write validation.md and images/validation.{png,svg} into a docs folder, from rows with and without own source."""
+def write(
+    folder: Path,
+    outcomes: Sequence[PlayedRow],
+    unseen: Sequence[PlayedRow],
+    found: Sequence[Residual],
+    jobs: int = 2,
+) -> None:
+    """Write validation.md and images/validation.{png,svg} into a docs folder, from rows with and without own source,
+    and their residuals.
+    """
     known = frameworks()
     whole = [outcome for outcome in outcomes if outcome.row.table in {row.table for row in measured()}]
     fit_system = fitted_system(whole, known["llm_foundry"])
@@ -59,7 +70,6 @@ def write(folder: Path, outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRo
     timed = [outcomes[n] for n in calm]
     title = finding([outcome.error for outcome in timed], len(disturbed))
     style.save(plot_validation.figure(_groups(timed), title), folder / "images", "validation", svg=True)
-    found = residuals(outcomes, unseen)
     memory = tables.memory(whole, "torchtitan")
     parts = [
         BEFORE,
@@ -69,6 +79,7 @@ def write(folder: Path, outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRo
         "![Simulated over measured tokens/s of every training run](images/validation.png)\n",
         WORST + tables.worst_rows(timed).markdown(),
         INTERVALS + coverage_table(found).markdown() + NETWORK,
+        CALIBRATION + calibration_table(found).markdown() + AFTER_CALIBRATION,
         FRAMEWORKS + tables.of_frameworks(known).markdown(),
         CONSTANTS + tables.constants(known, fit_system).markdown(),
         tables.counts(timed, known).markdown(),
@@ -156,8 +167,9 @@ def main(folder: str = "docs", kept: str = "", jobs: str = "2") -> None:
     outcomes = play_on(all_measured(), known, int(jobs), kept=Path(kept) if kept else None)
     # Simulates every row again, with different constants.
     unseen = play_unseen(outcomes, known, int(jobs))
-    write_residuals(TABLE, residuals(outcomes, unseen))
-    write(Path(folder), outcomes, unseen, int(jobs))
+    found = residuals(outcomes, unseen, play_calibrated([outcome.row for outcome in outcomes], known, int(jobs)))
+    write_residuals(TABLE, found)
+    write(Path(folder), outcomes, unseen, found, int(jobs))
     write_cut(Path(folder), [outcome for outcome in outcomes if outcome.row.table not in {r.table for r in measured()}])
 
 

@@ -73,10 +73,28 @@ without its constants, and compared with intervals from the other sources alone.
 
 """
 
+CALIBRATION: Final = """## After three runs of your own
+
+`simulator calibrate RUNS.csv --out my_framework.yaml` fits three numbers of a framework to runs that you have measured:
+the time of kernels, the time of transfers, and the host's time to issue a kernel
+([how](howto/own_cluster.md)). The table shows how well three runs of each source predict its other runs.
+The constants fitted to the source are removed first, and the three runs are taken at one sixth, one half and five
+sixths of the source's runs on one chip, in order of size. Disturbed runs are left out.
+
+"""
+
+AFTER_CALIBRATION: Final = """
+Three numbers repair a machine or a framework that is slower throughout (dgxc, simumax, internevo). They do not repair
+settings that are simulated wrongly without the source's facts: in foundry, the masked half of attention, which depends
+on the length; in nanotron, 377 runs with layouts from poor to good. If three runs contradict each other, the constants
+stay nearly as shipped (vtrain). For such a mixture, calibrate with runs like those to be predicted.
+"""
+
 OWN: Final = """## Your own runs
 
-`simulator validate --csv FILE` simulates runs that you have measured, and prints the error of each run. The first line
-of the file names the columns, and every further line is a run. Empty cells mean the default.
+`simulator validate --csv FILE` simulates runs that you have measured, and prints the error of each run;
+`simulator calibrate FILE --out my_framework.yaml` fits a framework to them. The first line of the file names the
+columns, and every further line is a run. Empty cells mean the default.
 
 """
 

@@ -93,7 +93,9 @@ def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes 
     Three micro-batches are simulated; each further micro-batch takes the time between the starts of the second and the
     third. In a pipeline, two and then three micro-batches per stage are simulated; from there the time grows evenly.
     """
-    return play_on_cluster(cluster_of(row.gpu, row.gpus, changes, row.topology), row, known[row.framework])
+    framework = known[row.framework]
+    cluster = cluster_of(row.gpu, row.gpus, changes, row.topology, framework.network_time)
+    return play_on_cluster(cluster, row, framework)
 
 
 def play_on_cluster(cluster: Cluster, row: MeasuredRow, framework: Framework) -> PlayedRow:

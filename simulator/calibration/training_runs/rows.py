@@ -305,14 +305,14 @@ Changes = tuple[tuple[str, float], ...]
 
 
 @cache
-def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "") -> Cluster:
+def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "", network_time: float = 1.0) -> Cluster:
     """Return the cluster most similar to a measured run's machine; `changes` are other values for the GPU's
-    constants.
+    constants, and `network_time` is a factor on the time of every transfer.
     """
     # Rows without topology ran on boxes like NVIDIA's own.
     topology = topology or ("dgx_a100" if gpu.startswith("a100") else "dgx_h100")
     if not changes:
-        return build(_topology(topology), gpus, gpu=_gpu(gpu))
+        return build(_topology(topology), gpus, gpu=_gpu(gpu), network_time=network_time)
     # Changed constants need a GPU written out in full.
     base = _gpu(gpu)
     data = dict(load(registry.find("gpu", base)).data) if isinstance(base, str) else base
@@ -323,7 +323,9 @@ def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "") -
         data["best_matmul_flops"] = {
             dtype: f"{share * peak[dtype] / 1e12} TFLOP/s" for dtype in data["best_matmul_flops"]
         }
-    return build(topology, gpus, gpu=data | {"constants": {**data.get("constants", {}), **other}})
+    return build(
+        topology, gpus, gpu=data | {"constants": {**data.get("constants", {}), **other}}, network_time=network_time
+    )
 
 
 def _topology(name: str) -> str | dict[str, Any]:

@@ -17,6 +17,7 @@ from simulator.basics import registry
 from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.input_files import read_text
+from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
 from simulator.model.expert_partition import ExpertPartition
 from simulator.model.load import load_model
@@ -92,6 +93,11 @@ class UserRow(BaseModel):
     tokens_per_s: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Measured tokens per second of all GPUs together; alternative to `step_time_s`"
     )
+    log: str = Field(
+        "",
+        description="Log file of torchtitan, Megatron-LM or NeMo, beside the CSV file; alternative to `step_time_s`, "
+        "and to `peak_gib` where the log has memory",
+    )
     peak_gib: Annotated[float, Field(gt=0)] | None = Field(None, description="Measured peak memory of a GPU [GiB]")
     sharding: Annotated[str, _among(STRATEGIES.names())] = Field(
         "zero3", description="Sharding strategy: ddp, zero1, zero2, zero3, ..."
@@ -131,21 +137,30 @@ class UserRow(BaseModel):
     )
     source: str = Field("", description="Source of the figures")
 
-    def measured(self, table: str, line: int) -> MeasuredRow:
-        """Return the measured run in this line of the file; raise ValueError if settings contradict each other."""
-        if (self.step_time_s is None) == (self.tokens_per_s is None):
-            raise ValueError("step_time_s: give either step_time_s or tokens_per_s")
+    def measured(self, table: str, line: int, folder: Path) -> MeasuredRow:
+        """Return the measured run in this line of the file; raise ValueError if settings contradict each other.
+
+        `folder` is the CSV file's folder, against which the path of a log is read.
+        """
+        if sum(given is not None for given in (self.step_time_s, self.tokens_per_s, self.log or None)) != 1:
+            raise ValueError("step_time_s: give one of step_time_s, tokens_per_s and log")
         if self.gpus % (self.tp * self.pp * self.cp):
             raise ValueError(
                 f"gpus: got {self.gpus}; must be a multiple of tp x pp x cp, {self.tp * self.pp * self.cp}"
             )
         replicas = self.gpus // (self.tp * self.pp * self.cp)
         tokens = self.seq_len * self.micro_batch_size * self.accumulation * replicas
+        logged = read_log(folder / self.log) if self.log else None
+        step_time, rate = self.step_time_s, self.tokens_per_s
+        if logged is not None:
+            step_time = logged.step_time
+            rate = logged.tokens_per_s_per_gpu and logged.tokens_per_s_per_gpu * self.gpus
+        peak = self.peak_gib if self.peak_gib is not None or logged is None else logged.peak_gib
         made = MeasuredRow(
             table=table,
             line=line,
-            tokens_per_s=self.tokens_per_s or tokens / (self.step_time_s or 1.0),
-            peak=None if self.peak_gib is None else self.peak_gib * GIB,
+            tokens_per_s=rate or tokens / (step_time or 1.0),
+            peak=None if peak is None else peak * GIB,
             parallelism=self._parallelism(),
             source=self.source or f"{table} line {line}",
             **{name: getattr(self, name) for name in _ALIKE},
@@ -181,13 +196,16 @@ _ALIKE = (
 )  # fmt: skip
 
 
-def user_rows(path: Path) -> tuple[MeasuredRow, ...]:
+def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...]:
     """Return the measured training runs in a user's CSV file.
 
     Parameters
     ----------
     path : Path
         CSV with column names in the first line; lines that start with # are skipped.
+
+    topology : str, optional
+        Topology of the runs without a topology of their own.
 
     Raises
     ------
@@ -205,10 +223,12 @@ def user_rows(path: Path) -> tuple[MeasuredRow, ...]:
             if None in cells:
                 raise ValueError(f"got more cells than the {len(reader.fieldnames or ())} columns")
             given: dict[str, Any] = {name: text.strip() for name, text in cells.items() if text and text.strip()}
-            rows.append(UserRow(**given).measured(path.stem, number))
+            if topology is not None:
+                given.setdefault("topology", topology)
+            rows.append(UserRow(**given).measured(path.stem, number, path.parent))
         except ValidationError as error:
             faults += [f"{path} line {number}: {_fault(one)}" for one in error.errors()]
-        except ValueError as error:
+        except (ValueError, ScenarioError) as error:
             faults.append(f"{path} line {number}: {error}")
     if not rows and not faults:
         faults.append(f"{path}: has no rows; the first line names columns, every further line is a run")

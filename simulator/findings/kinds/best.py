@@ -21,9 +21,8 @@ from simulator.findings.comparison import Comparison, Row, Settings, amount, key
 from simulator.findings.crossovers import Axis, axis_of, changes
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
-from simulator.findings.text import bracket_text, bracketed, clause, join_list, joined
+from simulator.findings.text import MOST_NAMED, bracket_text, bracketed, clause, join_list, joined, short_list
 from simulator.records.measures import Measure, Report, factor_text, for_reports, percent_text
-from simulator.records.setting_text import label, labelled
 from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL: Final = {"collective": "time", "training": "time"}
@@ -31,8 +30,8 @@ _USUAL: Final = {"collective": "time", "training": "time"}
 _EQUAL: Final = 1e-9
 # Conditions with a single fitting setting that are told.
 _MOST_LONE: Final = 3
-# Settings listed individually beside the best.
-_MOST_OTHERS: Final = 4
+# Conditions named in a list; of more conditions, the sentence has the number.
+_MOST_CONDITIONS: Final = 2
 
 
 def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
@@ -54,7 +53,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     }
     shown = next((rows for condition, rows in contests if condition == compared.shown_condition), contests[-1][1])
     if len(contests) == 1:
-        where = labelled(contests[0][0]) if len(compared.conditions) > 1 else ""
+        where = compared.where(contests[0][0]) if len(compared.conditions) > 1 else ""
         told = (f"With {where}, " if where else "") + _alone(compared, measure, shown)
     else:
         told = _over_all(compared, measure, contests)
@@ -85,7 +84,7 @@ def _only_lone(compared: Comparison, measure: Measure, lone: Sequence[tuple[Sett
 def _without_rival(compared: Comparison, measure: Measure, condition: Settings, row: Row) -> str:
     """Return a sentence on a condition in which a single setting fits: 'With offload none, only ... fits: 3.7 s'."""
     text = f"{clause(compared.name(row.setting), 'fits')}: {measure.text(_value(measure, row))}"
-    return f"With {labelled(condition)}, only {text}"
+    return f"With {compared.where(condition)}, only {text}"
 
 
 def _ahead_of(measure: Measure, row: Row, other: Row) -> float:
@@ -104,7 +103,7 @@ def _counts(
     wins: dict[str, int] = {}
     for _, rows in contests:
         if not _all_tied(measure, rows):
-            name = _leaders_text(compared, measure, rows)
+            name = join_list(_leading(compared, measure, rows))
             wins[name] = wins.get(name, 0) + 1
     return {
         "wins": wins,
@@ -150,9 +149,9 @@ def _leaders(measure: Measure, rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if _ratio(measure, rows[0], row) - 1 <= margin]
 
 
-def _leaders_text(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
-    """Return the names of the settings that lead or tie, from points sorted best first: 'a, b and c'."""
-    return join_list([compared.name(row.setting) for row in _leaders(measure, rows)])
+def _leading(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return the names of the settings that lead or tie, from points sorted best first."""
+    return tuple(compared.name(row.setting) for row in _leaders(measure, rows))
 
 
 def _all_tied(measure: Measure, rows: Sequence[Row]) -> bool:
@@ -204,8 +203,10 @@ def _alone(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
     equal, leaders, value = _equals(measure, rows), _leaders(measure, rows), _value(measure, rows[0])
     if len(equal) == len(rows):
         return f"all {len(rows)} settings have {measure.text(value)}"
-    names = join_list([compared.name(row.setting) for row in equal])
-    tied, behind = (_changes(compared, measure, own, value) for own in (leaders[len(equal) :], rows[len(leaders) :]))
+    names = short_list([compared.name(row.setting) for row in equal], "setting")
+    # The best three settings are named, with their ties, and the last.
+    tied = _changes(compared, measure, leaders[len(equal) :], value, most=1)
+    behind = _changes(compared, measure, rows[len(leaders) :], value, most=max(1, MOST_NAMED - len(leaders)))
     best = clause(names, _is_best(measure, measure.amount_text(value)))
     if not tied:
         return f"{best}; next: {behind}"
@@ -220,8 +221,8 @@ def _is_best(measure: Measure, value: str = "") -> str:
     return f"has the {measure.superlative} {measure.noun}{f' ({value})' if value else ''}"
 
 
-def _changes(compared: Comparison, measure: Measure, rows: Sequence[Row], value: float) -> str:
-    """Return a text with settings' values and their distance from the best `value`; of many, the first and the last."""
+def _changes(compared: Comparison, measure: Measure, rows: Sequence[Row], value: float, most: int) -> str:
+    """Return a text with settings' values and distances from the best; of many, the first `most` and the last."""
     others: list[tuple[str, str]] = []
     for row in rows:
         own = _value(measure, row)
@@ -229,8 +230,8 @@ def _changes(compared: Comparison, measure: Measure, rows: Sequence[Row], value:
         # Only the first change names the measure.
         short = change.removesuffix(f" the {measure.noun}").removesuffix(f" {measure.noun}") if others else change
         others.append((compared.name(row.setting), f"{measure.amount_text(own)} ({short})"))
-    # Hiding a single setting would save nothing, hence the + 1.
-    told = others if len(others) <= _MOST_OTHERS + 1 else [*others[:_MOST_OTHERS], others[-1]]
+    # Hiding a single setting would save nothing, hence the + 2.
+    told = others if len(others) <= most + 2 else [*others[:most], others[-1]]
     left = len(others) - len(told)
     omitted = f" ({left} settings in between omitted)" if left else ""
     return f"{joined(told, ' with ')}{omitted}"
@@ -238,48 +239,63 @@ def _changes(compared: Comparison, measure: Measure, rows: Sequence[Row], value:
 
 def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
     """Return a sentence over several conditions: how many each setting wins, and by how much over the next."""
-    wins: dict[str, list[tuple[float, Settings]]] = {}
-    for condition, rows in contests:
-        if not _all_tied(measure, rows):
-            wins.setdefault(_leaders_text(compared, measure, rows), []).append((_ahead(measure, rows), condition))
-    total = len(contests)
-    ties = total - sum(map(len, wins.values()))
+    wins: dict[tuple[str, ...], list[tuple[float, Settings]]] = {}
+    ties: list[Settings] = []
     # Conditions in which every setting has the same value, e.g. because a link limits all.
-    exact = sum(len(_equals(measure, rows)) == len(rows) for _, rows in contests)
-    if not wins and exact == total:
+    exact: list[Settings] = []
+    for condition, rows in contests:
+        if len(_equals(measure, rows)) == len(rows):
+            exact.append(condition)
+        elif _all_tied(measure, rows):
+            ties.append(condition)
+        else:
+            wins.setdefault(_leading(compared, measure, rows), []).append((_ahead(measure, rows), condition))
+    total = len(contests)
+    if len(exact) == total:
         return f"all settings have the same {measure.noun} under all {total} conditions"
     if not wins:
         return _tie(compared, measure, contests)
-    order = sorted(wins, key=lambda name: -len(wins[name]))
+    order = sorted(wins, key=lambda names: -len(wins[names]))
     # A single winner everywhere: the range of its lead says more than counts.
-    if len(order) == 1 and not ties and total > 1:
+    if len(order) == 1 and len(wins[order[0]]) == total > 1:
         least, most = min(wins[order[0]], key=lambda one: one[0]), max(wins[order[0]], key=lambda one: one[0])
-        ends = [(_factor(ratio), labelled(where)) for ratio, where in (least, most)]
+        ends = [(_factor(ratio), compared.where(where)) for ratio, where in (least, most)]
         told = f"{ends[0][0]} ({ends[0][1]}) to {ends[1][0]} ({ends[1][1]})" if ends[0][0] != ends[1][0] else ends[0][0]
-        best = clause(order[0], _is_best(measure))
+        best = clause(short_list(order[0], "setting"), _is_best(measure))
         several = "both conditions" if total == 2 else f"all {total} conditions"
         return f"{best} under {several}, ahead of the runner-up by {told}"
     parts = []
-    for name in order:
-        ratio, where = max(wins[name], key=lambda one: one[0])
-        best = clause(name, _is_best(measure))
-        if len(wins[name]) == 1:
-            parts.append(f"{best} with {labelled(where)}, ahead of the runner-up by {_factor(ratio)}")
+    # Hiding a single setting would save nothing, hence the + 1.
+    named = order if len(order) <= MOST_NAMED + 1 else order[:MOST_NAMED]
+    for names in named:
+        ratio, where = max(wins[names], key=lambda one: one[0])
+        best = clause(short_list(names, "setting"), _is_best(measure))
+        ahead = ", ahead of the runner-up by" if names == order[0] else ", by"
+        if len(wins[names]) == 1:
+            parts.append(f"{best} with {compared.where(where)}{ahead} {_factor(ratio)}")
             continue
-        count = f"in {len(wins[name])}{f' of {total}' if name == order[0] else ''} conditions"
-        parts.append(f"{best} {count}, ahead of the runner-up by up to {_factor(ratio)} ({labelled(where)})")
+        count = f"in {len(wins[names])}{f' of {total}' if names == order[0] else ''} conditions"
+        parts.append(f"{best} {count}{ahead} up to {_factor(ratio)} ({compared.where(where)})")
+    if len(named) < len(order):
+        parts.append(f"other settings are best in {sum(len(wins[names]) for names in order[len(named) :])} conditions")
     if exact:
-        parts.append(f"all settings are equal in {number_of(exact, 'condition')}")
-    if ties > exact:
-        number = number_of(ties - exact, "condition")
-        parts.append(f"all settings tie in {number}, within {_margin(measure, contests)}")
+        parts.append(f"all settings are equal {_conditions(compared, exact)}")
+    if ties:
+        parts.append(f"all settings tie {_conditions(compared, ties)}, within {_margin(measure, contests)}")
     return "; ".join(parts)
+
+
+def _conditions(compared: Comparison, conditions: Sequence[Settings]) -> str:
+    """Return conditions in words, 'with 8 GPUs'; of many, the number: 'in 5 conditions'."""
+    if len(conditions) > _MOST_CONDITIONS:
+        return f"in {number_of(len(conditions), 'condition')}"
+    return " and ".join(f"with {compared.where(condition)}" for condition in conditions)
 
 
 def _tie(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
     """Return a sentence for a tie under every condition: the nominal leader, and its largest lead."""
     condition, rows = max(contests, key=lambda one: _ratio(measure, one[1][0], one[1][-1]))
-    most = f"at most {_factor(_ratio(measure, rows[0], rows[-1]))} ({labelled(condition)})"
+    most = f"at most {_factor(_ratio(measure, rows[0], rows[-1]))} ({compared.where(condition)})"
     names = list(dict.fromkeys(compared.name(own[0].setting) for _, own in contests))
     first = f"{names[0]} leads under all conditions" if len(names) == 1 else f"{join_list(names)} lead in turn"
     return f"all settings tie in {measure.noun} within {_margin(measure, contests)}: {first}, by {most}"
@@ -379,7 +395,7 @@ def _lead_changes(compared: Comparison, measure: Measure, crossings: Sequence[Ma
 def _where(compared: Comparison, one: Mapping[str, Any]) -> tuple[str, str]:
     """Return two texts, for a crossover's place and for the fixed conditions."""
     at = bracket_text(one["along"], one)
-    return at, ", ".join(label(k, v) for k, v in one["fixed"].items())
+    return at, compared.where(one["fixed"])
 
 
 def _shown_first(

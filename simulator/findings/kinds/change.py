@@ -10,14 +10,15 @@ from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.text import MOST_NAMED, capital, clauses, join_list, joined, predicates
 from simulator.records.measures import SAME, Measure, for_reports, percent_text
-from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL = {"collective": ("time",), "training": ("time", "memory")}
 # Key of the reports' interval for step times and rates.
 _TIME = "step_time_s"
-# From this many settings on, only the best setting has a clause; changes of the other settings become a list.
-_LIST = 3
+# Most changes in clauses: with more settings than this, or more changes in all, only the best setting has a clause,
+# and changes of the other settings become a list.
+_MOST_CLAUSES = 2
+_MOST_CHANGES = 4
 # A change that varies by less than this over the conditions is reported for the shown condition alone.
 _ALIKE = 0.05
 
@@ -39,7 +40,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     if not told:
         return None
     sentences = compared.unfit_references([first])
-    sentences += _sentences(compared, first, others, told, labelled(condition))
+    sentences += _sentences(compared, first, others, told, compared.where(condition))
     if len(compared.conditions) > 1:
         # State the range of the first measure; mention another measure only if its change has both signs.
         texts = (_over_conditions(compared, measure, flips=measure is not told[0]) for measure in told)
@@ -59,7 +60,8 @@ def _sentences(compared: Comparison, first: Row, others: list[Row], told: list[M
     place = f"With {where}, " if where else ""
     baseline = compared.name(first.setting)
     best = _ordered(others, told[0])[0]
-    in_words = others if len(others) < _LIST else [best]
+    is_short = len(others) <= _MOST_CLAUSES and len(others) * len(told) <= _MOST_CHANGES
+    in_words = others if is_short else [best]
     texts = [(compared.name(row.setting), _predicate(first, row, told, baseline)) for row in in_words]
     sentences = [place + clauses(texts)]
     listed = [row for row in others if row not in in_words]
@@ -174,16 +176,22 @@ def _ranges(compared: Comparison, measure: Measure) -> list[dict[str, Any]]:
 def _over_conditions(compared: Comparison, measure: Measure, *, flips: bool) -> str:
     """Return a sentence with the ranges of changes that vary over the conditions; with `flips`, if both signs occur."""
     order = [key_of(condition) for condition in compared.conditions]
+    apart = [
+        one
+        for one in _ranges(compared, measure)
+        if one["most"] - one["least"] > _ALIKE and (not flips or _sign(one["least"]) != _sign(one["most"]))
+    ]
+    if not apart:
+        return ""
+    # Hiding a single setting would save nothing, hence the + 1.
+    hidden = _best_first(apart, measure)[MOST_NAMED:] if len(apart) > MOST_NAMED + 1 else []
     ranges: list[tuple[str, list[tuple[str, str]]]] = []
-    for one in _ranges(compared, measure):
-        apart = one["most"] - one["least"] > _ALIKE
-        if apart and (not flips or _sign(one["least"]) != _sign(one["most"])):
+    for one in apart:
+        if one not in hidden:
             # Both ends in the order of the conditions: from 2 GPUs to 8 GPUs.
             ends = sorted(("least", "most"), key=lambda end: order.index(key_of(one[f"{end}_at"])))
-            texts = [(measure.sign_text(1 + one[end], 1.0), labelled(one[f"{end}_at"])) for end in ends]
+            texts = [(measure.sign_text(1 + one[end], 1.0), compared.where(one[f"{end}_at"])) for end in ends]
             ranges.append((compared.name(one["setting"]), texts))
-    if not ranges:
-        return ""
     # Several settings whose ends have the same conditions share the text of the conditions.
     shared = {tuple(where for _, where in ends) for _, ends in ranges}
     common = f" ({' to '.join(next(iter(shared)))})" if len(shared) == 1 < len(ranges) else ""
@@ -192,7 +200,17 @@ def _over_conditions(compared: Comparison, measure: Measure, *, flips: bool) -> 
         for name, ends in ranges
     ]
     head = f"Change of {measure.noun} vs {compared.name(compared.settings[0])}"
-    return f"{head} over {len(compared.conditions)} conditions{common}: {joined(told, ' ')}"
+    rest = ""
+    if hidden:
+        least, most = min(one["least"] for one in hidden), max(one["most"] for one in hidden)
+        ends_of_rest = " to ".join(measure.sign_text(1 + end, 1.0) for end in (least, most))
+        rest = f"; {number_of(len(hidden), 'setting')} behind them: {ends_of_rest}"
+    return f"{head} over {len(compared.conditions)} conditions{common}: {joined(told, ' ')}{rest}"
+
+
+def _best_first(ranges: Sequence[dict[str, Any]], measure: Measure) -> list[dict[str, Any]]:
+    """Return ranges of changes, from `_ranges`, sorted by their best end: the largest gain first."""
+    return sorted(ranges, key=lambda one: one["least"] if measure.best == "least" else -one["most"])
 
 
 def _sign(change: float) -> int:

@@ -9,7 +9,7 @@ from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.text import MOST_NAMED, clause, join_list
 from simulator.records.measures import SAME, Measure, for_reports
-from simulator.records.setting_text import label, labelled
+from simulator.records.setting_text import label
 from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL: Final = {"collective": ("time",), "training": ("time",)}
@@ -153,7 +153,7 @@ def _range(compared: Comparison, changes: list[dict[str, Any]], several: Sequenc
 def _place(compared: Comparison, one: Mapping[str, Any], several: Sequence[bool]) -> str:
     """Return a change's setting and condition in words; `several` has a flag for each, True if it must be named."""
     parts = [f"with {compared.name(one['setting'])}"] if several[0] else []
-    parts += [f"at {labelled(one['fixed'])}"] if several[1] else []
+    parts += [f"at {compared.where(one['fixed'])}"] if several[1] else []
     return " ".join(parts)
 
 

@@ -11,9 +11,8 @@ from simulator.basics.units import format_memory
 from simulator.findings.comparison import Comparison, Row, Settings
 from simulator.findings.crossovers import Axis, axis_of, sign_changes
 from simulator.findings.found import Finding, FindingResult
-from simulator.findings.text import at_text, bracket_text, bracketed, clauses
+from simulator.findings.text import MOST_NAMED, at_text, bracket_text, bracketed, clauses
 from simulator.records.measures import Report
-from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
 
 # Conditions that are told one by one.
@@ -45,11 +44,25 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
 def _under(compared: Comparison, condition: Settings, rows: Sequence[Row]) -> str:
     """Return a sentence on which settings fit under a condition."""
     texts = [(compared.name(row.setting), _text(row)) for row in rows]
-    where = labelled(condition)
+    where = compared.where(condition)
     # A single unnamed setting is called "the job".
     if not rows[0].setting:
         texts = [(f"{'the' if where else 'The'} job", texts[0][1])]
-    return (f"With {where}, " if where else "") + clauses(texts)
+    # Hiding a single setting would save nothing, hence the + 1.
+    is_short = len({text for _, text in texts}) <= MOST_NAMED + 1
+    return (f"With {where}, " if where else "") + (clauses(texts) if is_short else _smallest(texts, rows))
+
+
+def _smallest(texts: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
+    """Return clauses of the three settings with the least memory, and how many of the other settings fit.
+
+    `texts` has the name and the predicate of each row's setting.
+    """
+    peaks = [(row.report or {})["peak_memory_bytes"] for row in rows]
+    order = sorted(range(len(rows)), key=lambda place: (not rows[place].fits, peaks[place]))
+    best, rest = order[:MOST_NAMED], order[MOST_NAMED:]
+    fitting = sum(rows[place].fits for place in rest)
+    return f"{clauses([texts[place] for place in best])}; {fitting} of {len(rest)} settings behind them fit"
 
 
 def _figures(row: Row) -> dict[str, Any]:
@@ -92,7 +105,7 @@ def _along(compared: Comparison, axis: Axis) -> FindingResult | None:
     if not texts:
         return None
     fixed = {k: v for k, v in compared.shown_condition.items() if k != axis.key}
-    where = labelled(fixed)
+    where = compared.where(fixed)
     spoken = tuple(row.index for row in compared.under(compared.shown_condition))
     told = f"With {where}, {clauses(texts)}" if where else clauses(texts)
     return FindingResult("fit", (told,), {"along": axis.key, "fixed": fixed, "places": numbers}, spoken)

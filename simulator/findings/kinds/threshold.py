@@ -13,9 +13,9 @@ from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.crossovers import Axis, axis_of, changes, log_ratio, sign_changes
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
-from simulator.findings.text import bracket_text, bracketed, clause, join_list
+from simulator.findings.text import bracket_text, bracketed, clause, join_list, short_list
 from simulator.records.measures import Measure, for_reports, percent_text
-from simulator.records.setting_text import label, labelled
+from simulator.records.setting_text import label
 from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL = ("time",)
@@ -98,7 +98,8 @@ def _above(compared: Comparison, asked: FindingSpec, axis: Axis, above: float) -
                 places = sign_changes(distance, axis)
                 said = _above_text(measure, axis, places, values, above)
                 name = _without_axis(compared, setting, axis.key)
-                texts.append((clause(name, said[0]), f"{said[1]} ({labelled(fixed)})" if fixed else said[1]))
+                where = compared.where(fixed)
+                texts.append((clause(name, said[0]), f"{said[1]} ({where})" if where else said[1]))
                 found.append({
                     "setting": dict(setting), "measure": measure.name, "fixed": dict(fixed), "above": above,
                     "places": [bracketed(one) | {"above_from_here": after} for one, after in places],
@@ -179,7 +180,7 @@ def _together(told: Sequence[tuple[str, str]]) -> list[str]:
     places: dict[str, list[str]] = {}
     for said, at in told:
         places.setdefault(said, []).append(at)
-    return [f"{said} {join_list(_merged(own))}" for said, own in places.items()]
+    return [f"{said} {short_list(_merged(own), 'place')}" for said, own in places.items()]
 
 
 def _merged(texts: Sequence[str]) -> list[str]:
@@ -188,7 +189,7 @@ def _merged(texts: Sequence[str]) -> list[str]:
     for text in texts:
         at, _, where = text.partition(" (")
         conditions.setdefault(at, []).append(where.removesuffix(")"))
-    return [f"{at} ({join_list(own)})" if own[0] else at for at, own in conditions.items()]
+    return [f"{at} ({short_list(own, 'condition')})" if own[0] else at for at, own in conditions.items()]
 
 
 def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
@@ -211,7 +212,7 @@ def _told(
         return None
     places = changes(compared, measure, pair, axis, fixed, margin=margin)
     names = compared.name(_without(setting, axis.key)), compared.name(compared.settings[0])
-    where = labelled(fixed)
+    where = compared.where(fixed)
     said, at = _sentence(compared, measure, names, axis, places, ratios, margin)
     ends = _ends(measure, ratios)
     if not where:
@@ -254,7 +255,7 @@ def _lacking(compared: Comparison, setting: str, key: str) -> str:
     lacking: dict[str, list[str]] = {}
     for row in compared.rows:
         if key_of(row.setting) in (setting, key_of(compared.settings[0])) and row.report is not None and not row.fits:
-            at = labelled(row.condition)
+            at = compared.where(row.condition)
             lacking.setdefault(compared.name(row.setting), []).append(at)
     return "".join(f"; {clause(name, 'does not fit')} with {join_list(where)}" for name, where in lacking.items())
 

@@ -9,12 +9,12 @@ from simulator.findings.comparison import Comparison
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.text import MOST_NAMED, clause, clauses, predicates
 from simulator.records.measures import Measure, for_reports
-from simulator.records.setting_text import labelled
 from simulator.scenario.answer_spec import FindingSpec
 
 _NOUNS = {"collective": "collective", "training": "job"}
-# With more different values than this, only the best settings are named.
-_MOST_LISTED = 5
+# With more settings than this, or more values in all, only the best settings are named.
+_MOST_LISTED = 4
+_MOST_VALUES = 12
 _USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
 
 
@@ -38,12 +38,13 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
         numbers.append({"setting": dict(row.setting), "point": row.index, "fits": row.fits, **values})
     if not texts:
         return None
-    where = labelled(condition)
+    where = compared.where(condition)
     prefix = f"With {where}, " if where else ""
     # A single unnamed setting is called by its kind.
     if not rows[0].setting:
         texts = [(f"{'the' if where else 'The'} {_NOUNS[compared.kind]}", texts[0][1])]
-    short = len({text for _, text in texts}) <= _MOST_LISTED
+    different = len({text for _, text in texts})
+    short = different <= _MOST_LISTED and different * len(measures) <= _MOST_VALUES
     sentence = prefix + (clauses(texts) if short else _best_few(measures[0], ranked))
     return FindingResult(
         "value", (sentence,), {"condition": dict(condition), "values": numbers}, tuple(r.index for r in rows)
@@ -67,7 +68,9 @@ def _best_few(measure: Measure, ranked: Sequence[tuple[bool, float | None, tuple
         return best
     ends = " to ".join(measure.amount_text(pick(behind)) for pick in (min, max))
     others = clause(f"{number_of(len(behind), 'setting')} behind them", f"{measure.verb} {ends}")
-    return f"{best}; {others}" + (f" ({short} of them do not fit in memory)" if short else "")
+    return f"{best}; {others}" + (
+        f" ({short} of them {'does' if short == 1 else 'do'} not fit in memory)" if short else ""
+    )
 
 
 FINDING = Finding("value", find)

@@ -5,13 +5,18 @@ The allocator's log is replayed; nothing is simulated again.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Final
 
 from simulator.basics.natural_order import natural
 from simulator.records.timeline import AllocatorEvent, Timeline
+
+# Change of the allocated bytes by an event. Segments of the allocator do not count, only allocations.
+_SIGN: Final = {"alloc": 1, "free": -1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,10 @@ class Lifetime:
     last: int
     until: float
 
+    def exists(self, events: int) -> bool:
+        """Return True if the allocation exists after the log's first `events` events."""
+        return self.first < events <= self.last
+
 
 def allocations_at(timeline: Timeline, time: float | None = None, rank: int = 0) -> tuple[Holder, ...]:
     """Return the allocations that a rank holds at a moment, largest first, ties in natural order of names.
@@ -74,15 +83,15 @@ def allocations_at(timeline: Timeline, time: float | None = None, rank: int = 0)
     lifetimes = _lifetimes(timeline, rank)
     events = timeline.allocations[rank]
     # Events at the moment itself are included (bisect_right).
-    end = _fullest(events) if time is None else bisect_right(events, time, key=lambda event: event.time)
-    return tuple(one.holder for one in lifetimes if one.first < end <= one.last)
+    end = fullest(events) if time is None else bisect_right(events, time, key=lambda event: event.time)
+    return tuple(one.holder for one in lifetimes if one.exists(end))
 
 
-def largest_over_time(timeline: Timeline, rank: int, most: int) -> tuple[Lifetime, ...]:
-    """Return the allocations of a rank that are among the `most` largest at any moment.
+def large_over_time(timeline: Timeline, rank: int, share: float) -> tuple[Lifetime, ...]:
+    """Return the allocations of a rank in large groups, in the order of `allocations_at`.
 
-    The order is that of `allocations_at`: the first `most` of the returned allocations that exist at a moment are the
-    largest of this moment.
+    A group has alike allocations: the same category, and names that differ only in their numbers. A group is large if
+    its allocations together have at least `share` of the rank's peak at any moment.
 
     Raises
     ------
@@ -90,17 +99,23 @@ def largest_over_time(timeline: Timeline, rank: int, most: int) -> tuple[Lifetim
         The timeline has no allocations of this rank.
     """
     lifetimes = _lifetimes(timeline, rank)
-    begins = {one.first: place for place, one in enumerate(lifetimes)}
-    ends = {one.last: place for place, one in enumerate(lifetimes)}
-    existing: list[int] = []
-    shown: set[int] = set()
-    for number in range(len(timeline.allocations[rank])):
-        if number in begins:
-            insort(existing, begins[number])
-        elif number in ends:
-            existing.remove(ends[number])
-        shown.update(existing[:most])
-    return tuple(lifetimes[place] for place in sorted(shown))
+    held: dict[tuple[str, str], int] = {}
+    most: dict[tuple[str, str], int] = {}
+    peak = total = 0
+    for event in timeline.allocations[rank]:
+        group, change = _group(event.label, event.category), _SIGN.get(event.action, 0) * event.size
+        total += change
+        held[group] = held.get(group, 0) + change
+        most[group] = max(most.get(group, 0), held[group])
+        peak = max(peak, total)
+    return tuple(
+        one for one in lifetimes if most[_group(one.holder.name, one.holder.category)] >= share * peak
+    )  # fmt: skip
+
+
+def _group(name: str, category: str) -> tuple[str, str]:
+    """Return a key that is equal for alike allocations."""
+    return re.sub(r"\d+", "#", name), category
 
 
 def _lifetimes(timeline: Timeline, rank: int) -> list[Lifetime]:
@@ -121,9 +136,7 @@ def _lifetimes(timeline: Timeline, rank: int) -> list[Lifetime]:
     return sorted(ended + kept, key=lambda one: (-one.holder.nbytes, natural(one.holder.name), one.first))
 
 
-def _fullest(events: Sequence[AllocatorEvent]) -> int:
+def fullest(events: Sequence[AllocatorEvent]) -> int:
     """Return the number of allocator events up to the first event at which the allocated bytes reach their maximum."""
-    # Segments of the allocator do not count, only allocations.
-    sign = {"alloc": 1, "free": -1}
-    used = list(accumulate(sign.get(event.action, 0) * event.size for event in events))
+    used = list(accumulate(_SIGN.get(event.action, 0) * event.size for event in events))
     return used.index(max(used)) + 1 if used else 0

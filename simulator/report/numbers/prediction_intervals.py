@@ -127,12 +127,16 @@ class Residual:
         Source of the measurement.
     own, unseen : mapping of quantity to float
         Errors with all constants, and as if the source had never been seen; without memory if not measured.
+    calibrated : float or None
+        Error of the step time as if the source had never been seen, after calibration to three other runs of the
+        source; None for these three runs, and for sources with few runs.
     """
 
     source: str
     traits: Traits
     own: dict[str, float]
     unseen: dict[str, float]
+    calibrated: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,7 @@ def prediction_interval(
     network: UnmeasuredNetwork | None = None,
     host: HostUpdate | None = None,
     unseen: bool = False,
+    calibration: Sequence[float] = (),
 ) -> PredictionInterval:
     """Return the prediction interval of a training run's time or memory, from the errors of similar measured runs.
 
@@ -183,7 +188,11 @@ def prediction_interval(
         Update of offloaded optimizer states; does not affect memory.
     unseen : bool
         If True, treat the framework as never measured, for example because the matmul dtype never was.
+    calibration : sequence of float
+        Errors of the user's own runs, to which the framework was calibrated: each run predicted from the others.
     """
+    if calibration and quantity == "time":
+        return _after_calibration(traits, calibration, residuals or shipped())
     # Memory was not measured in every run.
     pool = [one for one in residuals or shipped() if quantity in one.own]
     known = {one.traits.framework for one in pool}, {one.traits.chip for one in pool}
@@ -200,6 +209,21 @@ def prediction_interval(
     # Independent errors: the squares of the logarithms add.
     widths = (math.exp(math.hypot(half, by, update)) for half, by in zip(halves, links, strict=True))
     return PredictionInterval(tuple(widths), carried)
+
+
+def _after_calibration(
+    traits: Traits, calibration: Sequence[float], residuals: Sequence[Residual]
+) -> PredictionInterval:
+    """Return the prediction interval of a framework calibrated to a user's own runs.
+
+    The user's runs each weigh as much as a source. Other sources show how well three runs predict the rest.
+    """
+    pool = [one for one in residuals if one.calibrated is not None]
+    counts = Counter(one.source for one in pool)
+    errors = [*map(abs, calibration), *(abs(one.calibrated or 0.0) for one in pool)]
+    weights = [*(1.0 for _ in calibration), *(_likeness(one.traits, traits) / counts[one.source] for one in pool)]
+    halves = (weighted_quantile(errors, weights, share) for share in SHARES)
+    return PredictionInterval(tuple(map(math.exp, halves)), carried_over=False)
 
 
 def is_measured_dtype(matmul: str, chip: str) -> bool:
@@ -245,4 +269,5 @@ def _residual(row: dict[str, str]) -> Residual:
         kind: {name.removeprefix("unseen_"): float(row[name]) for name in names if row[name]}
         for kind, names in columns.items()
     }
-    return Residual(row["source"], traits, found["own"], found["unseen"])
+    calibrated = float(row["calibrated_time"]) if row["calibrated_time"] else None
+    return Residual(row["source"], traits, found["own"], found["unseen"], calibrated)

@@ -258,10 +258,14 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     # Computed once, because the prediction interval and the report both need it.
     exposed_by = [_exposed(work, _dimension) for work in works]
     dtype = plan.step.precision.matmul
-    unseen = not is_measured_dtype(dtype, traits.chip)
+    framework = plan.step.framework
+    calibration = framework.facts.get("calibration") or ()
+    # A user's own constants without runs behind them are as uncertain as an unmeasured framework.
+    changed = bool(framework.facts.get("based_on")) and not calibration
+    unseen = changed or not is_measured_dtype(dtype, traits.chip)
     network = _unmeasured(plan, works, _means(exposed_by), time)
     host = HostUpdate(parts["host update"] / time) if plan.step.offload is not None else None
-    times = prediction_interval(traits, network=network, host=host, unseen=unseen)
+    times = prediction_interval(traits, network=network, host=host, unseen=unseen, calibration=calibration)
     return TrainingReport(
         step_time_s=time / rounds,
         tokens_per_s=steps * plan.tokens,
@@ -362,7 +366,7 @@ def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
     """Return the step's traits (framework, chip, eight-bit, sharded, nodes) for finding similar measured runs."""
     step, cut = plan.step, plan.step.parallelism
     return Traits(
-        framework=step.framework.name,
+        framework=step.framework.origin,
         chip=cluster.gpus[0].chip,
         eight_bit=is_eight_bit(step.precision.matmul),
         cut=cut.size > 1 or cut.experts.ranks > 1,

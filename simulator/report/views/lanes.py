@@ -44,11 +44,12 @@ def lanes(
     Returns
     -------
     dict
-        `names` and `kinds`: texts. `lanes`: dicts with `rank` (or a server's or switch's vertex), `alike` (number of
-        ranks with equal spans), `stream`, and columns `start` (distance from the span before [units]), `duration`
-        [units], `name` and `kind` (indices of the texts), and with a program `waits`: index of the name of the
-        dependency that ended last before the span, -1 without a dependency; with `passes_by_kind` also `kernels`:
-        index in `passes` (lists of kind and share), -1 for a span whose kernels are not known.
+        `names` and `kinds`: texts. `lanes`: dicts with `rank` (or a server's or switch's vertex), `alike` (all
+        ranks or vertices with equal spans), `stream`, and columns `start` (distance from the span before
+        [units]), `duration` [units], `name` and `kind` (indices of the texts), and with a program `waits`:
+        index of the name of the dependency that ended last before the span, -1 without a dependency; with
+        `passes_by_kind` also `kernels`: index in `passes` (lists of kind and share), -1 for a span whose
+        kernels are not known.
     """
     ranks = by_rank(timeline.spans)
     firsts = {own[0]: own for own in _alike(ranks, timeline.end)}
@@ -68,7 +69,7 @@ def lanes(
             _lane(rank, firsts[rank], stream, own, unit, texts, awaited) | _kernels(own, made_of)
             for stream, own in _streams(ranks[rank])
         ]
-        told += [_moved(rank, len(firsts[rank]), one, unit, texts) for one in moved.get(rank, ())]
+        told += [_moved(rank, firsts[rank], one, unit, texts) for one in moved.get(rank, ())]
     told += _others(moved, unit, texts, notes)
     return {
         "names": list(texts["names"]),
@@ -169,7 +170,7 @@ def _lane(
     ends = np.array([span.end for span in spans])
     names = [texts["names"].setdefault(span.name, len(texts["names"])) for span in spans]
     kinds = [texts["kinds"].setdefault(span.kind, len(texts["kinds"])) for span in spans]
-    lane = _columns(rank, len(alike), stream, starts, ends, unit) | {"name": names, "kind": kinds}
+    lane = _columns(rank, alike, stream, starts, ends, unit) | {"name": names, "kind": kinds}
     if not awaited:
         return lane
     before = [awaited.get(span.name) for span in spans]
@@ -183,7 +184,9 @@ def _kernels(spans: Sequence[Span], made_of: Mapping[str, int]) -> dict[str, lis
     return {"kernels": column} if max(column, default=-1) >= 0 else {}
 
 
-def _moved(who: Participant, alike: int, own: Traffic, unit: float, texts: dict[str, dict[str, int]]) -> dict[str, Any]:
+def _moved(
+    who: Participant, alike: Sequence[Participant], own: Traffic, unit: float, texts: dict[str, dict[str, int]]
+) -> dict[str, Any]:
     """Return a lane (picture row) with each transfer that a participant sends or receives."""
     names = [texts["names"].setdefault(name, len(texts["names"])) for name in own.names]
     kind = texts["kinds"].setdefault("transfer", len(texts["kinds"]))
@@ -198,20 +201,22 @@ def _others(
     alike: dict[Any, list[str]] = {}
     for who, own in moved.items():
         if isinstance(who, str):
-            looks = [_columns(one.direction, 1, "", one.start, one.end, unit) for one in own]
+            looks = [_columns(one.direction, (), "", one.start, one.end, unit) for one in own]
             alike.setdefault(repr(looks), []).append(who)
     shown = list(alike.values())[:_MOST_OTHERS]
     if len(shown) < len(alike):
         notes.append(f"{len(shown)} of {len(alike)} different servers and switches are shown")
-    return [_moved(names[0], len(names), one, unit, texts) for names in shown for one in moved[names[0]]]
+    return [_moved(names[0], names, one, unit, texts) for names in shown for one in moved[names[0]]]
 
 
-def _columns(rank: Participant, alike: int, stream: str, starts: Any, ends: Any, unit: float) -> dict[str, Any]:
+def _columns(
+    rank: Participant, alike: Sequence[Participant], stream: str, starts: Any, ends: Any, unit: float
+) -> dict[str, Any]:
     """Return a lane's columns of starts (as differences) and durations in whole units of `unit` seconds."""
     begins, stops = (np.rint(times / unit).astype(np.int64) for times in (starts, ends))
     return {
         "rank": rank,
-        "alike": alike,
+        "alike": list(alike),
         "stream": stream,
         # Differences are small numbers, which take less room in JSON than times since the start.
         "start": np.diff(begins, prepend=0).tolist(),

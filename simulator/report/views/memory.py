@@ -6,13 +6,15 @@ from math import isfinite
 from typing import Any, Final
 
 from simulator.records.timeline import Timeline, by_rank
-from simulator.report.numbers.memory_at import allocations_at, largest_over_time
+from simulator.report.numbers.memory_at import fullest, large_over_time
 from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots.training.memory import shown_categories, with_rest
 
 # More steps than pixels are invisible.
 _MOST_STEPS: Final = 1500
-_MOST_HOLDERS: Final = 15
+# Smaller groups of alike allocations, as a share of the peak, are not listed.
+_SMALL: Final = 1e-3
+_COLUMNS: Final = ("name", "category", "bytes", "begin", "end")
 
 
 def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] | None:
@@ -22,8 +24,7 @@ def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] |
     -------
     dict
         `rank`, `capacity` [B], `time` [units, differences], `categories`, `held` (a column per category [B]), `peak`
-        (index in the columns), `holders` at the peak (name, category, bytes), `allocations` (see `_allocations`),
-        `reserved` [B] or None.
+        (index in the columns), `allocations` (see `_allocations`), `reserved` [B] or None.
     """
     samples = by_rank(timeline.memory)
     if not samples or timeline.peak is None:
@@ -43,39 +44,31 @@ def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] |
         "categories": categories,
         "held": [[column.get(name, 0) for column in columns] for name in categories],
         "peak": totals.index(max(totals)),
-        "holders": _holders(timeline, rank),
         "allocations": _allocations(timeline, rank, unit),
         "reserved": timeline.reserved.get(rank),
     }
 
 
-def _holders(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
-    """Return name, category and bytes of the largest allocations at a rank's memory peak."""
-    if rank not in timeline.allocations:
-        return []
-    holders = allocations_at(timeline, rank=rank)[:_MOST_HOLDERS]
-    return [{"name": one.name, "category": one.category, "bytes": one.nbytes} for one in holders]
-
-
 def _allocations(timeline: Timeline, rank: int, unit: float) -> dict[str, Any] | None:
-    """Return the allocations that are among a rank's largest at any moment, largest first; None if none are known.
+    """Return a rank's allocations in large groups of alike allocations, largest first; None if none are known.
 
     Returns
     -------
     dict
-        `most` (allocations to list at a moment), `names`, `categories`, and a column for each of `name`, `category`
-        (indices in these lists), `bytes` [B], `begin` and `end` [units].
+        `names`, `categories`, and a column for each of `name`, `category` (indices in these lists), `bytes` [B],
+        `begin` and `end` [units]; `peak`: indices in the columns of the allocations at the memory peak; `complete`:
+        False if the columns have only these allocations.
     """
     if rank not in timeline.allocations:
         return None
-    lifetimes = largest_over_time(timeline, rank, _MOST_HOLDERS)
+    lifetimes = large_over_time(timeline, rank, _SMALL)
+    at_peak = fullest(timeline.allocations[rank])
     # Names repeat: every micro-batch allocates its activations again.
     names, categories = (
         {text: place for place, text in enumerate(dict.fromkeys(getattr(one.holder, key) for one in lifetimes))}
         for key in ("name", "category")
     )
     return {
-        "most": _MOST_HOLDERS,
         "names": list(names),
         "categories": list(categories),
         "name": [names[one.holder.name] for one in lifetimes],
@@ -83,4 +76,15 @@ def _allocations(timeline: Timeline, rank: int, unit: float) -> dict[str, Any] |
         "bytes": [one.holder.nbytes for one in lifetimes],
         "begin": [round(one.holder.since / unit) for one in lifetimes],
         "end": [round(one.until / unit) for one in lifetimes],
+        "peak": [place for place, one in enumerate(lifetimes) if one.exists(at_peak)],
+        "complete": True,
     }
+
+
+def only_at_peak(allocations: dict[str, Any]) -> dict[str, Any]:
+    """Return a view's allocations (see `_allocations`) reduced to the allocations at the memory peak."""
+    kept = {key: [allocations[key][place] for place in allocations["peak"]] for key in _COLUMNS}
+    used = sorted(set(kept["name"]))
+    places = {name: place for place, name in enumerate(used)}
+    names = {"names": [allocations["names"][name] for name in used], "name": [places[name] for name in kept["name"]]}
+    return allocations | kept | names | {"peak": list(range(len(kept["name"]))), "complete": False}

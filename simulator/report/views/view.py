@@ -16,7 +16,7 @@ from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.report.views.lanes import lanes, pipeline
 from simulator.report.views.links import few_names, links
-from simulator.report.views.memory import memory
+from simulator.report.views.memory import memory, only_at_peak
 from simulator.report.views.pass_kernels import PassKernels
 
 # Whole numbers up to this are exact in JavaScript, and short enough in JSON.
@@ -106,8 +106,10 @@ def within(view: dict[str, Any], most: int) -> bytes | None:
 
 
 def _without_allocations(view: dict[str, Any]) -> dict[str, Any]:
-    """Return a view with the largest allocations at the memory peak alone."""
-    return view | {"memory": view["memory"] and view["memory"] | {"allocations": None}}
+    """Return a view whose allocations are those at the memory peak alone."""
+    if not view["memory"] or not view["memory"]["allocations"]:
+        return view
+    return view | {"memory": view["memory"] | {"allocations": only_at_peak(view["memory"]["allocations"])}}
 
 
 def _few_lanes(view: dict[str, Any]) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def _constants(row: Row) -> str:
     training = row.point.training
     if training is None or training.framework == "bare":
         return "no fitted constants (framework: bare)"
-    framework, gpu = load_framework(training.framework), _gpu(row.point)
+    framework, gpu = load_framework(training.framework, row.point.base), _gpu(row.point)
     # Constants by source: the framework itself, another framework whose constants are taken over, or "" (assumed).
     by = framework.fitted_to(gpu)
     # Constants of kernels that this step does not have say nothing about its times.

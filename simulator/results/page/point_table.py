@@ -156,8 +156,9 @@ def _fits(row: Row) -> str:
 
 
 def text_cell(text: str) -> str:
-    """Return an HTML cell with a text on the left; a short text stays on a single line."""
-    return f'<td class="text{" short" if len(text) <= _SHORT else ""}">{escape(text)}</td>'
+    """Return an HTML cell with a text on the left; a short text stays on a single line, a long one breaks after `_`."""
+    broken = escape(text).replace("_", "_<wbr>")
+    return f'<td class="text{" short" if len(text) <= _SHORT else ""}">{broken}</td>'
 
 
 def _cell(column: ReportColumn, row: Row) -> str:

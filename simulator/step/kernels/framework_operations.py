@@ -15,6 +15,11 @@ from simulator.model.shape import Transformer
 from simulator.step.framework import Framework
 
 _FLOAT32: Final = 4
+# Duration of matmuls with a scale for each block, relative to a scale for each tensor: 1 x 128 by 128 x 128 blocks, and
+# 1 x 128 by 1 x 128 blocks. Medians over three shapes of cuBLAS 13 on an H200 (catalog/measured/kernels.csv): 1.10,
+# 1.17, 1.18; and 1.33, 1.41, 1.42.
+_BLOCKS: Final = 1.17
+_ROWS_OF_BLOCKS: Final = 1.41
 # Bytes of an operand's element before and after the cast.
 _WIDE: Final = 2
 _NARROW: Final = 1
@@ -107,6 +112,15 @@ def loss_buffers(model: Transformer, batch: Batch, framework: Framework, *, comp
     kept = memory.logits if framework.keeps_logits else 0
     # Merged kernels never write half of the gradients to HBM.
     return kept + (gradients // 2 if compiled else gradients)
+
+
+def block_scaled(kernel: Matmul) -> float:
+    """Return the duration of a matmul in eight bits with a scale for each block, relative to a scale for each tensor.
+
+    Weights have blocks of 128 x 128, activations and gradients of 1 x 128 (DeepSeek-V3, section 3.3). A weight
+    gradient multiplies two operands of the second kind.
+    """
+    return _ROWS_OF_BLOCKS if kernel.of_weights else _BLOCKS
 
 
 def eight_bit_casts(kernel: Matmul, *, once: bool = False) -> Elementwise:

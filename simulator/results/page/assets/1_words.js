@@ -39,6 +39,23 @@ const written = {
 };
 const write = (value, unit) => (value === null || value === undefined ? "-" : (written[unit] || written.text)(value));
 
+// Whole numbers in short: [0, 1, 2, 5] are 0-2 and 5; [6, 14, 22, 30] are "6, 14, ..., 30". Returns the parts.
+function ranges(numbers) {
+  const sorted = [...new Set(numbers)].sort((a, b) => a - b);
+  const parts = [];
+  for (let i = 0; i < sorted.length;) {
+    const step = sorted[i + 1] - sorted[i];
+    let last = i;
+    while (sorted[last + 1] - sorted[last] === step) last += 1;
+    // Fewer than four numbers with a larger step are no shorter as a range.
+    const long = last - i >= (step === 1 ? 1 : 3);
+    if (!long) { parts.push(String(sorted[i])); i += 1; continue; }
+    parts.push(step === 1 ? `${sorted[i]}-${sorted[last]}` : `${sorted[i]}, ${sorted[i + 1]}, ..., ${sorted[last]}`);
+    i = last + 1;
+  }
+  return parts;
+}
+
 function sums(distances) {
   const places = new Float64Array(distances.length);
   let at = 0;

@@ -16,7 +16,7 @@ class TimeWindow {
   tell() { for (const draw of this.followers) draw(); }
 }
 
-const GUTTER = 208;
+const GUTTER = 262;
 const AXIS = 22;
 
 function sharp(canvas, height) {

@@ -1,11 +1,22 @@
 // Which rank did what, when: lanes of spans, drawn on a canvas because no library's marks carry 100,000 of them.
 
+// Kinds of operations whose name alone does not tell what is done.
+const EXPLAINED = new Map([
+  ["copies", "kernels that copy and cast tensors around collectives"],
+  ["accumulate", "kernels that add a micro-batch's gradients to the sum"],
+]);
+
+// Place [px] of a stream's name, right of the name of its rank.
+const STREAM = 140;
+
 class Lane {
   constructor(packed, lanes) {
     this.rank = packed.rank;
-    // A rank's number, or the name of a server or a switch.
-    this.who = typeof packed.rank === "number" ? `rank ${packed.rank}` : packed.rank;
-    this.alike = packed.alike;
+    this.alike = packed.alike.length;
+    // Ranges of ranks, or names of servers or switches.
+    this.members = typeof packed.rank === "number" ? ranges(packed.alike) : packed.alike;
+    this.noun = typeof packed.rank !== "number" ? "" : this.alike > 1 ? "ranks " : "rank ";
+    this.who = this.called(3);
     this.stream = packed.stream;
     // "communication expert tensor" is longer than its room; the tooltip says the whole.
     this.said = packed.stream.replace(/^communication (.+)$/, "$1 comm.");
@@ -17,6 +28,18 @@ class Lane {
     this.kernels = packed.kernels || [];
     this.texts = lanes;
   }
+  // The lane's name with the first `count` ranges: "ranks 0-5, 8-13, ... ×56".
+  called(count, noun = this.noun) {
+    const more = count < this.members.length ? ", ..." : "";
+    return `${noun}${this.members.slice(0, count).join(", ")}${more}${this.alike > 1 ? ` ×${this.alike}` : ""}`;
+  }
+  // The longest name for which `fits` is true; a narrow place has the numbers without their noun.
+  shortened(fits) {
+    const counts = Array.from({ length: Math.min(this.members.length, 8) }, (_, i) => i + 1).reverse();
+    const names = [this.noun, ""].flatMap((noun) => counts.map((count) => this.called(count, noun)));
+    return names.find(fits) ?? names.at(-1);
+  }
+  everybody() { return this.called(this.members.length); }
   // The first span that ends after a time; spans of a stream do not overlap, those of sends may.
   first(time) {
     let low = 0;
@@ -79,7 +102,7 @@ class Timeline {
     this.names.replaceChildren(...this.kinds().map((kind) => {
       const swatch = make("i");
       swatch.style.background = colourOf(kind);
-      return make("span", {}, swatch, kind);
+      return make("span", {}, swatch, EXPLAINED.has(kind) ? `${kind} (${EXPLAINED.get(kind)})` : kind);
     }), ...(this.byKernel ? [make("span", { text: "Within a pass, kinds of kernels are drawn in their order, with the shares of their computed times. " +
       "An operation whose kernels are not known has the colour of its phase." })] : []));
   }
@@ -107,14 +130,14 @@ class Timeline {
     const before = this.lanes[row - 1];
     pen.fillStyle = themed("--text");
     pen.textAlign = "left";
-    const alike = lane.alike > 1 ? ` ×${lane.alike}` : "";
-    const head = before && before.who === lane.who ? "" : `${lane.who}${alike}`;
+    const [named, stream] = left > 100 ? [STREAM - 8, STREAM] : [left - 4, null];
+    const head = before && before.who === lane.who ? "" : lane.shortened((text) => pen.measureText(text).width <= named);
     if (head) { pen.strokeStyle = themed("--line"); pen.beginPath(); pen.moveTo(0, top); pen.lineTo(width, top); pen.stroke(); }
     pen.fillText(head, 2, top + this.row / 2);
-    if (left > 100) {
+    if (stream !== null) {
       pen.fillStyle = themed("--soft");
-      pen.save(); pen.beginPath(); pen.rect(76, top, left - 80, this.row); pen.clip();
-      pen.fillText(lane.said, 76, top + this.row / 2);
+      pen.save(); pen.beginPath(); pen.rect(stream, top, left - stream - 4, this.row); pen.clip();
+      pen.fillText(lane.said, stream, top + this.row / 2);
       pen.restore();
     }
     let [filled, kind, on] = [-1, -1, -1];
@@ -159,9 +182,10 @@ class Timeline {
     pen.textAlign = "left";
     if (pen.measureText(text).width < wide - 6) pen.fillText(text, x + 3, top + this.row / 2);
   }
+  laneUnder(event) { return this.lanes[Math.floor((event.clientY - this.canvas.getBoundingClientRect().top) / this.row)]; }
   under(event) {
     const box = this.canvas.getBoundingClientRect();
-    const lane = this.lanes[Math.floor((event.clientY - box.top) / this.row)];
+    const lane = this.laneUnder(event);
     const time = timeAt(event, this.canvas, this.view);
     if (!lane || time === null) return null;
     const i = lane.at(time, ((this.view.to - this.view.from) / box.width) * 1.5);
@@ -169,7 +193,7 @@ class Timeline {
   }
   describe({ lane, i }) {
     const s = this.unit;
-    return `${lane.nameOf(i)} (${lane.kindOf(i)})\n${lane.who}, ${lane.stream}\n` +
+    return `${lane.nameOf(i)} (${lane.kindOf(i)})\n${lane.everybody()}, ${lane.stream}\n` +
       `from ${write(lane.start[i] * s, "s")}, takes ${write((lane.end[i] - lane.start[i]) * s, "s")}` +
       this.kernelText(lane.partsOf(i)) + ((lane.waits[i] ?? -1) < 0 ? "" : `\nwaited for ${lane.texts.names[lane.waits[i]]}`);
   }
@@ -180,7 +204,11 @@ class Timeline {
   }
   hover(event) {
     const span = this.under(event);
-    if (span) tip.show(event, this.describe(span)); else tip.hide();
+    const lane = this.laneUnder(event);
+    // Beside the spans stand the names, which may be shortened.
+    if (span) tip.show(event, this.describe(span));
+    else if (lane && timeAt(event, this.canvas, this.view) === null) tip.show(event, `${lane.everybody()}\n${lane.stream}`);
+    else tip.hide();
   }
   choose(span) { this.chosen = span; this.said.textContent = this.describe(span).replaceAll("\n", ", "); this.view.tell(); }
   zoomTo(span) {

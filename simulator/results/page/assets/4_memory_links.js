@@ -96,7 +96,26 @@ class Memory {
   }
 }
 
-// The largest allocations at the marked time, or at the peak as long as no time is marked.
+// Allocations whose names differ only in their numbers, as groups: [{name, category, bytes, own}], largest first. The
+// name of a group has the ranges of the numbers: "layer 0-31 activations 1".
+function groupedAllocations(own) {
+  const groups = new Map();
+  for (const one of own) {
+    const key = `${one.name.replace(/\d+/g, "#")}|${one.category}`;
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(one);
+  }
+  return [...groups.values()].map((alike) => {
+    const numbers = alike.map((one) => (one.name.match(/\d+/g) || []).map(Number));
+    let place = 0;
+    const name = alike[0].name.replace(/\d+/g, () => { const at = place++; return ranges(numbers.map((row) => row[at])).join(", "); });
+    return { name, category: alike[0].category, bytes: alike.reduce((sum, one) => sum + one.bytes, 0), own: alike };
+  }).sort((a, b) => b.bytes - a.bytes);
+}
+
+const MOST_GROUPS = 15;
+
+// The largest groups of allocations at the marked time, or at the peak as long as no time is marked.
 class Holders {
   constructor(place, drawn, view) {
     Object.assign(this, { place, drawn, view });
@@ -104,25 +123,32 @@ class Holders {
     this.draw();
   }
   // A page with many points keeps the allocations of the peak alone.
-  atPeak() { return this.marked === null || !this.drawn.memory.allocations; }
+  atPeak() { return this.marked === null || !this.drawn.memory.allocations.complete; }
   // Allocations are stored largest first, equal ones in natural order.
-  rows() {
-    const { memory } = this.drawn;
-    const { allocations } = memory;
-    if (this.atPeak()) return memory.holders;
-    const exists = (_, i) => allocations.begin[i] <= this.marked && (this.marked < allocations.end[i] || allocations.end[i] >= this.drawn.end);
-    return [...allocations.bytes.keys()].filter(exists).slice(0, allocations.most).map((i) => ({
-      name: allocations.names[allocations.name[i]], category: allocations.categories[allocations.category[i]], bytes: allocations.bytes[i] }));
+  groups() {
+    const { allocations } = this.drawn.memory;
+    const exists = (i) => allocations.begin[i] <= this.marked && (this.marked < allocations.end[i] || allocations.end[i] >= this.drawn.end);
+    const places = this.atPeak() ? allocations.peak : [...allocations.bytes.keys()].filter(exists);
+    return groupedAllocations(places.map((i) => ({ name: allocations.names[allocations.name[i]],
+      category: allocations.categories[allocations.category[i]], bytes: allocations.bytes[i] }))).slice(0, MOST_GROUPS);
   }
   draw() {
     this.marked = this.view.marked;
     const { memory, total, unit } = this.drawn;
+    if (!memory.allocations) { this.place.replaceChildren(); return; }
     const [i, when] = this.atPeak() ? [memory.peak, "the peak"] : [this.drawn.at(this.marked), write(this.marked * unit, "s")];
     const caption = make("caption", {}, `Largest allocations at ${when}, of ${write(total[i], "B")}. `);
     if (this.marked !== null) caption.append(make("button", { class: "plain", text: "Back to the peak", onclick: () => this.view.mark(null) }));
-    else if (memory.allocations) caption.append("Click on a time for the allocations at that time.");
-    const body = this.rows().map((one) => make("tr", {}, make("td", { text: one.name }), make("td", { class: "text", text: one.category }), make("td", { text: write(one.bytes, "B") })));
-    this.place.replaceChildren(...(memory.holders.length ? [make("table", {}, caption, make("tbody", {}, ...body))] : []));
+    else if (memory.allocations.complete) caption.append("Click on a time for the allocations at that time.");
+    const body = this.groups().map((group) => make("tr", {}, make("td", {}, this.named(group)),
+      make("td", { class: "text", text: group.category }), make("td", { text: write(group.bytes, "B") })));
+    this.place.replaceChildren(...(body.length ? [make("table", {}, caption, make("tbody", {}, ...body))] : []));
+  }
+  // A group opens to its allocations.
+  named({ name, own }) {
+    if (own.length === 1) return name;
+    return make("details", {}, make("summary", { text: `${name} ×${own.length}` }),
+      make("div", { class: "note alike", text: own.map((one) => `${one.name}: ${write(one.bytes, "B")}`).join("\n") }));
   }
 }
 

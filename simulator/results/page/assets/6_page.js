@@ -183,7 +183,10 @@ function breakdown() {
   // Of what is learned the losses stand there.
   const learned = data.points.some((point) => point.losses);
   at("breakdownpanel").classList.toggle("hidden", beside && !learned);
-  bars(at(beside && !learned ? "overview" : "breakdown"), { rows, title: data.parts, unit: "s", picked: state.point, onPick: pick });
+  // Points under other conditions have bars once one of them is selected.
+  const fixed = data.axes.map((axis, i) => (axis.compared || !data.axes.some((a) => a.compared) ? "" : axis.values[own[i]])).filter(Boolean);
+  const some = rows.length < data.points.length && fixed.length ? `: the points with ${fixed.join(", ")} (${rows.length} of ${data.points.length} points)` : "";
+  bars(at(beside && !learned ? "overview" : "breakdown"), { rows, title: `${data.parts}${some}`, unit: "s", picked: state.point, onPick: pick });
 }
 
 function losses() {

@@ -1,0 +1,203 @@
+"""Which three constants make a framework predict a user's own measured runs?
+
+A framework that was measured elsewhere, on other machines and versions, is off by much the same factors in all runs of
+one cluster. Three numbers are fitted, each with a prior at the shipped value:
+
+    kernel_time     factor on every kernel's duration            prior: a factor of 1.15 up or down (one sigma)
+    network_time    factor on every transfer's duration          prior: a factor of 1.5 up or down
+    issue           the host's time to issue a kernel            prior: 5 us more or less; never negative
+
+The numbers minimise the sum of squares of ln(measured / simulated) / 0.02 over the runs, and of the distances from the
+priors in sigmas (maximum a posteriori, for normal errors): a single run cannot move three numbers far, and many runs
+outweigh the priors. Derivatives come from differences at the shipped values, because times are nearly linear in the
+constants; each later trial corrects the derivatives (Broyden) [1]_.
+
+Runs that no three numbers explain would move the constants far and predict other runs worse than before. Each run is
+therefore also predicted by a calibration to the other runs, with the priors' sigmas as above, halved, quartered, and 0
+(the shipped constants); the share with the smallest errors counts.
+
+Example: one run without exposed communication, measured 10 % slower than simulated. ln 1.1 = 0.095 is split between
+`kernel_time` (sigma 0.14) and the run's own error (sigma 0.02) as 0.14^2 to 0.02^2: `kernel_time` becomes
+exp(0.095 x 0.0196 / 0.0200) = 1.098.
+
+References
+----------
+.. [1] Broyden, "A class of methods for solving nonlinear simultaneous equations", 1965.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from simulator.basics.arrays import Floats
+from simulator.basics.errors import ScenarioError
+from simulator.calibration.training_runs.playing import play_rows
+from simulator.calibration.training_runs.rows import Changes, MeasuredRow
+from simulator.step.framework import Framework
+
+# Relative error of a run besides the constants: repeated runs of one setting spread by 1 to 3 % in most sources.
+_RUN: Final = 0.02
+# Sigmas of the priors: of the logarithms of both factors, and of the issue time [s].
+_PRIOR: Final = (math.log(1.15), math.log(1.5), 5e-6)
+# Distance of the trials for derivatives, in the same units.
+_TRIAL: Final = (0.02, 0.05, 1e-6)
+_ROUNDS: Final = 4
+# A host that needs less time than this to issue a kernel never holds a GPU up [s].
+_NO_ISSUE: Final = 1e-8
+# A round that moves every constant by less than this many sigmas is the last.
+_SETTLED: Final = 0.02
+# Shares of the priors' sigmas that are tried: runs that contradict each other must not move the constants far.
+_SHARES: Final = (1.0, 0.5, 0.25)
+# Smallest and largest factors: a calibration beyond them would hide a wrong setting.
+_MOST: Final = math.log(4.0)
+# A run that is off by more than this after the calibration is unexplained.
+UNEXPLAINED: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFramework:
+    """A framework calibrated to measured runs.
+
+    Attributes
+    ----------
+    framework : Framework
+        The framework with the fitted constants.
+    before, after : tuple of float
+        ln(measured / simulated) of each run's step time, with the shipped constants and with the fitted constants.
+    without : tuple of float
+        The same errors, each run predicted by a calibration to the other runs; empty for a single run.
+    """
+
+    framework: Framework
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    without: tuple[float, ...]
+
+
+def calibrated(
+    rows: Sequence[MeasuredRow],
+    framework: Framework,
+    jobs: int = 1,
+    advance: Callable[[], None] | None = None,
+    changes: Changes = (),
+) -> OwnFramework:
+    """Return a framework calibrated to measured runs.
+
+    Parameters
+    ----------
+    rows : sequence of MeasuredRow
+        The runs; all of one framework.
+    framework : Framework
+        The framework with its shipped constants.
+    jobs : int
+        Number of processes.
+    advance : function, optional
+        Called after each simulated step; there are at most `steps_simulated(len(rows))` of them.
+    changes : Changes
+        Changed constants of the GPUs.
+
+    Raises
+    ------
+    ScenarioError
+        The runs name several frameworks.
+    """
+    import numpy as np
+
+    names = sorted({row.framework for row in rows})
+    if len(names) != 1:
+        raise ScenarioError(f"framework: got runs of {', '.join(names)}; calibrate one framework at a time")
+
+    def errors(at: Floats) -> Floats:
+        """Return ln(measured / simulated) of each run with constants at a distance `at` from the shipped values."""
+        played = play_rows(rows, {names[0]: _moved(framework, at)}, jobs, advance, changes)
+        return np.log([outcome.row.step_time / outcome.step_time for outcome in played])
+
+    prior = np.array(_PRIOR)
+    at = np.zeros(3)
+    before = left = errors(at)
+    trials = np.diag(_TRIAL)
+    slopes = np.stack([(errors(trial) - left) / trial.sum() for trial in trials], axis=1)
+    for _ in range(_ROUNDS):
+        target = _within(_least(slopes, left - slopes @ at, prior), framework)
+        moved = errors(target)
+        # A step too far is halved once: times are convex in the constants.
+        if _misfit(moved, target) > _misfit(left, at):
+            target = _within((at + target) / 2, framework)
+            moved = errors(target)
+        if _misfit(moved, target) > _misfit(left, at):
+            break
+        way = (target - at) / prior
+        settled = bool(np.all(np.abs(way) < _SETTLED))
+        # Broyden: the smallest change of the slopes, in sigmas, that explains the errors found.
+        if not settled:
+            slopes += np.outer(moved - left - slopes @ (target - at), way / (way @ way) / prior)
+        at, left = target, moved
+        if settled:
+            break
+    # Linear around the solution, without each run in turn; without any movement the errors are those simulated before.
+    offset = left - slopes @ at
+    shares = {share: _without(slopes, offset, share * prior, framework) for share in _SHARES}
+    shares[0.0] = before[np.arange(len(rows) if len(rows) > 1 else 0)]
+    best = min(shares, key=lambda share: float(np.sum(shares[share] ** 2))) if len(rows) > 1 else 1.0
+    if best != 1.0:
+        at = _within(_least(slopes, offset, best * prior), framework) if best else np.zeros(3)
+        left = errors(at) if best else before
+    return OwnFramework(
+        _moved(framework, at), tuple(before.tolist()), tuple(left.tolist()), tuple(shares[best].tolist())
+    )
+
+
+def _without(slopes: Floats, offset: Floats, prior: Floats, framework: Framework) -> Floats:
+    """Return the error of each run, predicted by a calibration to the other runs; empty for a single run."""
+    import numpy as np
+
+    found = []
+    for place in range(len(offset)):
+        rest = np.arange(len(offset)) != place
+        if rest.any():
+            found.append(offset[place] + slopes[place] @ _within(_least(slopes[rest], offset[rest], prior), framework))
+    return np.array(found)
+
+
+def steps_simulated(rows: int) -> int:
+    """Return the largest number of training steps that a calibration to this many runs simulates."""
+    # At the start, for each derivative, in each round twice at most, and once for narrower priors.
+    return rows * (2 + len(_TRIAL) + 2 * _ROUNDS)
+
+
+def _moved(framework: Framework, at: Floats) -> Framework:
+    """Return a framework with its constants moved from the shipped values: ln factor, ln factor, seconds."""
+    kernels, network, issue = at.tolist()
+    seconds = framework.issue + issue
+    return replace(
+        framework,
+        kernel_time=framework.kernel_time * math.exp(kernels),
+        network_time=framework.network_time * math.exp(network),
+        issue=seconds if seconds > _NO_ISSUE else 0.0,
+    )
+
+
+def _within(at: Floats, framework: Framework) -> Floats:
+    """Return distances from the shipped values within the allowed range; the issue time is never negative."""
+    import numpy as np
+
+    low, high = [-_MOST, -_MOST, -framework.issue], [_MOST, _MOST, math.inf]
+    return np.clip(at, low, high)
+
+
+def _least(slopes: Floats, offset: Floats, prior: Floats) -> Floats:
+    """Return the constants that minimise the squares of (offset + slopes x) / _RUN and of x / prior."""
+    import numpy as np
+
+    matrix = slopes.T @ slopes / _RUN**2 + np.diag(prior**-2.0)
+    return np.asarray(np.linalg.solve(matrix, -(slopes.T @ offset) / _RUN**2), np.float64)
+
+
+def _misfit(errors: Floats, at: Floats) -> float:
+    """Return the sum of squares that the calibration minimises."""
+    import numpy as np
+
+    return float(np.sum((errors / _RUN) ** 2) + np.sum((at / np.array(_PRIOR)) ** 2))

@@ -1,0 +1,108 @@
+"""`simulator calibrate`: fits a framework's constants to your own measured runs, and writes a framework file."""
+
+from __future__ import annotations
+
+from math import expm1
+from pathlib import Path
+from typing import Final
+
+import typer
+
+from simulator.basics.counts import number_of
+from simulator.basics.errors import ScenarioError
+from simulator.basics.units import format_time
+from simulator.calibration.table import Table
+from simulator.calibration.training_runs.own_framework import UNEXPLAINED, OwnFramework, calibrated, steps_simulated
+from simulator.calibration.training_runs.playing import frameworks
+from simulator.calibration.training_runs.rows import MeasuredRow
+from simulator.calibration.training_runs.user_rows import user_rows
+from simulator.cli.console import print_text, width
+from simulator.cli.progress import progress
+
+# Fewer runs than this cannot separate slow kernels from a slow network.
+_ENOUGH: Final = 3
+
+
+def calibrate(runs: Path, out: Path, topology: str | None, jobs: int) -> None:
+    """Fit a framework's constants to the measured runs of a CSV file, print the errors, and write the framework file.
+
+    Raises
+    ------
+    ScenarioError
+        The runs are invalid or of several frameworks, or the file `out` exists or cannot be written.
+    """
+    if out.suffix not in (".yaml", ".yml"):
+        raise ScenarioError(f"--out: got {out}; must end in .yaml")
+    if out.exists():
+        raise ScenarioError(f"--out: {out} exists already; choose another name, or remove the file")
+    rows, known = user_rows(runs, topology), frameworks()
+    name = rows[0].framework
+    with progress(steps_simulated(len(rows)), what="trial steps") as advance:
+        own = calibrated(rows, known[name], jobs, advance)
+    typer.echo(_table(rows, own).text(width()))
+    print_text(f"\n{_constants(own)}")
+    for text in _remarks(rows, own):
+        print_text(text)
+    try:
+        # Mode "x" never overwrites a file that appeared meanwhile.
+        with out.open("x", encoding="utf-8") as file:
+            file.write(_text(own, name, runs))
+    except OSError as error:
+        raise ScenarioError(f"--out: {out} cannot be written: {error.strerror or error}") from error
+    print_text(f"{out}: written; next: write `framework: ./{out.name}` under `training` in a scenario beside it")
+
+
+def _table(rows: tuple[MeasuredRow, ...], own: OwnFramework) -> Table:
+    """Return a table of the runs: measured step time, and the predictions' errors before and after the calibration."""
+    # Errors are ln(measured / predicted); tables show predicted / measured - 1 of the step time.
+    shown = [[f"{expm1(-error):+.1%}" for error in errors] for errors in (own.before, own.after, own.without)]
+    shown[2] = shown[2] or ["-"] * len(rows)
+    lines = [
+        (row.name, format_time(row.step_time), *(column[place] for column in shown)) for place, row in enumerate(rows)
+    ]
+    head = ("run", "measured", "before", "after", "from the others")
+    return Table("error of the step time (predicted / measured - 1)", head, tuple(lines))
+
+
+def _constants(own: OwnFramework) -> str:
+    """Return a sentence with the fitted constants."""
+    made = own.framework
+    return (
+        f"Kernels take {made.kernel_time:.3f} times and transfers {made.network_time:.3f} times as long as with the "
+        f"shipped constants; the host issues a kernel in {format_time(made.issue)}."
+    )
+
+
+def _remarks(rows: tuple[MeasuredRow, ...], own: OwnFramework) -> list[str]:
+    """Return sentences on runs that the calibration cannot explain, and on too few runs."""
+    told = []
+    far = [row.name for row, error in zip(rows, own.after, strict=True) if abs(expm1(-error)) > UNEXPLAINED]
+    if far:
+        told.append(
+            f"Unexplained, more than {UNEXPLAINED:.0%} off after the calibration: {'; '.join(far)}. Check the settings "
+            "in these lines, and whether the run was disturbed."
+        )
+    if len(rows) < _ENOUGH:
+        told.append(
+            f"{number_of(len(rows), 'run')} cannot separate slow kernels from a slow network; {_ENOUGH} runs of "
+            "different sizes can."
+        )
+    return told
+
+
+def _text(own: OwnFramework, name: str, runs: Path) -> str:
+    """Return the text of the framework file."""
+    made, source = own.framework, f"calibrated to {number_of(len(own.after), 'run')} of {runs.name}"
+    constants = (
+        ("kernel_time", f"{made.kernel_time:.4f}"),
+        ("network_time", f"{made.network_time:.4f}"),
+        ("issue", f"{made.issue:.4g}"),
+    )
+    lines = [
+        f"# {name}'s constants, calibrated to measured runs: {runs.name}. Written by `simulator calibrate`.",
+        f"based_on: {name}",
+        *(f'{key}: {{value: {value}, source: "{source}"}}' for key, value in constants),
+        "# ln(measured / predicted) of each run's step time, predicted by a calibration to the other runs",
+        f"calibration: {{runs: {len(own.after)}, errors: [{', '.join(f'{error:.4f}' for error in own.without)}]}}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,292 @@
+"""Is a measured step time normal, and which single cause would explain the difference from the prediction?
+
+Each cause is simulated: the same step with one thing changed. A cause with a size (kernels, transfers, the host, one
+GPU) gets the size at which the simulated step takes as long as the measured step; a cause without a size (no overlap,
+full recompute, ...) explains a share of the gap. Causes are alternatives and must not be added.
+
+Example: predicted 1.00 s, measured 1.20 s, 0.10 s of exposed communication. Transfers 3 times as slow add about 0.2 s
+and explain the gap; kernels 1.22 times as slow do as well; full recompute would add 0.25 s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simulator.basics.errors import ScenarioError
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import simulate_point
+from simulator.scenario.records import Scenario
+from simulator.scenario.training_spec import OptimizerSpec, TrainingSpec
+from simulator.step.framework import changed_file, load_framework
+from simulator.step.kernels.kernel_model import kernel_model
+
+# Largest factor tried for slow kernels, transfers and GPUs, and longest time for the host to issue a kernel [s].
+_MOST: Final = 16.0
+_SLOWEST_ISSUE: Final = 200e-6
+# A size is found when the simulated step time is this close to the measured one, or after so many simulations.
+_CLOSE: Final = 0.003
+_TRIALS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A cause with its simulated step time.
+
+    Attributes
+    ----------
+    cause : str
+        The cause in words: "transfers take 2.3 times as long".
+    step_time : float
+        Simulated step time with this cause [s].
+    share : float
+        Part of the gap between predicted and measured time that the cause explains; 1: all.
+    key : str
+        What to write in the scenario to simulate the cause; empty without a key.
+    """
+
+    cause: str
+    step_time: float
+    share: float
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A measured step time beside its prediction.
+
+    Attributes
+    ----------
+    measured, predicted : float
+        Step times [s].
+    low, high : float
+        Ends of the prediction's 80 % interval [s].
+    tokens : float
+        Tokens per step.
+    explanations : tuple of Explanation
+        Causes that change the step time towards the measured one, share closest to 1 first.
+    """
+
+    measured: float
+    predicted: float
+    low: float
+    high: float
+    tokens: float
+    explanations: tuple[Explanation, ...]
+
+    @property
+    def normal(self) -> bool:
+        """True if the measured step time lies in the prediction's 80 % interval."""
+        return self.low <= self.measured <= self.high
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the expectation in a plain dict."""
+        return {
+            "measured_step_time_s": self.measured,
+            "predicted_step_time_s": self.predicted,
+            "interval_80": [self.low, self.high],
+            "normal": self.normal,
+            "explanations": [
+                {"cause": one.cause, "step_time_s": one.step_time, "share_of_gap": one.share, "key": one.key}
+                for one in self.explanations
+            ],
+        }
+
+
+def expectation(
+    scenario: Scenario,
+    step_time: float | None = None,
+    tokens_per_s: float | None = None,
+    advance: Callable[[], None] | None = None,
+) -> Expectation:
+    """Return a measured step beside its prediction, with the causes that would explain the difference.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        A single training step.
+    step_time, tokens_per_s : float
+        The measurement, one of both: time per step [s], or tokens per second of all GPUs together.
+    advance : function, optional
+        Called after each simulation.
+
+    Raises
+    ------
+    ScenarioError
+        The scenario is no training step, or the measurement is missing or not positive.
+    """
+    if scenario.training is None:
+        raise ScenarioError("expect: the scenario has no `training`; only training steps have a normal time")
+    if (step_time is None) == (tokens_per_s is None):
+        raise ScenarioError("expect: give one measurement, a step time or tokens per second")
+    given = step_time if step_time is not None else tokens_per_s
+    if given is None or not (0.0 < given < math.inf):
+        raise ScenarioError(f"expect: got {given}; a measurement must be more than 0")
+    clusters = Clusters()
+
+    def simulated(changed: Scenario) -> dict[str, Any]:
+        report = simulate_point(changed, limit_memory=False, clusters=clusters).report.to_dict()
+        if advance is not None:
+            advance()
+        return report
+
+    report = simulated(scenario)
+    predicted, tokens = report["step_time_s"], report["tokens_per_s"] * report["step_time_s"]
+    measured = step_time if step_time is not None else tokens / float(tokens_per_s or 1.0)
+    ends = report["intervals"]
+    found = list(_explanations(scenario, lambda changed: float(simulated(changed)["step_time_s"]), predicted, measured))
+    return Expectation(
+        measured,
+        predicted,
+        ends["step_time_s_80_low"],
+        ends["step_time_s_80_high"],
+        tokens,
+        # Causes that explain the whole gap and no more come first.
+        tuple(sorted(found, key=lambda one: round(abs(math.log(one.share)), 1))),
+    )
+
+
+def _explanations(
+    scenario: Scenario, time_of: Callable[[Scenario], float], predicted: float, measured: float
+) -> Iterator[Explanation]:
+    """Yield the causes that change the step time towards the measured one."""
+    training = scenario.training
+    if training is None:
+        return
+    slower = measured > predicted
+
+    def told(cause: str, seconds: float, key: str = "") -> Iterator[Explanation]:
+        share = (seconds - predicted) / (measured - predicted) if measured != predicted else 0.0
+        # A cause that hardly matters, or works the other way, is none.
+        if share > 0.01:
+            yield Explanation(cause, seconds, share, key)
+
+    sized = _sized(scenario, training, slower=slower)
+    sizes = [(one, *_solved(_times(time_of, one), predicted, measured, one.most)) for one in sized]
+    # The smaller the change, the likelier the cause.
+    for one, size, seconds in sorted(sizes, key=lambda found: abs(math.log(found[1]))):
+        yield from told(one.words(size), seconds, one.key(size))
+    for cause, key, changes in _plain(scenario, training, slower=slower):
+        yield from told(cause, time_of(scenario.replaced(training=training.replaced(**changes))), key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    """A cause with a size; size 1 changes nothing.
+
+    Attributes
+    ----------
+    words, key : function of the size
+        The cause in words, and what to write in the scenario.
+    most : float
+        Largest size that is tried; below 1 for causes that make a step faster.
+    changed : function of the size
+        The scenario with the cause.
+    """
+
+    words: Callable[[float], str]
+    key: Callable[[float], str]
+    most: float
+    changed: Callable[[float], Scenario]
+
+
+def _times(time_of: Callable[[Scenario], float], cause: _Sized) -> Callable[[float], float]:
+    """Return the function from a cause's size to the simulated step time [s]."""
+    return lambda size: time_of(cause.changed(size))
+
+
+def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Iterator[_Sized]:
+    """Yield causes with a size that change the step time in one direction."""
+    own = load_framework(training.framework, scenario.base)
+    most = _MOST if slower else 1 / _MOST
+
+    def with_constant(name: str, value: float) -> Scenario:
+        made: Any = changed_file(training.framework, scenario.base, {name: value})
+        return scenario.replaced(training=training.replaced(framework=made))
+
+    def factor(name: str, words: str, shipped: float) -> _Sized:
+        return _Sized(
+            lambda size: f"{words} take {size:.2f} times as long",
+            lambda size: f"{name}: {shipped * size:.3g} in a framework file",
+            most,
+            lambda size: with_constant(name, shipped * size),
+        )
+
+    yield factor("kernel_time", "kernels", own.kernel_time)
+    if scenario.cluster.world_size > 1:
+        yield factor("network_time", "transfers", own.network_time)
+    if not slower:
+        return
+    # The issue time grows from its own value, or from 1 us.
+    issue = own.issue or 1e-6
+    yield _Sized(
+        lambda size: f"the host needs {1e6 * issue * size:.0f} us to issue a kernel",
+        lambda size: f"issue: {issue * size:.2g} in a framework file",
+        max(_SLOWEST_ISSUE / issue, 2.0),
+        lambda size: with_constant("issue", issue * size),
+    )
+    if scenario.cluster.world_size > 1 and not scenario.cluster.stragglers:
+        yield _Sized(
+            lambda size: f"one GPU has {100 / size:.0f} % of its speed",
+            lambda size: f"cluster.stragglers: {{0: {1 / size:.2f}}}",
+            most,
+            lambda size: scenario.replaced(cluster=scenario.cluster.replaced(stragglers={0: 1 / size})),
+        )
+
+
+def _plain(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield causes without a size: words, key, and changed fields of `training`."""
+    own = load_framework(training.framework, scenario.base)
+    if slower:
+        if own.overlaps and scenario.cluster.world_size > 1:
+            made = changed_file(training.framework, scenario.base, {"overlaps": False})
+            yield (
+                "communication does not overlap with kernels",
+                "overlaps: false in a framework file",
+                {"framework": made},
+            )
+        if training.activation_checkpointing != "full":
+            yield "every layer is recomputed", "activation_checkpointing: full", {"activation_checkpointing": "full"}
+        if training.attention == "flash":
+            yield "attention writes its scores to memory", "attention: standard", {"attention": "standard"}
+        if training.attention_generation == 3:
+            yield "attention runs on kernels of generation 2", "attention_generation: 2", {"attention_generation": 2}
+        if training.compile:
+            yield "kernels are not merged by a compiler", "compile: false", {"compile": False}
+        if training.optimizer.implementation != "for_loop" and training.offload.what == "none":
+            loop = OptimizerSpec(name=training.optimizer.name, implementation="for_loop")
+            yield "the optimizer updates tensor by tensor", "optimizer.implementation: for_loop", {"optimizer": loop}
+        return
+    if training.activation_checkpointing != "none":
+        yield "nothing is recomputed", "activation_checkpointing: none", {"activation_checkpointing": "none"}
+    if training.attention_generation == 2 and "attention_3" in kernel_model(Clusters().of(scenario).gpus[0]).constants:
+        yield "attention runs on kernels of generation 3", "attention_generation: 3", {"attention_generation": 3}
+    if not training.compile and own.compiled:
+        yield "a compiler merges kernels", "compile: true", {"compile": True}
+
+
+def _solved(time_of: Callable[[float], float], predicted: float, measured: float, most: float) -> tuple[float, float]:
+    """Return the size (1 changes nothing) at which a step takes the measured time, and its simulated time [s]; the
+    largest size if none does.
+
+    Regula falsi (Illinois) over the logarithm of the size; times grow with it.
+    """
+    low, high = 0.0, math.log(most)
+    below, above = predicted - measured, time_of(most) - measured
+    if below * above >= 0:
+        return most, above + measured
+    for _ in range(_TRIALS):
+        middle = (low * above - high * below) / (above - below)
+        seconds = time_of(math.exp(middle))
+        off = seconds - measured
+        if abs(off) < _CLOSE * measured:
+            break
+        if off * above < 0:
+            low, below = high, above
+        else:
+            # Illinois: the end that stays counts half, so that it moves next time.
+            below /= 2
+        high, above = middle, off
+    return math.exp(middle), seconds
