@@ -321,8 +321,8 @@ def _noted(
         # Model states are the first allocations, as in a real process.
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
-        if step.framework.workspaces:
-            builder.allocate("workspaces", int(step.framework.workspaces), "workspaces")
+        if scratch := step.framework.scratch(cluster.gpus[0], experts=bool(step.model.num_experts)):
+            builder.allocate("workspaces", scratch, "workspaces")
         if whole and step.framework.gradient_buffers:
             builder.allocate("gradient buffers", passes.gradient_bytes, "gradients")
         planned = strategy.plan(builder, passes)

@@ -16,7 +16,7 @@ from simulator.model.kernel import Matmul
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.records.operation import ISSUE, Allocate, Collective, Compute, Free
-from simulator.step.framework import Framework
+from simulator.step.framework import Framework, load_framework
 from simulator.step.kernels.framework_operations import eight_bit_casts
 from simulator.step.parallelism import Parallelism
 from simulator.step.spec import Precision
@@ -173,7 +173,7 @@ def test_a_gradient_that_matmuls_add_takes_no_memory_besides() -> None:
     run = played(2, precision=precision, accumulation=2, gradient_buffers=True, accumulates_in_matmul=True)
     ops = next(iter(run.plan.program.ranks))
     fresh = {op.name: op.nbytes for op in ops if isinstance(op, Allocate) and op.name.endswith("gradients 1")}
-    assert set(fresh) == {"embedding gradients 1", "layer 0 gradients 1", "layer 1 gradients 1", "head gradients 1"}
+    assert set(fresh) == {f"{module.name} gradients 1" for module in modules(TINY)}
     assert {name: nbytes for name, nbytes in fresh.items() if nbytes} == {
         "embedding gradients 1": 2 * modules(TINY)[0].elements
     }
@@ -193,8 +193,23 @@ def test_narrow_gradients_are_copied_in_float32_until_the_next_step(grads: str, 
 
 
 def test_workspaces_are_allocated_for_the_whole_step() -> None:
-    peaks = [max(s.nbytes for s in played(2, workspaces=size).timeline.memory) for size in (0.0, 3e6)]
+    peaks = [max(s.nbytes for s in played(2, workspaces={"other": size}).timeline.memory) for size in (0.0, 3e6)]
     assert peaks[1] - peaks[0] == 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dense", "grouped"),
+    [("a100_sxm_80gb", 2 * 8.125 + 4, 4 * 4), ("l40s", 2 * 8.125 + 4, 4 * 4), ("h200", 2 * 32 + 32, 4 * 32),
+     ("gb200", 2 * 32 + 32, 4 * 32)],
+)  # fmt: skip
+def test_workspaces_of_megatron_core_are_those_of_pytorch_and_transformer_engine(
+    gpu: str, dense: float, grouped: float
+) -> None:
+    """Two of PyTorch, one of Transformer Engine, four more for experts: 32 MiB each from Hopper on."""
+    framework, chip = load_framework("megatron_core"), load_gpu(gpu)
+    assert framework.scratch(chip, experts=False) == dense * 2**20
+    assert framework.scratch(chip, experts=True) == (dense + grouped) * 2**20
+    assert load_framework("torchtitan").scratch(chip, experts=True) == 0
 
 
 @pytest.mark.parametrize(
