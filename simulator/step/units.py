@@ -24,6 +24,7 @@ from simulator.step.kernels.framework_operations import (
     second_maps,
     until_needed,
     with_copies,
+    with_output_by_tokens,
 )
 from simulator.step.pass_pieces import NO_PASS, PassPieces, Piece, backward_pieces, forward_pieces
 from simulator.step.spec import TrainingStep
@@ -226,6 +227,8 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
     kinds = {dense: layer_operations(model, batch) for dense, model in models.items()}
     if step.framework.keeps_copies:
         kinds = {dense: with_copies(operations, models[dense], batch) for dense, operations in kinds.items()}
+    if batch.attention == "flash" and step.framework.copies_output_on(timer.gpu):
+        kinds = {dense: with_output_by_tokens(operations) for dense, operations in kinds.items()}
     passes = {dense: _passes(timer, operations) for dense, operations in kinds.items()}
     costs: dict[tuple[bool, tuple[str, ...]], PassPieces] = {}
     elements = {id(layer.parameters): layer.elements for layer in {id(one.parameters): one for one in layers}.values()}

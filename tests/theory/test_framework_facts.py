@@ -146,6 +146,23 @@ def test_modules_keep_copies_that_merged_kernels_do_not() -> None:
     assert copies - plain == 2 * tokens * (f + 2 * d + d)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "attention", "copies"),
+    [("a100_sxm_80gb", "flash", 1), ("a100_sxm_80gb", "standard", 0), ("h200", "flash", 0)],
+)
+def test_flash_attention_before_hopper_saves_its_output_in_two_orders(gpu: str, attention: Any, copies: int) -> None:
+    """Two bytes a token and dimension in bfloat16."""
+    kept = [
+        next(
+            unit.kept
+            for unit in units(step("ddp", framework=framework, attention=attention), load_gpu(gpu))
+            if unit.is_layer
+        )
+        for framework in (Framework(), Framework(copies_output=("A100",)))
+    ]
+    assert kept[1] - kept[0] == copies * 2 * 2 * 32 * TINY.hidden_size
+
+
 def test_logits_may_outlive_the_loss() -> None:
     """Two bytes a logit more while the loss goes backward."""
     head = {}

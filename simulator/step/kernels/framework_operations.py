@@ -94,9 +94,26 @@ def with_copies(operations: tuple[Operation, ...], model: Transformer, batch: Ba
             # The view of the values keeps queries and keys without positions alive.
             beside = [kept[name].nbytes for name in ("queries", "keys") if name in kept]
             saved += (Saved("queries and keys without positions", sum(beside), "qkv"),)
-            saved += (Saved("attention output by tokens", op.output, op.name),)
+            saved += (_output_by_tokens(op),)
         made.append(replace(op, saved=saved))
     return tuple(made)
+
+
+def with_output_by_tokens(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Return a layer's operations with attention's output saved a second time, in the order in which the next matmul
+    reads it.
+
+    The flash-attention package saves its output with sequences outermost, Megatron-LM's activations have tokens
+    outermost.
+    """
+    return tuple(
+        replace(op, saved=(*op.saved, _output_by_tokens(op))) if op.name == "attention" else op for op in operations
+    )
+
+
+def _output_by_tokens(attention: Operation) -> Saved:
+    """Return the saved copy of attention's output in token order."""
+    return Saved("attention output by tokens", attention.output, attention.name)
 
 
 def loss_buffers(model: Transformer, batch: Batch, framework: Framework, *, compiled: bool) -> int:
