@@ -122,6 +122,10 @@ class Framework:
         otherwise a kernel of its own adds the new gradient.
     keeps_gradients : bool
         Whether gradients in the parameters' dtype are never freed either.
+    placeholders : bool
+        Whether autograd receives an array without content in place of each gradient of a layer's matrix, because the
+        matmul has added the gradient to the buffer. There is one such array for each shape, in the parameters' dtype,
+        and none is freed.
     widens_gradients : bool
         Whether the update reads a copy of the gradients in the master copy's dtype, if the gradients are narrower; the
         copy stays allocated until the next step begins.
@@ -168,6 +172,7 @@ class Framework:
     gradient_buffers: bool = False
     accumulates_in_matmul: bool = False
     keeps_gradients: bool = False
+    placeholders: bool = False
     widens_gradients: bool = False
     optimizer_implementation: Implementation = "fused"
     copies_output: tuple[str, ...] = ()
@@ -415,6 +420,7 @@ class _FrameworkFile(Strict):
     gradient_buffers: _Fact = _Fact(value=False)
     accumulates_in_matmul: _Fact = _Fact(value=False)
     keeps_gradients: _Fact = _Fact(value=False)
+    placeholders: _Fact = _Fact(value=False)
     widens_gradients: _Fact = _Fact(value=False)
     optimizer_implementation: _Choice = _Choice(value="fused")
     copies_output: _Chips = Field(default_factory=lambda: _Chips(value=[]))
@@ -510,6 +516,7 @@ def _framework(name: str, file: _FrameworkFile) -> Framework:
         gradient_buffers=file.gradient_buffers.value,
         accumulates_in_matmul=file.accumulates_in_matmul.value,
         keeps_gradients=file.keeps_gradients.value,
+        placeholders=file.placeholders.value,
         widens_gradients=file.widens_gradients.value,
         optimizer_implementation=file.optimizer_implementation.value,
         copies_output=tuple(file.copies_output.value),

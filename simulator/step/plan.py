@@ -325,6 +325,8 @@ def _noted(
             builder.allocate("workspaces", scratch, "workspaces")
         if whole and step.framework.gradient_buffers:
             builder.allocate("gradient buffers", passes.gradient_bytes, "gradients")
+        if whole and step.framework.placeholders:
+            builder.allocate("gradient placeholders", passes.placeholder_bytes, "gradients")
         planned = strategy.plan(builder, passes)
         micros = range(step.accumulation) if few is None else pipeline.few(stage, planned.kind)
         # Interleaving two passes would mix their operations; estimates need each recorded pass as a contiguous range.

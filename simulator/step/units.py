@@ -58,6 +58,8 @@ class Unit:
         Elements of an embedding table with a copy on the first and the last pipeline stage.
     tensors : int
         Number of parameter tensors.
+    matrices : frozenset of tuple of int
+        Shapes of its weight matrices.
     spread : bool
         Whether the unit holds a layer's expert-parallel experts, which have process groups of their own; their kernels
         belong to the layer.
@@ -79,6 +81,7 @@ class Unit:
     partial: int = 0
     shared: int = 0
     tensors: int = 1
+    matrices: frozenset[tuple[int, ...]] = frozenset()
     spread: bool = False
 
     @property
@@ -281,7 +284,7 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:
-    """Return a unit's fields for gradients and sharding: copies, accumulation, resident elements, tensors."""
+    """Return a unit's fields for gradients and sharding: copies, accumulation, resident elements, tensors, matrices."""
     step, copied = timer.step, timer.step.framework.parameter_bytes * elements
     computed, accumulated = find(step.precision.params).itemsize, find(step.precision.grads).itemsize
     # A kernel reads the new gradient and adds it in place: one read, one read and write. A matmul that accumulates
@@ -294,6 +297,7 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
         "accumulate": timer.copies(added) if step.accumulation > 1 or computed != accumulated else None,
         "resident": small if ranks > 1 and sharded else 0,
         "tensors": len(module.parameters),
+        "matrices": frozenset(p.shape for p in module.parameters if len(p.shape) > 1),
     }
 
 

@@ -31,7 +31,8 @@ H100 = load_gpu("h100_sxm")
 def played(ranks: int, strategy: str = "ddp", model: Transformer = TINY, **facts: Any) -> Played:
     known = {name: facts.pop(name) for name in ("issue", "sends_block", "overlaps", "each_tensor", "gathers_again",
              "issue_in_pipeline", "keeps_copies", "keeps_logits", "keeps_gradients", "gradient_buffers",
-             "loss_buffers", "accumulates_in_matmul", "widens_gradients", "workspaces") if name in facts}  # fmt: skip
+             "loss_buffers", "accumulates_in_matmul", "placeholders", "widens_gradients", "workspaces")
+             if name in facts}  # fmt: skip
     topology = facts.pop("topology", "star_100g")
     return play(step(strategy, model, framework=Framework(**known), **facts), ranks, topology)
 
@@ -194,6 +195,19 @@ def test_a_gradient_that_matmuls_add_takes_no_memory_besides() -> None:
     assert {name: nbytes for name, nbytes in fresh.items() if nbytes} == {
         "embedding gradients 1": 2 * modules(TINY)[0].elements
     }
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_placeholders_of_gradients_are_one_array_for_each_shape_of_layers_matrices(pp: int) -> None:
+    """Two bytes an element of 3 d x d, d x d, f x d and d x f, however many layers; nothing more for a layer."""
+    facts: dict[str, Any] = {"precision": Precision(grads="float32"), "gradient_buffers": True, "placeholders": True}
+    run = played(2, parallelism=Parallelism(pp=pp), accumulation=2, **facts)
+    d, f = TINY.hidden_size, TINY.ffn_size
+    for ops in run.plan.program.ranks:
+        sizes = {op.name: op.nbytes for op in ops if isinstance(op, Allocate)}
+        assert sizes["gradient placeholders"] == 2 * (3 * d * d + d * d + 2 * d * f)
+        assert not any(nbytes for name, nbytes in sizes.items() if name.startswith("layer") and "gradients" in name)
+        assert not any(isinstance(op, Free) and op.allocation == "gradient placeholders" for op in ops)
 
 
 @pytest.mark.parametrize(
