@@ -483,9 +483,18 @@ def _based(file: _FrameworkFile, document: Document) -> _FrameworkFile:
     if file.based_on not in registry.names("framework"):
         known = one_of((BARE.name, *registry.names("framework")), file.based_on)
         document.refuse([document.fault(("based_on",), f"got {file.based_on!r}; {known}")])
-    base = dict(read_named("framework", file.based_on)[1].data)
-    chips = base.get("sustained", {}) | document.data.get("sustained", {})
-    return _FrameworkFile.model_validate(base | dict(document.data) | {"sustained": chips})
+    return _FrameworkFile.model_validate(_with_base(document.data))
+
+
+def _with_base(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keys of a framework file, and those keys of its `based_on` that the file lacks.
+
+    The framework in `based_on` may itself be based on another framework.
+    """
+    if keys.get("based_on", "") in ("", BARE.name):
+        return keys
+    base = _with_base(read_named("framework", keys["based_on"])[1].data)
+    return {**base, **keys, "sustained": base.get("sustained", {}) | keys.get("sustained", {})}
 
 
 def _framework(name: str, file: _FrameworkFile) -> Framework:

@@ -243,6 +243,8 @@ class Passes:
         # A temporary gradient has the computed dtype; the accumulated gradient may be wider.
         name = f"{unit.name} gradients {micro}"
         nbytes = 0 if whole and self._adds_in_place(unit) else unit.elements * computed
+        # It takes the place of tensors that are freed before; the name is freed with them.
+        nbytes = max(0, nbytes - unit.freed_early) if whole else nbytes
         self.builder.allocate(name, nbytes, "gradients", after=after)
         return name if whole else None
 

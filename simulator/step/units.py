@@ -11,7 +11,7 @@ from typing import Any
 
 from simulator.basics.dtypes import find, is_eight_bit
 from simulator.cluster.cluster import Gpu
-from simulator.model.head import embedding_operations, head_operations
+from simulator.model.head import embedding_operations, head_operations, logits_memory
 from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import Module, is_expert, modules
@@ -46,6 +46,8 @@ class Unit:
         Saved activations from forward to backward pass, and activations recomputed for the backward pass [B].
     makes : tuple of str
         Units whose activations are recomputed before this unit's backward pass: itself and the rest of its segment.
+    freed_early : int
+        Part of `kept` and `recomputed` that is freed before weight gradients are computed [B].
     copies : KernelCost or None
         Copies and casts around its collectives, once for each micro-batch with communication.
     accumulate : KernelCost or None
@@ -75,6 +77,7 @@ class Unit:
     kept: int
     recomputed: int
     makes: tuple[str, ...] = ()
+    freed_early: int = 0
     copies: KernelCost | None = None
     accumulate: KernelCost | None = None
     resident: int = 0
@@ -276,11 +279,16 @@ def _recompute(
 
 def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     """Return the unit of the head with `elements` parameters, and with the loss's temporary buffers."""
-    framework = timer.step.framework
+    model, framework = timer.step.model, timer.step.framework
     head = _plain("head", elements, timer, loss_operations(timer.step, batch))
-    buffers = loss_buffers(timer.step.model, batch, framework, compiled=timer.step.compiled)
+    buffers = loss_buffers(model, batch, framework, compiled=timer.step.compiled)
+    if not buffers:
+        return head
+    # Only the gradient of the logits is left when the matmuls begin.
+    memory = logits_memory(model, batch)
+    freed = memory.log_probabilities + buffers - (memory.gradient or memory.float32_gradient)
     # Loss buffers behave like recomputed tensors: allocated at the backward pass, freed afterwards.
-    return replace(head, recomputed=buffers, makes=(head.name,)) if buffers else head
+    return replace(head, recomputed=buffers, freed_early=max(0, freed), makes=(head.name,))
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:

@@ -185,6 +185,16 @@ def test_a_loss_that_overwrites_its_float32_logits_holds_two_bytes_a_logit_more(
     }
 
 
+@pytest.mark.parametrize(("tokens", "parameters"), [(8, 64 * 512 + 64 + 64), (64, 0)])
+def test_the_heads_weight_gradient_takes_the_place_of_the_float32_logits(tokens: int, parameters: int) -> None:
+    """Two bytes a parameter less four bytes a logit: the softmax is freed, the logits' gradient is not."""
+    precision = Precision(grads="float32")
+    facts: dict[str, Any] = {"keeps_logits": True, "seq_len": tokens, "micro_batch_size": 1, "precision": precision}
+    ops = next(iter(played(2, "ddp", replace(TINY, tied=False), **facts).plan.program.ranks))
+    made = next(op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "head gradients 0")
+    assert made == max(0, 2 * parameters - 4 * tokens * 512)
+
+
 def test_a_gradient_that_matmuls_add_takes_no_memory_besides() -> None:
     """Only the embedding's gradient, which no matmul makes, has an array of its own, of two bytes a parameter."""
     precision = Precision(grads="float32")
