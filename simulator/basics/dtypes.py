@@ -34,7 +34,7 @@ class Dtype:
     smallest_normal : float
         Smallest positive normal value; 1 for integers.
     compute_only : bool
-        True for tf32: tensor cores multiply in tf32, but nothing is stored or sent in tf32.
+        True for tf32 and float4_e2m1fn: tensor cores multiply in these formats, but no array is stored or sent in them.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Dtype:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element in memory [B]."""
+        """Bytes of an element in memory [B]; 0 for four bits, of which no array is stored."""
         return self.bits // 8
 
     @property
@@ -81,7 +81,8 @@ def _integer(name: str, bits: int, *, signed: bool) -> Dtype:
 
 
 # IEEE 754-2019 for float64/32/16; Kalamkar et al. 2019 (bfloat16); Micikevicius et al. 2022, arXiv:2209.05433 (fp8:
-# e4m3fn gives up infinity for one more binade, so its largest is 448); NVIDIA Ampere white paper (tf32: 8 + 10 bits).
+# e4m3fn gives up infinity for one more binade, so its largest is 448); OCP Microscaling Formats 1.0 (float4_e2m1fn:
+# neither infinity nor not-a-number, largest 6); NVIDIA Ampere white paper (tf32: 8 + 10 bits).
 DTYPES: Final = MappingProxyType(
     {
         d.name: d
@@ -93,6 +94,7 @@ DTYPES: Final = MappingProxyType(
             _float("bfloat16", 16, 8, 7),
             _float("float8_e4m3fn", 8, 4, 3, 448.0),
             _float("float8_e5m2", 8, 5, 2),
+            _float("float4_e2m1fn", 4, 2, 1, 6.0, compute_only=True),
             _integer("int64", 64, signed=True),
             _integer("int32", 32, signed=True),
             _integer("int8", 8, signed=True),
@@ -106,13 +108,13 @@ _ALIASES: Final = {
     "fp16": "float16", "half": "float16", "bf16": "bfloat16", "tfloat32": "tf32", "float8": "float8_e4m3fn",
     "fp8": "float8_e4m3fn", "e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
     "e5m2": "float8_e5m2", "long": "int64", "int": "int32", "i64": "int64", "i32": "int32", "i8": "int8", "u8": "uint8",
-    "byte": "uint8",
+    "byte": "uint8", "nvfp4": "float4_e2m1fn", "fp4": "float4_e2m1fn", "float4": "float4_e2m1fn",
 }  # fmt: skip
 
 
-def is_eight_bit(dtype: str) -> bool:
-    """Return True if a dtype has eight bits."""
-    return find(dtype, stored=False).itemsize == 1
+def is_narrow(dtype: str) -> bool:
+    """Return True if a dtype has at most eight bits: matmul inputs are then cast from a wider dtype."""
+    return find(dtype, stored=False).bits <= 8
 
 
 def find(name: str, *, stored: bool = True) -> Dtype:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from simulator.basics.dtypes import is_eight_bit
+from simulator.basics.dtypes import is_narrow
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import facts
 from simulator.cluster.gpu_file import load_gpu
@@ -127,7 +127,7 @@ def _of(scenario: Scenario) -> RunTraits:
         load_framework(spec.framework, scenario.base).origin, gpu_name(scenario), gpus, wanted.tp, wanted.pp,
         wanted.cp, wanted.ep, wanted.schedule,
         wanted.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
-        spec.offload.what != "none", is_eight_bit(precision(spec.precision).matmul),
+        spec.offload.what != "none", is_narrow(precision(spec.precision).matmul),
     )  # fmt: skip
 
 
@@ -156,5 +156,5 @@ def _run(row: Mapping[str, str]) -> RunTraits:
         row["framework"], row["gpu"], number("gpus"), number("tp"), number("pp"), number("cp"), number("ep"),
         row.get("schedule") or "1f1b", number("virtual_stages"), row["sharding"], number("micro_batch_size"),
         # Recompute of every k-th layer is a single kind of run; measured runs never offload.
-        "every" if every else row["checkpointing"], False, is_eight_bit(row["matmul"]),
+        "every" if every else row["checkpointing"], False, is_narrow(row["matmul"]),
     )  # fmt: skip

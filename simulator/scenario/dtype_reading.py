@@ -12,7 +12,7 @@ from simulator.basics.errors import UnknownNameError, one_of
 from simulator.scenario import reading
 
 _STATES: Final = ("float64", "float32", "float16", "bfloat16")
-_MATMULS: Final = (*_STATES, "tf32", "float8_e4m3fn", "float8_e5m2")
+_MATMULS: Final = (*_STATES, "tf32", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
 
 
 def stored_dtype(*more: str | None) -> reading.ValueReader:
@@ -23,7 +23,7 @@ def stored_dtype(*more: str | None) -> reading.ValueReader:
             return cast("str | None", value)
         words = tuple(str(word) for word in (*_STATES, *more) if word is not None)
         # Narrow dtypes exist only as matmul inputs; advise the right key.
-        if value == "tf32" or (isinstance(value, str) and value.startswith(("float8", "fp8"))):
+        if value == "tf32" or (isinstance(value, str) and value.startswith(("float8", "fp8", "float4"))):
             raise ValueError(f"got {value!r}, a dtype only for matmuls; write the dtype at training.precision.matmul")
         raise ValueError(f"got {reading.shown(value)}; {_one_dtype(words, value)}")
 

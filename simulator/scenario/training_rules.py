@@ -240,7 +240,7 @@ def _precision_matmul(shape: TrainingSpec) -> Iterator[RuleViolation]:
         message = (
             f"got 'tf32', which takes float32 inputs, but params are {params}; omit the key, or write params: float32"
         )
-    elif matmul not in ("auto", "tf32", params) and dtypes.find(matmul).bits >= dtypes.find(params).bits:
+    elif matmul not in ("auto", "tf32", params) and dtypes.find(matmul, stored=False).bits >= dtypes.find(params).bits:
         message = f"got {matmul!r}, which is not narrower than the parameters' {params}; omit the key"
     else:
         return

@@ -12,7 +12,7 @@ from typing import Final
 
 from simulator.basics import dtypes
 from simulator.basics.document import Key
-from simulator.basics.dtypes import is_eight_bit
+from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
 from simulator.model.parameters import modules
@@ -135,7 +135,7 @@ def _sharding(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
 
 def _precision(shape: TrainingSpec, base: Path) -> Iterator[tuple[Key, str]]:
     key = ("training", "precision", "scaling")
-    if not is_eight_bit(precision(shape.precision).matmul):
+    if find(precision(shape.precision).matmul, stored=False).bits != 8:
         yield key, "needs a matmul dtype of eight bits; write matmul: float8_e4m3fn"
     elif shape.precision.scaling == "row" and load_framework(shape.framework, base).row_scaled == 1.0:
         yield key, f"{shape.framework} has no measured cost of scales for each row; write framework: torchtitan"

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 
 from simulator.basics import registry
 from simulator.basics.document import Document
-from simulator.basics.dtypes import is_eight_bit
+from simulator.basics.dtypes import is_narrow
 from simulator.basics.errors import one_of
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import SourcedValue, Strict, figures
@@ -251,7 +251,7 @@ class Framework:
             return times[len(times) // 2]
         known = self.sustained[chip]
         time = known.time * _power_of(gpu, dtype)
-        if known.eight_bit is not None and is_eight_bit(dtype):
+        if known.eight_bit is not None and is_narrow(dtype):
             time = known.eight_bit
         return max(1.0, time * known.missing_power(gpu))
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from simulator.basics.dtypes import find, is_eight_bit
+from simulator.basics.dtypes import find, is_narrow
 from simulator.cluster.cluster import Gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
-from simulator.step.kernels.framework_operations import block_scaled, eight_bit_casts
+from simulator.step.kernels.framework_operations import block_scaled, narrow_casts
 from simulator.step.kernels.kernel_time import communication_sms, duration, elementwise_share
 from simulator.step.spec import TrainingStep
 
@@ -164,18 +164,20 @@ class KernelTimer:
         tensor.
         """
         precision = self.step.precision
-        if not is_eight_bit(precision.matmul) or precision.scaling == "tensor":
+        # The scales of four-bit inputs are part of their format.
+        if find(precision.matmul, stored=False).bits != 8 or precision.scaling == "tensor":
             return 1.0
         return self.step.framework.row_scaled if precision.scaling == "row" else block_scaled(kernel)
 
     def _casts(self, kernel: Matmul, contention: _Contention) -> float:
-        """Return the time to cast both operands of a matmul to eight bits [s]; 0 if matmuls use no eight-bit dtype or
-        parameters have eight bits.
+        """Return the time to cast both operands of a matmul to eight or four bits [s]; 0 if matmuls use a wider dtype
+        or parameters have eight bits.
         """
         precision = self.step.precision
-        if not is_eight_bit(precision.matmul) or is_eight_bit(precision.params):
+        if not is_narrow(precision.matmul) or is_narrow(precision.params):
             return 0.0
-        casts = eight_bit_casts(kernel, once=self.step.framework.casts_once)
+        bits = find(precision.matmul, stored=False).bits
+        casts = narrow_casts(kernel, bits, once=self.step.framework.casts_once)
         # Casts are memory-bound.
         return self._bare(casts, replace(contention, sms_taken=0)) if casts.read else 0.0
 
@@ -184,8 +186,8 @@ class KernelTimer:
         framework's overheads.
         """
         precision = self.step.precision
-        # Only linear maps use eight bits; attention keeps the activations' dtype.
-        wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and is_eight_bit(precision.matmul))
+        # Only linear maps use eight or four bits; attention keeps the activations' dtype.
+        wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and is_narrow(precision.matmul))
         return self.step.framework.kernel_time * duration(
             kernel,
             self.gpu,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.basics.dtypes import find, is_eight_bit
+from simulator.basics.dtypes import find, is_narrow
 from simulator.cluster.cluster import Gpu
 from simulator.model.head import embedding_operations, head_operations, logits_memory
 from simulator.model.layer import layer_operations
@@ -144,8 +144,10 @@ def units(
 def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     """Return a step's micro-batch from a rank's view; `place` is the rank's index among context-parallel ranks."""
     itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place)
-    # A tensor that is cast before the exchange travels in eight bits. Real training gathers its own arrays.
-    if step.framework.casts_once and is_eight_bit(step.precision.matmul) and step.lesson is None:
+    # A tensor that is cast before the exchange travels in eight bits; four bits are cast after the exchange. Real
+    # training gathers its own arrays.
+    eight = find(step.precision.matmul, stored=False).bits == 8
+    if step.framework.casts_once and eight and step.lesson is None:
         cut = replace(cut, gather_dtype=step.precision.matmul)
     return Batch(step.micro_batch_size, step.seq_len, itemsize, step.attention, step.dropout, cut=cut)
 
@@ -153,12 +155,12 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
 def timer_of_ends(timer: KernelTimer) -> KernelTimer:
     """Return a copy of the kernel timer for embedding and head.
 
-    Head and embedding keep the activations' dtype if layers multiply in eight bits. Their elementwise kernels stream
+    Head and embedding keep the activations' dtype if layers multiply in eight or four bits. Their elementwise kernels stream
     through large arrays, with a slowdown of their own.
     """
     step = timer.step
     framework = replace(step.framework, elementwise=step.framework.streaming)
-    matmul = step.precision.params if is_eight_bit(step.precision.matmul) else step.precision.matmul
+    matmul = step.precision.params if is_narrow(step.precision.matmul) else step.precision.matmul
     return replace(timer, step=replace(step, framework=framework, precision=replace(step.precision, matmul=matmul)))
 
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any, Final
 
-from simulator.basics.dtypes import is_eight_bit
+from simulator.basics.dtypes import is_narrow
 from simulator.basics.intervals import Interval, length, outside
 from simulator.basics.units import format_memory, format_time
 from simulator.cluster.cluster import Cluster
@@ -368,7 +368,7 @@ def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
     return Traits(
         framework=step.framework.origin,
         chip=cluster.gpus[0].chip,
-        eight_bit=is_eight_bit(step.precision.matmul),
+        eight_bit=is_narrow(step.precision.matmul),
         cut=cut.size > 1 or cut.experts.ranks > 1,
         nodes=len(cluster.nodes) > 1,
     )

@@ -7,7 +7,7 @@ from typing import Final
 
 import simulator
 from simulator.basics.counts import number_of
-from simulator.basics.dtypes import is_eight_bit
+from simulator.basics.dtypes import is_narrow
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import facts as topology_facts
 from simulator.cluster.cluster import Gpu
@@ -145,7 +145,7 @@ def _constants(row: Row) -> str:
 def _scales_rows(training: TrainingSpec) -> bool:
     """Return True if a step's matmuls in eight bits have a scale for each row."""
     asked = precision(training.precision)
-    return asked.scaling == "row" and is_eight_bit(asked.matmul)
+    return asked.scaling == "row" and is_narrow(asked.matmul)
 
 
 def _gpu(point: Scenario) -> Gpu | None:

@@ -1,4 +1,5 @@
-"""How does a framework change a model's operations? Fused loss, early end of recompute, copies, casts to eight bits.
+"""How does a framework change a model's operations? Fused loss, early end of recompute, copies, casts to eight or four
+bits.
 
 The functions change kernels and saved tensors, and know no durations.
 """
@@ -20,9 +21,12 @@ _FLOAT32: Final = 4
 # 1.17, 1.18; and 1.33, 1.41, 1.42.
 _BLOCKS: Final = 1.17
 _ROWS_OF_BLOCKS: Final = 1.41
-# Bytes of an operand's element before and after the cast.
+# Bytes of an operand's element before the cast, and after the cast to eight and to four bits. NVFP4 has a scale of eight
+# bits for every 16 elements, and a scale of the whole tensor: a first pass reads the tensor for its largest element
+# (NVIDIA, "Pretraining Large Language Models with NVFP4", arXiv:2509.25149, section 2).
 _WIDE: Final = 2
-_NARROW: Final = 1
+_NARROW: Final = {8: 1.0, 4: 0.5 + 1 / 16}
+_READS: Final = {8: 1, 4: 2}
 
 
 def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
@@ -140,15 +144,25 @@ def block_scaled(kernel: Matmul) -> float:
     return _ROWS_OF_BLOCKS if kernel.of_weights else _BLOCKS
 
 
-def eight_bit_casts(kernel: Matmul, *, once: bool = False) -> Elementwise:
-    """Return the kernel that casts both operands of a matmul to eight bits, in the order needed by each matmul.
+def narrow_casts(kernel: Matmul, bits: int = 8, *, once: bool = False) -> Elementwise:
+    """Return the kernel that casts both operands of a matmul to eight or four bits, in the order needed by each matmul.
 
     With `once`, a tensor is cast on first use and written in both orders; a weight is cast once per step, neglected
     beside the cost of every micro-batch (NVIDIA's Transformer Engine: `is_first_microbatch`, fused cast and transpose).
+
+    Examples
+    --------
+    4 x 16 elements of a and 16 x 8 of b: 192 elements are read in 2 B each and written in 1 B each.
+
+    >>> cast = narrow_casts(Matmul("up", 4, 8, 16))
+    >>> cast.read, cast.written
+    (384.0, 192.0)
     """
     operands = kernel.batch * float(kernel.m * kernel.k + kernel.k * kernel.n)
+    orders = 1
     if once:
         # A weight-gradient matmul reads operands that earlier matmuls have already cast.
         operands = 0.0 if kernel.of_weights else kernel.batch * float(kernel.m * kernel.k)
-        return Elementwise(f"{kernel.name} casts", _WIDE * operands, 2 * _NARROW * operands, fusible=False)
-    return Elementwise(f"{kernel.name} casts", _WIDE * operands, _NARROW * operands, fusible=False)
+        orders = 2
+    read, written = _READS[bits] * _WIDE * operands, orders * _NARROW[bits] * operands
+    return Elementwise(f"{kernel.name} casts", read, written, fusible=False)

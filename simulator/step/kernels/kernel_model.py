@@ -29,11 +29,13 @@ FITTED: Final[Mapping[str, str]] = {
     "float8_e4m3fn": "float8_e4m3fn",
     "float8_e5m2": "float8_e4m3fn",
     "int8": "float8_e4m3fn",
+    # No table of matmuls in four bits is known: constants in eight bits, with the peak of four.
+    "float4_e2m1fn": "float8_e4m3fn",
 }
 # Constants fitted separately for each dtype; see `MatmulConstants`.
 BY_DTYPE: Final = ("overlap", "operand_rate", "copies")
-# Matmuls with eight-bit inputs write wider numbers: fp8 writes bfloat16 (as measured), int8 writes int32 [B].
-_OUTPUT: Final[Mapping[str, int]] = {"float8_e4m3fn": 2, "float8_e5m2": 2, "int8": 4}
+# Matmuls with narrow inputs write wider numbers: fp8 writes bfloat16 (as measured), int8 writes int32 [B].
+_OUTPUT: Final[Mapping[str, int]] = {"float8_e4m3fn": 2, "float8_e5m2": 2, "float4_e2m1fn": 2, "int8": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,13 @@ class KernelModel:
         a best matmul.
         """
         own = {name: self.constants.get(f"matmul_{FITTED.get(dtype, dtype)}_{name}") for name in BY_DTYPE}
-        itemsize = dtypes.find(dtype, stored=False).itemsize
+        itemsize = dtypes.find(dtype, stored=False).bits / 8
         return MatmulConstants(
             peak_flops=self.peak_flops(dtype),
             sms=self.gpu.sms,
             hbm_bandwidth=self.gpu.hbm_bandwidth * self.value("hbm_efficiency"),
             itemsize=itemsize,
-            output_itemsize=_OUTPUT.get(dtype, itemsize),
+            output_itemsize=_OUTPUT.get(dtype, int(itemsize)),
             launch=self.value("launch"),
             prologue=self.value("matmul_prologue"),
             efficiency=1.0,

@@ -44,8 +44,10 @@ class MatmulConstants:
         Number of SMs.
     hbm_bandwidth : float
         HBM bandwidth reached by kernels [B/s].
-    itemsize, output_itemsize : int
-        Bytes of an input element and of an output element [B].
+    itemsize : float
+        Bytes of an input element [B]: 0.5 for four bits.
+    output_itemsize : int
+        Bytes of an output element [B].
     launch : float
         Launch overhead, paid once per kernel [s]. Slices of k need a second kernel for the addition.
     prologue : float
@@ -65,7 +67,7 @@ class MatmulConstants:
     peak_flops: float
     sms: int
     hbm_bandwidth: float
-    itemsize: int
+    itemsize: float
     output_itemsize: int
     launch: float
     prologue: float
