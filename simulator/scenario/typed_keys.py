@@ -239,7 +239,9 @@ class PrecisionKeys(TypedDict, total=False):
     """Dtype for gradients in communication; auto: float32, or float64 for float64 gradients."""
     master: Literal["float64", "float32", "float16", "bfloat16", "auto", None]
     """Dtype for the optimizer's parameter copy; auto: float32 for narrower parameters."""
-    matmul: Literal["float64", "float32", "float16", "bfloat16", "tf32", "float8_e4m3fn", "float8_e5m2", "auto"]
+    matmul: Literal[
+        "float64", "float32", "float16", "bfloat16", "tf32", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "auto"
+    ]
     """Dtype for matmul inputs; auto: the parameters' dtype."""
     scaling: Literal["tensor", "row", "block"]
     """Scale of matmul inputs in eight bits: one for each tensor, for each row (torchao's rowwise), or for each block of
@@ -391,7 +393,7 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Sizes and options for each kind of parallelism."""
     sharding: str | ShardingKeys
     """Sharding of the model states; short form: a strategy's name."""
-    precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"] | PrecisionKeys
+    precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4"] | PrecisionKeys
     """Dtypes; short forms: fp32, tf32, fp16, bf16 and fp8."""
     activation_checkpointing: str | Mapping[str, Any] | Sequence[int]
     """Activations that are discarded and recomputed."""
