@@ -155,8 +155,8 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
 def timer_of_ends(timer: KernelTimer) -> KernelTimer:
     """Return a copy of the kernel timer for embedding and head.
 
-    Head and embedding keep the activations' dtype if layers multiply in eight or four bits. Their elementwise kernels stream
-    through large arrays, with a slowdown of their own.
+    Head and embedding keep the activations' dtype if layers multiply in eight or four bits. Their elementwise kernels
+    stream through large arrays, with a slowdown of their own.
     """
     step = timer.step
     framework = replace(step.framework, elementwise=step.framework.streaming)

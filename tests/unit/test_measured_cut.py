@@ -34,11 +34,11 @@ KNOWN = frameworks()
 
 def test_every_source_has_its_rows() -> None:
     assert Counter(row.table for row in ROWS) == {
-        "vtrain": 73, "vtrain_composed": 721, "megatron_sc21": 16, "nanotron_cut": 405, "dgxc": 22, "simumax": 19,
-        "llmq": 16, "internevo": 24,
+        "vtrain": 73, "vtrain_composed": 721, "megatron_sc21": 16, "nanotron_cut": 405, "dgxc": 32, "simumax": 19,
+        "llmq": 16, "internevo": 24, "mlperf": 5, "torchtitan_cut": 4,
     }  # fmt: skip
     assert len(all_measured()) == len(measured()) + len(ROWS)
-    assert len(all_measured("dgxc", every=5)) == 5
+    assert len(all_measured("dgxc", every=5)) == 7
     with pytest.raises(UnknownNameError, match="did you mean 'simumax'"):
         measured_cut("simumx")
 

@@ -93,7 +93,7 @@ USUAL = Setting(8, 2, 2, 1, 1, "1f1b", 1, "zero1", None, 1, 8, "none", "none", N
         (replace(USUAL, checkpointing="selective_op"),
          ["no measured run on h100_sxm has the combination of 1f1b, pp, selective_op checkpointing, tp, zero1"]),
         (replace(USUAL, gpus=4096, tp=8), ["no measured run has more than 3,072 GPUs"]),
-        (replace(USUAL, framework=None), ["no measured run of torchtitan has 1f1b, pp, tp"]),
+        (replace(USUAL, framework="internevo"), ["no measured run of internevo has 1f1b, pp"]),
         (replace(USUAL, framework="bare"),
          [(
              "no framework is named, therefore kernels have no framework overhead; --set training.framework=nemo "

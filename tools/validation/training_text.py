@@ -11,8 +11,8 @@ BEFORE: Final = """# Training steps: measured against simulated
 
 This page compares measured training steps with simulated steps. The page simulates every row of
 `simulator/catalog/measured/training.csv` (models without model parallelism) and `training_cut.csv` (tensor, pipeline,
-context and expert parallelism; [validation_cut.md](validation_cut.md) has further tables). There are 1,438 rows, of
-which 717 were timed; the source of the remaining 721 rows composed these rows of profiled pieces. Among the timed rows,
+context and expert parallelism; [validation_cut.md](validation_cut.md) has further tables). There are 1,457 rows, of
+which 736 were timed; the source of the remaining 721 rows composed these rows of profiled pieces. Among the timed rows,
 38 are disturbed; most tables and the picture show the other 679. Each row names its source. The page is written by
 `python -m tools.validation.training_page`. `simulator validate` prints a part of the tables in three to four minutes on
 two cores, with `--source NAME` the tables of a single source, and with `--csv FILE` the errors of your own runs

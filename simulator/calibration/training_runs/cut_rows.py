@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from simulator.basics.measured_tables import read_table
-from simulator.calibration.training_runs.rows import MeasuredRow, ModelShape, gib, measured, of_source
+from simulator.calibration.training_runs.rows import IMPLEMENTATIONS, MeasuredRow, ModelShape, gib, measured, of_source
 from simulator.model.expert_partition import ExpertPartition
 from simulator.step.parallelism import Parallelism
+from simulator.step.spec import Scaling
 
 
 def measured_cut(source: str | None = None) -> tuple[MeasuredRow, ...]:
@@ -26,7 +27,7 @@ def measured_cut(source: str | None = None) -> tuple[MeasuredRow, ...]:
     Examples
     --------
     >>> len(measured_cut("dgxc"))
-    22
+    32
     """
     rows = [_row(row, number) for number, row in enumerate(read_table("training_cut.csv"), 1)]
     return of_source(rows, source, "--source")
@@ -74,7 +75,9 @@ def _row(row: Mapping[str, str], number: int) -> MeasuredRow:
         reshard=True,
         buckets=row["buckets"] == "true",
         checkpointing=row["checkpointing"],
-        compiled=False,
+        scaling=cast(Scaling, row["scaling"] or "tensor"),
+        compiled=row["compiled"] == "true",
+        optimizer_implementation=IMPLEMENTATIONS[row["optimizer"]],
         attention=row["attention"],
         fused_loss=row["fused_loss"] == "true",
         tokens_per_s=tokens / float(row["step_time_s"]),
@@ -95,6 +98,7 @@ def _parallelism(row: Mapping[str, str]) -> Parallelism:
         cp=cp,
         ulysses=cp if row["context"] == "ulysses" else 1,
         sequence_parallel=row["sequence_parallel"] == "true",
+        tp_overlap=cast(Any, row["tp_overlap"]),
         schedule=row["schedule"] or "1f1b",
         virtual_stages=int(row["virtual_stages"]),
         stages=tuple(int(layers) for layers in row["stages"].split()),

@@ -13,6 +13,8 @@ from typing import Any, Final, get_args
 
 from simulator.basics import registry
 from simulator.basics.document import load
+from simulator.basics.dtypes import find as find_dtype
+from simulator.basics.dtypes import is_narrow
 from simulator.basics.errors import UnknownNameError
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
@@ -22,7 +24,7 @@ from simulator.model.load import load_model
 from simulator.model.shape import Transformer
 from simulator.step.framework import Framework, Implementation
 from simulator.step.parallelism import ALONE, Parallelism
-from simulator.step.spec import LossScaling, Precision, Sharding, TrainingStep
+from simulator.step.spec import LossScaling, Precision, Scaling, Sharding, TrainingStep
 
 GIB: Final = 2**30
 # Larger than any rank's gradients [B]: gradients then travel at once, after the last is computed.
@@ -40,7 +42,7 @@ _POSITIONS: Final = {"gpt": "n_positions", "llama": "max_position_embeddings"}
 # Later micro-batches all take equally long: this many are simulated, and the time of the rest is added.
 MOST_PLAYED: Final = 3
 # Cells of the column `optimizer_implementation`.
-_IMPLEMENTATIONS: Final[Mapping[str, Implementation | None]] = {"": None} | {
+IMPLEMENTATIONS: Final[Mapping[str, Implementation | None]] = {"": None} | {
     name: name for name in get_args(Implementation)
 }
 # Name for the best matmul's share of the peak, among changes of a GPU's constants.
@@ -96,6 +98,8 @@ class MeasuredRow:
         Catalog names: the constants for the simulation, and the nearest machine.
     matmul, reduce : str
         Dtypes of matmul inputs, and of gradients on the wire.
+    scaling : {"tensor", "row", "block"}
+        Scale of matmul inputs in eight bits.
     tokens_per_s : float
         Tokens per second, summed over the GPUs.
     peak : float or None
@@ -149,6 +153,7 @@ class MeasuredRow:
     attention: str = "flash"
     buckets: bool = True
     fused_loss: bool = False
+    scaling: Scaling = "tensor"
     optimizer_implementation: Implementation | None = None
     timed: bool = True
     shard_size: int | None = None
@@ -174,8 +179,8 @@ class MeasuredRow:
 
     @property
     def eight_bit(self) -> bool:
-        """True if the run's matmul inputs have eight bits."""
-        return self.matmul.startswith("float8")
+        """True if the run's matmul inputs have at most eight bits."""
+        return is_narrow(self.matmul)
 
     @property
     def chip(self) -> str:
@@ -196,7 +201,7 @@ class MeasuredRow:
         policy = {"none": "", "full": " ckpt"}.get(str(self.checkpointing), f" ckpt {self.checkpointing}")
         compiled = " compiled" if self.compiled else ""
         chip = self.chip
-        dtype = " fp8" if self.eight_bit else ""
+        dtype = {8: " fp8", 4: " fp4"}.get(find_dtype(self.matmul, stored=False).bits, "")
         sharding = "" if self.sharding == Sharding().strategy else f" {self.sharding}"
         sharding += f" over {self.shard_size}" if self.shard_size is not None else ""
         return (
@@ -261,7 +266,7 @@ def _row(row: Mapping[str, str]) -> MeasuredRow:
         reshard=row["reshard"] == "true",
         checkpointing=int(policy) if policy.isdigit() else policy,
         compiled=row["compiled"] == "true",
-        optimizer_implementation=_IMPLEMENTATIONS[row["optimizer_implementation"]],
+        optimizer_implementation=IMPLEMENTATIONS[row["optimizer_implementation"]],
         tokens_per_s=float(row["tokens_per_s"]),
         peak=gib(row["peak_gib"]),
         source=row["source"],
@@ -282,7 +287,9 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
         parallelism=row.parallelism,
         sharding=sharding if row.buckets else replace(sharding, bucket_size=_ONE_BUCKET),
         # The master copy keeps its default dtype, float32.
-        precision=Precision(params=row.params, grads=row.grads, reduce=row.reduce, matmul=row.matmul),
+        precision=Precision(
+            params=row.params, grads=row.grads, reduce=row.reduce, matmul=row.matmul, scaling=row.scaling
+        ),
         checkpointing=row.checkpointing,
         attention="standard" if row.attention == "standard" else "flash",
         attention_generation=3 if row.attention == "flash3" else 2,

@@ -21,9 +21,9 @@ _FLOAT32: Final = 4
 # 1.17, 1.18; and 1.33, 1.41, 1.42.
 _BLOCKS: Final = 1.17
 _ROWS_OF_BLOCKS: Final = 1.41
-# Bytes of an operand's element before the cast, and after the cast to eight and to four bits. NVFP4 has a scale of eight
-# bits for every 16 elements, and a scale of the whole tensor: a first pass reads the tensor for its largest element
-# (NVIDIA, "Pretraining Large Language Models with NVFP4", arXiv:2509.25149, section 2).
+# Bytes of an operand's element before the cast, and after the cast to eight and to four bits. NVFP4 has a scale of
+# eight bits for every 16 elements, and a scale of the whole tensor: a first pass reads the tensor for its largest
+# element (NVIDIA, "Pretraining Large Language Models with NVFP4", arXiv:2509.25149, section 2).
 _WIDE: Final = 2
 _NARROW: Final = {8: 1.0, 4: 0.5 + 1 / 16}
 _READS: Final = {8: 1, 4: 2}
