@@ -303,8 +303,8 @@ def test_the_nccl_table_names_operation_algorithm_and_trust(cli: Command) -> Non
     comments = [line for line in answer.out.splitlines() if line.startswith("# ")]
     assert comments[0] == "# simulated: h100_ethernet_100g, 12 ranks, all_reduce"
     first, *later = (line for line in comments if line.startswith("# algorithm"))
-    assert re.match(r"# algorithm: (\w+); fastest estimate for 1 KiB: \1 ", first)
-    assert re.match(r"# algorithm from 1 MiB on: (\w+); fastest estimate for 1 MiB: \1 ", later[0])
+    assert re.match(r"# algorithm: (\w+); shortest time by formula for 1 KiB: \1 ", first)
+    assert re.match(r"# algorithm from 1 MiB on: (\w+); shortest time by formula for 1 MiB: \1 ", later[0])
     (trust,) = (line for line in comments if line.startswith("# trust: "))
     assert "no collective of this run was measured on h100_ethernet_100g; times are a best case" in trust
     assert {line.split()[3] for line in answer.out.splitlines() if not line.startswith("#")} == {"sum"}

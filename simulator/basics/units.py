@@ -175,6 +175,22 @@ def format_bytes(nbytes: float) -> str:
     return f"{nbytes:g} B"
 
 
+def format_size(nbytes: float) -> str:
+    """Return text for an array size as `format_bytes`, in decimal units if only these are exact.
+
+    Examples
+    --------
+    >>> format_size(256 * 2**20), format_size(102_400_000)
+    ('256 MiB', '102.4 MB')
+    """
+    binary = format_bytes(nbytes)
+    if _exact(binary, "bytes") == nbytes:
+        return binary
+    prefix = max((prefix for prefix, factor in _SI.items() if nbytes >= factor), key=lambda prefix: _SI[prefix])
+    decimal = f"{nbytes / _SI[prefix]:.4g} {prefix}B"
+    return decimal if _exact(decimal, "bytes") == nbytes else binary
+
+
 def format_memory(nbytes: float) -> str:
     """Return bytes in a memory as text, in binary units with three digits, as nvidia-smi and torch do.
 

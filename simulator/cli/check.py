@@ -9,15 +9,17 @@ from typing import Final
 import typer
 
 from simulator.basics.errors import ScenarioError, SimulatorError, in_lines
-from simulator.basics.units import format_bytes, format_time
+from simulator.basics.units import format_bytes, format_memory, format_time
 from simulator.cli.console import print_text
 from simulator.cli.progress import progress
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.run.checks import warnings_of
 from simulator.run.cost_estimate import CostEstimate, effort
+from simulator.run.memory import least_need
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.size_estimate import announced, refuse_too_large
+from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point, Scenario
 
@@ -51,6 +53,36 @@ def check(source: str, settings: Sequence[str]) -> None:
         "run time": f"about {format_time(seconds)} on one core, without pictures",
     }
     _print(scenario, facts)
+    print_warnings([_out_of_memory(scenario, found)])
+
+
+def _out_of_memory(scenario: Scenario, found: Sequence[Point]) -> str:
+    """Return a warning about points whose training step surely exceeds the GPU's memory; "" without such a point."""
+    # As in `_efforts`: points with the same cluster share it.
+    clusters = Clusters()
+    needs: list[tuple[Point, int, int]] = []
+    for point in found:
+        training, cluster = point.scenario.training, point.scenario.cluster
+        if training is not None:
+            machine = clusters.of(point.scenario)
+            needed = least_need(machine, to_step(training, cluster.world_size, point.scenario.base))
+            if needed > machine.gpus[0].hbm_bytes:
+                needs.append((point, needed, machine.gpus[0].hbm_bytes))
+    if not needs:
+        return ""
+    point, needed, there = needs[0]
+    start = f"{scenario.source}: GPU memory:"
+    bytes_of_both = f"a rank needs at least {format_memory(needed)} and has {format_memory(there)}"
+    if len(found) == 1:
+        return f"{start} the step does not fit: {bytes_of_both}; `simulator run` names changes that make the step fit"
+    verb = "does" if len(needs) == 1 else "do"
+    number = f"{len(needs)} of {len(found)} points {verb} not fit"
+    return f"{start} {number}; in the first ({_settings(point)}), {bytes_of_both}"
+
+
+def _settings(point: Point) -> str:
+    """Return a point's values on the axes: "training.sharding=ddp, cluster.world_size=8"."""
+    return ", ".join(f"{key}={value}" for key, value in point.settings.items())
 
 
 def _facts_of_plan(scenario: Scenario) -> dict[str, str]:
@@ -125,8 +157,8 @@ class _Faults:
 
     def _line(self, error: str, faulty: Sequence[Point]) -> str:
         """Return a line with a fault, the number of affected points, and the first such point."""
-        first = ", ".join(f"{key}={value}" for key, value in faulty[0].settings.items())
-        start = f"{self._scenario.source}: {len(faulty)} of {self._count} points are invalid, the first with {first}: "
+        first = f"the first with {_settings(faulty[0])}"
+        start = f"{self._scenario.source}: {len(faulty)} of {self._count} points are invalid, {first}: "
         return start + error.replace("\n", "; ")
 
 

@@ -116,8 +116,8 @@ def _algorithms(sizes: Sequence[int], reports: Sequence[Report]) -> Iterator[str
         if not ranges or ranges[-1][1]["algorithm"] != report["algorithm"]:
             ranges.append((size, report))
     for size, report in ranges:
-        begin = f" from {units.format_bytes(size)} on" if size != sizes[0] else ""
-        why = report["why"].replace("fastest estimate:", f"fastest estimate for {units.format_bytes(size)}:", 1)
+        begin = f" from {units.format_size(size)} on" if size != sizes[0] else ""
+        why = report["why"].replace("by formula:", f"by formula for {units.format_size(size)}:", 1)
         yield f"algorithm{begin}: {report['algorithm']}; {why}"
 
 

@@ -65,7 +65,7 @@ def _measurement(text: str, gpus: int) -> tuple[float | None, float | None]:
     if unit.strip() not in _UNITS or not value > 0:
         raise ScenarioError(f"--measured: got {text!r}; {allowed}")
     is_rate, factor = _UNITS[unit.strip()]
-    # A rate per GPU counts for all of them.
+    # A rate of one GPU, times the number of GPUs, is the rate of the job.
     value *= factor or gpus
     return (None, value) if is_rate else (value, None)
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from simulator.basics.errors import ScenarioError, SimulatorError, in_lines
 from simulator.cluster.build import graph_size
+from simulator.cluster.graph import links_named
 from simulator.run.scenario_cluster import build_cluster, servers_of
 from simulator.scenario.records import Point, Scenario
 
@@ -40,11 +41,10 @@ def check_link_names(source: str, points: Sequence[Point]) -> None:
         graphs = [build_cluster(_healthy(one)).graph for one in machines.values()]
     except SimulatorError:
         return
-    links = {f"{src}->{dst}" for graph in graphs for src, dst in graph.edges}
     faults: dict[str, str] = {}
     for one in slowed:
         for name, factor in one.cluster.link_factors.items():
-            if name not in links and name not in faults:
+            if name not in faults and not any(links_named(graph, name) for graph in graphs):
                 faults[name] = f"{source}: {_fault(one, name, factor)}"
     if faults:
         raise ScenarioError(in_lines(list(faults.values())))

@@ -73,6 +73,7 @@ _COLUMNS: Final = {
     "loss buffers": True,
     "gathered": False,
     "buffers": False,
+    "workspaces": False,
 }
 _SHORT: Final = {"recomputed activations": "run again"}
 

@@ -17,7 +17,7 @@ from simulator.basics.host_memory import shortage_text
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
-from simulator.cluster.graph import Graph, of_kind
+from simulator.cluster.graph import Graph, links_named, of_kind
 from simulator.cluster.graph_file import load_graph
 from simulator.cluster.limits import GraphSize, TopologyLimits, no_server_ports
 from simulator.cluster.routing import Router
@@ -25,6 +25,7 @@ from simulator.cluster.topology_file import Topology, load_topology
 
 # Maximum number of link names among which a misspelt link is looked up: difflib is slow.
 _MOST_SUGGESTIONS: Final = 2000
+_LIST: Final = "`simulator show TOPOLOGY --links` lists all links"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ def build(
     stragglers : mapping of int to float, optional
         Factor on FLOP/s and HBM bandwidth, by rank.
     link_factors : mapping of str to float, optional
-        Factor on the bandwidth, by link name 'src->dst'.
+        Factor on the bandwidth, by link name 'src->dst' or shell pattern of link names; a link that several patterns
+        match is slowed by each of them.
     placement : sequence of int, optional
         GPU number of each rank.
     ecmp_seed : int, optional
@@ -279,18 +281,15 @@ def _speeds(world_size: int, stragglers: Mapping[int, float]) -> tuple[float, ..
 
 
 def _slow_down(graph: Graph, factors: Mapping[str, float]) -> None:
-    unknown = []
-    for name in factors:
-        src, arrow, dst = str(name).partition("->")
-        if not arrow or not graph.has_edge(src, dst):
-            unknown.append(UnknownNameError("link", str(name), _similar(graph, src, dst)))
+    links = {name: links_named(graph, name) for name in factors}
+    unknown = [UnknownNameError("link", name, _similar(graph, name), _LIST) for name in factors if not links[name]]
     if unknown:
         raise unknown[0] if len(unknown) == 1 else ScenarioError(in_lines([str(error) for error in unknown]))
     for name, factor in factors.items():
-        src, _, dst = str(name).partition("->")
         if not (factor > 0 and units.within(factor)):
             raise ScenarioError(f"link_factors.{name}: got {factor!r}; must be more than 0, such as 0.5")
-        graph.edges[src, dst]["bandwidth"] *= factor
+        for src, dst in links[name]:
+            graph.edges[src, dst]["bandwidth"] *= factor
 
 
 def _stretch(graph: Graph, factor: float) -> None:
@@ -302,8 +301,9 @@ def _stretch(graph: Graph, factor: float) -> None:
         link["latency"] *= factor
 
 
-def _similar(graph: Graph, src: str, dst: str) -> list[str]:
-    """Return existing link names similar to src->dst: links with an end in common, or else the first links."""
+def _similar(graph: Graph, name: str) -> list[str]:
+    """Return existing link names similar to 'src->dst': links with an end in common, or else the first links."""
+    src, _, dst = name.partition("->")
     # If one end exists, the other end is probably misspelt.
     near = [f"{a}->{b}" for a, b in graph.edges if src == a or dst == b]
     return (near or [f"{a}->{b}" for a, b in graph.edges])[:_MOST_SUGGESTIONS]

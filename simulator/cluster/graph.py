@@ -6,6 +6,8 @@ other vertices may pass.
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,6 +56,24 @@ def add_cable(graph: Graph, a: str, b: str, bandwidth: float, latency: float) ->
     """
     graph.add_edge(a, b, bandwidth=bandwidth, latency=latency)
     graph.add_edge(b, a, bandwidth=bandwidth, latency=latency)
+
+
+def links_named(graph: Graph, name: str) -> list[tuple[str, str]]:
+    """Return the links (src, dst) with a name, or whose names match a shell pattern; empty if no link matches.
+
+    Parameters
+    ----------
+    graph : Graph
+        Topology graph.
+    name : str
+        Name 'src->dst', or a shell pattern of such names: `nic*->leaf3`, `*gpu0*`.
+    """
+    src, _, dst = name.partition("->")
+    # A vertex of a graph file may have a `*` in its name: an existing link is no pattern.
+    if graph.has_edge(src, dst):
+        return [(src, dst)]
+    matches = re.compile(fnmatch.translate(name)).match
+    return [(a, b) for a, b in graph.edges if matches(f"{a}->{b}")]
 
 
 def require(holds: bool, message: str) -> None:

@@ -1,7 +1,7 @@
 """Chooses among candidate algorithms by the shortest predicted time (last step of `auto`), with a reason as text.
 
-The choice is made during planning, without a clock: by exact closed forms, or else by estimates, which the reason
-marks with "about".
+The choice is made during planning, without a clock: by exact closed forms, or else by estimated ones, whose times the
+reason marks with "about".
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from simulator.basics.units import format_time
 
 # Largest relative excess of the simulated time over the estimate of the chosen algorithm, in 600 drawn settings.
 _ESTIMATES_OFF = 0.25
+# Most algorithms whose times a reason contains.
+_MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +51,21 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
 
     Examples
     --------
-    >>> choose([Candidate("ring", 2e-3), Candidate("tree", 5e-3, exact=False), Candidate("chain", None)])
-    ('ring', 'fastest estimate: ring 2 ms, tree about 5 ms; without an estimate: chain')
+    >>> choose([Candidate("ring", 2e-3), Candidate("tree", 5e-3, exact=False)])
+    ('ring', 'shortest time by formula: ring 2 ms, tree about 5 ms (about: up to 25 % too short)')
     """
     if not candidates:
         raise ValueError("no algorithm supports this operation here")
     # Sort keys: time including the possible error, exact before estimated, name.
     known = sorted((c.at_worst, not c.exact, c.name, c.predicted) for c in candidates if c.predicted is not None)
     unknown = [c.name for c in candidates if c.predicted is None]
-    left = f"; without an estimate: {', '.join(unknown)}" if unknown else ""
+    left = f"; without a formula: {', '.join(unknown)}" if unknown else ""
     if known:
-        times = ", ".join(f"{name} {'about ' * about}{format_time(time)}" for _, about, name, time in known[:3])
-        return known[0][2], f"fastest estimate: {times}{left}"
+        times = ", ".join(f"{name} {'about ' * about}{format_time(time)}" for _, about, name, time in known[:_MOST])
+        # Readers know neither which times are exact nor how far the others are off.
+        estimated = any(about for _, about, _, _ in known[:_MOST])
+        note = f" (about: up to {100 * _ESTIMATES_OFF:.0f} % too short)" if estimated else ""
+        return known[0][2], f"shortest time by formula: {times}{note}{left}"
     # Without any predicted time, take ring, the usual choice in libraries.
     names = [c.name for c in candidates]
     fallback = "ring" if "ring" in names else names[0]

@@ -14,6 +14,7 @@ from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.text import clause, grouped, join_list
 from simulator.records.measures import arrays_text
 from simulator.report.numbers.bottleneck import Bottleneck
+from simulator.report.numbers.link_use import HOLDS_UP
 from simulator.scenario.build_training import optimizer
 from simulator.step.framework import load_framework
 from simulator.step.optimizer_update import implementation_of
@@ -23,6 +24,8 @@ from simulator.step.strategies.strategy import STRATEGIES
 # Parts below a tenth of the whole difference are omitted.
 _TOLD: Final = 0.1
 _MOST_PARTS: Final = 3
+# Collectives are named until they cause this share of a difference.
+_MOST: Final = 0.5
 # Link loads that differ by less than 1 % explain nothing.
 _ALIKE: Final = 0.01
 # Measures explained by the categories of memory.
@@ -107,10 +110,34 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
     texts = [f"{_WORDS.get(n, n)} {'-' if parts[n] < 0 else '+'}{format_time(abs(parts[n]))}" for n in told]
     if told[:1] == ["optimizer"]:
         texts[0] += _updates(rows[:2])
+    if told[:1] == ["exposed communication"]:
+        texts[0] += _collectives(compared, rows, scale)
     change = f"{format_time(abs(whole))} {'less' if whole < 0 else 'more'}"
     tokens = " for the same number of tokens" if abs(scale - 1) > _ALIKE else ""
     sentence = f"{_contrast(compared, rows, change, 'takes', tokens)}: {', '.join(texts)}"
     return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
+
+
+def _collectives(compared: Comparison, rows: list[Row], scale: float) -> str:
+    """Return a text on the collectives that cause most of the difference in exposed communication between the first two
+    points, and the bottleneck link of the point with more of it; times of the second point count `scale` times.
+    """
+    mine, its = ((row.report or {})["exposed_comm_time_by_kind"] for row in rows[:2])
+    changes = {kind: mine.get(kind, 0.0) - scale * its.get(kind, 0.0) for kind in dict.fromkeys([*mine, *its])}
+    whole = sum(changes.values())
+    # The fewest collectives that together cause at least half of the difference.
+    kinds: list[str] = []
+    for kind in sorted(changes, key=lambda kind: -changes[kind] / whole):
+        if abs(sum(changes[one] for one in kinds)) < _MOST * abs(whole):
+            kinds.append(kind)
+    more = rows[0] if whole > 0 else rows[1]
+    report = more.report or {}
+    link, seconds = _limit(report)
+    if link is None or seconds < HOLDS_UP * report["step_time_s"]:
+        return f" (mostly {join_list(kinds)})"
+    name = compared.where(more.condition) if rows[0].setting == rows[1].setting else compared.name(more.setting)
+    busy = f"link {link} is {100 * report['bottleneck']['busy_fraction']:.0f} % busy with {name}"
+    return f" (mostly {join_list(kinds)}; {busy})"
 
 
 def _updates(rows: list[Row]) -> str:
@@ -175,8 +202,9 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
     """
     if len(rows) == 1:
         return Cause(str((rows[0].report or {})["because"]), {})
-    if rows[0].setting == rows[-1].setting:
-        return _of_conditions(compared, rows)
+    # A slow GPU explains a difference that the links' loads do not show.
+    if rows[0].setting == rows[-1].setting or any((row.report or {}).get("slow_memory") is not None for row in rows):
+        return _of_bottlenecks(compared, rows)
     texts, loads = [], []
     for row in rows:
         report = row.report or {}
@@ -191,7 +219,7 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
         name = compared.where(row.condition) if alike else compared.name(row.setting)
         texts.append((f"{arrays_text(times)}{back}", f" with {name}" if name else "", link["link"]))
         # A cable's two directions are busy in turn (a parameter server first receives, then sends): count both loads.
-        in_turn = times * busiest.cable_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else times
+        in_turn = times * busiest.limiting_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else times
         there_and_back = {"there": times, "back": busiest.reverse_bytes / size if size else 0.0}
         loads.append({"point": row.index, "link": link["link"], "arrays": in_turn, **there_and_back})
     if not texts:
@@ -208,35 +236,55 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
     return Cause(f"{subject} carries {join_list(carried)}{place}", {"loads": loads})
 
 
-def _of_conditions(compared: Comparison, rows: list[Row]) -> Cause:
-    """Return as a reason the bottleneck under each condition of a single setting, in the order of the points.
+def _of_bottlenecks(compared: Comparison, rows: list[Row]) -> Cause:
+    """Return as a reason the bottleneck of each point, in the order of the points; points of one setting are named by
+    their conditions.
 
     Loads are not compared: under different conditions the busiest link may be of another kind.
     """
     ordered = sorted(rows, key=lambda row: row.index)
-    told = [(compared.where(row.condition), str((row.report or {})["because"]).partition(": ")[2]) for row in ordered]
-    of = f" of {compared.name(rows[0].setting)}" if len(compared.settings) > 1 else ""
+    same = all(row.setting == rows[0].setting for row in rows)
+    of = f" of {compared.name(rows[0].setting)}" if same and len(compared.settings) > 1 else ""
+    told = [
+        (
+            compared.where(row.condition) if same else _name_and_place(compared, row),
+            str((row.report or {})["because"]).partition(": ")[2],
+        )
+        for row in ordered
+    ]
     sentences = [f"Bottleneck{of} with {join_list(names)}: {text}" for text, names in grouped(told).items()]
     links = []
     for row in ordered:
         report = row.report or {}
-        link = report["bottleneck"] or {"link": None, "cable_time_s": 0.0}
-        # Share of the time in which the busiest cable sends at its bandwidth.
-        links.append({"point": row.index, "link": link["link"], "share": link["cable_time_s"] / report["time_s"]})
+        link, seconds = _limit(report)
+        # Share of the time in which the busiest link sends at its bandwidth.
+        links.append({"point": row.index, "link": link, "share": seconds / report["time_s"]})
     return Cause(". ".join(sentences), {"links": links})
 
 
+def _name_and_place(compared: Comparison, row: Row) -> str:
+    """Return a point's setting and condition: "ring (8 GPUs)"."""
+    where = compared.where(row.condition)
+    return f"{compared.name(row.setting)}{f' ({where})' if where else ''}"
+
+
+def _limit(report: Mapping[str, Any]) -> tuple[str | None, float]:
+    """Return a report's bottleneck link and the link's time at its bandwidth [s]; (None, 0) without a link."""
+    link = report["bottleneck"]
+    return (None, 0.0) if link is None else (link["link"], Bottleneck.of(link).limiting_time_s)
+
+
 def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:
-    """Return as a reason how much of each point's time its busiest cable sends; the rest is latency and waiting."""
+    """Return as a reason how much of each point's time its busiest link sends; the rest is latency and waiting."""
     parts, texts, names = [], [], []
     for row in rows:
         report = row.report or {}
-        link = report.get("bottleneck") or {"cable_time_s": 0.0}
-        whole, sending = report["time_s"], link["cable_time_s"]
-        parts.append({"point": row.index, "time_s": whole, "bandwidth_s": sending})
+        link, seconds = _limit(report)
+        whole = report["time_s"]
+        parts.append({"point": row.index, "time_s": whole, "bandwidth_s": seconds})
         name = compared.name(row.setting) if len(compared.settings) > 1 else ""
-        texts.append((format_time(sending), format_time(whole), f" with {name}" if name else ""))
-        names.append(link.get("link"))
+        texts.append((format_time(seconds), format_time(whole), f" with {name}" if name else ""))
+        names.append(link)
     sent, took = (len({text[part] for text in texts}) for part in (0, 1))
     # Equal times need no explanation.
     if len(texts) > 1 and took == 1:

@@ -196,7 +196,11 @@ def _checkpointing(value: Any) -> str:
 def _slow_links(value: Any) -> str:
     if not isinstance(value, Mapping) or not value:
         return "no slow link"
-    return ", ".join(f"{link} at {_share(factor)}" for link, factor in _cables(value).items())
+    return ", ".join(
+        # A name with a wildcard means several links.
+        f"{link} at {_share(factor).replace('its', 'their') if set(link) & set('*?[') else _share(factor)}"
+        for link, factor in _cables(value).items()
+    )
 
 
 def _cables(factors: Mapping[str, Any]) -> dict[str, Any]:

@@ -286,7 +286,8 @@ def _solved(time_of: Callable[[float], float], predicted: float, measured: float
         if off * above < 0:
             low, below = high, above
         else:
-            # Illinois: the end that stays counts half, so that it moves next time.
+            # The Illinois rule: halve the value at the bound that has not moved, because otherwise the bound may never
+            # move and the iteration converges slowly.
             below /= 2
         high, above = middle, off
     return math.exp(middle), seconds

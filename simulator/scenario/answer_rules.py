@@ -7,17 +7,25 @@ Example: `answer: [change]` compares settings, and is refused without `compare`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from simulator.basics.errors import one_of
 from simulator.records import measures
+from simulator.scenario import axes
 from simulator.scenario.answer_spec import AGAINST, ALONG, BudgetSpec, FindingSpec
 from simulator.scenario.reading import shown
 from simulator.scenario.records import KINDS, Scenario, adapter, axis_keys
 from simulator.scenario.rule_violation import RuleViolation
+
+_SIZE: Final = "cluster.world_size"
+# "From how many GPUs on ...?", "from which number of GPUs on ...?"
+_ASKS_FROM: Final = re.compile(r"\bfrom (?:how many|which|what)\b.*\bon\b", re.IGNORECASE)
+# Findings that contain a value of the axis.
+_TURNING: Final = ("threshold", "best", "fit")
 
 
 def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
@@ -27,6 +35,19 @@ def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
         yield from _finding(shape, place, asked)
     if shape.budget is not None:
         yield from _budget(shape, shape.budget)
+
+
+def without_threshold(shape: Scenario, question: str) -> Iterator[RuleViolation]:
+    """Yield a warning if a question asks for a number of GPUs and no finding searches this number."""
+    axis = next((kind for kind in axes.KINDS if _SIZE in getattr(shape, kind)), None)
+    if axis is None or not _ASKS_FROM.search(question):
+        return
+    # Without `answer`, compared settings have the finding "best", which names crossovers.
+    searched = any(one.finding in _TURNING for one in shape.answer) if shape.answer else bool(shape.compare)
+    if not searched:
+        write = f"answer: [{{finding: threshold, of: [MEASURE], along: {_SIZE}, above: VALUE}}]"
+        message = f"the question asks for a number of GPUs; to search it, write '{write}'"
+        yield RuleViolation((axis, _SIZE), message, ("answer",))
 
 
 def _baseline(shape: Scenario) -> Iterator[RuleViolation]:

@@ -121,11 +121,11 @@ def _of_machine(scenario: Scenario, any_gpu: bool, any_number: bool) -> Iterator
 
 
 def _of_collective(spec: CollectiveSpec) -> Iterator[tuple[str, str]]:
-    from simulator.basics.units import format_bytes
+    from simulator.basics.units import format_size
 
     yield "collective.operation", spec.operation
     yield "collective.algorithm", spec.algorithm
-    yield "collective.size", format_bytes(spec.nbytes)
+    yield "collective.size", format_size(spec.nbytes)
     yield "collective.dtype", spec.dtype
     if spec.servers is not None:
         yield "collective.servers.count", label("collective.servers.count", spec.servers.count)

@@ -132,7 +132,8 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
     of_options = (replace(fault, key=()) for fault in unset)
     document.refuse([*overrides.renamed([*document.faults, *of_data], applied), *of_options])
     sound = cast(Scenario, shape)  # without a shape there is a fault, and `refuse` has raised
-    warnings = tuple(document.lines(overrides.renamed(_warnings(document, sound, unused), applied)))
+    noticed = [*_warnings(document, sound, unused), *_unanswered(document, sound)]
+    warnings = tuple(document.lines(overrides.renamed(noticed, applied)))
     scenario = build_records.completed(sound, document.question, document.source, base).replaced(warnings=warnings)
     # Checked last, because points can be multiplied out only for a valid scenario.
     document.refuse(overrides.renamed(_without_points(document, scenario), applied))
@@ -256,6 +257,12 @@ def _warnings(document: Document, shape: Scenario, unused: UnusedKeys) -> Iterat
             yield document.fault(
                 (axis_of[axis], axis), message if axis == dotted else f"{dotted} {message}", of_key=True
             )
+
+
+def _unanswered(document: Document, shape: Scenario) -> Iterator[Fault]:
+    """Yield a warning for a question that no finding answers, at the axis of the question."""
+    for rule in answer_rules.without_threshold(shape, shape.question or document.question):
+        yield document.fault(rule.key, rule.message, of_key=True)
 
 
 def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:

@@ -55,7 +55,14 @@ Seed = Annotated[int, reading.whole(0, 2**53)]
 Factor = Annotated[float, reading.number(positive=True, most=1e6)]
 # exp(10 z) spans 17 orders of magnitude between z = -2 and z = 2. A larger sigma models nothing.
 Sigma = Annotated[float, reading.number(positive=False, most=10.0)]
-LinkName = Annotated[str, reading.text(r"\S(?:.*\S)?->\S(?:.*\S)?", "the name of a link, such as 'gpu0->switch0'")]
+# A shell pattern may leave out the arrow: `*gpu0*` matches the links of both directions.
+LinkName = Annotated[
+    str,
+    reading.text(
+        r"\S(?:.*\S)?->\S(?:.*\S)?|.*[*?\[].*",
+        "the name of a link, such as 'gpu0->switch0', or a shell pattern, such as 'gpu0->*'",
+    ),
+]
 Name = Annotated[
     str,
     reading.text(
@@ -104,7 +111,8 @@ class ClusterSpec(Spec):
     link_factors: dict[LinkName, Factor] = Field(
         default={},
         description=(
-            "Factor on the bandwidth of a link, by link ('src->dst'). Names: `simulator show TOPOLOGY --links`."
+            "Factor on the bandwidth of a link, by link ('src->dst') or shell pattern ('gpu0->*', '*switch0*'). Names: "
+            "`simulator show TOPOLOGY --links`."
         ),
     )
     jitter: JitterSpec = Field(default=JitterSpec(), description="Random variation of times, drawn from the seed.")

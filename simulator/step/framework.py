@@ -5,7 +5,7 @@ Factors and bytes belong to a framework, or to a chip under sustained load, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -31,6 +31,8 @@ IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = get_args(Implementation)
 _SAME_CHIP: Final = {"H200": "H100"}
 # Power of flash attention relative to that of matmuls, both at full clock; see `Framework.attention_time`.
 _ATTENTION_POWER: Final = 0.86
+# Key for chips that a mapping does not name.
+_OTHER: Final = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +114,34 @@ class Framework:
         Whether modules save copies that merged kernels avoid: the activation's output beside the gated product, queries
         and keys beside the array from which they were cut, attention's output in both orders.
     keeps_logits : bool
-        Whether logits are still allocated during the loss's backward pass.
+        Whether logits, or their gradient in the same dtype, are allocated beside an unfused loss's float32 tensors.
     gradient_buffers : bool
         Whether whole gradients lie in buffers that are never freed.
     accumulates_in_matmul : bool
-        Whether a weight gradient's matmul adds to the accumulated gradient itself; otherwise a kernel of its own adds
-        the new gradient.
+        Whether a weight gradient's matmul adds to the accumulated gradient itself, and no new gradient is allocated;
+        otherwise a kernel of its own adds the new gradient.
     keeps_gradients : bool
         Whether gradients in the parameters' dtype are never freed either.
+    placeholders : bool
+        Whether autograd receives an array without content in place of each gradient of a layer's matrix, because the
+        matmul has added the gradient to the buffer. There is one such array for each shape, in the parameters' dtype,
+        and none is freed.
+    widens_gradients : bool
+        Whether the update reads a copy of the gradients in the master copy's dtype, if the gradients are narrower; the
+        copy stays allocated until the next step begins.
     optimizer_implementation : {"fused", "foreach", "for_loop"}
         Default implementation of the optimizer's update.
+    copies_output : tuple of str
+        Chips ("A100") on which flash attention's output is saved in the order of the sequences and again in the order
+        of the tokens.
+    workspaces : mapping of str to float
+        Scratch memory of matmul libraries, allocated once and never freed, by chip; "other" for other chips [B].
+    expert_workspaces : mapping of str to float
+        Additional scratch memory for grouped matmuls of a model with experts, by chip; "other" for other chips [B].
     kernel_time : float
         Factor on the duration of every kernel, from the calibration to a user's own runs.
     network_time : float
         Factor on the duration of every transfer and collective, from the calibration to a user's own runs.
-    reserved : float
-        Memory held beside tensors: contexts, communication buffers, fragmentation [B].
     sustained : mapping of str to Sustained
         Slowdown under sustained load, by chip: "H100".
     facts : mapping
@@ -158,8 +172,12 @@ class Framework:
     gradient_buffers: bool = False
     accumulates_in_matmul: bool = False
     keeps_gradients: bool = False
+    placeholders: bool = False
+    widens_gradients: bool = False
     optimizer_implementation: Implementation = "fused"
-    reserved: float = 0.0
+    copies_output: tuple[str, ...] = ()
+    workspaces: Mapping[str, float] = field(default_factory=dict)
+    expert_workspaces: Mapping[str, float] = field(default_factory=dict)
     kernel_time: float = 1.0
     network_time: float = 1.0
     sustained: Mapping[str, Sustained] = field(default_factory=dict)
@@ -174,9 +192,16 @@ class Framework:
         """Return the first key in `sustained`, such as "H100", found in the GPU's name or in the name of a GPU with the
         same chip; None without such a key.
         """
-        names = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
-        names += "".join(f" {chip}" for other, chip in _SAME_CHIP.items() if other in names)
-        return next((chip for chip in self.sustained if chip.upper() in names), None)
+        return _first_of(self.sustained, gpu)
+
+    def copies_output_on(self, gpu: Gpu) -> bool:
+        """Return True if flash attention's output is saved twice on this GPU; see `copies_output`."""
+        return _first_of(self.copies_output, gpu) is not None
+
+    def scratch(self, gpu: Gpu, *, experts: bool) -> int:
+        """Return the scratch memory of matmul libraries on this GPU, for a model with or without experts [B]."""
+        libraries = (self.workspaces, *([self.expert_workspaces] if experts else []))
+        return int(sum(sizes.get(_first_of(sizes, gpu) or _OTHER, 0.0) for sizes in libraries))
 
     def fitted_to(self, gpu: Gpu | None = None) -> dict[str, list[str]]:
         """Return lists of constant names, keyed by the framework whose measured runs the constants were fitted to; ""
@@ -261,6 +286,15 @@ class Framework:
         return max(1.0, min(1.0, _ATTENTION_POWER * known.time) * known.missing_power(gpu))
 
 
+def _first_of(chips: Iterable[str], gpu: Gpu) -> str | None:
+    """Return the first chip, such as "H100", found in the GPU's name or in the name of a GPU with the same chip; None
+    without such a chip.
+    """
+    names = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
+    names += "".join(f" {chip}" for other, chip in _SAME_CHIP.items() if other in names)
+    return next((chip for chip in chips if chip.upper() in names), None)
+
+
 def _power_of(gpu: Gpu, dtype: str) -> float:
     """Return the power of a GPU's best matmul in a dtype, relative to its best matmul in bfloat16; 1 if unknown."""
     best = gpu.facts.get("best_matmul", {})
@@ -332,6 +366,12 @@ class _Choice(SourcedValue):
     value: Implementation
 
 
+class _Chips(SourcedValue):
+    """A constant in a framework file with a list of chips as value."""
+
+    value: list[str]
+
+
 class _Chip(_Constant):
     """Slowdown of a chip's matmuls under sustained load, as written in a framework file; see `Sustained`."""
 
@@ -380,8 +420,12 @@ class _FrameworkFile(Strict):
     gradient_buffers: _Fact = _Fact(value=False)
     accumulates_in_matmul: _Fact = _Fact(value=False)
     keeps_gradients: _Fact = _Fact(value=False)
+    placeholders: _Fact = _Fact(value=False)
+    widens_gradients: _Fact = _Fact(value=False)
     optimizer_implementation: _Choice = _Choice(value="fused")
-    reserved: _Amount = _Amount(value=0.0)
+    copies_output: _Chips = Field(default_factory=lambda: _Chips(value=[]))
+    workspaces: dict[str, _Amount] = Field(default_factory=dict)
+    expert_workspaces: dict[str, _Amount] = Field(default_factory=dict)
     kernel_time: _Factor = _Factor(value=1.0)
     network_time: _Factor = _Factor(value=1.0)
     calibration: _Calibration | None = None
@@ -439,9 +483,18 @@ def _based(file: _FrameworkFile, document: Document) -> _FrameworkFile:
     if file.based_on not in registry.names("framework"):
         known = one_of((BARE.name, *registry.names("framework")), file.based_on)
         document.refuse([document.fault(("based_on",), f"got {file.based_on!r}; {known}")])
-    base = dict(read_named("framework", file.based_on)[1].data)
-    chips = base.get("sustained", {}) | document.data.get("sustained", {})
-    return _FrameworkFile.model_validate(base | dict(document.data) | {"sustained": chips})
+    return _FrameworkFile.model_validate(_with_base(document.data))
+
+
+def _with_base(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keys of a framework file, and those keys of its `based_on` that the file lacks.
+
+    The framework in `based_on` may itself be based on another framework.
+    """
+    if keys.get("based_on", "") in ("", BARE.name):
+        return keys
+    base = _with_base(read_named("framework", keys["based_on"])[1].data)
+    return {**base, **keys, "sustained": base.get("sustained", {}) | keys.get("sustained", {})}
 
 
 def _framework(name: str, file: _FrameworkFile) -> Framework:
@@ -472,8 +525,12 @@ def _framework(name: str, file: _FrameworkFile) -> Framework:
         gradient_buffers=file.gradient_buffers.value,
         accumulates_in_matmul=file.accumulates_in_matmul.value,
         keeps_gradients=file.keeps_gradients.value,
+        placeholders=file.placeholders.value,
+        widens_gradients=file.widens_gradients.value,
         optimizer_implementation=file.optimizer_implementation.value,
-        reserved=file.reserved.value,
+        copies_output=tuple(file.copies_output.value),
+        workspaces={chip: size.value for chip, size in file.workspaces.items()},
+        expert_workspaces={chip: size.value for chip, size in file.expert_workspaces.items()},
         kernel_time=file.kernel_time.value,
         network_time=file.network_time.value,
         sustained={

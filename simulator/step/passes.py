@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from simulator.basics.dtypes import find
 from simulator.records.operation import Computation, Exchange, NumericAction
@@ -93,6 +94,12 @@ class Passes:
         # Some frameworks keep the computed gradient beside the accumulated gradient.
         beside = computed if self.step.framework.keeps_gradients and computed != self.gradient_itemsize else 0
         return sum(unit.trained for unit in self.units) * (self.gradient_itemsize + beside)
+
+    @property
+    def placeholder_bytes(self) -> int:
+        """Bytes of the arrays that stand for the gradients of layers' matrices, one for each shape [B]."""
+        shapes = frozenset[tuple[int, ...]]().union(*(unit.matrices for unit in self.units if unit.is_layer))
+        return sum(prod(shape) for shape in shapes) * find(self.step.precision.params).itemsize
 
     def ranks_of(self, unit: Unit) -> int:
         """Return the number of ranks that shard the gradients of a unit (embedding, layer or head)."""
@@ -247,9 +254,20 @@ class Passes:
             return None
         # A temporary gradient has the computed dtype; the accumulated gradient may be wider.
         name = f"{unit.name} gradients {micro}"
-        nbytes = 0 if whole and self.step.framework.keeps_gradients else unit.trained * computed
+        nbytes = 0 if whole and self._adds_in_place(unit) else unit.trained * computed
+        # It takes the place of tensors that are freed before; the name is freed with them.
+        nbytes = max(0, nbytes - unit.freed_early) if whole else nbytes
         self.builder.allocate(name, nbytes, "gradients", after=after)
         return name if whole else None
+
+    def _adds_in_place(self, unit: Unit) -> bool:
+        """Return True if a micro-batch's gradient of a unit needs no allocation of its own: a buffer holds it for the
+        whole step, matmuls add to the accumulated gradient, or placeholders stand for gradients of layers. The
+        embedding's gradient comes from no matmul.
+        """
+        framework = self.step.framework
+        added = framework.accumulates_in_matmul and unit.name != "embedding"
+        return framework.keeps_gradients or added or (framework.placeholders and unit.is_layer)
 
     def _whole(self, unit: Unit, micro: int) -> str:
         """Return the allocation name for a unit's whole gradient, which accumulates over the micro-batches of

@@ -323,8 +323,12 @@ def _noted(
         # Model states are the first allocations, as in a real process.
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
+        if scratch := step.framework.scratch(cluster.gpus[0], experts=bool(step.model.num_experts)):
+            builder.allocate("workspaces", scratch, "workspaces")
         if whole and step.framework.gradient_buffers:
             builder.allocate("gradient buffers", passes.gradient_bytes, "gradients")
+        if whole and step.framework.placeholders:
+            builder.allocate("gradient placeholders", passes.placeholder_bytes, "gradients")
         planned = strategy.plan(builder, passes)
         micros = range(step.accumulation) if few is None else pipeline.few(stage, planned.kind)
         # Interleaving two passes would mix their operations; estimates need each recorded pass as a contiguous range.

@@ -11,7 +11,7 @@ from typing import Any
 
 from simulator.basics.dtypes import find, is_narrow
 from simulator.cluster.cluster import Gpu
-from simulator.model.head import embedding_operations, head_operations
+from simulator.model.head import embedding_operations, head_operations, logits_memory
 from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import Module, is_expert, modules
@@ -24,6 +24,7 @@ from simulator.step.kernels.framework_operations import (
     second_maps,
     until_needed,
     with_copies,
+    with_output_by_tokens,
 )
 from simulator.step.pass_pieces import NO_PASS, PassPieces, Piece, backward_pieces, forward_pieces
 from simulator.step.spec import TrainingStep
@@ -47,6 +48,8 @@ class Unit:
         Saved activations from forward to backward pass, and activations recomputed for the backward pass [B].
     makes : tuple of str
         Units whose activations are recomputed before this unit's backward pass: itself and the rest of its segment.
+    freed_early : int
+        Part of `kept` and `recomputed` that is freed before weight gradients are computed [B].
     copies : KernelCost or None
         Copies and casts around its collectives, once for each micro-batch with communication.
     accumulate : KernelCost or None
@@ -59,6 +62,8 @@ class Unit:
         Elements of an embedding table with a copy on the first and the last pipeline stage.
     tensors : int
         Number of trained parameter tensors.
+    matrices : frozenset of tuple of int
+        Shapes of its weight matrices.
     spread : bool
         Whether the unit holds a layer's expert-parallel experts, which have process groups of their own; their kernels
         belong to the layer.
@@ -74,12 +79,14 @@ class Unit:
     kept: int
     recomputed: int
     makes: tuple[str, ...] = ()
+    freed_early: int = 0
     copies: KernelCost | None = None
     accumulate: KernelCost | None = None
     resident: int = 0
     partial: int = 0
     shared: int = 0
     tensors: int = 1
+    matrices: frozenset[tuple[int, ...]] = frozenset()
     spread: bool = False
     frozen: int = 0
 
@@ -246,6 +253,8 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
     kinds = {dense: layer_operations(model, batch) for dense, model in models.items()}
     if step.framework.keeps_copies:
         kinds = {dense: with_copies(operations, models[dense], batch) for dense, operations in kinds.items()}
+    if batch.attention == "flash" and step.framework.copies_output_on(timer.gpu):
+        kinds = {dense: with_output_by_tokens(operations) for dense, operations in kinds.items()}
     passes = {dense: _passes(timer, operations) for dense, operations in kinds.items()}
     costs: dict[tuple[bool, tuple[str, ...]], PassPieces] = {}
     elements = {id(layer.parameters): layer.elements for layer in {id(one.parameters): one for one in layers}.values()}
@@ -292,16 +301,19 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     """Return the unit of the head with `elements` parameters, and with the loss's temporary buffers."""
     model, framework = timer.step.model, timer.step.framework
     head = _plain("head", elements, timer, loss_operations(timer.step, batch))
-    if framework.fused_loss or not framework.loss_buffers:
+    buffers = loss_buffers(model, batch, framework, compiled=timer.step.compiled)
+    if not buffers:
         return head
-    buffers = loss_buffers(model, batch, compiled=timer.step.compiled, logits=framework.keeps_logits)
+    # Only the gradient of the logits is left when the matmuls begin.
+    memory = logits_memory(model, batch)
+    freed = memory.log_probabilities + buffers - (memory.gradient or memory.float32_gradient)
     # Loss buffers behave like recomputed tensors: allocated at the backward pass, freed afterwards.
-    return replace(head, recomputed=buffers, makes=(head.name,))
+    return replace(head, recomputed=buffers, freed_early=max(0, freed), makes=(head.name,))
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:
     """Return a unit's fields for gradients and sharding: copies, accumulation, resident and frozen elements,
-    tensors.
+    tensors, matrices.
     """
     step, trained = timer.step, elements - module.frozen
     # Frozen parameters are copied only if they are gathered.
@@ -318,6 +330,7 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
         "resident": small if ranks > 1 and sharded else 0,
         "tensors": sum(p.trained for p in module.parameters),
         "frozen": module.frozen,
+        "matrices": frozenset(p.shape for p in module.parameters if p.trained and len(p.shape) > 1),
     }
 
 

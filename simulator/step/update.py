@@ -73,6 +73,7 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
             "unscale and check gradients", unscale, "optimizer", last, NumericAction(Computation.CHECK)
         )
         last = [_checked(builder, passes.step.loss_scaling, found)]
+    last = _widened(builder, passes, timer, states, last)
     norm = builder.compute(
         "gradient norm", timer.one_pass("gradient norm", grads, 0), "optimizer", last, NumericAction(Computation.NORM)
     )
@@ -87,6 +88,23 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
     if temporaries:
         builder.free("update temporaries")
     return done
+
+
+def _widened(
+    builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, last: list[str | None]
+) -> list[str | None]:
+    """Append the cast of gradients to the dtype of the updated numbers, if the framework needs one; return the
+    operations that the gradient norm waits for.
+
+    The cast is freed when the next step begins, hence not by this program.
+    """
+    precision = passes.step.precision
+    narrow, wide = find(precision.grads).itemsize, find(precision.updated).itemsize
+    if not passes.step.framework.widens_gradients or narrow >= wide:
+        return last
+    builder.allocate("gradients for the update", states.updated * wide, "gradients")
+    cast = timer.one_pass("cast gradients", states.updated * narrow, states.updated * wide)
+    return [builder.compute("cast gradients", cast, "optimizer", last)]
 
 
 def _on_host(

@@ -32,7 +32,8 @@ H100 = load_gpu("h100_sxm")
 def played(ranks: int, strategy: str = "ddp", model: Transformer = TINY, **facts: Any) -> Played:
     known = {name: facts.pop(name) for name in ("issue", "sends_block", "overlaps", "each_tensor", "gathers_again",
              "issue_in_pipeline", "keeps_copies", "keeps_logits", "keeps_gradients", "gradient_buffers",
-             "loss_buffers") if name in facts}  # fmt: skip
+             "loss_buffers", "accumulates_in_matmul", "placeholders", "widens_gradients", "workspaces")
+             if name in facts}  # fmt: skip
     topology = facts.pop("topology", "star_100g")
     return play(step(strategy, model, framework=Framework(**known), **facts), ranks, topology)
 
@@ -175,6 +176,23 @@ def test_modules_keep_copies_that_merged_kernels_do_not() -> None:
     assert copies - plain == 2 * tokens * (f + 2 * d + d)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "attention", "copies"),
+    [("a100_sxm_80gb", "flash", 1), ("a100_sxm_80gb", "standard", 0), ("h200", "flash", 0)],
+)
+def test_flash_attention_before_hopper_saves_its_output_in_two_orders(gpu: str, attention: Any, copies: int) -> None:
+    """Two bytes a token and dimension in bfloat16."""
+    kept = [
+        next(
+            unit.kept
+            for unit in units(step("ddp", framework=framework, attention=attention), load_gpu(gpu))
+            if unit.is_layer
+        )
+        for framework in (Framework(), Framework(copies_output=("A100",)))
+    ]
+    assert kept[1] - kept[0] == copies * 2 * 2 * 32 * TINY.hidden_size
+
+
 def test_logits_may_outlive_the_loss() -> None:
     """Two bytes a logit more while the loss goes backward."""
     head = {}
@@ -184,6 +202,84 @@ def test_logits_may_outlive_the_loss() -> None:
             op.nbytes for op in next(iter(run.plan.program.ranks)) if getattr(op, "name", "") == "head recomputed 0"
         )
     assert head[True] - head[False] == 2 * 2 * 32 * 512
+
+
+def test_a_loss_that_overwrites_its_float32_logits_holds_two_bytes_a_logit_more() -> None:
+    """Megatron-LM's loss in bfloat16: four bytes a logit saved, the softmax, and two beside it."""
+    ops = next(iter(played(1, keeps_logits=True).plan.program.ranks))
+    sizes = {op.name: op.nbytes for op in ops if isinstance(op, Allocate)}
+    assert sizes["head recomputed 0"] == 2 * 2 * 32 * 512
+    assert "head recomputed 0" not in {
+        op.name for op in next(iter(played(1).plan.program.ranks)) if isinstance(op, Allocate)
+    }
+
+
+@pytest.mark.parametrize(("tokens", "parameters"), [(8, 64 * 512 + 64 + 64), (64, 0)])
+def test_the_heads_weight_gradient_takes_the_place_of_the_float32_logits(tokens: int, parameters: int) -> None:
+    """Two bytes a parameter less four bytes a logit: the softmax is freed, the logits' gradient is not."""
+    precision = Precision(grads="float32")
+    facts: dict[str, Any] = {"keeps_logits": True, "seq_len": tokens, "micro_batch_size": 1, "precision": precision}
+    ops = next(iter(played(2, "ddp", replace(TINY, tied=False), **facts).plan.program.ranks))
+    made = next(op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "head gradients 0")
+    assert made == max(0, 2 * parameters - 4 * tokens * 512)
+
+
+def test_a_gradient_that_matmuls_add_takes_no_memory_besides() -> None:
+    """Only the embedding's gradient, which no matmul makes, has an array of its own, of two bytes a parameter."""
+    precision = Precision(grads="float32")
+    run = played(2, precision=precision, accumulation=2, gradient_buffers=True, accumulates_in_matmul=True)
+    ops = next(iter(run.plan.program.ranks))
+    fresh = {op.name: op.nbytes for op in ops if isinstance(op, Allocate) and op.name.endswith("gradients 1")}
+    assert set(fresh) == {f"{module.name} gradients 1" for module in modules(TINY)}
+    assert {name: nbytes for name, nbytes in fresh.items() if nbytes} == {
+        "embedding gradients 1": 2 * modules(TINY)[0].elements
+    }
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_placeholders_of_gradients_are_one_array_for_each_shape_of_layers_matrices(pp: int) -> None:
+    """Two bytes an element of 3 d x d, d x d, f x d and d x f, however many layers; nothing more for a layer."""
+    facts: dict[str, Any] = {"precision": Precision(grads="float32"), "gradient_buffers": True, "placeholders": True}
+    run = played(2, parallelism=Parallelism(pp=pp), accumulation=2, **facts)
+    d, f = TINY.hidden_size, TINY.ffn_size
+    for ops in run.plan.program.ranks:
+        sizes = {op.name: op.nbytes for op in ops if isinstance(op, Allocate)}
+        assert sizes["gradient placeholders"] == 2 * (3 * d * d + d * d + 2 * d * f)
+        assert not any(nbytes for name, nbytes in sizes.items() if name.startswith("layer") and "gradients" in name)
+        assert not any(isinstance(op, Free) and op.allocation == "gradient placeholders" for op in ops)
+
+
+@pytest.mark.parametrize(
+    ("grads", "strategy", "nbytes"), [("float16", "ddp", 4), ("float16", "zero1", 2), ("float32", "ddp", 0)]
+)
+def test_narrow_gradients_are_copied_in_float32_until_the_next_step(grads: str, strategy: str, nbytes: int) -> None:
+    """Four bytes a parameter that the rank updates, of two ranks with zero1; none if gradients are float32 already."""
+    precision = Precision("float16", grads=grads, reduce=grads, matmul="float16")
+    ops = next(iter(played(2, strategy, precision=precision, widens_gradients=True).plan.program.ranks))
+    made = [op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "gradients for the update"]
+    elements = sum(module.elements for module in modules(TINY))
+    assert sum(made) == nbytes * elements
+    assert not any(isinstance(op, Free) and op.allocation == "gradients for the update" for op in ops)
+
+
+def test_workspaces_are_allocated_for_the_whole_step() -> None:
+    peaks = [max(s.nbytes for s in played(2, workspaces={"other": size}).timeline.memory) for size in (0.0, 3e6)]
+    assert peaks[1] - peaks[0] == 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dense", "grouped"),
+    [("a100_sxm_80gb", 2 * 8.125 + 4, 4 * 4), ("l40s", 2 * 8.125 + 4, 4 * 4), ("h200", 2 * 32 + 32, 4 * 32),
+     ("gb200", 2 * 32 + 32, 4 * 32)],
+)  # fmt: skip
+def test_workspaces_of_megatron_core_are_those_of_pytorch_and_transformer_engine(
+    gpu: str, dense: float, grouped: float
+) -> None:
+    """Two of PyTorch, one of Transformer Engine, four more for experts: 32 MiB each from Hopper on."""
+    framework, chip = load_framework("megatron_core"), load_gpu(gpu)
+    assert framework.scratch(chip, experts=False) == dense * 2**20
+    assert framework.scratch(chip, experts=True) == (dense + grouped) * 2**20
+    assert load_framework("torchtitan").scratch(chip, experts=True) == 0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,24 @@ def test_check_tells_of_all_points_that_cannot_be_built(cli: Command) -> None:
         assert line.startswith(f"both.yaml: 2 of 6 points are invalid, the first with {settings}: ")
         assert ("link: got 'gpu3->switch0'" in line) == (ranks < 4)
         assert "link: got 'gpu0->hub'; one of gpu0->switch0" in line
+
+
+def test_check_warns_of_a_step_that_exceeds_the_memory_of_its_gpu(cli: Command, tmp_path: Path) -> None:
+    """70 billion parameters need 16 B each under ddp: 1.04 TiB. 8 billion under zero3 on 8 GPUs fit."""
+    training = "training: {model: llama3_70b, seq_len: 8k, sharding: ddp}"
+    text = f"name: full\ncluster: {{topology: dgx_h100, world_size: 8}}\n{training}\n"
+    (tmp_path / "full.yaml").write_text(text, encoding="utf-8")
+    full = cli("check", "full.yaml")
+    assert (full.code, full.out.splitlines()[0]) == (0, "full.yaml: valid")
+    assert re.fullmatch(
+        r"warning: full.yaml: GPU memory: the step does not fit: a rank needs at least 1\.\d+ TiB and has 79.6 GiB; "
+        "`simulator run` names changes that make the step fit\n",
+        full.err,
+    )
+    small = ("check", "full.yaml", "--set", "training.model=llama3_8b")
+    assert cli(*small, "--set", "training.sharding=zero3").err == ""
+    several = cli(*small, "--set", "training.sharding=zero3,ddp").err
+    assert "1 of 2 points does not fit; in the first (training.sharding=ddp), a rank needs at least 1" in several
 
 
 def test_a_run_does_not_differ_from_itself(cli: Command) -> None:

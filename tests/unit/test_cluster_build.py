@@ -61,6 +61,31 @@ def test_a_link_factor_slows_one_direction_of_one_link() -> None:
     assert cluster.route("gpu0", "gpu1").bandwidth == 10e9
 
 
+@pytest.mark.parametrize(
+    ("pattern", "slowed"),
+    [
+        ("gpu1->*", {"gpu1->switch0"}),
+        ("*gpu1*", {"gpu1->switch0", "switch0->gpu1"}),
+        ("switch0->gpu[!1]", {"switch0->gpu0", "switch0->gpu2"}),
+        ("gpu?->switch0", {"gpu0->switch0", "gpu1->switch0", "gpu2->switch0"}),
+    ],
+)
+def test_a_pattern_slows_every_link_that_it_matches(pattern: str, slowed: set[str]) -> None:
+    edges = build(STAR, 3, link_factors={pattern: 0.25}).graph.edges(data="bandwidth")
+    assert {f"{src}->{dst}": rate for src, dst, rate in edges if rate != 10e9} == dict.fromkeys(slowed, 2.5e9)
+
+
+def test_a_link_of_two_patterns_has_both_factors() -> None:
+    cluster = build(STAR, 3, link_factors={"gpu*->switch0": 0.5, "gpu1->switch0": 0.5})
+    rates = {src: cluster.graph.edges[src, "switch0"]["bandwidth"] for src in cluster.ranks}
+    assert rates == {"gpu0": 5e9, "gpu1": 2.5e9, "gpu2": 5e9}
+
+
+def test_a_pattern_without_a_link_is_refused_with_the_command_that_lists_the_links() -> None:
+    with pytest.raises(UnknownNameError, match=r"'nic\*'; one of gpu0->switch0, .*simulator show TOPOLOGY --links"):
+        build(STAR, 3, link_factors={"nic*": 0.5})
+
+
 def test_placement_gives_rank_r_its_gpu() -> None:
     cluster = build("dgx_a100", 3, placement=[9, 0, 8])
     assert cluster.ranks == ("gpu9", "gpu0", "gpu8")

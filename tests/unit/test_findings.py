@@ -224,6 +224,24 @@ def test_why_of_a_sweep_names_the_bottleneck_under_each_condition() -> None:
     assert small.why.startswith("Bottleneck with 1 KiB: latency and waiting; the busiest link, gpu")
 
 
+def test_why_names_the_slow_gpu_of_another_setting_or_condition() -> None:
+    """The busiest link carries the same bytes with and without the slow GPU, so its load explains nothing."""
+    cluster = {"topology": "star_100g", "world_size": 8, "gpu": "a100_sxm_80gb"}
+    base = {
+        "name": "slow",
+        "cluster": cluster,
+        "collective": {"operation": "all_reduce", "algorithm": "ring", "size": "16 MiB"},
+    }
+    axis = {"cluster.stragglers": [{}, {3: 0.01}]}
+    for kind in ("compare", "sweep"):
+        of = compared(base | {kind: axis})
+        reason = why(of, (0, 1))
+        assert reason is not None
+        healthy, slow = reason.sentence.split(". ")
+        assert healthy.startswith("Bottleneck with no slow GPU: link gpu0->switch0, ")
+        assert slow.startswith("Bottleneck with rank 3 at 1 % of its speed: the slow GPU of rank 3 adds arriving data ")
+
+
 def test_why_says_how_the_update_runs_where_the_optimizer_decides() -> None:
     """DDP updates on each of 8 ranks what ZeRO-1 updates on one; a fused kernel moves a third of the bytes."""
     base = {
@@ -244,6 +262,34 @@ def test_why_says_how_the_update_runs_where_the_optimizer_decides() -> None:
         assert re.search(r": optimizer -[\d.]+ [mu]s" + re.escape(told), reason.sentence)
         saved[runs] = -reason.numbers["parts"]["optimizer"]
     assert saved["for_loop"] > saved["foreach"] > 2 * saved["fused"]
+
+
+def test_why_names_the_collective_and_the_link_where_exposed_communication_decides() -> None:
+    """One all-reduce of all gradients takes longer than the gathers of ZeRO-3, which kernels hide."""
+    base = {
+        "name": "exposed", "cluster": {"topology": "star_100g", "world_size": 4},
+        "training": {"model": "gpt2", "seq_len": 128, "collectives": "played"},
+    }  # fmt: skip
+    sharding = {"compare": {"training.sharding": ["ddp", "zero3"]}}
+    reason = why(compared(base | sharding), (0, 1))
+    assert reason is not None
+    assert re.search(
+        r"exposed communication \+[\d.]+ ms \(mostly all_reduce; link gpu0->switch0 is \d+ % busy with ddp\)",
+        reason.sentence,
+    )
+    # Closed forms fill no link.
+    forms = base | {"training": {"model": "gpt2", "seq_len": 128}}
+    reason = why(compared(forms | sharding), (0, 1))
+    assert reason is not None
+    assert "(mostly all_reduce)" in reason.sentence
+    # Under two conditions, the link belongs to the condition with more exposed communication.
+    for spoken in ((0, 1), (1, 0)):
+        slow = compared(base | {"sweep": {"cluster.link_factors": [{}, {"gpu2->switch0": 0.1}]}})
+        reason = why(slow, spoken)
+        assert reason is not None
+        assert re.search(
+            r"; link gpu2->switch0 is 100 % busy with gpu2->switch0 at a tenth of its speed\)", reason.sentence
+        )
 
 
 def test_why_names_the_hosts_rate_where_the_host_updates() -> None:
@@ -779,6 +825,17 @@ def test_a_change_of_the_time_within_the_uncertainty_is_told() -> None:
     uncertain = max(interval_width(report, "step_time_s") or 0.0 for report in (first, second))
     assert 0 < change < uncertain
     assert f"; uncertainty ±{percent_text(uncertain)})" in answer(of).sentences[0]
+
+
+def test_a_list_of_changes_has_the_uncertainty_of_a_small_change_of_the_time() -> None:
+    """Bucket sizes change the time of ddp by a few per cent, and the memory by exactly known bytes."""
+    sizes = ["25 MiB", "100 MiB", "200 MiB", "400 MiB"]
+    of = compared(SHARDED | {"compare": {"training.sharding.bucket_size": sizes}, "answer": ["change"]}
+                  | {"training": {**SHARDED["training"], "sharding": {"strategy": "ddp"}}})  # fmt: skip
+    told = answer(of).sentences[1]
+    assert told.startswith("Time and peak memory of the other settings vs ")
+    uncertain = percent_text(max(interval_width(report, "step_time_s") or 0.0 for report in reports(of)))
+    assert re.search(rf" % \(uncertainty ±{uncertain}\) and ", told)
 
 
 def test_a_setting_that_fits_without_a_rival_is_told_first_if_it_is_faster() -> None:

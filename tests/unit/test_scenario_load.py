@@ -125,7 +125,8 @@ def test_data_without_end_is_refused() -> None:
         ({"cluster__stragglers": {"x": 1}}, "cluster.stragglers.x: got 'x'; must be a whole number"),
         (
             {"cluster__link_factors": {"a": 1}},
-            "cluster.link_factors.a: got 'a'; must be the name of a link, such as 'gpu0->switch0'",
+            "cluster.link_factors.a: got 'a'; must be the name of a link, such as 'gpu0->switch0', or a shell pattern, "
+                "such as 'gpu0->*'",
         ),
         (
             {"cluster__jitter": 0.1},

@@ -50,6 +50,35 @@ def test_a_key_that_says_what_it_would_say_anyway_is_not_told() -> None:
     assert load_scenario(resolved(scenario)).warnings == ()
 
 
+QUESTION = "From how many GPUs on is communication half of the step?"
+SIZES: dict[str, Any] = {"sweep": {"cluster.world_size": [2, 4]}}
+TWO = {"compare": {"training.sharding": ["ddp", "zero3"]}}
+THRESHOLD = {"finding": "threshold", "of": ["exposed_share"], "along": "cluster.world_size", "above": 0.5}
+
+
+def test_a_question_for_a_number_of_gpus_without_a_finding_that_searches_it_is_told() -> None:
+    asks = training(axes=SIZES) | {"question": QUESTION}
+    (warning,) = load_scenario(asks).warnings
+    assert warning == (
+        "<dict>: sweep.cluster.world_size: the question asks for a number of GPUs; to search it, write "
+        "'answer: [{finding: threshold, of: [MEASURE], along: cluster.world_size, above: VALUE}]'"
+    )
+    assert told(asks | {"answer": ["effect"]}) == ["sweep.cluster.world_size"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"answer": [THRESHOLD]},
+        {"question": "What do more GPUs cost?"},
+        {"sweep": {"training.micro_batch_size": [1, 2]}},
+        TWO,  # whose best settings change at a number of GPUs
+    ],
+)
+def test_a_question_that_a_finding_answers_is_not_told(other: dict[str, Any]) -> None:
+    assert told(training(axes=SIZES) | {"question": QUESTION} | other) == []
+
+
 def test_a_gpus_speed_counts_where_a_collective_adds_up_on_gpus() -> None:
     slow = {"gpu": "l4", "stragglers": {0: 0.5}, "jitter": {"compute": 0.1, "latency": 0.1}}
     assert told(collective(slow)) == ["cluster.gpu", "cluster.jitter.compute", "cluster.stragglers"]

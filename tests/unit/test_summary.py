@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,38 @@ def test_a_cable_whose_directions_take_turns_is_busy_for_both(algorithm: str, en
     assert report.because == f"Bottleneck: {said}"
 
 
+def test_directions_that_mostly_overlap_do_not_take_turns() -> None:
+    """Both directions send for 0.7 s of 1 s: together 0.95 s, of which 0.45 s at the same time."""
+    turns = Bottleneck("a->b", 1.0, 1.0, 0.5, reverse_bytes=1.0, reverse_time_s=0.5, cable_time_s=0.95, end="a")
+    overlap = replace(turns, bandwidth_time_s=0.7, reverse_time_s=0.7)
+    assert (turns.takes_turns, turns.limiting_time_s) == (True, 0.95)
+    assert (overlap.takes_turns, overlap.limiting_time_s) == (False, 0.7)
+
+
+def test_a_slow_gpu_that_adds_more_slowly_than_its_link_delivers_is_the_bottleneck() -> None:
+    """An A100 at 1 % of its speed has 20.39 GB/s of memory, which carry three accesses for each added byte."""
+    slow = {"cluster": {"topology": "star_100g", "world_size": 8, "gpu": "a100_sxm_80gb", "stragglers": {3: 0.01}}}
+    size = {"collective": {"operation": "all_reduce", "algorithm": "ring", "size": "16 MiB"}}
+    report = simulate(load_scenario({"name": "slow"} | slow | size)).report
+    assert report.slow_memory is not None
+    assert report.slow_memory.rank == 3
+    assert report.because == (
+        "Bottleneck: the slow GPU of rank 3 adds arriving data at 6.797 GB/s, and its links could deliver 12.5 GB/s"
+    )
+
+
+@pytest.mark.parametrize(("algorithm", "stragglers"), [("ring", {3: 0.5}), ("ring", {}), ("tree", {7: 0.01})])
+def test_a_gpu_that_adds_fast_enough_or_adds_nothing_is_no_bottleneck(
+    algorithm: str, stragglers: dict[int, float]
+) -> None:
+    """Rank 7 is a leaf of the tree: it only sends its array and receives the sum."""
+    cluster = {"topology": "star_100g", "world_size": 8, "gpu": "a100_sxm_80gb", "stragglers": stragglers}
+    collective = {"operation": "all_reduce", "algorithm": algorithm, "size": "16 MiB"}
+    report = simulate(load_scenario({"name": "slow", "cluster": cluster, "collective": collective})).report
+    assert report.slow_memory is None
+    assert "slow GPU" not in report.because
+
+
 def test_an_array_that_is_carried_once_is_called_so() -> None:
     because = played("broadcast", "chain").report.because
     assert because.startswith("Bottleneck: link gpu0->switch0, ")
@@ -115,6 +148,7 @@ def test_a_report_is_plain_data() -> None:
     told = played().report.to_dict()
     assert told["bottleneck"]["link"] == "gpu0->switch0"
     assert told.pop("constants") is None  # of a star nothing was measured
+    assert told.pop("slow_memory") is None
     assert all(isinstance(v, int | float | str | dict) for v in told.values())
     assert all(math.isfinite(v) for v in told.values() if isinstance(v, float))
 

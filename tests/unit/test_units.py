@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.basics.units import Kind, format_bandwidth, format_bytes, format_memory, format_time, parse, parse_bytes
+from simulator.basics.units import (
+    Kind,
+    format_bandwidth,
+    format_bytes,
+    format_memory,
+    format_size,
+    format_time,
+    parse,
+    parse_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +124,15 @@ def test_bytes_are_shown_in_binary_units(nbytes: int, shown: str) -> None:
 @settings(derandomize=True)
 def test_shown_bytes_are_right_to_four_digits(nbytes: int) -> None:
     assert parse(format_bytes(nbytes), "bytes") == pytest.approx(nbytes, rel=6e-4)
+
+
+@pytest.mark.parametrize("written", ["102.4 MB", "256 MiB", "2.5 MiB", "100 kB", "1 GB", "1000 B", "1 GiB", "0 B"])
+def test_a_size_is_shown_in_the_units_in_which_it_was_written(written: str) -> None:
+    assert format_size(parse_bytes(written)) == written
+
+
+def test_a_size_without_a_short_exact_text_is_shown_in_binary_units() -> None:
+    assert format_size(123_456_789) == format_bytes(123_456_789) == "117.7 MiB"
 
 
 @pytest.mark.parametrize(

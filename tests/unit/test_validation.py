@@ -271,8 +271,9 @@ def test_a_policy_that_names_all_layers_is_the_policy(policy: str, split: bool) 
 def test_buffers_of_the_loss_are_its_float32_gradients_and_half_of_them_compiled() -> None:
     batch = Batch(2, 2048)
     elements = batch.tokens * MPT.vocab_size
-    assert loss_buffers(MPT, batch, compiled=False) == 8 * elements
-    assert loss_buffers(MPT, batch, compiled=True) == 4 * elements
+    assert loss_buffers(MPT, batch, Framework(loss_buffers=True), compiled=False) == 8 * elements
+    assert loss_buffers(MPT, batch, Framework(loss_buffers=True), compiled=True) == 4 * elements
+    assert loss_buffers(MPT, batch, Framework(loss_buffers=True, fused_loss=True), compiled=False) == 0
     assert logits_memory(MPT, batch).log_probabilities == 4 * elements
     assert units(step(Framework(loss_buffers=True)), H100)[-1].recomputed == 8 * 4 * 2048 * MPT.vocab_size
 

@@ -287,6 +287,7 @@ def test_a_cable_with_equal_factors_in_both_directions_is_one_phrase() -> None:
     both = {"nic3->leaf3": 0.25, "leaf3->nic3": 0.25}
     assert label(key, both) == "nic3 <-> leaf3 at a quarter of its speed"
     assert label(key, both | {"leaf3->nic3": 0.5}) == "nic3->leaf3 at a quarter of its speed, leaf3->nic3 at half speed"
+    assert label(key, {"nic3->*": 0.25}) == "nic3->* at a quarter of their speed"
 
 
 def test_servers_have_the_same_words_in_a_training_and_in_a_collective() -> None:

@@ -36,7 +36,7 @@ class PlayedRow:
     step_time : float
         Simulated time per step [s].
     peak : float
-        Peak memory of the fullest rank, including the framework's memory besides tensors [B].
+        Peak memory of the fullest rank [B].
     capacity : int
         Memory of the GPU [B].
     communication : float
@@ -119,9 +119,8 @@ def play_on_cluster(cluster: Cluster, row: MeasuredRow, framework: Framework) ->
         time += left * (longer - time) / pp
     # Memory and exposed communication come from the simulated micro-batches; more of them change neither much.
     report = summarize_step(planned, cluster, timeline)
-    peak = report.peak_memory_bytes + framework.reserved
     exposed = report.exposed_comm_time_s / report.step_time_s
-    return PlayedRow(row, time, peak, cluster.gpus[0].hbm_bytes, exposed, refused=not report.fits)
+    return PlayedRow(row, time, report.peak_memory_bytes, cluster.gpus[0].hbm_bytes, exposed, refused=not report.fits)
 
 
 def _played(cluster: Cluster, step: TrainingStep) -> tuple[StepPlan, Timeline]:

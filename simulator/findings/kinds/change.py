@@ -105,7 +105,7 @@ def _predicate(first: Row, row: Row, told: list[Measure], baseline: str) -> str:
     for number, measure in enumerate(told):
         before, after = (measure.value(one.report or {}) or 0.0 for one in (first, row))
         # The first change names the baseline; the others refer to the same setting.
-        tie = max(measure.uncertainty(one.report or {}) for one in (first, row))
+        tie = _tie(measure, first, row)
         parts.append((measure.verb, _compared(measure, after, before, baseline if number == 0 else "", tie)))
     lacks = ", but does not fit in memory" if row.fits is False else ""
     return f"{predicates(parts)}{lacks}"
@@ -121,17 +121,31 @@ def _compared(measure: Measure, after: float, before: float, baseline: str, tie:
     if change.startswith("the same "):
         return f"{change}{f' as {baseline}' if baseline else ''} ({values[0]})"
     link = "of" if "x the " in change else "than"
-    # A change of the time that is smaller than the prediction's uncertainty may be the other way round in reality.
-    # Memory follows from sizes of tensors, whose errors two settings share.
-    is_unsure = measure.interval == _TIME and before and SAME < abs(after / before - 1) < tie
-    within = f"; uncertainty ±{percent_text(tie)}" if is_unsure else ""
+    unsure = _unsure(measure, after, before, tie)
+    within = f"; {unsure}" if unsure else ""
     return f"{change}{f' {link} {baseline}' if baseline else ''} ({values[0]} instead of {values[1]}{within})"
 
 
+def _tie(measure: Measure, first: Row, row: Row) -> float:
+    """Return the relative change below which two points' values of a measure are tied."""
+    return max(measure.uncertainty(one.report or {}) for one in (first, row))
+
+
+def _unsure(measure: Measure, after: float, before: float, tie: float) -> str:
+    """Return "uncertainty ±11 %" if a change of the time is smaller than the prediction's uncertainty, else ""."""
+    # Such a change may be the other way round in reality. Memory follows from sizes of tensors, whose errors two
+    # settings share.
+    is_unsure = measure.interval == _TIME and before and SAME < abs(after / before - 1) < tie
+    return f"uncertainty ±{percent_text(tie)}" if is_unsure else ""
+
+
 def _signs(first: Row, row: Row, told: list[Measure]) -> str:
-    """Format a setting's relative changes with signs: '-65 % and +5.4 %'."""
-    before, after = first.report or {}, row.report or {}
-    texts = [measure.sign_text(measure.value(after) or 0.0, measure.value(before) or 0.0) for measure in told]
+    """Format a setting's relative changes with signs: '-8.5 % (uncertainty ±11 %) and +5.4 %'."""
+    texts = []
+    for measure in told:
+        before, after = (measure.value(one.report or {}) or 0.0 for one in (first, row))
+        unsure = _unsure(measure, after, before, _tie(measure, first, row))
+        texts.append(f"{measure.sign_text(after, before)}{f' ({unsure})' if unsure else ''}")
     return join_list(texts) + ("" if row.fits else " (does not fit in memory)")
 
 

@@ -14,8 +14,10 @@ from simulator.records.measures import arrays_text, percent_text
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.link_use import cable_time, reverse_of
 
-# Directions take turns if the other direction adds at least this share to the bottleneck's time.
+# Directions take turns if the other direction adds at least this share to the bottleneck's time, and if at least this
+# share of the other direction's time lies outside the bottleneck's time.
 _TURN: Final = 0.05
+_APART: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,15 @@ class Bottleneck:
     @property
     def takes_turns(self) -> bool:
         """Return True if the cable's opposite direction sends while the bottleneck direction does not."""
-        return self.cable_time_s > (1 + _TURN) * self.bandwidth_time_s
+        added = self.cable_time_s - self.bandwidth_time_s
+        return added > max(_TURN * self.bandwidth_time_s, _APART * self.reverse_time_s)
+
+    @property
+    def limiting_time_s(self) -> float:
+        """Time of the bottleneck at its bandwidth [s]: the whole cable's if the directions take turns, else the link's
+        own.
+        """
+        return self.cable_time_s if self.takes_turns else self.bandwidth_time_s
 
     @property
     def outgoing(self) -> bool:
@@ -66,11 +76,11 @@ class Bottleneck:
     def parts(self) -> dict[str, float]:
         """Seconds of the cable's end as {"sending": s, "receiving": s} if the two directions take turns.
 
-        If the directions do not take turns, a single entry for the bottleneck's direction holds the cable's whole time.
+        If the directions do not take turns, a single entry holds the time of the bottleneck's direction.
         """
         own, other = ("sending", "receiving") if self.outgoing else ("receiving", "sending")
         if not self.takes_turns:
-            return {own: self.cable_time_s}
+            return {own: self.bandwidth_time_s}
         # Overlapping time counts for the bottleneck's own direction.
         return {own: self.bandwidth_time_s, other: self.cable_time_s - self.bandwidth_time_s}
 

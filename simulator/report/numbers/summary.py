@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.basics.units import format_bandwidth, format_time
+from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import REDUCING
 from simulator.collectives.plan import Plan
 from simulator.payload.judge import Verdict
@@ -21,6 +22,7 @@ from simulator.records.timeline import Timeline, TransferLog
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck, turns_text
 from simulator.report.numbers.headline import HasHeadline
 from simulator.report.numbers.link_use import HOLDS_UP, link_uses
+from simulator.report.numbers.slow_memory import SlowMemory, slow_memory
 
 # Separator between several sources of constants.
 BETWEEN: Final = " | "
@@ -62,6 +64,9 @@ class CollectiveReport(HasHeadline):
         The most used link, if any link is recorded.
     because : str
         A sentence about the limiting part.
+    slow_memory : SlowMemory or None
+        The slow rank (`cluster.stragglers`) that adds arriving data more slowly than its links deliver, if this takes
+        at least 5 % of the time.
     """
 
     time_s: float
@@ -81,6 +86,7 @@ class CollectiveReport(HasHeadline):
     bottleneck: Bottleneck | None
     because: str
     constants: str | None = None
+    slow_memory: SlowMemory | None = None
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
@@ -119,7 +125,9 @@ def with_link_use(timeline: Timeline) -> Timeline:
     return replace(timeline, links=link_uses(timeline))
 
 
-def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_form: bool = True) -> CollectiveReport:
+def summarize(
+    plan: Plan, cluster: Cluster, timeline: Timeline, verdict: Verdict | None, *, exact_form: bool = True
+) -> CollectiveReport:
     """Return the report of a simulated collective.
 
     Parameters
@@ -137,7 +145,7 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
     nbytes, time = sum(op.nbytes for op in ops), timeline.end
     # A collective of a single rank takes no time.
     algbw = nbytes / time if time > 0 else None
-    busiest = bottleneck(timeline)
+    busiest, slow = bottleneck(timeline), slow_memory(timeline, cluster)
     return CollectiveReport(
         time_s=time,
         algbw=algbw,
@@ -163,8 +171,9 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
         algorithm=plan.algorithm,
         why=plan.why,
         bottleneck=busiest,
-        because=_because(timeline, busiest, nbytes),
+        because=_because(timeline, busiest, nbytes) if slow is None else f"Bottleneck: {slow.text}",
         constants=BETWEEN.join(sorted({op.constants for op in ops if op.constants})) or None,
+        slow_memory=slow,
     )
 
 
@@ -179,8 +188,8 @@ def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str
     """Return a sentence on the part that limits the collective: a link's bandwidth, or latency and waiting."""
     if busiest is None:
         return "Bottleneck: latency; no link carries any bytes"
-    # The busiest cable's time at its bandwidth, as a share of the run.
-    full = busiest.cable_time_s / timeline.end
+    # The bottleneck's time at its bandwidth, as a share of the run.
+    full = busiest.limiting_time_s / timeline.end
     holds = full >= HOLDS_UP
     bottleneck_text = "Bottleneck: " if holds else "Bottleneck: latency and waiting; "
     if busiest.takes_turns:

@@ -81,6 +81,7 @@ MEMORY: Final = {
     "parameters": BLUE,
     "optimizer": GREEN,
     "gradients": ORANGE,
+    "workspaces": DARK,
     "buffers": GREY,
     "gathered": PURPLE,
     "activations": SKY,

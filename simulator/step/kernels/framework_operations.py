@@ -13,6 +13,7 @@ from simulator.model.head import logits_memory
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
+from simulator.step.framework import Framework
 
 _FLOAT32: Final = 4
 # Duration of matmuls with a scale for each block, relative to a scale for each tensor: 1 x 128 by 128 x 128 blocks, and
@@ -97,18 +98,39 @@ def with_copies(operations: tuple[Operation, ...], model: Transformer, batch: Ba
             # The view of the values keeps queries and keys without positions alive.
             beside = [kept[name].nbytes for name in ("queries", "keys") if name in kept]
             saved += (Saved("queries and keys without positions", sum(beside), "qkv"),)
-            saved += (Saved("attention output by tokens", op.output, op.name),)
+            saved += (_output_by_tokens(op),)
         made.append(replace(op, saved=saved))
     return tuple(made)
 
 
-def loss_buffers(model: Transformer, batch: Batch, *, compiled: bool, logits: bool = False) -> int:
-    """Return the bytes that the loss holds in its backward pass beyond its saved tensors [B]; the logits count too if
-    `logits`.
+def with_output_by_tokens(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Return a layer's operations with attention's output saved a second time, in the order in which the next matmul
+    reads it.
+
+    The flash-attention package saves its output with sequences outermost, Megatron-LM's activations have tokens
+    outermost.
     """
+    return tuple(
+        replace(op, saved=(*op.saved, _output_by_tokens(op))) if op.name == "attention" else op for op in operations
+    )
+
+
+def _output_by_tokens(attention: Operation) -> Saved:
+    """Return the saved copy of attention's output in token order."""
+    return Saved("attention output by tokens", attention.output, attention.name)
+
+
+def loss_buffers(model: Transformer, batch: Batch, framework: Framework, *, compiled: bool) -> int:
+    """Return the bytes that the framework's loss holds in its backward pass beyond its saved tensors [B].
+
+    A fused loss holds none: it overwrites the logits. Megatron-LM's loss overwrites a float32 copy of the logits with
+    the softmax and then with the gradient, and allocates the gradient's cast besides: `keeps_logits` alone.
+    """
+    if framework.fused_loss:
+        return 0
     memory = logits_memory(model, batch)
-    gradients = memory.backward_peak - memory.log_probabilities
-    kept = memory.logits if logits else 0
+    gradients = memory.backward_peak - memory.log_probabilities if framework.loss_buffers else 0
+    kept = memory.logits if framework.keeps_logits else 0
     # Merged kernels never write half of the gradients to HBM.
     return kept + (gradients // 2 if compiled else gradients)
 
