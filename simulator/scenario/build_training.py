@@ -102,7 +102,7 @@ def optimizer(spec: OptimizerSpec) -> Optimizer:
     from simulator.step.spec import OPTIMIZERS
 
     asked = None if spec.implementation == "auto" else spec.implementation
-    return replace(OPTIMIZERS[spec.name], implementation=asked)
+    return replace(OPTIMIZERS[spec.name], implementation=asked, state_dtype=spec.state_dtype)
 
 
 def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path | None) -> TrainingTask:

@@ -374,6 +374,9 @@ class OptimizerSpec(Spec):
             "per arithmetic operation and tensor; auto: the framework's default."
         ),
     )
+    state_dtype: Annotated[Literal["float32", "bfloat16"], reading.choice(("float32", "bfloat16"))] = Field(
+        default="float32", description="Dtype of the optimizer's states, such as Adam's moments."
+    )
 
 
 class OffloadSpec(Spec):

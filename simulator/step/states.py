@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from simulator.basics.dtypes import find
 from simulator.step.spec import State, TrainingStep, Updater
 
-STATE_BYTES = 4  # optimizer states are float32 [B]
-
 
 @dataclass(frozen=True, slots=True)
 class States:
@@ -89,7 +87,7 @@ def states(
     updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[updater]
     p, g = find(precision.params).itemsize, find(precision.grads).itemsize
     master = 0 if precision.master is None else find(precision.master).itemsize
-    numbers = step.optimizer.states * STATE_BYTES
+    numbers = step.optimizer.states * step.optimizer.state_itemsize
     away = step.offload is not None
     # A shard of parameters is itself the master copy and is cast when gathered, unless the master copy lies on the
     # host.
