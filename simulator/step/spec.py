@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
+from simulator.basics.dtypes import find
 from simulator.model.shape import Transformer
 from simulator.step.framework import BARE, Framework, Implementation
 from simulator.step.parallelism import ALONE, Parallelism
