@@ -32,7 +32,9 @@ def update_traffic(step: TrainingStep, states: States) -> float:
         return states.update_read + states.update_written
     separate, precision = step.optimizer.separate, step.precision
     updated, gradient = find(precision.updated).itemsize, find(precision.grads).itemsize
-    each = separate.parameters * updated + separate.numbers * step.optimizer.state_itemsize + separate.gradients * gradient
+    each = (
+        separate.parameters * updated + separate.numbers * step.optimizer.state_itemsize + separate.gradients * gradient
+    )
     # Casting a working copy reads the master copy again.
     cast = states.copied + states.updated * updated if states.copied else 0
     return states.updated * each + cast
