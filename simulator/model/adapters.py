@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from simulator.basics.dtypes import find
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 
 # Matrices of a layer as Hugging Face names them, without "_proj": queries, keys, values, attention's output; and the
@@ -38,10 +39,22 @@ class Adapters:
         Columns of B and rows of A, r.
     targets : tuple of str
         Matrices with an adapter in every layer.
+    dtype : str
+        Dtype of A and B. If it is wider than the activations, an adapter's input and its output's gradient are cast
+        (PEFT's default is float32).
+    dropout : bool
+        Whether an adapter's input passes a dropout of its own.
     """
 
     rank: int
     targets: tuple[Target, ...]
+    dtype: str = "float32"
+    dropout: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of A and B [B]."""
+        return find(self.dtype).itemsize
 
     def of(self, parts: Sequence[tuple[Target, int]]) -> tuple[tuple[Target, int], ...]:
         """Return the parts of a matrix that have an adapter, each with its number of outputs.
@@ -53,6 +66,25 @@ class Adapters:
         """
         return tuple((target, outputs) for target, outputs in parts if target in self.targets)
 
+    def kept_per_input(self, itemsize: int) -> int:
+        """Return the bytes saved of each input element of an adapter for its own sake, beside the matrix's input: a
+        cast or dropped copy, and the mask [B].
+
+        Parameters
+        ----------
+        itemsize : int
+            Bytes of an activation element [B].
+
+        Examples
+        --------
+        >>> Adapters(8, ("q",)).kept_per_input(2), Adapters(8, ("q",), dropout=True).kept_per_input(2)
+        (4, 5)
+        >>> Adapters(8, ("q",), "bfloat16").kept_per_input(2)
+        0
+        """
+        copied = self.itemsize if self.dropout or self.itemsize != itemsize else 0
+        return copied + int(self.dropout)
+
 
 @dataclass(frozen=True, slots=True)
 class AdapterKernels:
@@ -62,41 +94,52 @@ class AdapterKernels:
     inputs: tuple[Kernel, ...] = ()
     weights: tuple[Kernel, ...] = ()
 
+    def __add__(self, other: AdapterKernels) -> AdapterKernels:
+        """Return the kernels of both, each pass in sequence."""
+        return AdapterKernels(self.forward + other.forward, self.inputs + other.inputs, self.weights + other.weights)
+
 
 def adapter_kernels(
-    parts: Sequence[tuple[Target, int]], rank: int, tokens: int, inputs: int, itemsize: int
+    adapters: Adapters, target: Target, outputs: int, tokens: int, inputs: int, itemsize: int
 ) -> AdapterKernels:
-    """Return the kernels of a matrix's adapters on a micro-batch.
+    """Return the kernels of an adapter on a micro-batch.
 
     Parameters
     ----------
-    parts : sequence of (target, int)
-        Adapted parts of the matrix, each with its number of outputs on this rank.
-    rank, tokens, inputs : int
-        r, rows of the micro-batch, and inputs of the matrix.
+    outputs, inputs : int
+        Outputs and inputs of the adapted matrix on this rank.
+    tokens : int
+        Rows of the micro-batch.
     itemsize : int
         Bytes of an activation element [B].
     """
-    forward: list[Kernel] = []
-    back: list[Kernel] = []
-    weights: list[Kernel] = []
-    entered = tokens * inputs * itemsize
-    for target, outputs in parts:
-        name, left = f"{target} adapter", tokens * outputs * itemsize
-        forward += [
-            Matmul(f"{name} A", tokens, rank, inputs),
-            Matmul(f"{name} B", tokens, outputs, rank),
-            Elementwise(f"{name} scale", left, left, fusible=True),
-            Elementwise(f"{name} add", 2 * left, left, fusible=True),
-        ]
-        back += [
-            Elementwise(f"{name} scale gradient", left, left, fusible=True),
-            Matmul(f"{name} B input gradient", tokens, rank, outputs),
-            Matmul(f"{name} A input gradient", tokens, inputs, rank),
-            Elementwise(f"{name} gradient add", 2 * entered, entered, fusible=True),
-        ]
-        weights += [
-            Matmul(f"{name} B weight gradient", outputs, rank, tokens, of_weights=True),
-            Matmul(f"{name} A weight gradient", rank, inputs, tokens, of_weights=True),
-        ]
-    return AdapterKernels(tuple(forward), tuple(back), tuple(weights))
+    name, rank, wide = f"{target} adapter", adapters.rank, adapters.itemsize
+    entered, left = tokens * inputs, tokens * outputs
+    casts = wide != itemsize
+
+    def moved(what: str, read: float, written: float, *, wanted: bool = True) -> tuple[Kernel, ...]:
+        return (Elementwise(f"{name} {what}", read, written, fusible=True),) if wanted else ()
+
+    forward = (
+        *moved("cast", itemsize * entered, wide * entered, wanted=casts),
+        *moved("dropout", wide * entered, (wide + 1) * entered, wanted=adapters.dropout),
+        Matmul(f"{name} A", tokens, rank, inputs),
+        Matmul(f"{name} B", tokens, outputs, rank),
+        *moved("scale", wide * left, wide * left),
+        *moved("add", (itemsize + wide) * left, wide * left),
+        *moved("cast back", wide * left, itemsize * left, wanted=casts),
+    )
+    back = (
+        *moved("gradient cast", itemsize * left, wide * left, wanted=casts),
+        *moved("scale gradient", wide * left, wide * left),
+        Matmul(f"{name} B input gradient", tokens, rank, outputs),
+        Matmul(f"{name} A input gradient", tokens, inputs, rank),
+        *moved("dropout gradient", (wide + 1) * entered, wide * entered, wanted=adapters.dropout),
+        *moved("gradient cast back", wide * entered, itemsize * entered, wanted=casts),
+        *moved("gradient add", 2 * itemsize * entered, itemsize * entered),
+    )
+    weights = (
+        Matmul(f"{name} B weight gradient", outputs, rank, tokens, of_weights=True),
+        Matmul(f"{name} A weight gradient", rank, inputs, tokens, of_weights=True),
+    )
+    return AdapterKernels(forward, back, weights)

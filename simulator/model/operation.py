@@ -152,13 +152,17 @@ def linear(
             read = tokens * groups * n * batch.itemsize
             backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
     else:
-        adapted, rank = batch.adapters.of(parts), batch.adapters.rank
-        added = adapter_kernels(adapted, rank, tokens, k, batch.itemsize) if adapted else AdapterKernels()
+        own, adapted = batch.adapters, batch.adapters.of(parts)
+        added = AdapterKernels()
+        for target, outputs in adapted:
+            added += adapter_kernels(own, target, outputs, tokens, k, batch.itemsize)
         forward += added.forward
         backward += (*added.inputs, *added.weights)
-        # The gradient of A needs the matrix's input, the gradient of B the output of A.
-        rows = tokens * rank * batch.itemsize
-        kept = (saved, *(Saved(f"{target} adapter rows", rows, name) for target, _ in adapted)) if adapted else ()
+        # The gradient of A needs the adapter's input, the gradient of B the output of A.
+        alone = tokens * k * own.kept_per_input(batch.itemsize)
+        inputs = [Saved(f"{target} adapter input", alone, name) for target, _ in adapted] if alone else [saved]
+        rows = tokens * own.rank * own.itemsize
+        kept = (*inputs, *(Saved(f"{target} adapter rows", rows, name) for target, _ in adapted)) if adapted else ()
     return Operation(name, forward, backward, kept, size)
 
 

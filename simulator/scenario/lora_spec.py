@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from simulator.basics.errors import one_of
 from simulator.model.adapters import TARGETS, Adapters
 from simulator.scenario import reading
 from simulator.scenario.field_types import Spec
+from simulator.scenario.learning_spec import yes_no_or_probability
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
@@ -48,6 +49,12 @@ class LoraSpec(Spec):
     rank: Annotated[int, reading.whole(0, 4096)] = Field(
         default=0, description="Rank of the adapters, which alone are trained; 0 trains every parameter."
     )
+    dtype: Annotated[Literal["float32", "bfloat16"], reading.choice(("float32", "bfloat16"))] = Field(
+        default="float32", description="Dtype of the adapters' parameters and arithmetic; PEFT's default is float32."
+    )
+    dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
+        default=False, description="Dropout of the adapters' inputs: true (probability 0.1), false, or a probability."
+    )
     targets: Annotated[Any, _targets()] = Field(
         default=_ALL,
         description=(
@@ -78,4 +85,4 @@ def adapters(spec: LoraSpec, model: Transformer) -> Adapters | None:
         where = "expert layers, whose matrices cannot have adapters yet" if model.num_experts else "no such matrix"
         named = ", ".join(missing) or str(spec.targets)
         raise ValueError(f"got {named}; {model.name} has {where}; write some of {', '.join(able)}")
-    return Adapters(spec.rank, chosen)
+    return Adapters(spec.rank, chosen, spec.dtype, spec.dropout is not False and spec.dropout > 0)

@@ -90,7 +90,7 @@ class Passes:
         """Bytes of the whole gradients of a rank's units [B]; a copy in the computed dtype is included if the framework
         keeps one.
         """
-        computed = find(self.step.precision.params).itemsize
+        computed = find(self.step.trained_dtype).itemsize
         # Some frameworks keep the computed gradient beside the accumulated gradient.
         beside = computed if self.step.framework.keeps_gradients and computed != self.gradient_itemsize else 0
         return sum(unit.trained for unit in self.units) * (self.gradient_itemsize + beside)
@@ -99,7 +99,7 @@ class Passes:
     def placeholder_bytes(self) -> int:
         """Bytes of the arrays that stand for the gradients of layers' matrices, one for each shape [B]."""
         shapes = frozenset[tuple[int, ...]]().union(*(unit.matrices for unit in self.units if unit.is_layer))
-        return sum(prod(shape) for shape in shapes) * find(self.step.precision.params).itemsize
+        return sum(prod(shape) for shape in shapes) * find(self.step.trained_dtype).itemsize
 
     def ranks_of(self, unit: Unit) -> int:
         """Return the number of ranks that shard the gradients of a unit (embedding, layer or head)."""
@@ -244,7 +244,7 @@ class Passes:
         if not unit.trained:
             return None
         whole = self.keeps_whole_gradients
-        computed = find(self.step.precision.params).itemsize
+        computed = find(self.step.trained_dtype).itemsize
         if whole and chunk.begins(micro) and not self.step.framework.gradient_buffers:
             name = self._whole(unit, micro)
             self.builder.allocate(name, unit.trained * self.gradient_itemsize, "gradients", after=after)
@@ -322,7 +322,7 @@ class Passes:
             The buffer's allocation, to be freed after the send; None without a buffer.
         """
         self.builder.await_next([self.scattered])
-        computed = self.gradient_itemsize if self.keeps_whole_gradients else find(self.step.precision.params).itemsize
+        computed = self.gradient_itemsize if self.keeps_whole_gradients else find(self.step.trained_dtype).itemsize
         # A single rank sends nothing; equal dtypes allow sending from the gradients themselves.
         if self.ranks_of(units[0]) == 1 or (not copies and computed == find(self.step.precision.reduce).itemsize):
             return None

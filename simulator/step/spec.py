@@ -361,6 +361,11 @@ class TrainingStep:
     parallelism: Parallelism = ALONE
 
     @property
+    def trained_dtype(self) -> str:
+        """Dtype of the trained parameters: the adapters' own, or the working parameters'."""
+        return self.precision.params if self.model.adapters is None else self.model.adapters.dtype
+
+    @property
     def rounds(self) -> int:
         """Optimizer steps in a program: several for asynchronous workers, because their steps overlap; otherwise 1."""
         return self.steps if self.sharding.asynchronous else 1

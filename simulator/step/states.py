@@ -85,7 +85,7 @@ def states(
     elements, own = sum(count for count, _ in parts), sum(shard(count, ranks) for count, ranks in parts)
     on_gpu = own if sharded else elements
     updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[updater]
-    p, g = find(precision.params).itemsize, find(precision.grads).itemsize
+    p, g = find(step.trained_dtype).itemsize, find(precision.grads).itemsize
     master = 0 if precision.master is None else find(precision.master).itemsize
     numbers = step.optimizer.states * step.optimizer.state_itemsize
     away = step.offload is not None
@@ -93,7 +93,7 @@ def states(
     # host.
     alone = sharded and master > 0 and not away
     held = sum(shard(count, ranks) if sharded else count for count, ranks in frozen)
-    parameters = on_gpu * (master if alone else p) + (resident + held) * p
+    parameters = on_gpu * (master if alone else p) + resident * p + held * find(precision.params).itemsize
     kept = updated * (numbers + (0 if alone else master))
     read = updated * (g + numbers + (master or p))
     written = updated * (numbers + master + (0 if alone else p))

@@ -318,7 +318,7 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
     step, trained = timer.step, elements - module.frozen
     # Frozen parameters are copied only if they are gathered.
     copied = step.framework.parameter_bytes * (elements if sharded else trained)
-    computed, accumulated = find(step.precision.params).itemsize, find(step.precision.grads).itemsize
+    computed, accumulated = find(step.trained_dtype).itemsize, find(step.precision.grads).itemsize
     # A kernel reads the new gradient and adds it in place: one read, one read and write. A matmul that accumulates
     # writes the sum instead of the new gradient, and reads the accumulated gradient.
     added = (accumulated if step.framework.accumulates_in_matmul else computed + 2 * accumulated) * trained

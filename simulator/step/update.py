@@ -204,10 +204,9 @@ def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Stra
             if parts:
                 elements = ranks * sum(shard(part, ranks) for part in parts)
                 act = NumericAction(Exchange.GATHER_UPDATED, what="experts" if spread else "")
-                dtype = step.precision.params
-                builder.communicate(name, "all_gather", elements, dtype, [done], scope, act, owners=ranks)
+                builder.communicate(name, "all_gather", elements, step.trained_dtype, [done], scope, act, owners=ranks)
     resident = sum(unit.resident for unit in passes.units)
     # Parameters below `keep_below` are updated by shard too, and stay whole on every rank.
     if resident:
-        dtype = step.precision.params
+        dtype = step.trained_dtype
         builder.communicate("gather kept parameters", "all_gather", resident, dtype, after=[done], scope="shard")
