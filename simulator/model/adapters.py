@@ -118,7 +118,7 @@ def adapter_kernels(
     casts = wide != itemsize
 
     def moved(what: str, read: float, written: float, *, wanted: bool = True) -> tuple[Kernel, ...]:
-        return (Elementwise(f"{name} {what}", read, written, fusible=True),) if wanted else ()
+        return (Elementwise(f"{name} {what}", read, written, fusible=True, single=True),) if wanted else ()
 
     forward = (
         *moved("cast", itemsize * entered, wide * entered, wanted=casts),

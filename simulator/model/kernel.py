@@ -128,6 +128,9 @@ class Elementwise:
         True if a compiler would fuse the kernel with its neighbours and remove its traffic.
     of_weights : bool
         True for weight gradients, which nothing needs before the update.
+    single : bool
+        True if the kernel is a single kernel in every framework, hence without a framework's factor, which stands for
+        the several kernels of a norm or an activation.
     """
 
     name: str
@@ -135,6 +138,7 @@ class Elementwise:
     written: float
     fusible: bool = False
     of_weights: bool = False
+    single: bool = False
 
     @property
     def flops(self) -> float:

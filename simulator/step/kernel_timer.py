@@ -148,7 +148,8 @@ class KernelTimer:
             # traffic.
             if self.step.compiled and kernel.fusible:
                 return framework.compiled / share * self._bare(replace(kernel, fusible=False), contention)
-            return framework.elementwise / share * self._bare(kernel, contention)
+            slower = 1.0 if kernel.single else framework.elementwise
+            return slower / share * self._bare(kernel, contention)
         if isinstance(kernel, Attention):
             seconds = self._bare(kernel, contention)
             # Some frameworks' kernels compute part of the masked scores.
