@@ -120,11 +120,14 @@ def adapter_kernels(
     def moved(what: str, read: float, written: float, *, wanted: bool = True) -> tuple[Kernel, ...]:
         return (Elementwise(f"{name} {what}", read, written, fusible=True, single=True),) if wanted else ()
 
+    def matmul(what: str, m: int, n: int, k: int, *, of_weights: bool = False) -> Matmul:
+        return Matmul(f"{name} {what}", m, n, k, of_weights=of_weights, dtype=adapters.dtype)
+
     forward = (
         *moved("cast", itemsize * entered, wide * entered, wanted=casts),
         *moved("dropout", wide * entered, (wide + 1) * entered, wanted=adapters.dropout),
-        Matmul(f"{name} A", tokens, rank, inputs),
-        Matmul(f"{name} B", tokens, outputs, rank),
+        matmul("A", tokens, rank, inputs),
+        matmul("B", tokens, outputs, rank),
         *moved("scale", wide * left, wide * left),
         *moved("add", (itemsize + wide) * left, wide * left),
         *moved("cast back", wide * left, itemsize * left, wanted=casts),
@@ -132,14 +135,14 @@ def adapter_kernels(
     back = (
         *moved("gradient cast", itemsize * left, wide * left, wanted=casts),
         *moved("scale gradient", wide * left, wide * left),
-        Matmul(f"{name} B input gradient", tokens, rank, outputs),
-        Matmul(f"{name} A input gradient", tokens, inputs, rank),
+        matmul("B input gradient", tokens, rank, outputs),
+        matmul("A input gradient", tokens, inputs, rank),
         *moved("dropout gradient", (wide + 1) * entered, wide * entered, wanted=adapters.dropout),
         *moved("gradient cast back", wide * entered, itemsize * entered, wanted=casts),
         *moved("gradient add", 2 * itemsize * entered, itemsize * entered),
     )
     weights = (
-        Matmul(f"{name} B weight gradient", outputs, rank, tokens, of_weights=True),
-        Matmul(f"{name} A weight gradient", rank, inputs, tokens, of_weights=True),
+        matmul("B weight gradient", outputs, rank, tokens, of_weights=True),
+        matmul("A weight gradient", rank, inputs, tokens, of_weights=True),
     )
     return AdapterKernels(forward, back, weights)

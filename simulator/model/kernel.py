@@ -23,6 +23,8 @@ class Matmul:
         Sizes of the matrices, and number of independent products.
     of_weights : bool
         True for weight gradients, which nothing needs before the update.
+    dtype : str or None
+        Dtype of the inputs; None for the step's dtype of matmuls.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Matmul:
     k: int
     batch: int = 1
     of_weights: bool = False
+    dtype: str | None = None
 
     @property
     def flops(self) -> float:
