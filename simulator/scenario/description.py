@@ -12,7 +12,6 @@ from typing import Any, Final
 from simulator.basics.sections import varied
 from simulator.cluster.build import facts
 from simulator.records.setting_text import label, labelled, setting_text
-from simulator.scenario.lora_spec import LoraSpec
 from simulator.scenario.records import CollectiveSpec, Scenario
 from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, ShardingSpec, TrainingSpec
 
@@ -141,7 +140,7 @@ def _of_step(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     kind = model.get("model_type", "model") if isinstance(model, Mapping) else ""
     yield "training.model", f"{setting_text(kind)[:_LONGEST]} (inline)" if kind else _name(model)
     if spec.lora.rank:
-        yield "training.lora", _lora(spec.lora)
+        yield "training.lora", label("training.lora", spec.lora.model_dump(exclude_defaults=True))
     yield "training.sharding", _sharding(spec.sharding)
     yield from _parallelism(spec.parallelism)
     yield "training.micro_batch_size", label("training.micro_batch_size", spec.micro_batch_size)
@@ -157,12 +156,6 @@ def _of_step(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "training.precision", _precision(spec.precision)
     if spec.numerics:
         yield "training.steps", f"{spec.steps} steps"
-
-
-def _lora(spec: LoraSpec) -> str:
-    """Return the adapters in words: "LoRA rank 16", and the targets if not all."""
-    named = "" if spec.targets == LoraSpec().targets else f" on {setting_text(spec.targets)}"
-    return f"LoRA rank {spec.rank}{named}"
 
 
 def _sharding(sharding: ShardingSpec) -> str:

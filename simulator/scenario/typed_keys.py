@@ -132,6 +132,10 @@ class LoraKeys(TypedDict, total=False):
 
     rank: int
     """Rank of the adapters, which alone are trained; 0 trains every parameter."""
+    dtype: Literal["float32", "bfloat16"]
+    """Dtype of the adapters' parameters and arithmetic; PEFT's default is float32."""
+    dropout: bool | float
+    """Dropout of the adapters' inputs: true (probability 0.1), false, or a probability."""
     targets: (
         Literal["all", "attention", "feed_forward", "all-linear"]
         | Sequence[
@@ -188,6 +192,8 @@ class OptimizerKeys(TypedDict, total=False):
     implementation: Literal["auto", "fused", "foreach", "for_loop"]
     """fused: a single kernel; foreach: a kernel per arithmetic operation for all tensors; for_loop: a kernel per
     arithmetic operation and tensor; auto: the framework's default."""
+    state_dtype: Literal["float32", "bfloat16"]
+    """Dtype of the optimizer's states, such as Adam's moments."""
 
 
 class ParallelismKeys(TypedDict, total=False):

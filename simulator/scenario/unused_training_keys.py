@@ -62,7 +62,8 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     yield from _without_numbers(shape)
     yield from _loss_scaling(shape)
     if not shape.lora.rank:
-        yield ("training", "lora", "targets"), "every parameter is trained; write a rank, such as lora: {rank: 16}"
+        for name in ("targets", "dtype", "dropout"):
+            yield ("training", "lora", name), "every parameter is trained; write a rank, such as lora: {rank: 16}"
     yield from _sharding(shape)
     yield from _precision(shape, base)
     yield from _bucket_size(shape, world_size, base)
