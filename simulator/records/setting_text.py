@@ -188,11 +188,11 @@ def _mark(text: str) -> str:
 
 
 def _lora(value: Any) -> str:
-    """Write low-rank adapters: "LoRA rank 16", with options if any; rank 0 means that every parameter is trained."""
+    """Write low-rank adapters: "LoRA rank 16", with options if any; rank 0 trains every parameter."""
     if not isinstance(value, Mapping):
         return setting_text(value)
     if not value.get("rank"):
-        return "all parameters"
+        return "full fine-tuning"
     rest = ", ".join(_entries({key: inner for key, inner in value.items() if key not in ("rank", "targets")}))
     targets = value.get("targets", "all")
     named = "" if targets == "all" else f" on {setting_text(targets).replace('_', ' ')}"

@@ -264,7 +264,8 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     # A user's own constants without runs behind them are as uncertain as an unmeasured framework.
     own = bool(framework.facts.get("based_on")) and framework.name not in registry.names("framework")
     measured = is_measured_dtype(dtype, traits.chip)
-    unseen = not measured or (own and not calibration)
+    # No table of measured runs has adapters.
+    unseen = not measured or (own and not calibration) or plan.step.model.adapters is not None
     network = _unmeasured(plan, works, _means(exposed_by), time)
     host = HostUpdate(parts["host update"] / time) if plan.step.offload is not None else None
     times = prediction_interval(traits, network=network, host=host, unseen=unseen, calibration=calibration)
