@@ -286,7 +286,7 @@ def test_diff_says_keys_first_and_counts_the_points_of_one_run_alone(cli: Comman
     )
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert '<p class="answer">2 common points are equal. 6 points are only in one.</p>' in page
-    assert '<td class="text short">cluster.world_<wbr>size</td>' in page
+    assert '<td class="text short">cluster.<wbr>world_<wbr>size</td>' in page
     assert 'id="differences"' not in page
 
 
