@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.basics.sentence import started
 from simulator.basics.units import format_memory
 from simulator.findings import budget
 from simulator.findings.caveats import Caveat, caveats
 from simulator.findings.comparison import Comparison
 from simulator.findings.found import FINDING_KINDS, FindingResult
 from simulator.findings.pareto_front import pareto_front
-from simulator.findings.text import started
 from simulator.findings.why import Cause, why
 from simulator.scenario.answer_spec import FindingSpec
 

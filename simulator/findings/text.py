@@ -13,8 +13,6 @@ _SEVERAL: Final = ("sums", "buckets", "overflows", "servers")
 _PLURAL_VERBS: Final = {"does": "do", "has": "have", "is": "are", "reaches": "reach"}
 # Verbs of a predicate: its first word, and a word after "and" or "but".
 _VERB: Final = re.compile(r"(^| and |, but )(completes|does|fits|has|is|needs|reaches|takes)\b")
-# A sentence's first word with letters only, one of them a vowel.
-_PLAIN_WORD: Final = re.compile(r"(?=[a-z]*[aeiouy])[a-z]+(?![\w>]|-[\w>])")
 # Settings named in a sentence; of more settings, the sentence gives the best or a range.
 MOST_NAMED: Final = 3
 _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -104,26 +102,6 @@ def grouped(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     for name, text in texts:
         names.setdefault(text, []).append(name)
     return names
-
-
-def capital(text: str) -> str:
-    """Return a text with a capital first letter."""
-    return text[:1].upper() + text[1:]
-
-
-def started(sentence: str) -> str:
-    """Return a sentence with a capital first letter, unless its first word is a name that keeps its form.
-
-    Names with a digit, an underscore or an arrow keep their form, as do abbreviations, which have no vowel.
-
-    Examples
-    --------
-    >>> started("ring is fastest"), started("zero3 is fastest"), started("all_gather is fastest")
-    ('Ring is fastest', 'zero3 is fastest', 'all_gather is fastest')
-    >>> started("tp 2 is fastest"), started("overflows, tp 2 ...")
-    ('tp 2 is fastest', 'Overflows, tp 2 ...')
-    """
-    return capital(sentence) if _PLAIN_WORD.match(sentence) else sentence
 
 
 def at_text(key: str, value: float, *, exact: bool) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simulator.basics.sentence import capital
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, Settings
-from simulator.findings.text import at_text, capital
+from simulator.findings.text import at_text
 from simulator.records.measures import SAME, Measure, factor_text, percent_text
 from simulator.records.setting_text import label
 
