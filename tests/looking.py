@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,9 +20,16 @@ from simulator.report.plots import style
 
 # Boxes of letters are a little larger than their ink [pixels].
 _SLACK = 2.0
+# A capital, a digit, or a name with a digit, an underscore or an arrow, or without a vowel: zero3, all_gather, tp.
+_START = re.compile(r"[A-Z0-9]|[a-z]+[\d_-]|[^aeiouyA-Z\W\d]+[ ,]")
 
 
 Drawn = list[tuple[str, Bbox]]
+
+
+def begins_well(text: str) -> bool:
+    """Whether a sentence or a title begins with a capital, a digit, or a name that keeps its form."""
+    return _START.match(text) is not None
 
 
 def texts(figure: Figure) -> Drawn:

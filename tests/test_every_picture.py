@@ -20,7 +20,7 @@ from simulator.scenario import plot_names
 from simulator.scenario.description import describe, describe_point
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
-from tests.looking import empty_axes, foreign_colours, outside, overlapping, texts
+from tests.looking import begins_well, empty_axes, foreign_colours, outside, overlapping, texts
 
 # Of every kind of picture one at least, but for losses, whose trainings take long; the others take minutes.
 SHORT: Final = ("two_boxes_hierarchical", "zero_stages", "interleaving")
@@ -32,7 +32,7 @@ LARGE: Final = ("llama3_405b", "deepseek_v3")
 def check(figure: Figure, where: str) -> None:
     """Fail where a reader would stumble."""
     words = texts(figure)
-    assert figure.get_suptitle().strip(), f"{where}: no title"
+    assert begins_well(figure.get_suptitle()), f"{where}: the title {figure.get_suptitle()!r} begins in small letters"
     assert not overlapping(words), f"{where}: texts lie on each other"
     assert not outside(figure, words), f"{where}: texts are cut off"
     assert not foreign_colours(figure), f"{where}: colours of no kind"
@@ -92,3 +92,15 @@ def test_texts_on_each_other_and_beyond_the_edge_are_seen() -> None:
     bare = style.new_figure(2, 2)
     without = bare.add_subplot()
     assert empty_axes(bare) == [without]
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"),
+    [
+        ("ring is fastest", False), ("standard attention takes", False), ("Ring is", True), ("zero3 takes", True),
+        ("all_gather is", True), ("gpu3->switch0 at", True), ("nvls is", True), ("16 GPUs vs", True),
+        ("tp 2, pp 4", True), ("gpipe takes", False),
+    ],
+)  # fmt: skip
+def test_a_word_in_small_letters_is_seen_at_the_start(text: str, starts: bool) -> None:
+    assert begins_well(text) is starts

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from simulator.basics.sentence import started
 from simulator.basics.units import format_memory
 from simulator.findings import budget
 from simulator.findings.caveats import Caveat, caveats
@@ -99,7 +100,7 @@ def answer(compared: Comparison) -> Answer:
     first = asked[0].of[0] if asked[0].of else "memory" if asked[0].finding == "fit" else ""
     reason = why(compared, spoken, first) or Cause("", {})
     budgets = budget.budgets(compared)
-    sentences = [f"{_upper(sentence)}." for one in found for sentence in one.sentences]
+    sentences = [f"{started(sentence)}." for one in found for sentence in one.sentences]
     # The finding "fit" says this itself.
     sentences = [*([] if asked[0].finding == "fit" else _nothing_fits(compared)), *sentences]
     # Two findings may say the same sentence; keep the first.
@@ -108,8 +109,8 @@ def answer(compared: Comparison) -> Answer:
     return Answer(
         question=scenario.question,
         # Without any finding, the reason is the only sentence.
-        sentences=(*sentences, *([f"{_upper(cost)}."] if cost else [])) or (f"{_upper(reason.sentence)}.",),
-        why=f"{_upper(reason.sentence)}." if reason.sentence and sentences else "",
+        sentences=(*sentences, *([f"{started(cost)}."] if cost else [])) or (f"{started(reason.sentence)}.",),
+        why=f"{started(reason.sentence)}." if reason.sentence and sentences else "",
         findings=found,
         spoken=spoken,
         front=pareto_front(compared),
@@ -165,11 +166,3 @@ def _first_that_fits(compared: Comparison) -> tuple[int, ...]:
     fitting = [row.index for row in compared.rows if row.fits]
     played = [row.index for row in compared.rows if row.report is not None]
     return tuple((fitting or played)[:1])
-
-
-def _upper(sentence: str) -> str:
-    """Return a sentence with a capital first letter if it starts with a plain word; names such as zero3 stay."""
-    return sentence[:1].upper() + sentence[1:] if sentence.partition(" ")[0] in _PLAIN else sentence
-
-
-_PLAIN: Final = frozenset(("all", "auto", "no", "the"))

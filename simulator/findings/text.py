@@ -104,11 +104,6 @@ def grouped(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return names
 
 
-def capital(text: str) -> str:
-    """Return a text with a capital first letter."""
-    return text[:1].upper() + text[1:]
-
-
 def at_text(key: str, value: float, *, exact: bool) -> str:
     """Format an axis value in the key's unit, with three digits if known to 2 % only.
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from simulator.basics.counts import number_of
+from simulator.basics.sentence import capital
 from simulator.basics.units import format_memory, format_time
 from simulator.findings.budget import amounts, amounts_text, tokens_text
 from simulator.findings.caveats import best_case, is_best_case
 from simulator.findings.measured_range import outside_of_measured
 from simulator.findings.pareto_front import on_front
-from simulator.findings.text import capital
 from simulator.planner.cluster_sizes import ClusterSizeResult
 from simulator.planner.explain import step_difference
 from simulator.planner.infeasible import MemoryNeed, Remedy

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simulator.basics.sentence import capital
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, Settings
 from simulator.findings.text import at_text
@@ -119,7 +120,7 @@ def _winners(compared: Comparison, answer: Answer, measure: Measure, down: str, 
         rows = [(name, (*cells, change or "-")) for (name, cells), change in zip(rows, changes, strict=True)]
         points = [(*own, None) for own in points]
     # The ratio to the second-best setting stands behind the name.
-    title = f"{measure.noun}: {measure.superlative} setting, and lead over the runner-up"
+    title = f"{capital(measure.noun)}: {measure.superlative} setting, and lead over the runner-up"
     return SmallTable(title, _axis_name(down), columns, tuple(rows), tuple(points))
 
 
@@ -179,7 +180,8 @@ def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
         best = {(place, line) for line, place in best}
     rows = tuple((heading, tuple(cells)) for heading, cells in zip(headings, grid, strict=True))
     rivals = _rivals([measure], contests[0])
-    return SmallTable(measure.noun, "", columns, rows, tuple(tuple(own) for own in points), frozenset(best), rivals)
+    title, shown = capital(measure.noun), tuple(tuple(own) for own in points)
+    return SmallTable(title, "", columns, rows, shown, frozenset(best), rivals)
 
 
 def _best(measure: Measure, rows: Sequence[Row]) -> list[int]:

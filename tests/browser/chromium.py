@@ -13,6 +13,20 @@ from tests.interrupting import PATIENCE_S, until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MISSING = "no Chromium here; install the system's package `chromium`"
+# Keeps the texts of each canvas since the canvas was last cleared, as [text, left, right, middle] in pixels.
+DRAWN_TEXTS = """
+  const { fillText, clearRect } = CanvasRenderingContext2D.prototype;
+  CanvasRenderingContext2D.prototype.clearRect = function (x, y, width, height) {
+    if (width >= this.canvas.clientWidth) this.canvas.texts = [];
+    clearRect.call(this, x, y, width, height);
+  };
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    const width = this.measureText(text).width;
+    const left = x - ({ center: width / 2, right: width }[this.textAlign] || 0);
+    this.canvas.texts.push([text, left, left + width, y]);
+    fillText.call(this, text, x, y);
+  };
+"""
 # Its own background traffic is no part of the page.
 _ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -66,10 +80,13 @@ def browser() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(running: Any, file: Path, *, width: int = 1400, height: int = 900, **options: Any) -> Iterator[Opened]:
-    """A file in a window of this size, listened to from the beginning."""
+def opened(
+    running: Any, file: Path, *, width: int = 1400, height: int = 900, script: str = "", **options: Any
+) -> Iterator[Opened]:
+    """A file in a window of this size, listened to from the beginning; `script` runs before the page's scripts."""
     context = running.new_context(viewport={"width": width, "height": height}, **options)
     context.set_default_timeout(1e3 * PATIENCE_S)
+    context.add_init_script(script)
     one = Opened(context.new_page())
     one.page.on("request", lambda request: one.requests.append(request.url))
     one.page.on("console", lambda line: one.said.append(f"{line.type}: {line.text}"))

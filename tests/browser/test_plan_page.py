@@ -61,7 +61,8 @@ def test_the_answer_stands_on_the_first_screen_and_without_scripts(
             box = one.page.get_by_text(sentence, exact=True).first.bounding_box()
             assert box["y"] + box["height"] < 900
     with opened(running, page, java_script_enabled=False) as one:
-        body = one.text("body")
+        # A number and its unit stay on one line.
+        body = one.text("body").replace("\u00a0", " ")
         assert all(sentence in body for sentence in told["sentences"])
         assert all(format_time(best["report"]["step_time_s"]) in body for best in told["best"])
 
@@ -124,6 +125,18 @@ def test_each_number_of_gpus_has_its_front_and_its_row(running: Any, tmp_path: P
         assert one.page.locator("#planfront circle").count() == len(one.value("data.plan.played"))
         (row,) = [row for row in found.sizes().to_dict("records") if row["gpus"] == 4]
         assert f"4\t{format_time(row['step_time_s'])}\t{row['tokens_per_s_per_gpu']:,.0f}" in one.text("body")
+
+
+def test_nothing_is_cut_on_paper(running: Any, page: Path) -> None:
+    """The table of the best settings and all axes of the settings lie within paper of 720 pixels."""
+    with opened(running, page) as one:
+        one.until("state.drawn === 0")
+        one.value("dispatchEvent(new Event('beforeprint'))")
+        one.page.emulate_media(media="print")
+        right = "document.querySelector('main').getBoundingClientRect().right"
+        for part in ("#best", "#kinds", "#coordinates svg", "#planbars table", "#planfront svg"):
+            assert one.value(f"document.querySelector('{part}').getBoundingClientRect().right <= {right}"), part
+        assert one.page.locator("#planbars tbody tr").last.is_visible()
 
 
 @pytest.mark.parametrize("width", [390, 1400])

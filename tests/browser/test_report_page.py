@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.artifacts import ArtifactWriter
 from simulator.sweeps.sweep import play_points
-from tests.browser.chromium import CHROMIUM, MISSING, Opened, browser, opened
+from tests.browser.chromium import CHROMIUM, DRAWN_TEXTS, MISSING, Opened, browser, opened
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 
@@ -211,6 +212,35 @@ def test_numbers_are_whole_in_print(running: Any, folders: dict[str, Path]) -> N
         assert one.value(f"{cells}.length") > 0
         assert set(one.value(f"{cells}.map({lines})")) == {1}
         assert one.value("document.querySelector('#all').getBoundingClientRect().right") <= 720
+
+
+def test_pictures_are_drawn_for_the_paper_and_in_light_colours(running: Any, folders: dict[str, Path]) -> None:
+    """Of a dark window 1,400 pixels wide; afterwards, everything is as before."""
+    with opened(running, folders["staged"] / FILE, script=DRAWN_TEXTS, color_scheme="dark") as one:
+        one.drawn()
+        shape = (
+            "[document.querySelector('#timeline canvas').clientWidth, document.querySelector('#front svg').clientWidth,"
+            " getComputedStyle(document.body).backgroundColor]"
+        )
+        before, shot = one.value(shape), pixels(one, "#timeline canvas")
+        one.value("dispatchEvent(new Event('beforeprint'))")
+        one.page.emulate_media(media="print")
+        lanes, front, ground = one.value(shape)
+        assert 600 < lanes <= 720
+        assert 600 < front <= 720
+        assert ground == "rgb(255, 255, 255)"
+        # Texts of the canvas are not squeezed: the canvas is shown in the size in which it was drawn.
+        shown = one.value(
+            "(c => [c.clientWidth, c.clientHeight, c.width, c.height])(document.querySelector('#timeline canvas'))"
+        )
+        assert shown[1] / shown[0] == pytest.approx(shown[3] / shown[2], rel=0.01)
+        # Browsers leave out backgrounds unless they are asked for: bars and legends are nothing else.
+        for part in (".bar span", ".legend i", "td.best"):
+            assert one.value(f"getComputedStyle(document.querySelector('{part}')).printColorAdjust") == "exact"
+        one.page.emulate_media(media="screen")
+        one.value("dispatchEvent(new Event('afterprint'))")
+        assert one.value(shape) == before
+        assert (pixels(one, "#timeline canvas") == shot).all()
 
 
 def test_the_pick_changes_every_view(running: Any, folders: dict[str, Path]) -> None:
@@ -503,7 +533,7 @@ def test_whatever_a_scenario_says_stays_text(running: Any, tmp_path: Path) -> No
         assert one.page.locator("script").count() == 2
 
 
-@pytest.mark.parametrize("width", [390, 700, 1000, 1600])
+@pytest.mark.parametrize("width", [390, 700, 768, 1000, 1400, 1600])
 def test_nothing_is_wider_than_the_window(running: Any, folders: dict[str, Path], width: int) -> None:
     for folder in folders.values():
         with opened(running, folder / FILE, width=width) as one:
@@ -648,6 +678,137 @@ def test_the_sentence_of_links_is_of_the_window_and_the_machine_of_the_whole_run
             assert f": {link}, 100.0 % utilised." in one.text("#links")
             assert "over the whole run" not in one.text("#links")
             assert one.text("#topology").startswith("4 GPUs on star_100g, over the whole run")
+
+
+# Pictures along time that are drawn.
+ALONG_TIME = "[...document.querySelectorAll('#timeline canvas, #pipeline canvas, #memory canvas, #links canvas')]"
+
+
+@pytest.mark.parametrize("width", [390, 768, 1400])
+@pytest.mark.parametrize(("name", "count"), [("ring_or_naive", 2), ("sharded", 3), ("staged", 4)])
+def test_pictures_along_time_agree_on_the_window_to_the_pixel(
+    running: Any, folders: dict[str, Path], width: int, name: str, count: int
+) -> None:
+    """Lanes, pipeline, memory and links have the same time at the same pixel, before and after a zoom."""
+    with opened(running, folders[name] / FILE, width=width, script=DRAWN_TEXTS) as one:
+        one.drawn()
+        one.value("document.querySelectorAll('details').forEach(panel => { panel.open = true; })")
+        for window in ((0, 1), (0.25, 0.375)):
+            one.value(f"state.view.set({window[0]} * state.view.end, {window[1]} * state.view.end)")
+            drawn = one.value(
+                f"{ALONG_TIME}.map(canvas => [canvas.getBoundingClientRect().left, canvas.clientWidth, canvas.texts])"
+            )
+            assert len(drawn) == count
+            # Times of the axis are the lowest texts of a picture.
+            axes = {
+                (left, wide, tuple((text, at) for text, at, _, low in texts if low == max(row[3] for row in texts)))
+                for left, wide, texts in drawn
+            }
+            assert len(axes) == 1
+            ((_, _, ticks),) = axes
+            # Times of the axis do not touch.
+            assert len(ticks) > 1
+            lowest = max(row[3] for row in drawn[0][2])
+            boxes = [(begin, end) for _, begin, end, low in drawn[0][2] if low == lowest]
+            assert all(end < begin for (_, end), (begin, _) in pairwise(boxes))
+
+
+# Texts beyond the edges of the window. A caption of a table may not be cut, other texts in a box that scrolls may.
+BEYOND = """
+  [...document.querySelectorAll("h1, h2, h3, p, caption, label, button, summary, .legend span, td, th")]
+    .filter(one => one.offsetParent && !one.closest(".hidden") && one.textContent.trim())
+    .filter(one => one.matches("caption") || !one.closest(".scroll"))
+    .filter(one => {
+      const texts = document.createRange();
+      texts.selectNodeContents(one);
+      const box = texts.getBoundingClientRect();
+      return box.left < 0 || box.right > innerWidth;
+    }).map(one => one.textContent)
+"""
+# Texts of a drawing that are not within the drawing.
+CUT_IN_SVG = """
+  [...document.querySelectorAll("svg")].filter(svg => svg.getBoundingClientRect().width).flatMap(svg => {
+    const edges = svg.getBoundingClientRect();
+    return [...svg.querySelectorAll("text")].filter(text => {
+      const box = text.getBoundingClientRect();
+      return box.left < edges.left - 1 || box.right > edges.right + 1
+        || box.top < edges.top - 1 || box.bottom > edges.bottom + 1;
+    }).map(text => text.textContent);
+  })
+"""
+
+
+@pytest.mark.parametrize("width", [390, 768, 1400])
+def test_no_text_is_cut(running: Any, folders: dict[str, Path], width: int) -> None:
+    """Texts of pictures lie within their pictures, and all other texts within the window or in a box that scrolls."""
+    for folder in folders.values():
+        with opened(running, folder / FILE, width=width, script=DRAWN_TEXTS) as one:
+            one.drawn()
+            one.value("document.querySelectorAll('details').forEach(panel => { panel.open = true; })")
+            one.value("state.view.tell()")
+            assert one.value(BEYOND) == []
+            assert one.value(CUT_IN_SVG) == []
+            drawn = one.value(f"{ALONG_TIME}.map(canvas => [canvas.clientWidth, canvas.texts])")
+            assert sum(len(texts) for _, texts in drawn) > 8
+            assert [text for wide, texts in drawn for text, left, right, _ in texts if left < 0 or right > wide] == []
+            # A name of links has its room left of the bars, or all of the width above a bar.
+            names = one.value("document.querySelector('#links canvas')?.texts.filter(([, left]) => left === 2) ?? []")
+            assert all(right <= (width if width < 600 else 262) for _, _, right, _ in names)
+
+
+# Names that break within a word: the second line begins after a letter or a digit.
+BROKEN_WORDS = """
+  [...document.querySelectorAll("td:first-child:not(:has(details)), #holders td:nth-child(2)")]
+    .filter(cell => cell.offsetParent && cell.firstChild).filter(cell => {
+      const characters = [];
+      const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+      for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+        for (let i = 0; i < node.length; i++) {
+          const one = document.createRange();
+          one.setStart(node, i);
+          one.setEnd(node, i + 1);
+          const box = one.getBoundingClientRect();
+          if (box.width) characters.push([node.data[i], box.top, box.bottom]);
+        }
+      }
+      return characters.some(([letter, top], i) => {
+        const [before, , bottom] = characters[i - 1] ?? ["", 0, Infinity];
+        return top > bottom - 2 && /[a-z0-9]{2}/i.test(before + letter) && cell.textContent.includes(before + letter);
+      });
+    }).map(cell => cell.textContent)
+"""
+
+
+def test_words_are_whole_on_a_phone(running: Any, folders: dict[str, Path]) -> None:
+    for folder in folders.values():
+        with opened(running, folder / FILE, width=390) as one:
+            one.drawn()
+            assert one.value(BROKEN_WORDS) == []
+
+
+def test_a_finger_marks_a_time_and_moves_the_window(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["sharded"] / FILE, width=390, has_touch=True, is_mobile=True) as one:
+        one.drawn()
+        assert one.page.locator(".touch").is_visible()
+        assert not one.page.locator(".mouse").is_visible()
+        one.page.locator("#memory canvas").scroll_into_view_if_needed()
+        box = one.page.locator("#memory canvas").bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + 60
+        one.page.touchscreen.tap(x, y)
+        one.until("state.view.marked !== null")
+        assert "Back to the peak" in one.text("#holders")
+        # A finger that goes to the left shows what is later; the page stays where it is.
+        one.page.locator("#closer").tap()
+        before, scrolled = one.value("[state.view.from, scrollY]")
+        one.page.locator("#memory canvas").scroll_into_view_if_needed()
+        box = one.page.locator("#memory canvas").bounding_box()
+        y, scrolled = box["y"] + 60, one.value("scrollY")
+        touch = one.page.context.new_cdp_session(one.page)
+        for kind, moved in (("Start", [0]), ("Move", [20]), ("Move", [40]), ("Move", [60]), ("End", [])):
+            points = [{"x": x - by, "y": y} for by in moved]
+            touch.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
+        one.until(f"state.view.from > {before}")
+        assert one.value("scrollY") == scrolled
 
 
 def test_memory_stands_below_the_lanes_on_the_same_axis_and_counts_alike_at_every_point(
@@ -967,12 +1128,31 @@ def test_a_table_wider_than_its_box_says_how_many_columns_follow(
                     "[...document.querySelectorAll('#all th')].filter(h => h.getBoundingClientRect().right"
                     " > document.querySelector('#all').parentElement.getBoundingClientRect().right + 1).length"
                 )
-                assert told == f"Scroll right for {hidden} more column{'s' if hidden > 1 else ''}."
+                assert told.startswith(f"Scroll right for {hidden} more column{'s' if hidden > 1 else ''}.")
                 points.evaluate("box => { box.scrollLeft = box.scrollWidth; }")
                 one.until("!document.querySelector('#all').parentElement.classList.contains('cutright')")
-                assert points.locator("xpath=following-sibling::p").inner_text() == ""
+                assert "right" not in points.locator("xpath=following-sibling::p").inner_text()
                 assert points.evaluate("box => box.classList.contains('cutleft')")
     assert wide or width == 1400
+
+
+def test_a_table_higher_than_its_box_says_how_many_rows_follow(running: Any, folders: dict[str, Path]) -> None:
+    """Two of the twelve points are in sight at first; a filter that leaves one point leaves nothing to scroll for."""
+    with opened(running, folders["ring_or_naive"] / FILE) as one:
+        one.drawn()
+        told = "document.querySelector('#all').parentElement.nextElementSibling?.textContent"
+        assert one.value(f"{told} ?? ''") == ""
+        box = one.page.locator("#all").locator("xpath=..")
+        # Room for the headings and two rows.
+        box.evaluate("box => { const b = box.querySelectorAll('tr')[2].getBoundingClientRect().bottom; "
+                     "box.style.maxHeight = `${Math.ceil(b - box.getBoundingClientRect().top) + 1}px`; }")  # fmt: skip
+        one.until(f"{told} === 'Scroll down for 10 more rows.'")
+        box.evaluate("box => { box.scrollTop = box.scrollHeight; }")
+        one.until(f"{told} === ''")
+        box.evaluate("box => { box.scrollTop = 0; }")
+        one.until(f"{told} === 'Scroll down for 10 more rows.'")
+        one.page.fill("#filter", "naive, 64 KiB, 4 GPUs")
+        one.until(f"{told} === ''")
 
 
 def test_points_without_enough_memory_have_hollow_dots_and_both_axes_say_that_they_are_logarithmic(

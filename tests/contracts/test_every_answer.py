@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from simulator.basics import registry
+from simulator.basics.sentence import capital
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
 from simulator.cli.results_output import print_results
 from simulator.findings.answer import Answer, answer
@@ -27,6 +28,7 @@ from simulator.results.run_directory import report_text
 from simulator.results.small_table import small_tables
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
+from tests.looking import begins_well
 
 LONG = {
     "deepseek_v3", "faults_in_training", "forgotten_overflow", "llama3_405b", "servers_that_do_not_wait",
@@ -36,6 +38,53 @@ every_scenario = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.long if n in LONG else ()) for n in registry.names("scenario")]
 )
 # What a scenario's own words may count without a number of the report behind it.
+# What the first sentence must contain, because the question asks for it: names of settings, and kinds of numbers.
+KINDS = {
+    "name": r"",  # one of the settings, see `contains`
+    "share": r"\d %",
+    "factor": r"\d(\.\d+)?x|\d %",
+    "time": r"\d (us|ms|s)\b",
+    "memory": r"\d (MiB|GiB)\b|\d % (more|less) peak memory|needs the same peak memory",
+    "speed": r"\d tokens/s|\d % more tokens/s",
+    "place": r"from (\d|micro-batch \d)|above \d|under (all|both)|in \d+ of \d+ conditions",
+    "fits": r"\bfits?\b",
+    "loss": r"\d\.\d|NaN|exactly",
+}
+ASKED = {
+    "all_to_all_direct": ("factor",),
+    "checkpointing_tradeoff": ("name", "memory", "share", "time"),
+    "context_length": ("name", "factor"),
+    "deepseek_v3": ("name", "speed", "memory"),
+    "faults_in_training": ("name", "loss"),
+    "flash_vs_standard": ("name", "place", "factor"),
+    "forgotten_overflow": ("name", "loss"),
+    "fragmentation": ("name", "fits", "memory"),
+    "fsdp_vs_ddp": ("name", "place", "share"),
+    "fsdp_with_tp": ("name", "factor"),
+    "gradient_accumulation": ("name", "speed"),
+    "interleaving": ("name", "share", "time", "memory"),
+    "llama3_405b": ("name", "speed"),
+    "llama3_8b_fsdp": ("name", "speed"),
+    "low_precision_sum": ("name", "share", "time"),
+    "megatron_3d": ("name", "speed"),
+    "moe_dispatch": ("name", "time"),
+    "n_servers": ("name", "share", "time"),
+    "nvlink_box_algorithms": ("name", "place", "factor"),
+    "parameter_server_training": ("name", "place"),
+    "pipeline_schedules": ("name", "share"),
+    "precision": ("name", "time", "memory"),
+    "ring_vs_parameter_server": ("name", "place", "factor"),
+    "sequence_parallel": ("name", "memory", "time"),
+    "servers_that_do_not_wait": ("name", "loss"),
+    "slow_link": ("name", "factor"),
+    "slow_network": ("name", "factor"),
+    "straggler": ("name",),
+    "stragglers": ("name", "share"),
+    "tensor_fusion": ("name", "share", "time"),
+    "training_for_real": ("name", "loss"),
+    "two_boxes_hierarchical": ("name", "place", "factor"),
+    "zero_stages": ("name", "memory", "share", "time"),
+}
 WORDS = re.compile(r"H100|[A-Za-z]+\d[\w.]*|\d+(?=[A-Za-z_])")
 
 
@@ -76,7 +125,8 @@ def without_names(sentence: str, compared: Comparison) -> str:
     names |= {compared.name(setting) for setting in compared.settings}
     names |= {f"{n} GPU{'' if n == 1 else 's'}" for one in settings if (n := one.get("cluster.world_size"))}
     for name in sorted(names, key=len, reverse=True):
-        sentence = sentence.replace(name, " ")
+        # A name begins with a capital where it begins the sentence.
+        sentence = sentence.replace(capital(name), " ").replace(name, " ")
     return WORDS.sub(" ", sentence)
 
 
@@ -92,6 +142,9 @@ def test_it_answers_its_question(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert told.spoken
     assert all(compared.rows[place].report is not None for place in told.spoken)
     check_numbers(compared, told)
+    check_starts(compared, told)
+    for kind in ASKED[name]:
+        assert contains(compared, told.sentences[0], kind), f"{told.question} {told.sentences[0]} has no {kind}"
     for columns in (80, 100, 120):
         monkeypatch.setenv("COLUMNS", str(columns))
         check_nothing_is_lost(compared, told, columns)
@@ -107,6 +160,29 @@ def check_numbers(compared: Comparison, told: Answer) -> None:
     for sentence in [*told.sentences, told.why]:
         for number in re.findall(r"\d[\d,.]*(?:e[+-]?\d+)?", without_names(sentence, compared)):
             assert number.rstrip(".,") in known, f"{number} of {sentence!r}"
+
+
+def check_starts(compared: Comparison, told: Answer) -> None:
+    """Sentences and titles of tables begin with a capital; names of the scenario keep their form."""
+    titles = [table.title for table in small_tables(compared, told) if table.title]
+    for text in [told.question, *told.sentences, *([told.why] if told.why else []), *titles]:
+        assert begins_well(text), text
+    assert all(title[0].isupper() for title in titles)
+
+
+def contains(compared: Comparison, sentence: str, kind: str) -> bool:
+    """Whether a sentence has a name of a setting, or a number of a kind."""
+    if kind != "name":
+        return re.search(KINDS[kind], sentence) is not None
+    settings = [{**row.setting, **row.condition} for row in compared.rows]
+    names = {compared.name(setting) for setting in compared.settings}
+    names |= {label(key, value) for one in settings for key, value in one.items() if key in compared.scenario.compare}
+    return any(name.lower() in sentence.lower() for name in names)
+
+
+def test_every_question_has_a_kind_of_answer() -> None:
+    assert set(ASKED) == set(registry.names("scenario"))
+    assert {kind for kinds in ASKED.values() for kind in kinds} == set(KINDS)
 
 
 def check_nothing_is_lost(compared: Comparison, told: Answer, columns: int) -> None:

@@ -361,7 +361,7 @@ def test_straggling_is_told_against_nobody_slow() -> None:
         }
     )
     assert told.sentences == (
-        "rank 3 at half speed has no effect vs no slow GPU: the same time with ring and with tree.",
+        "Rank 3 at half speed has no effect vs no slow GPU: the same time with ring and with tree.",
     )
 
 
@@ -589,7 +589,7 @@ def test_equal_ones_win_together_and_are_not_called_equal_to_those_they_beat() -
             "answer": ["best"],
         }
     )
-    assert told.sentences[0].startswith("ring, float32 and ring, int32 are fastest under both conditions, ahead of ")
+    assert told.sentences[0].startswith("Ring, float32 and ring, int32 are fastest under both conditions, ahead of ")
     numbers = told.findings[0].numbers
     assert (numbers["ties"], numbers["wins"]) == (0, {"ring, float32 and ring, int32": 2})
 
@@ -632,7 +632,7 @@ def test_a_sign_change_is_found_from_zero_on() -> None:
 def test_a_reason_is_none_where_the_fastest_carries_more() -> None:
     """With few bytes the naive way wins by its latency, though its link carries more."""
     told = answered(RING_OR_NAIVE | {"sweep": {"collective.size": ["1 KiB"]}, "answer": ["best"]})
-    assert told.sentences[0].startswith("naive is fastest")
+    assert told.sentences[0].startswith("Naive is fastest")
     assert "latenc" in told.why
     assert "x the array" not in told.why.partition(":")[0]
 

@@ -75,7 +75,7 @@ def test_memory_by_stage_has_each_stages_peak() -> None:
     bars = [patch for patch in fig.axes[0].patches if patch.get_width() > 0]
     ends = [max(bar.get_x() + bar.get_width() for bar in bars if round(bar.get_y() + 0.375) == row) for row in range(4)]
     assert ends == pytest.approx(most)
-    assert fig.get_suptitle().startswith(f"stage {most.index(max(most))} needs the most memory (")
+    assert fig.get_suptitle().startswith(f"Stage {most.index(max(most))} needs the most memory (")
     assert memory_by_stage.figure(CloseUp(played(Parallelism(tp=2), 2), 80e9)) is None
 
 

@@ -303,7 +303,7 @@ def test_the_figure_shows_peak_capacity_and_what_is_held_then(tmp_path: Path) ->
 
 def test_a_capacity_far_above_is_told_instead_of_drawn() -> None:
     drawn = plot_memory.over_time(STAIRS, 80 * GIB, title="mine")
-    assert {"capacity 80 GiB (beyond the axis)", "mine"} <= texts(drawn)
+    assert {"capacity 80 GiB (beyond the axis)", "Mine"} <= texts(drawn)
     assert drawn.axes[0].get_ylim()[1] < 8 * GIB
 
 
@@ -416,5 +416,5 @@ def test_the_rank_that_holds_most_is_drawn_and_holes_are_held_against_the_capaci
     drawn = plot_memory.PLOT.figure(CloseUp(played, 2.5 * GIB))
     assert drawn is not None
     title = " ".join(drawn.get_suptitle().split())
-    assert title.startswith("rank 1 peaks at 2 GiB")
+    assert title.startswith("Rank 1 peaks at 2 GiB")
     assert title.endswith("3 GiB reserved with fragmentation; 512 MiB above the capacity of 2.5 GiB")

@@ -122,4 +122,4 @@ def test_the_point_stands_below_the_title_on_as_many_lines_as_it_needs() -> None
     style.set_point(figure, "word " * 30)
     lines = [artist.get_text() for artist in figure.artists if isinstance(artist, Annotation)]
     assert [" ".join(text.split()) for text in lines] == [("word " * 30).strip()]
-    assert figure.get_suptitle().startswith("a finding\n")
+    assert figure.get_suptitle().startswith("A finding\n")

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from simulator.basics.counts import number_of
+from simulator.basics.sentence import capital
 from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.found import Finding, FindingResult
-from simulator.findings.text import MOST_NAMED, capital, clauses, join_list, joined, predicates
+from simulator.findings.text import MOST_NAMED, clauses, join_list, joined, predicates
 from simulator.records.measures import SAME, Measure, for_reports, percent_text
 from simulator.scenario.answer_spec import FindingSpec
 

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from simulator.basics.sentence import started
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -149,8 +151,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def set_title(figure: Figure, text: str) -> None:
-    """Write a text as a figure's title, wrapped to the figure's width."""
-    figure.suptitle(_wrapped(figure, text, TITLE_SIZE), x=0.01, ha="left", fontweight="bold", fontsize=TITLE_SIZE)
+    """Write a text as a figure's title, wrapped to the figure's width; its first word begins with a capital."""
+    wrapped = _wrapped(figure, started(text), TITLE_SIZE)
+    figure.suptitle(wrapped, x=0.01, ha="left", fontweight="bold", fontsize=TITLE_SIZE)
 
 
 def set_point(figure: Figure, text: str) -> None:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from simulator.basics.errors import ScenarioError
+from simulator.basics.input_files import MOST_DATA, read_bytes
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.report.views.lanes import lanes, pipeline
@@ -22,6 +26,8 @@ from simulator.report.views.pass_kernels import PassKernels
 # Whole numbers up to this are exact in JavaScript, and short enough in JSON.
 _TICKS: Final = 10**9
 NAME: Final = "view.json.gz"
+# Number of the format; it increases with each change of a view's keys or of their meaning.
+_FORMAT: Final = 2
 
 
 def view_of(
@@ -52,11 +58,13 @@ def view_of(
     Returns
     -------
     dict
-        `unit_s`, `end` [units], `lanes`, `pipeline`, `memory`, `links`, `notes`; see the functions of these names.
+        `format`, `unit_s`, `end` [units], `lanes`, `pipeline`, `memory`, `links`, `notes`; see the functions of these
+        names.
     """
     unit = _unit(timeline.end)
     notes: list[str] = []
     return {
+        "format": _FORMAT,
         "unit_s": unit,
         "end": round(timeline.end / unit),
         "lanes": lanes(timeline, unit, groups, slow, notes, program, passes),
@@ -87,6 +95,26 @@ def compressed(view: Mapping[str, Any]) -> bytes:
 def decompressed(data: bytes) -> dict[str, Any]:
     """Return a page's view from its gzipped JSON."""
     view: dict[str, Any] = json.loads(gzip.decompress(data))
+    return view
+
+
+def stored(path: Path) -> dict[str, Any]:
+    """Return a page's view from a file of a run.
+
+    Raises
+    ------
+    ScenarioError
+        The file cannot be read, is not a view, or was written by a version of the simulator with another format.
+    """
+    data = read_bytes(path, most=MOST_DATA)
+    try:
+        view = decompressed(data)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ScenarioError(f"{path}: not a view of a point: {error}; simulate the run again") from error
+    if not isinstance(view, dict) or view.get("format") != _FORMAT:
+        raise ScenarioError(
+            f"{path}: another version of the simulator wrote this view, in another format; simulate the run again"
+        )
     return view
 
 

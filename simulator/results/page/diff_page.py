@@ -28,7 +28,13 @@ _CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls
 
 
 def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
-    """Return an HTML page comparing two runs, given the runs' directories and differences."""
+    """Return an HTML page comparing two runs, given the runs' directories and differences.
+
+    Raises
+    ------
+    ScenarioError
+        A run's view of a point has the format of another version of the simulator.
+    """
     first, second = (escape(str(folder)) for folder in folders)
     # Only the first points fit on the page, so points with differing figures come first.
     points = sorted(found.common, key=lambda point: not point.changes)
@@ -66,7 +72,7 @@ def _view(folder: Path, place: int) -> str | None:
     path = own if own.is_file() else folder / views.NAME
     if not path.is_file():
         return None
-    data = views.within(views.decompressed(path.read_bytes()), _MOST_BYTES)
+    data = views.within(views.stored(path), _MOST_BYTES)
     return None if data is None else base64.b64encode(data).decode()
 
 

@@ -146,7 +146,7 @@ def _kinds(told: Mapping[str, Any]) -> str:
     fastest = _step(told)
     cells = "".join(
         f'<tr><td>{escape(one["kind"])}</td><td data-v="{one["step_time_s"]!r}">'
-        f"{'at least ' if one['is_lower_bound'] else ''}{format_time(one['step_time_s'])}</td>"
+        f"{_whole(('at least ' if one['is_lower_bound'] else '') + format_time(one['step_time_s']))}</td>"
         f"<td>+{100 * max(0.0, one['step_time_s'] / fastest - 1):.1f}&nbsp;%</td>"
         f'<td class="text">{escape(one["setting"])}</td></tr>'
         for one in rows
@@ -193,9 +193,14 @@ def _best_row(one: Mapping[str, Any], amounts: Sequence[str]) -> str:
         (f"{100 * one['bound_s'] / step:.1f} %", one["bound_s"]),
     ]
     cells += [(amount_text(one["budget"][name]), one["budget"][name]) for name in amounts]
-    body = "".join(f'<td data-v="{value!r}">{escape(text)}</td>' for text, value in cells)
+    body = "".join(f'<td data-v="{value!r}">{_whole(text)}</td>' for text, value in cells)
     why = f'<td class="text">{escape(one["against_best"]["text"])}</td>'
     return f'<tr data-number="{one["number"]}"><td class="text">{escape(one["text"])}</td>{body}{why}</tr>'
+
+
+def _whole(text: str) -> str:
+    """Return an HTML text whose numbers stay beside their units; an interval may break before "to"."""
+    return escape(text).replace(" ", "&nbsp;").replace("&nbsp;to&nbsp;", " to&nbsp;")
 
 
 def _sizes(tried: Sequence[Mapping[str, Any]]) -> str:

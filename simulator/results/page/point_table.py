@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from html import escape
@@ -156,8 +157,9 @@ def _fits(row: Row) -> str:
 
 
 def text_cell(text: str) -> str:
-    """Return an HTML cell with a text on the left; a short text stays on a single line, a long one breaks after `_`."""
-    broken = escape(text).replace("_", "_<wbr>")
+    """Return an HTML cell with a text on the left; a short text stays on a line, a long one breaks after `_` or `.`."""
+    # Not inside a number: 0.05.
+    broken = re.sub(r"_|\.(?=[a-z])", r"\g<0><wbr>", escape(text))
     return f'<td class="text{" short" if len(text) <= _SHORT else ""}">{broken}</td>'
 
 

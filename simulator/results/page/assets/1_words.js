@@ -19,6 +19,8 @@ function shape(tag, attributes, text) {
   return element;
 }
 
+const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
+
 const scaled = (value, units, digits = 4) => {
   const [unit, factor] = units.find(([, f]) => Math.abs(value) >= f) || units[units.length - 1];
   return `${Number((value / factor).toPrecision(digits))} ${unit}`;

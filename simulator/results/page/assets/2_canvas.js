@@ -49,7 +49,7 @@ function timeAxis(pen, left, width, top, view, unit) {
   pen.fillStyle = themed("--soft");
   pen.strokeStyle = themed("--grid");
   pen.textAlign = "center";
-  for (const t of timeTicks(view.from, view.to, unit, Math.max(2, (width - left) / 110))) {
+  for (const t of timeTicks(view.from, view.to, unit, Math.max(4, (width - left) / 110))) {
     const x = place(t);
     pen.beginPath(); pen.moveTo(x, 0); pen.lineTo(x, top + 4); pen.stroke();
     const room = Math.min(Math.max(x, left + 24), width - 24);

@@ -152,6 +152,9 @@ class Holders {
   }
 }
 
+// Room [px] above a row of links for its name: on a narrow screen the name would be cut beside the row.
+const aboveLinks = (width) => (gutter(width) < GUTTER ? 16 : 0);
+
 // Links of one kind that carry alike are one row: how full it is over time, or all along where that is not known.
 class Links {
   constructor(place, played, view) {
@@ -190,7 +193,7 @@ class Links {
   }
   under(event) {
     const box = this.canvas.getBoundingClientRect();
-    return this.rows[Math.floor((event.clientY - box.top) / 19)];
+    return this.rows[Math.floor((event.clientY - box.top) / (19 + aboveLinks(box.width)))];
   }
   text(row) {
     const used = row.used === null ? "" : `\n${write(row.used, "share")} of the bandwidth used`;
@@ -199,20 +202,19 @@ class Links {
   }
   bin(row, time) { return Math.min(row.course.length - 1, Math.max(0, Math.floor((time / this.end) * row.course.length))); }
   draw() {
-    const height = this.rows.length * 19 + AXIS;
+    const above = aboveLinks(this.canvas.parentElement.clientWidth);
+    const height = this.rows.length * (19 + above) + AXIS;
     const [pen, width] = sharp(this.canvas, height);
     const left = gutter(width);
     timeAxis(pen, left, width, height - AXIS, this.view, this.unit);
     this.rows.forEach((row, number) => {
-      const top = number * 19;
-      // On a narrow screen names lie on the rows: beside them they would be cut.
-      const name = () => {
-        pen.fillStyle = themed("--text"); pen.textAlign = "left";
-        pen.save(); pen.beginPath(); pen.rect(0, top, left > 100 ? left - 4 : width, 19); pen.clip();
-        pen.fillText(this.named(row), 2, top + 9);
-        pen.restore();
-      };
-      if (left > 100) name();
+      const top = number * (19 + above) + above;
+      pen.fillStyle = themed("--text"); pen.textAlign = "left";
+      pen.save(); pen.beginPath(); pen.rect(0, top - above, above ? width : left - 4, 19); pen.clip();
+      // No grid line crosses a name above its row.
+      if (above) pen.clearRect(0, top - above, pen.measureText(this.named(row)).width + 4, above);
+      pen.fillText(this.named(row), 2, top - above + 9);
+      pen.restore();
       pen.fillStyle = themed("--grid");
       pen.fillRect(left, top + 1, width - left, 16);
       const course = row.course || [Math.round(100 * (row.used || 0))];
@@ -225,7 +227,6 @@ class Links {
         pen.fillStyle = `rgba(213, 94, 0, ${0.12 + 0.88 * Math.min(1, percent / 100)})`;
         pen.fillRect(Math.max(left, from), top + 1, Math.min(width, to) - Math.max(left, from), 16);
       });
-      if (left <= 100) name();
       if (!row.course && row.used !== null) { pen.fillStyle = themed("--text"); pen.fillText(`${write(row.used, "share")} over the whole run`, left + 6, top + 9); }
     });
     cursorLines(pen, left, width, height - AXIS, this.view);

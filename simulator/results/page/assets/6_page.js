@@ -20,8 +20,8 @@ function picker() {
   });
   const turn = (by) => pick((state.point + by + data.points.length) % data.points.length);
   at("picker").replaceChildren(...selects,
-    ...(data.points.length > 1 ? [make("button", { class: "plain", text: "previous point", onclick: () => turn(-1) }),
-      make("button", { class: "plain", text: "next point", onclick: () => turn(1) })] : []));
+    ...(data.points.length > 1 ? [make("button", { class: "plain", text: "Previous point", onclick: () => turn(-1) }),
+      make("button", { class: "plain", text: "Next point", onclick: () => turn(1) })] : []));
 }
 
 function pick(index) {
@@ -163,7 +163,7 @@ function overview() {
   const marks = data.crossings.filter((one) => one.axis === axis && Object.entries(one.fixed).every(([i, v]) => own[i] === v)).map((one) => ({ x: one.at, text: one.text }));
   xyChart(place, {
     series: [...lines].map(([name, points], i) => ({ name, points, colour: data.series[name] || data.palette[i % data.palette.length] })),
-    marks, onPick: pick, title: `${data.overview.name} by ${data.axes[axis].name}${fixed ? ` (${fixed})` : ""}`,
+    marks, onPick: pick, title: `${capital(data.overview.name)} by ${data.axes[axis].name}${fixed ? ` (${fixed})` : ""}`,
     x: { name: data.axes[axis].name, log: true, base: 2, ticks: data.axes[axis].numbers, write: (v) => data.axes[axis].values[data.axes[axis].numbers.indexOf(v)] ?? String(v) },
     y: data.overview.unit === "B" ? { name: "", zero: true, ticks: byteTicks, write: (v) => write(v, "B") }
       : { name: "", log: true, write: (v) => write(v, data.overview.unit) },
