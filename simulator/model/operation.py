@@ -153,6 +153,13 @@ def linear(
             backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
     else:
         own, adapted = batch.adapters, batch.adapters.of(parts)
+        if own.base_bits is not None:
+            # A quantised matrix is written out before the forward matmul, and again before the input's gradient.
+            elements = groups * n * k
+            wide = Elementwise(
+                f"{name} dequantisation", elements * own.base_bits / 8, elements * batch.itemsize, single=True
+            )
+            forward, backward = (wide, *forward), (wide, *backward)
         added = AdapterKernels()
         for target, outputs in adapted:
             added += adapter_kernels(own, target, outputs, tokens, k, batch.itemsize)

@@ -7,6 +7,7 @@ weight, tables by rows; norms, and biases added to a whole output, stay whole.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -27,11 +28,14 @@ class Parameter:
         Name within its module.
     trained : bool
         Whether the parameter has a gradient and optimizer states; False for a frozen one.
+    bits : float or None
+        Bits per element of a quantised parameter, scales included; None for the dtype of working parameters.
     """
 
     name: str
     shape: tuple[int, ...]
     trained: bool = True
+    bits: float | None = None
 
     @property
     def elements(self) -> int:
@@ -51,10 +55,18 @@ class Module:
         """Number of elements in the module's parameters together."""
         return sum(p.elements for p in self.parameters)
 
-    @property
-    def frozen(self) -> int:
-        """Number of elements in the module's frozen parameters together."""
-        return sum(p.elements for p in self.parameters if not p.trained)
+    def frozen(self, itemsize: int) -> int:
+        """Return the size of the module's frozen parameters together, in elements of `itemsize` bytes: quantised
+        parameters count for less.
+        """
+        narrow = [p for p in self.parameters if p.bits is not None]
+        bits = sum(p.elements * (p.bits or 0.0) for p in narrow)
+        whole = sum(p.elements for p in self.parameters if not p.trained) - sum(p.elements for p in narrow)
+        return whole + math.ceil(bits / (8 * itemsize))
+
+    def held(self, itemsize: int) -> int:
+        """Return the size of the module's parameters together, in elements of `itemsize` bytes."""
+        return sum(p.elements for p in self.parameters if p.trained) + self.frozen(itemsize)
 
 
 def is_expert(name: str) -> bool:
@@ -107,6 +119,9 @@ def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[P
     """Return the parameters in a layer on a rank; if layers differ (dense, then experts), in the last layer."""
     attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
     own = (*_norm(model, "norm1"), *attention, *_norm(model, "norm2"), *_feed_forward(model, cut))
+    if model.adapters is not None:
+        bits = model.adapters.base_bits
+        own = tuple(replace(one, bits=bits) if len(one.shape) > 1 else one for one in own)
     return _with_adapters(model, own, _adapters(model, cut))
 
 
@@ -114,7 +129,9 @@ def _with_adapters(
     model: Transformer, own: Sequence[Parameter], adapters: Sequence[Parameter] = ()
 ) -> tuple[Parameter, ...]:
     """Return a module's own parameters; beside adapters they are frozen, and the adapters' parameters follow."""
-    return (*own,) if model.adapters is None else (*(replace(one, trained=False) for one in own), *adapters)
+    if model.adapters is None:
+        return (*own,)
+    return (*(replace(one, trained=False) for one in own), *adapters)
 
 
 def _adapters(model: Transformer, cut: ModelPartition) -> list[Parameter]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import Field
 
 from simulator.basics.errors import one_of
-from simulator.model.adapters import TARGETS, Adapters
+from simulator.model.adapters import BASES, TARGETS, Adapters
 from simulator.scenario import reading
 from simulator.scenario.field_types import Spec
 from simulator.scenario.learning_spec import yes_no_or_probability
@@ -55,6 +55,13 @@ class LoraSpec(Spec):
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
         default=False, description="Dropout of the adapters' inputs: true (probability 0.1), false, or a probability."
     )
+    base: Annotated[Literal["params", "nf4", "nf4_single", "gptq"], reading.choice(("params", *BASES))] = Field(
+        default="params",
+        description=(
+            "Format of the frozen matrices of layers: the dtype of parameters, 4-bit NF4 with double (nf4) or single "
+            "quantisation (QLoRA), or 4-bit GPTQ."
+        ),
+    )
     targets: Annotated[Any, _targets()] = Field(
         default=_ALL,
         description=(
@@ -85,4 +92,5 @@ def adapters(spec: LoraSpec, model: Transformer) -> Adapters | None:
         where = "expert layers, whose matrices cannot have adapters yet" if model.num_experts else "no such matrix"
         named = ", ".join(missing) or str(spec.targets)
         raise ValueError(f"got {named}; {model.name} has {where}; write some of {', '.join(able)}")
-    return Adapters(spec.rank, chosen, spec.dtype, spec.dropout is not False and spec.dropout > 0)
+    base = "" if spec.base == "params" else spec.base
+    return Adapters(spec.rank, chosen, spec.dtype, spec.dropout is not False and spec.dropout > 0, base)

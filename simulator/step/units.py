@@ -37,7 +37,7 @@ class Unit:
     Attributes
     ----------
     elements : int
-        Number of parameters.
+        Number of parameters; quantised ones count for their bytes, in elements of the working parameters' dtype.
     frozen : int
         Number of parameters without gradient and optimizer states, among `elements`.
     recompute : PassPieces or None
@@ -122,8 +122,8 @@ def units(
     ends, batch = timer_of_ends(timer), batch_of(step, place)
     whole = modules(step.model, batch.cut)
     first, *layers, last = whole
-    embedding = _plain("embedding", first.elements, ends, embedding_operations(step.model, batch))
-    computed = (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.elements))
+    embedding = _plain("embedding", first.held(batch.itemsize), ends, embedding_operations(step.model, batch))
+    computed = (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.held(batch.itemsize)))
     # Equal layers share a `parameters` object, which may list hundreds of experts: compute their values once.
     known: dict[int, Mapping[str, Any]] = {}
     made = []
@@ -142,8 +142,8 @@ def units(
         made[0] = replace(made[0], shared=shared)
         # The last stage holds a copy of the tied embedding table.
         copied = replace(last, parameters=(*last.parameters, first.parameters[0]))
-        more = _of_gradients(timer, copied.elements, copied, ranks, sharded=sharded)
-        made[-1] = replace(made[-1], elements=copied.elements, shared=shared, **more)
+        more = _of_gradients(timer, copied.held(batch.itemsize), copied, ranks, sharded=sharded)
+        made[-1] = replace(made[-1], elements=copied.held(batch.itemsize), shared=shared, **more)
     # Experts are a separate unit only if other ranks hold different experts.
     if batch.cut.experts_apart:
         sharing = ranks * batch.cut.tensor // batch.cut.experts.tensor // batch.cut.experts.ranks
@@ -219,9 +219,10 @@ def _experts_and_rest(
     if not experts.parameters:
         return None
     passes = NO_PASS, NO_PASS, NO_PASS, NO_PASS
-    of_experts = _of_gradients(timer, experts.elements, experts, sharing, sharded=False)
-    unit = Unit("experts", experts.elements, *passes, None, 0, 0, spread=True)
-    return replace(unit, **of_experts), _of_gradients(timer, rest.elements, rest, ranks, sharded=False)
+    size = find(timer.step.precision.params).itemsize
+    of_experts = _of_gradients(timer, experts.held(size), experts, sharing, sharded=False)
+    unit = Unit("experts", experts.held(size), *passes, None, 0, 0, spread=True)
+    return replace(unit, **of_experts), _of_gradients(timer, rest.held(size), rest, ranks, sharded=False)
 
 
 def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
@@ -257,7 +258,10 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
         kinds = {dense: with_output_by_tokens(operations) for dense, operations in kinds.items()}
     passes = {dense: _passes(timer, operations) for dense, operations in kinds.items()}
     costs: dict[tuple[bool, tuple[str, ...]], PassPieces] = {}
-    elements = {id(layer.parameters): layer.elements for layer in {id(one.parameters): one for one in layers}.values()}
+    elements = {
+        id(layer.parameters): layer.held(batch.itemsize)
+        for layer in {id(one.parameters): one for one in layers}.values()
+    }
     for i, layer in enumerate(layers):
         dense = i < step.model.dense_layers
         keeping = kept(step.checkpointing, i, step.model, kinds[dense], entry)
@@ -315,7 +319,9 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
     """Return a unit's fields for gradients and sharding: copies, accumulation, resident and frozen elements,
     tensors, matrices.
     """
-    step, trained = timer.step, elements - module.frozen
+    step = timer.step
+    frozen = module.frozen(find(step.precision.params).itemsize)
+    trained = elements - frozen
     # Frozen parameters are copied only if they are gathered.
     copied = step.framework.parameter_bytes * (elements if sharded else trained)
     computed, accumulated = find(step.trained_dtype).itemsize, find(step.precision.grads).itemsize
@@ -329,7 +335,7 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
         "accumulate": timer.copies(added) if trained and (step.accumulation > 1 or computed != accumulated) else None,
         "resident": small if ranks > 1 and sharded else 0,
         "tensors": sum(p.trained for p in module.parameters),
-        "frozen": module.frozen,
+        "frozen": frozen,
         "matrices": frozenset(p.shape for p in module.parameters if p.trained and len(p.shape) > 1),
     }
 

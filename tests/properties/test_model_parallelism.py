@@ -80,7 +80,9 @@ def drawn(seed: int) -> Cut | None:
         model = replace(model, num_kv_heads=4, positions="rotary", latent=LatentAttention(16, 16, 8, 4, 8))
     if model.adapter_targets and pick(True, False, False):
         targets = pick(model.adapter_targets, model.adapter_targets[:2])
-        model = replace(model, adapters=Adapters(4, targets, pick("float32", "bfloat16"), pick(True, False)))
+        model = replace(
+            model, adapters=Adapters(4, targets, pick("float32", "bfloat16"), pick(True, False), pick("", "nf4"))
+        )
     strategy = pick(*WITHOUT_SERVERS)
     facts: dict[str, Any] = {
         "accumulation": m,

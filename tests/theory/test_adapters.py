@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.engine.play import play as play_program
-from simulator.model.adapters import TARGETS, Adapters
+from simulator.model.adapters import BASES, TARGETS, Adapters
 from simulator.model.flops import model_flops_per_token
 from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
@@ -42,7 +43,28 @@ def adapted(dtype: str = "bfloat16", **facts: Any) -> Transformer:
 def test_a_layer_has_r_times_inputs_and_outputs_of_each_matrix_and_all_else_is_frozen() -> None:
     model = adapted()
     assert total(model) - total(SMALL) == SMALL.num_layers * OWN
-    assert sum(module.frozen for module in modules(model)) == total(SMALL)
+    assert sum(module.frozen(2) for module in modules(model)) == total(SMALL)
+
+
+def test_quantised_matrices_take_four_bits_and_their_scales() -> None:
+    """QLoRA, section 3: NF4 with double quantisation takes 4.127 bits; embedding, norms and head stay in 2 B."""
+    layer = modules(adapted(base="nf4"))[1]
+    matrices = 64 * (64 + 2 * 32) + 64 * 64 + 64 * 512 + 256 * 64
+    norms = 2 * 64
+    assert layer.frozen(2) == norms + math.ceil(matrices * (4 + 8 / 64 + 32 / (64 * 256)) / 16)
+    assert BASES["nf4"] == pytest.approx(4.127, abs=1e-3)
+    whole, narrow = (modules(adapted(base=base))[0].frozen(2) for base in ("", "nf4"))
+    assert whole == narrow
+
+
+def test_a_quantised_matrix_is_written_out_forward_and_backward() -> None:
+    """Both passes read 4.127 bits and write 2 B of each element of four matrices."""
+    for one in layer_operations(SMALL, Batch(2, 128, 2, adapters=adapted(base="nf4").adapters)):
+        wide = [kernel for kernel in (*one.forward, *one.backward) if "dequantisation" in kernel.name]
+        assert len(wide) == (2 if one.name in ("qkv", "proj", "up", "down") else 0)
+    up = next(one for one in layer_operations(SMALL, Batch(2, 128, 2, adapters=adapted(base="nf4").adapters)) if
+              one.name == "up")  # fmt: skip
+    assert up.forward[0].nbytes(2) == pytest.approx(64 * 512 * (BASES["nf4"] / 8 + 2))
 
 
 def test_on_two_ranks_the_side_along_the_cut_is_halved() -> None:
@@ -178,14 +200,17 @@ MISTRAL = {
         ("full", 2, 4, 3373.2, 36226136576),
         ("lora", 1, 4, 3324.2, 26704571904),
         ("lora", 2, 4, 3168.6, 21959827968),
+        # Line 82, with bitsandbytes and fused kernels: adapters in bfloat16.
+        ("qlora", 1, 4, 4128.0, 14115336192),
     ],
 )
 def test_fine_tuning_of_mistral_on_a100(
     method: str, gpus: int, sequences: int, tokens_per_s: float, peak: float
 ) -> None:
     model = load_model(MISTRAL)
-    if method == "lora":
-        model = replace(model, adapters=Adapters(16, ("q", "k", "v", "o"), dropout=True))
+    if method != "full":
+        dtype, base = ("bfloat16", "nf4") if method == "qlora" else ("float32", "")
+        model = replace(model, adapters=Adapters(16, ("q", "k", "v", "o"), dtype, dropout=True, base=base))
     found = measured_step(model, "dgx_a100", gpus, (sequences, 4096), "full")
     assert sequences * 4096 / found.step_time_s == pytest.approx(tokens_per_s, rel=0.14)
     assert found.peak_memory_bytes == pytest.approx(peak, rel=0.12)
