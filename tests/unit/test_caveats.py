@@ -175,7 +175,7 @@ def test_every_constant_says_whose_runs_it_was_fitted_to_as_its_source_does(name
         if taken and "recalled" not in sources[key]:
             assert owner == taken[1]
         assert owner or "fitted" not in sources[key]
-        assert owner in ("", "simumax", "dgxc", *registry.names("framework"))
+        assert owner in ("", "simumax", "dgxc", "fms", *registry.names("framework"))
     told = framework.fitted_to(load_gpu("h100_sxm"))
     assert sum(names.count("sustained of H100") for names in told.values()) == 1
 
