@@ -449,7 +449,7 @@ class TrainingSpec(Spec):
         default=ShardingSpec(), description="Sharding of the model states; short form: a strategy's name."
     )
     precision: Annotated[PrecisionSpec, SHORT_PRECISIONS] = Field(
-        default=PrecisionSpec(), description="Dtypes; short forms: fp32, tf32, fp16, bf16 and fp8."
+        default=PrecisionSpec(), description="Dtypes; short forms: fp64, fp32, tf32, fp16, bf16, fp8 and nvfp4."
     )
     activation_checkpointing: Annotated[Any, checkpointing()] = Field(
         default="none", description="Activations that are discarded and recomputed."

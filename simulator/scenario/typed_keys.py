@@ -434,7 +434,7 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     sharding: str | ShardingKeys
     """Sharding of the model states; short form: a strategy's name."""
     precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4"] | PrecisionKeys
-    """Dtypes; short forms: fp32, tf32, fp16, bf16 and fp8."""
+    """Dtypes; short forms: fp64, fp32, tf32, fp16, bf16, fp8 and nvfp4."""
     activation_checkpointing: str | Mapping[str, Any] | Sequence[int]
     """Activations that are discarded and recomputed."""
     attention: Literal["flash", "standard"]
